@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortune.core.atomic_write import atomic
-from ortune.core.version import commit
-from ortune.measurement.machine.machine import machine
+from ortune.core.atomic_write import open_draft
+from ortune.core.version import read_commit
+from ortune.measurement.machine.machine import describe_machine
 
 RESULTS = Path(__file__).with_name("results")
 """What depends on no machine (replays, populations, mutants) lies here itself."""
@@ -21,7 +21,7 @@ def machine_name(about: Mapping[str, str]) -> str:
     """Return the folder of a machine's results: its CPU and its widest integer unit.
 
     Args:
-        about: As `ortune.measurement.machine.machine.machine` returns it.
+        about: As `ortune.measurement.machine.machine.describe_machine` returns it.
     """
     sets = about["instruction sets"].split()
     unit = next((name for name in _UNITS if name in sets), "")
@@ -31,7 +31,7 @@ def machine_name(about: Mapping[str, str]) -> str:
 
 def result_file(name: str) -> Path:
     """Return the file of a benchmark's results on this machine."""
-    return RESULTS / machine_name(machine()) / f"{name}.json"
+    return RESULTS / machine_name(describe_machine()) / f"{name}.json"
 
 
 def find_results(name: str, folder: Path = RESULTS) -> list[Path]:
@@ -42,5 +42,5 @@ def find_results(name: str, folder: Path = RESULTS) -> list[Path]:
 def write_results(path: Path, results: Mapping[str, Any]) -> None:
     """Write results whole or not at all, with the commit of the code that was measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(path) as draft:
-        draft.write_text(json.dumps({**results, "commit": commit()}, indent=1) + "\n")
+    with open_draft(path) as draft:
+        draft.write_text(json.dumps({**results, "commit": read_commit()}, indent=1) + "\n")

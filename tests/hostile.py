@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx import numpy_helper as arrays
 
-from ortune.graph.io.protobuf import delimited, tag, varint
+from ortune.graph.io.protobuf import encode_delimited, encode_tag, encode_varint
 
 Write: TypeAlias = Callable[[Path], Path]
 FLOAT = TensorProto.FLOAT
@@ -135,7 +135,7 @@ def _many(graph: bytes, count: int) -> Write:
 
     def make(data: bytes) -> bytes:
         body = graph * count
-        return data + tag(7) + varint(len(body)) + body
+        return data + encode_tag(7) + encode_varint(len(body)) + body
 
     return _raw(make)
 
@@ -167,9 +167,14 @@ def _nested(depth: int) -> bytes:
     """Bytes of a graph within a node's attribute within a graph, over and over."""
     graph = b""
     for _ in range(depth):
-        attribute = delimited(1, b"body") + delimited(6, graph) + varint(20 << 3) + varint(5)
-        node = delimited(4, b"If") + delimited(5, attribute)
-        graph = delimited(1, node)
+        attribute = (
+            encode_delimited(1, b"body")
+            + encode_delimited(6, graph)
+            + encode_varint(20 << 3)
+            + encode_varint(5)
+        )
+        node = encode_delimited(4, b"If") + encode_delimited(5, attribute)
+        graph = encode_delimited(1, node)
     return graph
 
 
@@ -246,7 +251,11 @@ REFUSED: dict[str, tuple[Write, str]] = {
     "broken link": (_link("nowhere"), "is not there"),
     "no graph": (_proto(lambda model: model.ClearField("graph")), "no graph"),
     "graph is a number": (
-        _raw(lambda data: varint(8) + varint(8) + varint(7 << 3) + varint(5)),
+        _raw(
+            lambda data: (
+                encode_varint(8) + encode_varint(8) + encode_varint(7 << 3) + encode_varint(5)
+            )
+        ),
         "not",
     ),
     "cycle": (_graph(_cycle), "form a cycle: "),
@@ -349,18 +358,24 @@ REFUSED: dict[str, tuple[Write, str]] = {
         ),
         "901 deep",
     ),
-    "graphs in graphs": (_raw(lambda data: data + delimited(7, _nested(60))), "hostile.onnx"),
+    "graphs in graphs": (
+        _raw(lambda data: data + encode_delimited(7, _nested(60))),
+        "hostile.onnx",
+    ),
     "graphs in large graphs": (
-        _raw(lambda data: data + delimited(7, _nested(2000))),
+        _raw(lambda data: data + encode_delimited(7, _nested(2000))),
         "messages within messages",
     ),
-    "many nodes": (_many(delimited(1, delimited(4, b"Relu")), 300_000), "250,000 nodes"),
-    "many weights": (_many(delimited(5, b"\x10\x01"), 300_000), "250,000 weights"),
+    "many nodes": (
+        _many(encode_delimited(1, encode_delimited(4, b"Relu")), 300_000),
+        "250,000 nodes",
+    ),
+    "many weights": (_many(encode_delimited(5, b"\x10\x01"), 300_000), "250,000 weights"),
     "many inputs of a node": (
-        _many(delimited(1, delimited(1, b"") * 500), 16_000),
+        _many(encode_delimited(1, encode_delimited(1, b"") * 500), 16_000),
         "2,000,000 fields",
     ),
-    "many outputs": (_many(delimited(12, b"\x0a\x00"), 300_000), "250,000 outputs"),
+    "many outputs": (_many(encode_delimited(12, b"\x0a\x00"), 300_000), "250,000 outputs"),
 }
 """Name -> what writes the file into a folder, and what must be said of it."""
 

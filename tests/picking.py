@@ -11,11 +11,11 @@ from itertools import chain
 
 import pytest
 
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal
 from ortune.search import optimize
-from ortune.search.compare import leaders
+from ortune.search.compare import select_leaders
 from ortune.search.policy import LeftOut, Policy, View
 
 
@@ -31,9 +31,9 @@ class Pick:
     step: str = "int8-weights"
 
     def next(self, view: View) -> Proposal | None:
-        recipe = Recipe("picked", (parse(Quantizer, self.step),)) if self.step else AS_IS
+        recipe = Recipe("picked", (parse_plugin(Quantizer, self.step),)) if self.step else AS_IS
         plan = Plan(recipe, view.space.targets[0].backend)
-        return None if view.tried(plan) else Proposal(plan, "search", "picked")
+        return None if view.has_trial(plan) else Proposal(plan, "search", "picked")
 
     def left_out(self, view: View) -> LeftOut:
         return LeftOut()
@@ -48,8 +48,8 @@ class Glance:
     def next(self, view: View) -> Proposal | None:
         if len(view.trials) > self.most:
             return None
-        for plan in view.space.listed:
-            if plan.recipe.steps and not view.tried(plan):
+        for plan in view.space.all_plans:
+            if plan.recipe.steps and not view.has_trial(plan):
                 return Proposal(plan, "glance", "next", effort="screen", score=False)
         return None
 
@@ -62,11 +62,11 @@ class InOrder:
     """Tries plans as they are listed, then settings around the best: no clock changes that."""
 
     def next(self, view: View) -> Proposal | None:
-        found = (trial.plan for trial in leaders(view.trials, view.wanted))
-        best = next((plan for plan in found if plan in view.space.listed), None)
-        around = view.space.neighbours(best).values() if best is not None else ()
-        for plan in (*view.space.listed, *chain.from_iterable(around)):
-            if not view.tried(plan):
+        found = (trial.plan for trial in select_leaders(view.trials, view.goal))
+        best = next((plan for plan in found if plan in view.space.all_plans), None)
+        around = view.space.list_neighbours(best).values() if best is not None else ()
+        for plan in (*view.space.all_plans, *chain.from_iterable(around)):
+            if not view.has_trial(plan):
                 return Proposal(plan, "search", "next")
         return None
 

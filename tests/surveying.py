@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortune.core.session import Tensors
 from ortune.data import stream
 from ortune.data.feeds import Feeds
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.recipe.material import Material
@@ -26,14 +26,14 @@ def context(root: Path, model: ir.Model, samples: Sequence[Tensors], **more: obj
     source.parent.mkdir()
     onnx.save(ir.to_proto(model), source)
     feeds = root / "samples.stream"
-    count = stream.write(feeds, samples)
+    count = stream.write_stream(feeds, samples)
     every = tuple(range(count))
     material = Material(Feeds(feeds, count, tuple(map(str, every)), None, None), every)
     part = ScoredPart("search", every, None, np.ones((count, 1)))
     return Context(
         root,
         studies.job(source),
-        facts(file.load(source)),
+        read_facts(file.load(source)),
         {"": source},
         {"": feeds},
         {"": material},

@@ -22,7 +22,7 @@ def transforms() -> list[Transform]:
     Those whose defaults ask for nothing do nothing; those that change inputs or outputs on
     request, or refuse to run without settings, are left out.
     """
-    names = [name for name in catalog.names(Transform) if name not in TOLD]
+    names = [name for name in catalog.list_plugins(Transform) if name not in TOLD]
     every = [catalog.load(Transform, name)() for name in names]
     kept = [step for step in every if step.keeps_io]
     return sorted(kept, key=lambda step: (step.stage, step.name()))

@@ -28,7 +28,7 @@ def rounded(model: ir.Model, *, sums: bool = False) -> ir.Model:
         sums: Round too the sums inside means, as kernels do that add up in 16 bits.
     """
     editor = edit.Editor(model.graph)
-    for graph in edit.every_graph(model):
+    for graph in edit.walk_graphs(model):
         assert isinstance(graph, ir.Graph)
         for value in graph.initializers.values():
             _widen(value)
@@ -48,13 +48,13 @@ def _round_sum(node: ir.Node, editor: edit.Editor) -> None:
     assert x is not None and y.dtype is not None
     wide = {"to": int(ir.DataType.FLOAT)}
     users = list(y.uses())
-    sizes = [editor.node("Size", [value]) for value in (x, y)]
-    floats = [editor.node("Cast", [size.outputs[0]], wide) for size in sizes]
-    n = editor.node("Div", [made.outputs[0] for made in floats])
-    total = editor.node("Mul", [y, n.outputs[0]])
-    down = editor.node("Cast", [total.outputs[0]], {"to": int(y.dtype)})
-    up = editor.node("Cast", [down.outputs[0]], wide)
-    mean = editor.node("Div", [up.outputs[0], n.outputs[0]])
+    sizes = [editor.make_node("Size", [value]) for value in (x, y)]
+    floats = [editor.make_node("Cast", [size.outputs[0]], wide) for size in sizes]
+    n = editor.make_node("Div", [made.outputs[0] for made in floats])
+    total = editor.make_node("Mul", [y, n.outputs[0]])
+    down = editor.make_node("Cast", [total.outputs[0]], {"to": int(y.dtype)})
+    up = editor.make_node("Cast", [down.outputs[0]], wide)
+    mean = editor.make_node("Div", [up.outputs[0], n.outputs[0]])
     for made in (*sizes, *floats, n, total, down, up, mean):
         made.outputs[0].type = None
     mean.outputs[0].type, mean.outputs[0].shape = ir.TensorType(y.dtype), y.shape
@@ -93,8 +93,8 @@ def _round(node: ir.Node, editor: edit.Editor) -> None:
             continue
         value.type = ir.TensorType(ir.DataType.FLOAT)
         users, end = list(value.uses()), value.is_graph_output()
-        down = editor.node("Cast", [value], {"to": int(narrow)}, name=f"{value.name}_down")
-        up = editor.node(
+        down = editor.make_node("Cast", [value], {"to": int(narrow)}, name=f"{value.name}_down")
+        up = editor.make_node(
             "Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)}, name=f"{value.name}_up"
         )
         down.outputs[0].type = ir.TensorType(narrow)

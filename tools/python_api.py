@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import ortune
-from ortune.cli.main import modules
+from ortune.cli.main import list_verb_modules
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 _HEAD = """# Python
@@ -38,7 +38,7 @@ _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+): ", re.MULTILINE)
 
 def verbs() -> list[str]:
     """Return the public functions that are commands too, and `load`, which is `run`."""
-    return sorted({*modules()} & {*dir(ortune)} | {"load"})
+    return sorted({*list_verb_modules()} & {*dir(ortune)} | {"load"})
 
 
 def first_lines() -> str:

@@ -33,17 +33,17 @@ from benchmarks.peers.environments import Environment, environment
 from benchmarks.peers.making import RECIPES, make
 from benchmarks.peers.recorded import write as recorded
 from benchmarks.result_files import result_file, write_results
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
-from ortune.core.reading import step
+from ortune.core.reading import read_step
 from ortune.core.step import Recipe
 from ortune.data.feeds import load
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.search.recipe.build import build
 
 HERE = Path(__file__).resolve().parents[1]
@@ -124,7 +124,11 @@ def main() -> None:
     for name in asked.names or CASES:
         found = measured(name, CASES[name], rival, None if asked.no_timing else asked.seconds)
         known = json.loads(RESULTS.read_text())["cases"] if RESULTS.is_file() else {}
-        about = {"machine": machine(), "versions": versions(), "noise": noise.now()}
+        about = {
+            "machine": describe_machine(),
+            "versions": package_versions(),
+            "noise": noise.read_current_state(),
+        }
         whole = {**about, "cases": {**known, name: found}}
         write_results(RESULTS, whole)
         show(name, found)
@@ -194,8 +198,8 @@ def _ours(model: Path, samples: Path, case: Case, home: Path) -> Iterator[dict[s
         path = home / f"{index}.onnx"
         try:
             with TemporaryDirectory(prefix="ortune-") as folder:
-                feeds = load(str(samples), facts(file.load(model)).inputs, Path(folder))
-                recipe = Recipe("lost", tuple(step(text) for text in ("simplify", *steps)))
+                feeds = load(str(samples), read_facts(file.load(model)).inputs, Path(folder))
+                recipe = Recipe("lost", tuple(read_step(text) for text in ("simplify", *steps)))
                 build(model, recipe, path, feeds=feeds)
             yield row | {"path": str(path)}
         except OrtuneError as error:
@@ -243,14 +247,18 @@ def _judged(
         signal += float(np.square(wanted).sum())
         wrong += float(np.square(wanted - run(**feeds)[first]).sum())
     noise_db = float(10 * np.log10(signal / max(wrong, 1e-300)))
-    return {"score": value, "snr": noise_db, "size": file.size(path) / file.size(model)}
+    return {
+        "score": value,
+        "snr": noise_db,
+        "size": file.count_file_bytes(path) / file.count_file_bytes(model),
+    }
 
 
 def _race(rows: list[dict[str, Any]], model: Path, data: Path, seconds: float) -> None:
     """Add every file's latency over the float model's."""
     running = [row for row in rows if "error" not in row]
     entries = [(path, Cpu(threads=1)) for path in (model, *(Path(row["path"]) for row in running))]
-    raced = codec.encode(race(entries, data=data, seconds=seconds))
+    raced = codec.encode(race_contestants(entries, data=data, seconds=seconds))
     for row, ratio in zip(running, raced["ratios"][1:], strict=True):
         row["ratio"] = ratio
 

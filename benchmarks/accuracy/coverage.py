@@ -31,7 +31,7 @@ from benchmarks.accuracy.selection import SELECTIONS, chosen
 from benchmarks.speed.fresh import Kept
 from ortune.core.budget import Budget
 from ortune.core.trial import Verdict
-from ortune.measurement.accuracy import judge
+from ortune.measurement.accuracy import judge_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "coverage.json"
@@ -143,7 +143,7 @@ def _judged(one: Population, part: str, rng: np.random.Generator, n: int, draws:
     hits = before = 0
     for turn in range(draws):
         candidate, baseline, groups = one.draw(rng, n)
-        found = judge(budget, candidate, baseline, groups, seed=turn)
+        found = judge_accuracy(budget, candidate, baseline, groups, seed=turn)
         hits += found.verdict is Verdict.PROVED
         if part == "power":
             before += formerly(candidate, baseline, budget.limit, budget.relative)
@@ -179,7 +179,9 @@ def bars() -> Row:
     for text, least in (("cosine>=0.999", 59), ("top1>=base-0.01", 299)):
         for n in (least, least - 1):
             same = np.ones((n, 1))
-            found[f"{text}, {n} unchanged"] = str(judge(Budget.parse(text), same, same).verdict)
+            found[f"{text}, {n} unchanged"] = str(
+                judge_accuracy(Budget.parse(text), same, same).verdict
+            )
     return found
 
 

@@ -34,8 +34,8 @@ from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.io import file
 from ortune.graph.ir import spec
-from ortune.measurement.accuracy import judge
-from ortune.measurement.machine.machine import versions
+from ortune.measurement.accuracy import judge_accuracy
+from ortune.measurement.machine.machine import package_versions
 from ortune.metrics.map import Map
 from ortune.search.recipe.build import build
 
@@ -68,7 +68,7 @@ def drawn(folder: Path, pages: int, calibration: int) -> Pages:
     from pages import write  # type: ignore[import-not-found]
 
     write(folder, pages, calibration)
-    inputs = spec.inputs(file.load(folder / "model.onnx"))
+    inputs = spec.list_inputs(file.load(folder / "model.onnx"))
     return Pages(
         folder / "model.onnx",
         feeds.load(folder / "data", inputs, folder / "fed", labels=folder / "boxes.json"),
@@ -89,7 +89,9 @@ def records(metric: Map, model: Path, fed: Feeds) -> NDArray[np.float64]:
 
 def ours(pages: Pages, steps: str, folder: Path) -> Path:
     """Build a recipe with the pages that calibrate."""
-    recipe = Recipe("detector", tuple(spelling.parse(Quantizer, one) for one in steps.split(" ")))
+    recipe = Recipe(
+        "detector", tuple(spelling.parse_plugin(Quantizer, one) for one in steps.split(" "))
+    )
     return build(pages.model, recipe, folder / "out.onnx", feeds=pages.calibration).path
 
 
@@ -125,7 +127,7 @@ def row(
     if isinstance(path, str):
         return {**about, "error": path}
     own = [records(metric, path, pages.fed) for metric in metrics()]
-    score = judge(Budget(metrics()[0], -ALLOWED, relative=True), own[0], base[0])
+    score = judge_accuracy(Budget(metrics()[0], -ALLOWED, relative=True), own[0], base[0])
     half = metrics()[1]
     return {
         **about,
@@ -157,7 +159,7 @@ def measured(folder: Path, count: int, calibration: int) -> dict[str, Any]:
         print(json.dumps(rows[-1]), flush=True)
     boxes = sum(len(label["boxes"]) for label in pages.fed.labels or ())
     return {
-        "versions": versions(),
+        "versions": package_versions(),
         "pages": count,
         "calibration": calibration,
         "boxes": boxes,

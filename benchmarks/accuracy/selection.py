@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.accuracy.populations import HERE, LIMIT, OUT
 from ortune.core.budget import Budget
 from ortune.core.trial import Verdict
-from ortune.measurement.accuracy import judge
+from ortune.measurement.accuracy import judge_accuracy
 
 PLANS = 30
 FINALISTS = 3
@@ -97,13 +97,15 @@ def chosen(one: Selection, rng: Rng, draws: int) -> dict[str, Any]:
         base = base[:, None]
         finalists = _finalists(budget, plans[:, search], base[search])
         found = [
-            judge(
+            judge_accuracy(
                 budget, plans[k][:, None], base, proof=final, error=ERROR / FINALISTS, seed=turn
             ).verdict
             for k in finalists
         ]
         hits += Verdict.PROVED in found
-        added = [judge(budget, plans[k][:, None], base, seed=turn).verdict for k in finalists]
+        added = [
+            judge_accuracy(budget, plans[k][:, None], base, seed=turn).verdict for k in finalists
+        ]
         pooled += Verdict.PROVED in added
     return {"budget": one.budget, "draws": draws, "proved": hits, "pooled": pooled}
 
@@ -112,7 +114,7 @@ def _finalists(budget: Budget, plans: Floats, base: Floats) -> list[int]:
     """Return the best plans on the search's samples, by their records' mean, that hold there."""
     found: list[int] = []
     for k in np.argsort(-plans.mean(axis=1), kind="stable"):
-        if judge(budget, plans[k][:, None], base).verdict is not Verdict.FAILS:
+        if judge_accuracy(budget, plans[k][:, None], base).verdict is not Verdict.FAILS:
             found.append(int(k))
         if len(found) == FINALISTS:
             break

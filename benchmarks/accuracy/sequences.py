@@ -30,15 +30,15 @@ from benchmarks.accuracy.sessions import open_plain_session
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.networks import GptStep
 from ortune.backends.cpu import Cpu
-from ortune.core.reading import step
+from ortune.core.reading import read_step
 from ortune.core.step import Recipe
 from ortune.data import stream
 from ortune.data.feeds import Feeds
-from ortune.data.sequences.pairs import find
-from ortune.graph.analysis.facts import facts
+from ortune.data.sequences.pairs import find_state_pairs
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.measurement.machine.machine import machine, versions
-from ortune.measurement.rolled import Sequenced
+from ortune.measurement.machine.machine import describe_machine, package_versions
+from ortune.measurement.rolled import StatefulModel
 from ortune.search.recipe.build import build
 
 HERE = Path(__file__).resolve().parents[1]
@@ -163,7 +163,7 @@ def main() -> None:
     for name in asked.names or CASES:
         with TemporaryDirectory(prefix="ortune-") as folder:
             known[name] = run(CASES[name], Path(folder))
-        about = {"machine": machine(), "versions": versions()}
+        about = {"machine": describe_machine(), "versions": package_versions()}
         write_results(RESULTS, {**about, "cases": known})
         print(name, json.dumps(known[name], indent=1))
 
@@ -171,8 +171,8 @@ def main() -> None:
 def run(case: Case, folder: Path) -> dict[str, Any]:
     """Build every recipe on both kinds of states, and score what they answer."""
     model, scored = case.model(folder), case.scored()
-    known = facts(file.load(model))
-    pairs = find(known.inputs, known.outputs)
+    known = read_facts(file.load(model))
+    pairs = find_state_pairs(known.inputs, known.outputs)
     states = {pair.output: pair.input for pair in pairs}
     fed = calibration(model, case.calibrating(), folder)
     first = {name: array.shape for name, array in stream.Stream(fed[ROLLED].stream)[0].items()}
@@ -182,7 +182,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     for recipe in case.recipes:
         for kind in fed:
             path = folder / f"{len(rows)}.onnx"
-            made = Recipe("sequences", tuple(step(text) for text in recipe))
+            made = Recipe("sequences", tuple(read_step(text) for text in recipe))
             build(model, made, path, feeds=fed[kind])
             found = answers(open_plain_session(path), scored, states, begins, case.output)
             rows.append(
@@ -207,16 +207,16 @@ def calibration(model: Path, sequences: Sequence[Steps], folder: Path) -> dict[s
         for number, steps in enumerate(sequences):
             yield from ({**one, "group": f"{number}"} for one in steps)
 
-    known, digest = facts(file.load(model)), file.digest(model)
-    asked = Sequenced(model, digest, known, _Ordered(), Cpu(threads=1), {}, folder)
+    known, digest = read_facts(file.load(model)), file.compute_digest(model)
+    asked = StatefulModel(model, digest, known, _Ordered(), Cpu(threads=1), {}, folder)
     rolled = asked.load(samples, folder / "rolled")
-    names = {pair.input for pair in find(known.inputs, known.outputs)}
-    growing = dict(asked.how.growing())
+    names = {pair.input for pair in find_state_pairs(known.inputs, known.outputs)}
+    growing = dict(asked.rolling.list_growing_states())
     longest = dict.fromkeys(growing, TOKENS - 1)
     found = {ROLLED: rolled}
     for kind, lengths in ((ZEROS, {}), *([(LONG, longest)] if growing else [])):
         path = folder / f"{len(found)}.stream"
-        stream.write(
+        stream.write_stream(
             path,
             (
                 {n: _zeros(a, growing.get(n), lengths.get(n)) if n in names else a

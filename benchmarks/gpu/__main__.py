@@ -28,15 +28,15 @@ import ortune as ot
 from benchmarks.gpu import engine as gpu_engine
 from benchmarks.gpu import models as gpu_models
 from benchmarks.result_files import result_file
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
-from ortune.core.atomic_write import atomic
+from ortune.core.atomic_write import open_draft
 from ortune.core.backend import Backend, GraphLevel
 from ortune.core.errors import OrtuneError
 from ortune.core.hardware import gpu
 from ortune.core.plugins import codec
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = result_file("gpu")
@@ -85,15 +85,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=450.0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args(words)
-    if not gpu.gpus():
+    if not gpu.list_gpus():
         print(NO_DEVICE)
         return 0
     clock = Clock(asked.seconds)
     found: dict[str, Any] = {
-        "machine": machine(),
-        "versions": versions(),
-        "gpus": codec.encode(gpu.gpus()),
-        "driver": dict(gpu.driver()),
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "gpus": codec.encode(gpu.list_gpus()),
+        "driver": dict(gpu.read_driver_versions()),
     }
     with TemporaryDirectory(prefix="ortune-gpu-") as folder:
         root = Path(folder)
@@ -105,8 +105,8 @@ def main(words: Sequence[str] | None = None) -> int:
             told = found["models"][model.stem] = {"size": model.stat().st_size}
             told["table"] = part(table, model, root / model.stem, 0.6 * share)
             told["engine"] = part(gpu_engine.beside_trtexec, model, root, clock.left)
-    with atomic(asked.out) as draft:
-        draft.write_text(json.dumps(codec.jsonable(found), indent=1) + "\n", encoding="utf-8")
+    with open_draft(asked.out) as draft:
+        draft.write_text(json.dumps(codec.make_jsonable(found), indent=1) + "\n", encoding="utf-8")
     print(f"written: {asked.out}")
     return 0 if all(map(_ran, [found["tests"], *found["models"].values()])) else 1
 
@@ -143,7 +143,7 @@ def table(model: Path, folder: Path, seconds: float) -> list[dict[str, Any]]:
     every = entries(
         {name: written(model, name, data, folder) for name in ("fp32", "fp16", "int8")}
     )
-    timings = race(
+    timings = race_contestants(
         [(one.model, one.backend) for one in every], data=data, seconds=seconds / 2, sets=2
     )
     wanted = answers(every[0], feeds)

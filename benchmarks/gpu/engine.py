@@ -42,7 +42,7 @@ def beside_trtexec(model: Path, root: Path, left: float) -> dict[str, Any]:
     feeds = gpu_models.samples(model)[0]
     options = build.BuildOptions(timing_cache=root, profiles=_profile(feeds, model))
     began = time.monotonic()
-    plan = build.engine(model, options)
+    plan = build.build_engine(model, options)
     took = time.monotonic() - began
     path = root / f"{model.stem}.engine"
     path.write_bytes(plan)
@@ -81,12 +81,12 @@ def timed(act: Callable[[], object]) -> float:
 
 def _profile(feeds: Mapping[str, NDArray[Any]], model: Path) -> tuple[str, ...]:
     """Return one range, for inputs with open sizes: exactly what is fed."""
-    from ortune.graph.analysis.facts import facts
+    from ortune.graph.analysis.facts import read_facts
     from ortune.graph.io import file
 
     return tuple(
         f"{one.name}:{shape}..{shape}"
-        for one in facts(file.load(model)).inputs
+        for one in read_facts(file.load(model)).inputs
         if any(not isinstance(dim, int) for dim in one.shape or ())
         for shape in ("x".join(map(str, feeds[one.name].shape)),)
     )

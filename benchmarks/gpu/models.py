@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
@@ -33,7 +33,7 @@ def written(folder: Path) -> list[Path]:
 def samples(model: Path) -> list[dict[str, NDArray[Any]]]:
     """Return normal random inputs; open dimensions have 8 entries."""
     rng = np.random.default_rng(0)
-    inputs = facts(file.load(model)).inputs
+    inputs = read_facts(file.load(model)).inputs
     return [
         {
             one.name: rng.standard_normal(

@@ -31,11 +31,11 @@ from benchmarks.speed.fresh import Kept, Side, logs, pairs, stream
 from benchmarks.speed.neighbour import neighbour, to_itself
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec, spelling
-from ortune.core.version import commit
+from ortune.core.version import read_commit
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import claiming
+from ortune.measurement.timing.pairs import claim_effort
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "tests" / "plugins"
@@ -116,10 +116,14 @@ def main() -> None:
 def _write(path: Path, kept: Kept, asked: argparse.Namespace) -> None:
     """Judge what is kept and write it with the verdicts."""
     rows = [row for row in kept.rows() if row["index"] < asked.pairs]
-    about = {"machine": machine(), "versions": versions(), "slow twin": 1 + SLOWER}
+    about = {
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "slow twin": 1 + SLOWER,
+    }
     found = about | {"seconds of a search's pair": asked.search_seconds} | summary(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_compact(found | {"commit": commit(), "pairs": rows}))
+    path.write_text(_compact(found | {"commit": read_commit(), "pairs": rows}))
     print(json.dumps({k: v for k, v in found.items() if k != "cells"}, indent=1))
 
 
@@ -161,7 +165,7 @@ def _compare(kept: Kept, cells: Sequence[Cell], asked: argparse.Namespace) -> No
 
 def _seconds(cell: Cell, asked: argparse.Namespace) -> float:
     sides = 2 if _twin(cell, asked) else 1
-    return (1 + sides) * START_S + sides * max(TIMED_S, claiming(asked.search_seconds).seconds)
+    return (1 + sides) * START_S + sides * max(TIMED_S, claim_effort(asked.search_seconds).seconds)
 
 
 def _twin(cell: Cell, asked: argparse.Namespace) -> bool:
@@ -180,14 +184,14 @@ def _verdict(
     plain = f"cpu(threads={cell.threads})"
     slow = [f"slowed(threads={cell.threads},by={SLOWER})"] if _twin(cell, asked) else []
     base, *others = (
-        Side(model, spelling.parse(Backend, one), samples) for one in (plain, plain, *slow)
+        Side(model, spelling.parse_plugin(Backend, one), samples) for one in (plain, plain, *slow)
     )
     rows = []
     with neighbour("spin" if cell.beside else None) as other:
-        mark, before = other.mark(), noise.snapshot()
+        mark, before = other.mark(), noise.take_snapshot()
         for index in indices:
             began = time.monotonic()
-            spent = claiming(asked.search_seconds)
+            spent = claim_effort(asked.search_seconds)
             found = list(pairs(root, base, others, spent, index))
             rows.append(
                 {
@@ -196,10 +200,10 @@ def _verdict(
                     "seconds": round((time.monotonic() - began) / len(found), 2),
                     "timed": round(sum(block.seconds for block in found[0].blocks), 2),
                     "blocks": dict(zip(("A/A", "twin"), map(logs, found), strict=False)),
-                    "disturbed": round(stats.disturbed(found[:1]), 4),
+                    "disturbed": round(stats.disturbed_share(found[:1]), 4),
                 }
             )
-        record = codec.encode(noise.between(before, noise.snapshot()))
+        record = codec.encode(noise.compare_snapshots(before, noise.take_snapshot()))
         share = {"neighbour's cores": other.share(mark)} if cell.beside else {}
     for row in rows:
         yield row | share | {"noise": record}

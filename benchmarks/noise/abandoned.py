@@ -27,7 +27,7 @@ from benchmarks.search.table import tables
 from benchmarks.speed.fresh import Kept, pair_of
 from ortune.core.plugins import codec
 from ortune.core.trial import Block, Burst, Measurement, Pair
-from ortune.measurement.machine.machine import machine
+from ortune.measurement.machine.machine import describe_machine
 from ortune.measurement.timing import stats
 from ortune.search import abandon
 
@@ -52,7 +52,7 @@ def main() -> None:
     sources = {name: [p for p in pairs if _noisy(p)] for name, pairs in sources.items()}
     every = [pair for pairs in sources.values() for pair in pairs]
     found = {
-        "machine": machine(),
+        "machine": describe_machine(),
         "pairs": {name: len(pairs) for name, pairs in sources.items()},
         "differs from the whole pair": {
             name: _summary([d for p in every if (d := apart(p, blocks)) is not None])
@@ -87,7 +87,7 @@ def apart(pair: Pair, blocks: float) -> float | None:
     if taken is None:
         return None
     logs = stats.block_logs(taken)
-    return stats.centre(logs) - _whole(pair) if len(logs) else None
+    return stats.trimmed_mean(logs) - _whole(pair) if len(logs) else None
 
 
 def part(pair: Pair, blocks: float) -> Pair | None:
@@ -114,7 +114,7 @@ def wrong(pairs: Sequence[Pair]) -> dict[str, Any]:
         for distance in [*np.linspace(math.log(0.8), math.log(4), _PLACES), edge]:
             best = math.exp(_whole(pair) - distance)
             steps = [(n, taken) for n in STEPS.values() if (taken := part(pair, n)) is not None]
-            if any(abandon.Beaten(best)(taken, blocks) for blocks, taken in steps):
+            if any(abandon.StoppingRule(best)(taken, blocks) for blocks, taken in steps):
                 at_the_edge += int(distance == edge)
                 stopped += int(distance != edge)
                 within += int(distance < edge)
@@ -132,7 +132,7 @@ def _half(burst: Burst) -> Burst:
 
 
 def _whole(pair: Pair) -> float:
-    return stats.centre(stats.block_logs(pair))
+    return stats.trimmed_mean(stats.block_logs(pair))
 
 
 def _noisy(pair: Pair) -> bool:

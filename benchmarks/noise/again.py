@@ -26,14 +26,14 @@ from typing import Any
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.neighbour import KINDS, neighbour, to_itself
 from ortune.bundle.engine import archive
-from ortune.bundle.read import Bundle, BundleEvidence, read
+from ortune.bundle.read import Bundle, BundleEvidence, read_bundle
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
 from ortune.core.trial import Interval, Pair
 from ortune.data import feeds as data_feeds
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.process import Worker, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
@@ -70,7 +70,7 @@ def main() -> None:
     kept = WORK / f"{path.stem}.jsonl"
     if asked.fresh:
         kept.unlink(missing_ok=True)
-    bundle = read(path)
+    bundle = read_bundle(path)
     with TemporaryDirectory(prefix="ortune-") as folder:
         parts = unpack(path, bundle, Path(folder), asked.data)
         _measure(parts, Path(folder), kept, asked.times, 60 * asked.minutes / max(1, asked.times))
@@ -104,9 +104,9 @@ def unpack(path: Path, bundle: Bundle, folder: Path, data: str | None) -> Unpack
     """
     told = bundle.manifest
     golden = {name: one.inputs for name, one in told.golden.items()}
-    with archive.opened(path) as (file, manifest):
+    with archive.open_bundle(path) as (file, manifest):
         keep = {*told.models.values(), *told.fallback.values(), *golden.values()}
-        archive.unpack(file, manifest, folder, keep)
+        archive.unpack_members(file, manifest, folder, keep)
     feeds = {name: folder / member for name, member in golden.items()}
     if data is not None:
         inputs = told.signatures[""].inputs
@@ -132,17 +132,17 @@ def _measure(parts: Unpacked, root: Path, kept: Path, times: int, every_s: float
         kind = list(KINDS)[index // 2 % len(KINDS)] if index % 2 else None
         with to_itself(), neighbour(kind) as other:
             began, due = time.time(), max(due, time.time()) + every_s
-            mark, before = other.mark(), noise.snapshot()
+            mark, before = other.mark(), noise.take_snapshot()
             measured = one_pair(parts, root, backwards=bool(index // 2 % 2))
-            record = noise.between(before, noise.snapshot())
+            record = noise.compare_snapshots(before, noise.take_snapshot())
             row = {
                 "index": index,
                 "began": round(began, 1),
                 "neighbour": kind,
                 "neighbour's cores": other.share(mark) if kind else None,
-                "ratio": round(stats.ratio([measured]).value, 5),
+                "ratio": round(stats.latency_ratio([measured]).value, 5),
                 "blocks": stats.block_logs(measured).round(5).tolist(),
-                "disturbed": round(stats.disturbed([measured]), 4),
+                "disturbed": round(stats.disturbed_share([measured]), 4),
                 "noise": codec.encode(record),
             }
         with kept.open("a") as file:
@@ -183,7 +183,7 @@ def stated(evidence: BundleEvidence) -> tuple[Interval, Interval]:
     trial = evidence.trials[-1]
     if trial.ratio is None or trial.measurement is None:
         raise SystemExit("the bundle carries the original: there is no ratio to measure again")
-    return trial.ratio, trial.predicted or stats.prediction(trial.measurement.pairs)
+    return trial.ratio, trial.predicted or stats.predict_ratio(trial.measurement.pairs)
 
 
 def _write(
@@ -206,7 +206,7 @@ def _write(
     }
     path = result_file("again")
     known = json.loads(path.read_text()) if path.is_file() else {}
-    known |= {"machine": machine(), "versions": versions(), name: found}
+    known |= {"machine": describe_machine(), "versions": package_versions(), name: found}
     write_results(path, known)
     print(json.dumps({k: v for k, v in found.items() if k != "ratios"}, indent=1))
 

@@ -27,18 +27,18 @@ import numpy as np
 from benchmarks.result_files import result_file, write_results
 from ortune.core.backend import Backend
 from ortune.core.plugins import catalog
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.sample import Sample
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
 from ortune.data import feeds
 from ortune.graph.analysis import facts
 from ortune.graph.io import file
-from ortune.measurement.machine.machine import machine, versions
-from ortune.measurement.process import Worker, lone
+from ortune.measurement.machine.machine import describe_machine, package_versions
+from ortune.measurement.process import Worker, single_model_job
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, fresh_pairs
-from ortune.measurement.timing.turns import burst, pace, ready, warm
+from ortune.measurement.timing.turns import request_burst, size_bursts, wait_until_ready, warm_up
 
 RESULTS = result_file("clock")
 NAMES = ("minilm", "efficientnet-lite0", "resnet50", "bert")
@@ -63,8 +63,8 @@ class Case:
     @property
     def sides(self) -> tuple[tuple[Path, Backend], ...]:
         """Model and backend of baseline and candidate."""
-        original = (self.home / "model.onnx", parse(Backend, BASELINE))
-        return original, (self.model, parse(Backend, self.backend))
+        original = (self.home / "model.onnx", parse_plugin(Backend, BASELINE))
+        return original, (self.model, parse_plugin(Backend, self.backend))
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def _home(name: str) -> Path:
 
     from benchmarks.speed import shapes
 
-    return samples.written(name) if name in catalog.names(Sample) else shapes.write(name)
+    return samples.written(name) if name in catalog.list_plugins(Sample) else shapes.write(name)
 
 
 def _measured(case: Case, times: int) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _measured(case: Case, times: int) -> dict[str, Any]:
     sizes: dict[int, Span] = {}
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        inputs = facts.facts(file.load(case.sides[0][0]), read=True).inputs
+        inputs = facts.read_facts(file.load(case.sides[0][0]), read=True).inputs
         fed = feeds.load(str(case.home / "data"), inputs, root / "data").stream
         starts = _starts(case, fed, root)
         for turn in range(times):
@@ -114,7 +114,7 @@ def _measured(case: Case, times: int) -> dict[str, Any]:
 
 def _starts(case: Case, fed: Path, root: Path) -> list[Any]:
     def start(model: Path, backend: Backend) -> Worker:
-        return Worker(lone(model, backend, fed, root, "clock"))
+        return Worker(single_model_job(model, backend, fed, root, "clock"))
 
     return [lambda side=side: start(*side) for side in case.sides]
 
@@ -124,9 +124,9 @@ def _sizes(starts: list[Any]) -> dict[int, Span]:
     warmed = {}
     for side, start in enumerate(starts):
         with start() as worker:
-            ready(worker)
-            warmed[side] = warm(worker)
-    return pace(warmed, LOOP_S)
+            wait_until_ready(worker)
+            warmed[side] = warm_up(worker)
+    return size_bursts(warmed, LOOP_S)
 
 
 def _looped(starts: list[Any], sizes: dict[int, Span], *, backwards: bool) -> Pair:
@@ -134,9 +134,9 @@ def _looped(starts: list[Any], sizes: dict[int, Span], *, backwards: bool) -> Pa
     taken = {}
     for side in sorted(sizes, reverse=backwards):
         with starts[side]() as worker:
-            ready(worker)
-            warm(worker)
-            taken[side] = _parts(burst(worker, sizes[side]))
+            wait_until_ready(worker)
+            warm_up(worker)
+            taken[side] = _parts(request_burst(worker, sizes[side]))
     return Pair(tuple(map(Block, taken[0], taken[1]))[_UNSETTLED:])
 
 
@@ -149,7 +149,7 @@ def _parts(loop: Burst) -> list[Burst]:
 
 
 def _middle(pair: Pair) -> float:
-    return stats.centre(stats.block_logs(pair))
+    return stats.trimmed_mean(stats.block_logs(pair))
 
 
 def found(turns: list[Pair], loops: list[Pair]) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def found(turns: list[Pair], loops: list[Pair]) -> dict[str, Any]:
 
     They do within 2 %, or where the interval of what they differ by holds 0.
     """
-    ways = {"turns": stats.ratio(turns), "loops": plain(list(map(_middle, loops)))}
+    ways = {"turns": stats.latency_ratio(turns), "loops": plain(list(map(_middle, loops)))}
     one, two = ways.values()
     apart = one.value / two.value - 1
     half = math.hypot(*(math.log(way.high / way.low) / 2 for way in (one, two)))
@@ -176,8 +176,8 @@ def found(turns: list[Pair], loops: list[Pair]) -> dict[str, Any]:
         ],
         "blocks of a pair": [len(pair.blocks) for pair in turns],
         "disturbed": {
-            "turns": round(stats.disturbed(turns), 4),
-            "loops": round(stats.disturbed(loops), 4),
+            "turns": round(stats.disturbed_share(turns), 4),
+            "loops": round(stats.disturbed_share(loops), 4),
         },
     }
 
@@ -188,18 +188,18 @@ def plain(logs: list[float]) -> Interval:
     half = math.inf
     if len(logs) > 1:
         error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
-        half = stats.student(stats.CONFIDENCE, len(logs) - 1) * error
+        half = stats.student_quantile(stats.CONFIDENCE, len(logs) - 1) * error
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 def _write(case: Case, measured: dict[str, Any]) -> None:
     """Put this case's results beside those of others."""
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    if known.get("machine") != machine():
+    if known.get("machine") != describe_machine():
         known = {}  # one machine stands over all rows
     label = f"{case.name}, {case.backend}"
     label += "" if case.model == case.home / "model.onnx" else f", {case.model.name}"
-    known |= {"machine": machine(), "versions": versions(), label: measured}
+    known |= {"machine": describe_machine(), "versions": package_versions(), label: measured}
     write_results(RESULTS, known)
     print(label, json.dumps(measured))
 

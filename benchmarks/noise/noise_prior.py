@@ -151,7 +151,7 @@ def _aa(folder: Path) -> Iterator[Spread]:
             name = f"{model}, {threads} threads{', beside a neighbour' if beside else ''}"
             cells.setdefault(name, []).append(np.array(row["blocks"]["A/A"]))
         for name, pairs in cells.items():
-            means, errors = map(stats.centre, pairs), map(stats.bootstrap, pairs)
+            means, errors = map(stats.trimmed_mean, pairs), map(stats.bootstrap_error, pairs)
             yield _spread(name, list(means), list(errors), file, cpu)
         for label, value in found.items():
             if isinstance(value, Mapping) and "log-ratios of pairs and their errors" in value:
@@ -200,7 +200,7 @@ def _twice(folder: Path) -> Iterator[Repeats]:
 def _variance(low: float, high: float) -> float:
     """Return the variance of the mean log-ratio that an old interval of five pairs holds."""
     half = math.log(high / low) / 2
-    return float((half / stats.student(stats.CONFIDENCE, _RECORDED_DF)) ** 2)
+    return float((half / stats.student_quantile(stats.CONFIDENCE, _RECORDED_DF)) ** 2)
 
 
 def _cpu(found: Mapping[str, Any]) -> str:

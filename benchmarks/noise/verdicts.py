@@ -55,8 +55,10 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
     equal = [pair_of(row["blocks"]["A/A"]) for row in rows]
     twins = [pair_of(row["blocks"]["twin"]) for row in rows if "twin" in row["blocks"]]
     judged = [_verdict(rows, k) for k in _fives(len(rows))]
-    known = [stats.Learnt.of(_others(rows, k), _first(rows, k)) for k in range(len(rows))]
-    means = [stats.centre(stats.block_logs(pair)) for pair in equal]
+    known = [
+        stats.PooledVariance.pool(_others(rows, k), _first(rows, k)) for k in range(len(rows))
+    ]
+    means = [stats.trimmed_mean(stats.block_logs(pair)) for pair in equal]
     found = {
         "model": model,
         "threads": threads,
@@ -71,7 +73,7 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
         "too noisy": sum(noisy for _, noisy in judged),
         "resampled claims": _claims(equal, stats.PAIRS, None, known),
         "sd of a pair": round(float(np.std(means)), 5),
-        "half-width": round(stats.half_width(stats.Learnt.of([equal])), 5),
+        "half-width": round(stats.half_width(stats.PooledVariance.pool([equal])), 5),
         "disturbed": _mean([row["disturbed"] for row in rows]),
     }
     if beside:
@@ -100,12 +102,12 @@ def _verdict(rows: Sequence[Row], k: int) -> tuple[int, bool]:
         _others(rows, k),
         _first(rows, k),
     )
-    found = stats.ratio(five, learnt=stats.Learnt.of(others, first))
-    equal = stats.ratio(first, learnt=stats.Learnt.of([five, *others]))
-    reach = stats.half_width(stats.Learnt.of([five, *others], first))
+    found = stats.latency_ratio(five, learnt=stats.PooledVariance.pool(others, first))
+    equal = stats.latency_ratio(first, learnt=stats.PooledVariance.pool([five, *others]))
+    reach = stats.half_width(stats.PooledVariance.pool([five, *others], first))
     record = codec.decode(noise.Record, mine[0]["noise"])
     disturbed = float(np.mean([row["disturbed"] for row in mine]))
-    judged = noise.judge(record, disturbed, equal, reach=reach, claimed=found.clear)
+    judged = noise.judge_noise(record, disturbed, equal, reach=reach, claimed=found.clear)
     return _claim(found), judged.too_noisy
 
 
@@ -126,19 +128,21 @@ def _claim(found: Interval) -> int:
     return int(found.low > 1) - int(found.high < 1)
 
 
-def _power(twins: Sequence[Pair], known: Sequence[stats.Learnt], seconds: float) -> dict[str, Any]:
+def _power(
+    twins: Sequence[Pair], known: Sequence[stats.PooledVariance], seconds: float
+) -> dict[str, Any]:
     """Return how often the twin is found, and the seconds of pairs that find it often enough."""
     by_count = {count: _claims(twins, count, 1, known) for count in _counts()}
     enough = {
         power: next((count for count, share in by_count.items() if share >= power), None)
         for power in POWERS
     }
-    every = stats.ratio(twins)
+    every = stats.latency_ratio(twins)
     return {
         "twin's ratio": [round(x, 4) for x in (every.value, every.low, every.high)],
         "twins found in five pairs": by_count[stats.PAIRS],
         "twins called faster": sum(
-            _claim(stats.ratio(twins[k : k + stats.PAIRS])) < 0 for k in _fives(len(twins))
+            _claim(stats.latency_ratio(twins[k : k + stats.PAIRS])) < 0 for k in _fives(len(twins))
         ),
         "power by pairs": {str(count): share for count, share in by_count.items()},
     } | {
@@ -152,7 +156,7 @@ def _counts() -> list[int]:
 
 
 def _claims(
-    every: Sequence[Pair], count: int, side: int | None, known: Sequence[stats.Learnt]
+    every: Sequence[Pair], count: int, side: int | None, known: Sequence[stats.PooledVariance]
 ) -> float:
     """Return the share of resampled verdicts that claim; of one side where one is given.
 
@@ -163,7 +167,7 @@ def _claims(
     hits = 0
     for turn in range(RESAMPLED):
         drawn = [every[i] for i in rng.integers(0, len(every), count)]
-        claim = _claim(stats.ratio(drawn, learnt=known[turn % len(known)]))
+        claim = _claim(stats.latency_ratio(drawn, learnt=known[turn % len(known)]))
         hits += claim == side if side is not None else claim != 0
     return round(hits / RESAMPLED, 4)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.peers.environments import CACHE
 from benchmarks.speed.budgets import SHAPES
-from ortune.core.atomic_write import atomic
+from ortune.core.atomic_write import open_draft
 
 Array: TypeAlias = NDArray[Any]
 NOT_FED = ("label", "group")
@@ -93,7 +93,7 @@ def _spread(source: Path, kept: Path, left: tuple[str, ...] = ()) -> Path:
     if folder.is_dir():
         return folder
     kept.mkdir(parents=True, exist_ok=True)
-    with atomic(folder) as draft:
+    with open_draft(folder) as draft:
         draft.mkdir()
         count = 0
         for path in sorted(source.glob("*.npz")):

@@ -17,17 +17,17 @@ from benchmarks.speed.contestants import Contestant
 from benchmarks.speed.fresh import Kept
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
-from ortune.core.event import silent
+from ortune.core.event import ignore_event
 from ortune.core.request import request
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.measurement.process import WorkerFailed
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.request import ExperimentRequest
-from ortune.search.experiment.scores import score
+from ortune.search.experiment.scores import score_plan
 
 RUN_NS = 1_000_000_000
 """What a run may take, for the deadline of scoring."""
@@ -78,7 +78,7 @@ class Scores:
     def _context(self, budget: str) -> Iterator[Context]:
         asked = Whole(self._model, data=self._data, budget=budget, baseline=Cpu(), time=3600.0)
         with TemporaryDirectory(prefix="ortune-") as folder:
-            yield prepare(asked, Path(folder), silent)
+            yield prepare_context(asked, Path(folder), ignore_event)
 
     def _key(self, one: Contestant) -> str:
         """What a score hangs on: budgets, the entry, and when its file was made."""
@@ -95,9 +95,9 @@ def _scored(context: Context, one: Contestant) -> tuple[Score, ...]:
     paths, part = dict.fromkeys(context.models, one.model), context.parts["search"]
     plan = Plan(Recipe(one.name, ()), one.backend)
     try:
-        with measure.start(context, paths, one.backend, "peer", silent) as worker:
-            ready(worker)
-            return score(context, worker, plan, part, run_ns=RUN_NS)
+        with measure.start_worker(context, paths, one.backend, "peer", ignore_event) as worker:
+            wait_until_ready(worker)
+            return score_plan(context, worker, plan, part, run_ns=RUN_NS)
     except WorkerFailed as error:
         raise error.as_bad_model(one.model, one.backend) from None
 

@@ -9,13 +9,13 @@ from typing import Any
 from benchmarks.peers.cases import Case
 from benchmarks.peers.making import Made, last_line
 from benchmarks.peers.scoring import Scored, scored
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 
 THREADS = 1
 CPU = Cpu(threads=THREADS)
@@ -38,7 +38,12 @@ class Runner:
 
 def about() -> dict[str, Any]:
     """Return the machine, the versions and the settings that hold for all models."""
-    return {"machine": machine(), "versions": versions(), "threads": THREADS, "noise": noise.now()}
+    return {
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "threads": THREADS,
+        "noise": noise.read_current_state(),
+    }
 
 
 def measure(
@@ -54,7 +59,7 @@ def measure(
     runners += _peers(case, made)
     runners += [Runner(*one) for one in own]
     raced = codec.encode(
-        race(
+        race_contestants(
             [(one.model, one.backend) for one in runners],
             data=data,
             seconds=seconds,

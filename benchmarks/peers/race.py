@@ -42,7 +42,7 @@ from benchmarks.speed.neighbour import to_itself
 from benchmarks.speed.race import ATTEMPTS, Race
 from ortune.backends.cpu import Cpu
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = result_file("peers_race")
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=WORK, help="folder of what is kept")
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
-    about = {"machine": machine(), "versions": versions(), "threads": THREADS}
+    about = {"machine": describe_machine(), "versions": package_versions(), "threads": THREADS}
     about |= {"seconds": SECONDS, "stopped after": FACTOR * SECONDS}
     for name in asked.names or NAMES:
         began = time.monotonic()
@@ -106,7 +106,7 @@ def run(shape: Shape, asked: argparse.Namespace) -> Row | None:
     return {
         "budget": shape.budget,
         "cpu_budget": shape.cpu_budget,
-        "noise": noise.now(),
+        "noise": noise.read_current_state(),
         "tools": {env.tool: installed(env) for env in envs},
         "rows": rows,
         "attempts": attempts,

@@ -14,7 +14,7 @@ from tests.real.jobs import silero
 from tests.real.task import installed
 
 from benchmarks.peers.environments import CACHE
-from ortune.core.atomic_write import atomic
+from ortune.core.atomic_write import open_draft
 
 Arrays = dict[str, NDArray[np.generic]]
 _FRAMES, _LINES = 200, 32
@@ -25,7 +25,7 @@ def write(name: str) -> Path:
     folder = CACHE / "models" / name
     if folder.is_dir():
         return folder
-    with atomic(folder) as draft:
+    with open_draft(folder) as draft:
         draft.mkdir()
         shutil.copy(_SOURCES[name](), draft / "model.onnx")
         for part, samples in _SAMPLES[name](draft / "model.onnx").items():

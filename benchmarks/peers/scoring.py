@@ -64,7 +64,7 @@ def scored(case: Case, folder: Path, path: Path, backend: Backend) -> Scored:
 def _key(case: Case, folder: Path, path: Path, backend: Backend) -> str:
     digest = hashlib.sha256(f"{case.budgets} {case.evaluate} {backend}".encode())
     for model in (folder / "model.onnx", path):
-        digest.update(str(file.digest(model)).encode())
+        digest.update(str(file.compute_digest(model)).encode())
     for sample in sorted((folder / "data").iterdir()):
         digest.update(sample.read_bytes())
     return digest.hexdigest()[:16]

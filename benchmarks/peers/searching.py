@@ -13,7 +13,7 @@ from benchmarks.peers.cases import Case, calibration
 from benchmarks.peers.environments import CACHE, cpu_time
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.search.experiment.golden import built_model
 
 
@@ -46,7 +46,7 @@ def found(
             known.write_text(json.dumps(_search(case, folder, out, budget, on, limit)))
         facts = json.loads(known.read_text())
         path = out / facts.pop("file") if facts["file"] else folder / "model.onnx"
-        made.append((path, parse(Backend, facts.pop("on")), facts))
+        made.append((path, parse_plugin(Backend, facts.pop("on")), facts))
     return made
 
 

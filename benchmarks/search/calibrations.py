@@ -36,7 +36,7 @@ def calibrations(asked: dict[str, float], ranges: list[str]) -> Iterator[None]:
         folder: Path,
         **others: Any,
     ) -> Any:
-        missing = RangeCache(folder, groups).missing(probes)
+        missing = RangeCache(folder, groups).list_missing(probes)
         began = time.perf_counter()
         try:
             return calibrate_groups(model, probes, stream, groups, folder, **others)

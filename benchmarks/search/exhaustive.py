@@ -8,7 +8,7 @@ from itertools import chain
 
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal, Status, Untried
-from ortune.search.compare import leaders
+from ortune.search.compare import select_leaders
 from ortune.search.policy import LeftOut, View
 from ortune.search.recipe.space import Space
 
@@ -38,8 +38,8 @@ class Exhaustive:
         seen: set[str] = set()
         stages = (self._plans, self._rescues, self._extensions, self._settings)
         for found in chain.from_iterable(stage(view) for stage in stages):
-            if found.plan.spelled not in seen and not view.tried(found.plan):
-                seen.add(found.plan.spelled)
+            if found.plan.spelling not in seen and not view.has_trial(found.plan):
+                seen.add(found.plan.spelling)
                 yield found
 
     def _plans(self, view: View) -> Iterator[Proposal]:
@@ -52,14 +52,14 @@ class Exhaustive:
         """What may save each plan that fails, even where another rescue has saved it."""
         for trial in view.trials:
             if trial.part == "search" and trial.stage == "search" and trial.status is Status.FAILS:
-                for plan in view.space.rescues(trial.plan):
+                for plan in view.space.list_rescues(trial.plan):
                     yield Proposal(plan, "rescue", f"{trial.plan} fails the budget", effort="full")
 
     def _extensions(self, view: View) -> Iterator[Proposal]:
         """What goes further than each plan that may win."""
-        for trial in leaders(view.trials, view.wanted):
+        for trial in select_leaders(view.trials, view.goal):
             if trial.stage in ("search", "rescue"):
-                for plan in view.space.extensions(trial.plan):
+                for plan in view.space.list_extensions(trial.plan):
                     why = f"{trial.plan} keeps the budget"
                     yield Proposal(plan, "search", why, effort="full")
 
@@ -67,7 +67,7 @@ class Exhaustive:
         """One setting at a time around the fastest, and each of these without padding."""
         stages = ("baseline", "search", "rescue")
         tried = [t for t in view.trials if t.stage in stages]
-        for leader in leaders(tried, view.wanted)[: self.fastest]:
+        for leader in select_leaders(tried, view.goal)[: self.fastest]:
             for setting, plans in self._around(view, leader.plan):
                 for plan in plans:
                     why = f"{setting}, around {leader.plan}"
@@ -75,9 +75,9 @@ class Exhaustive:
 
     @staticmethod
     def _around(view: View, plan: Plan) -> Iterator[tuple[str, list[Plan]]]:
-        for setting, plans in view.space.neighbours(plan).items():
+        for setting, plans in view.space.list_neighbours(plan).items():
             yield setting, [p for p in plans if not (view.space.exact and p.backend.lossy)]
-        unpadded = view.space.unpadded(plan)
+        unpadded = view.space.without_padding(plan)
         if unpadded is not None and not view.space.is_unpadded(plan):
             yield "padding", [unpadded]
 
@@ -91,12 +91,12 @@ def ranked(space: Space) -> list[Plan]:
     """
     bets: list[tuple[float, Plan]] = []
     for target in space.targets:
-        for place, backend in enumerate(space.variants(target)):
-            offered = list(space.recipes(target, backend))
+        for place, backend in enumerate(space.list_variants(target)):
+            offered = list(space.list_recipes(target, backend))
             for index, recipe in enumerate(offered):
                 worth = len(offered) if recipe.name == "clean" else max(0, index - 1)
                 bets.append((worth + 1.5 * place, Plan(recipe, backend)))
     original = Plan(AS_IS, space.baseline)
     found = [plan for _, plan in sorted(bets, key=lambda bet: bet[0]) if plan != original]
-    first = space.unpadded(original)
+    first = space.without_padding(original)
     return list(dict.fromkeys([*([first] if first is not None else []), *found]))

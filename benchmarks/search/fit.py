@@ -40,10 +40,20 @@ from ortune.core.budget import Budget
 from ortune.core.trial import Pair, Status, Trial
 from ortune.measurement.timing import stats
 from ortune.search.expectation import priors
-from ortune.search.expectation.durations import units, work
-from ortune.search.expectation.features import families, hint, latency_features, strain_features
-from ortune.search.expectation.priors import Fitted, Priors, model_kind
-from ortune.search.expectation.strain import LEAST, MOST, spread, strain
+from ortune.search.expectation.durations import compute_work_units, count_build_work
+from ortune.search.expectation.features import (
+    accuracy_features,
+    backend_precision,
+    latency_features,
+    quantizer_names,
+)
+from ortune.search.expectation.priors import FittedNumbers, Priors, model_kind
+from ortune.search.expectation.strain import (
+    LEAST,
+    MOST,
+    log_budget_utilization,
+    log_utilization_sd,
+)
 from ortune.search.expectation.surrogate import Features, Normal
 from ortune.search.policy import View
 
@@ -113,9 +123,11 @@ def latencies(table: Table, noise: float) -> Records:
         value = min(math.log(levels["slowest"]), math.log(true_ratio(row)))
         slow = levels["noise of slow"] * max(0.0, value)
         features = latency_features(row.plan).items()
-        found.add({known.called(name): weight for name, weight in features}, value, noise + slow)
+        found.add(
+            {known.prior_name(name): weight for name, weight in features}, value, noise + slow
+        )
     found.physics.update(
-        {name: known.physics(name) for features in found.rows for name in features}
+        {name: known.physical_effect(name) for features in found.rows for name in features}
     )
     return found
 
@@ -125,7 +137,7 @@ def strained(table: Table) -> Iterator[tuple[Row, float]]:
     budget = Budget.parse(spelled_budget(table))
     for row in timed(table):
         if row.scores and row.plan.lossy:
-            yield row, strain(row.scores[0], budget)
+            yield row, log_budget_utilization(row.scores[0], budget)
 
 
 def strains(table: Table, noise: float) -> Records:
@@ -134,13 +146,13 @@ def strains(table: Table, noise: float) -> Records:
     scale = 0.5 if budget.metric.decibels else 1.0
     for row, value in strained(table):
         if not row.plan.recipe.lossy:
-            found.add({f"hint:{hint(row.plan.backend)}": 1.0}, value, noise)
+            found.add({f"hint:{backend_precision(row.plan.backend)}": 1.0}, value, noise)
         elif not row.plan.backend.lossy:
             features = {
                 name: weight * (scale if name.startswith("step:") else 1.0)
-                for name, weight in strain_features(row.plan.recipe).items()
+                for name, weight in accuracy_features(row.plan.recipe).items()
             }
-            found.add(features, value, max(noise, spread(row.scores[0], budget)))
+            found.add(features, value, max(noise, log_utilization_sd(row.scores[0], budget)))
     return found
 
 
@@ -152,8 +164,8 @@ def numbers(some: Sequence[Table]) -> dict[str, float]:
             if len(row.pairs) > 1 and row.truth is not None:
                 whole, *_ = row.timed()
                 first = Pair(whole.blocks[:1])
-                pair.append(math.log(stats.ratio([whole]).value / row.truth))
-                block.append(math.log(stats.ratio([first]).value / row.truth))
+                pair.append(math.log(stats.latency_ratio([whole]).value / row.truth))
+                block.append(math.log(stats.latency_ratio([first]).value / row.truth))
     found = {"noise of a pair": _rms(pair), "noise of a block": _rms(block)}
     return found | _dying(some) | _answers(some) | _between(some)
 
@@ -164,7 +176,7 @@ def _dying(some: Sequence[Table]) -> dict[str, float]:
     for table in some:
         died: set[tuple[str, frozenset[str]]] = set()
         for row in table.rows[1:]:
-            key = hint(row.plan.backend), families(row.plan.recipe)
+            key = backend_precision(row.plan.backend), quantizer_names(row.plan.recipe)
             if row.status is not Status.UNCHANGED and row.died != "build":
                 (again if key in died else first).append(not row.died)
             if row.died:
@@ -179,7 +191,7 @@ def _answers(some: Sequence[Table]) -> dict[str, float]:
         alike: dict[Any, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         for row, value in strained(table):
             if LEAST < value < MOST and row.plan.recipe.lossy:
-                alike[row.plan.recipe.steps][hint(row.plan.backend)].append(value)
+                alike[row.plan.recipe.steps][backend_precision(row.plan.backend)].append(value)
         for hints in alike.values():
             same += [v - fmean(values) for values in hints.values() for v in values if values[1:]]
             means = [fmean(values) for values in hints.values()]
@@ -196,11 +208,11 @@ def _between(some: Sequence[Table]) -> dict[str, float]:
             for a, b in zip(model_kind(one.about.facts), model_kind(two.about.facts), strict=True)
         )
         design = [1.0, *map(float, kinds)]
-        ours = {row.plan.spelled: true_ratio(row) for row in timed(one)}
+        ours = {row.plan.spelling: true_ratio(row) for row in timed(one)}
         for row in timed(two):
-            if row.plan.spelled in ours:
+            if row.plan.spelling in ours:
                 rows.append(design)
-                values.append(math.log(true_ratio(row) / ours[row.plan.spelled]) ** 2 / 2)
+                values.append(math.log(true_ratio(row) / ours[row.plan.spelling]) ** 2 / 2)
     found = np.sqrt(not_negative(np.array(rows), np.minimum(values, 1.0)))
     return dict(
         zip(("between models", "strange kind", "strange size"), map(_round3, found), strict=True)
@@ -213,7 +225,7 @@ def sizes(some: Sequence[Table]) -> tuple[dict[str, float], float]:
     for table in some:
         first = table.rows[0].size or 0
         for row in table.rows[1:]:
-            names = families(row.plan.recipe)
+            names = quantizer_names(row.plan.recipe)
             if row.size and first and len(names) == 1:
                 found[next(iter(names))].append(math.log(row.size / first))
     known = {name: logs for name, logs in found.items() if median(logs) < 0}
@@ -228,7 +240,7 @@ def builds(some: Sequence[Table]) -> dict[str, dict[str, float]]:
     seconds: list[float] = []
     for table in some:
         first = table.rows[0]
-        counted = units(table.about.facts, Paid.of(first, first).run_ns[0] / 1e9)
+        counted = compute_work_units(table.about.facts, Paid.of(first, first).run_ns[0] / 1e9)
         known = passes(table)
         for recipe in {row.plan.recipe.steps: row.plan.recipe for row in table.rows[1:]}.values():
             cuts = [table.cuts.get(spelled(recipe.steps[:at])) for at in cuts_of(recipe.steps)]
@@ -238,7 +250,7 @@ def builds(some: Sequence[Table]) -> dict[str, dict[str, float]]:
                 rows.append(
                     {
                         (kind, unit): n * of
-                        for kind, n in work(recipe)
+                        for kind, n in count_build_work(recipe)
                         for unit, of in counted.items()
                     }
                 )
@@ -424,23 +436,23 @@ def fit(some: Sequence[Table]) -> dict[str, Any]:
 
 
 @cache
-def fit_without(name: str) -> Fitted:
+def fit_without(name: str) -> FittedNumbers:
     """Return the numbers fitted to all tables but one, with what no table tells."""
     data = json.loads(PRIORS.read_text(encoding="utf-8"))
-    return Fitted(data | {"fitted": fit([t for t in tables() if t.about.name != name])})
+    return FittedNumbers(data | {"fitted": fit([t for t in tables() if t.about.name != name])})
 
 
-def error(table: Table, numbers: Fitted) -> dict[str, float]:
+def error(table: Table, numbers: FittedNumbers) -> dict[str, float]:
     """Return how far a table's plans lie from what is expected before the first trial."""
     with patch.object(priors, "load", lambda: numbers):
         known, slowest = Priors(view_of(table)), math.log(numbers.levels["slowest"])
         apart = [
             min(slowest, math.log(true_ratio(row)))
-            - min(slowest, _mean(known.latency, latency_features(row.plan)))
+            - min(slowest, _mean(known.latency_prior, latency_features(row.plan)))
             for row in timed(table)
         ]
         of_strain = [
-            value - _mean(known.strain, strain_features(row.plan.recipe))
+            value - _mean(known.accuracy_prior, accuracy_features(row.plan.recipe))
             for row, value in strained(table)
             if row.plan.recipe.lossy and not row.plan.backend.lossy
         ]

@@ -31,12 +31,12 @@ from benchmarks.speed.neighbour import to_itself
 from ortune.backends.bucketed import Bucketed
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
-from ortune.core.event import silent
+from ortune.core.event import ignore_event
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import read_header
-from ortune.search.experiment.prepare import prepare
-from ortune.search.optimize import explore, make_folder, planned, read_targets
+from ortune.search.experiment.prepare import prepare_context
+from ortune.search.optimize import explore_space, make_folder, plan_calibration, read_targets
 from ortune.search.policy import View
 from ortune.search.recipe.space import Space
 
@@ -89,10 +89,10 @@ def opened(name: str) -> Opened:
         for one in read_targets(request.on)
     ]
     make_folder(root)
-    context = prepare(request, root, silent, on=request.on, finalists=3)
+    context = prepare_context(request, root, ignore_event, on=request.on, finalists=3)
     exact = request.data is None and not request.evaluate
-    context = planned(context, targets, exact)
-    space = explore(context, targets, exact, lambda text: None)
+    context = plan_calibration(context, targets, exact)
+    space = explore_space(context, targets, exact, lambda text: None)
     seconds = time.perf_counter() - began
     return Opened(context, space, _first(root.parent / "prepared.json", seconds))
 
@@ -137,7 +137,7 @@ def record(name: str, *, limit: int | None = None, fastest: int = 10) -> tuple[T
         with to_itself():
             found = opened(name)
             space_digest = frozen(WORK / name, found.space)
-            attempts = Recording(found.context, PAIR_S, silent, stack, kept)
+            attempts = Recording(found.context, PAIR_S, ignore_event, stack, kept)
             attempts.original()
         estimate(name, found, kept, fastest)
         whole = try_all(attempts, found.space, limit, fastest)
@@ -154,7 +154,9 @@ def try_all(
     while True:
         keys = attempts.kept.rows
         trials = [
-            t for t in attempts.ledger.trials if t.key in keys and t.key == attempts.key(t.plan)
+            t
+            for t in attempts.ledger.trials
+            if t.key in keys and t.key == attempts.trial_key(t.plan)
         ]
         trials.sort(key=lambda trial: trial.stage != "baseline")
         proposal = policy.next(View(attempts.context.facts, space, trials, _EVER, _EVER))
@@ -164,7 +166,7 @@ def try_all(
             return False
         done += 1
         began = time.perf_counter()
-        trial = attempts.one(proposal)
+        trial = attempts.try_plan(proposal)
         seconds = time.perf_counter() - began
         print(f"  {trial.plan}: {trial.status}, {trial.why} ({seconds:.1f} s)", flush=True)
 
@@ -183,7 +185,7 @@ def confirm(attempts: Recording) -> None:
 def current(attempts: Recording) -> list[Row]:
     """Return the rows of the code as it is, the original first, then in the order of the plans."""
     order = {trial.key: at for at, trial in enumerate(attempts.ledger.trials)}
-    rows = [r for r in attempts.kept.rows.values() if r.key == attempts.key(r.plan)]
+    rows = [r for r in attempts.kept.rows.values() if r.key == attempts.trial_key(r.plan)]
     return sorted(rows, key=lambda row: (row.stage != "baseline", order.get(row.key, len(order))))
 
 

@@ -27,12 +27,12 @@ from ortune.core.trial import Pair, Plan, Proposal, Status, Trial
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
-from ortune.measurement.timing.turns import Started, ready
+from ortune.measurement.timing.turns import Started, wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
-from ortune.search.experiment.scores import score
+from ortune.search.experiment.scores import score_plan
 from ortune.search.recipe.built import steps_key
 
 SCORED = 1.3
@@ -77,7 +77,7 @@ class Attempt:
     def starts(self, worker: Worker) -> Started:
         """Load and run once."""
         with self.phase("load"):
-            started = ready(worker)
+            started = wait_until_ready(worker)
         load_s, first_s = started.load_ns / 1e9, started.first_ns / 1e9
         start_s = max(0.0, self.known["load_s"] - load_s - first_s)
         self.known |= {"start_s": start_s, "load_s": load_s, "first_s": first_s}
@@ -107,12 +107,12 @@ class Recording(Attempts):
         Whoever asks for it has the machine to itself.
         """
         plan, context = Plan(AS_IS, self.context.job.baseline), self.context
-        if self.key(plan) in self.kept.rows:
+        if self.trial_key(plan) in self.kept.rows:
             return
         effort, tried = replace(self._effort(), max_blocks=12), Attempt()
-        self.baseline()
-        trial, live = self.ledger.trials[0], self._live()
-        with measure.start(context, context.models, plan.backend, "again") as worker:
+        self.measure_baseline()
+        trial, live = self.ledger.trials[0], self._ensure_baseline()
+        with measure.start_worker(context, context.models, plan.backend, "again") as worker:
             tried.starts(worker)
             pair, took = timed(live, worker, effort, math.inf)
             self._scored(plan, worker, trial, tried, pair, whole=True)
@@ -127,14 +127,14 @@ class Recording(Attempts):
     ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
         self._began = time.perf_counter()
-        key = self.key(proposal.plan)
+        key = self.trial_key(proposal.plan)
         known = self.ledger.find(key, "search")
         if known is not None and key in self.kept.rows:
             return known
         with to_itself():
             row, trial = self._measured(key, proposal)
         self.kept.put(row)
-        return self._recorded(trial, proposal)
+        return self._record_trial(trial, proposal)
 
     def again(self, row: Row) -> None:
         """Time a row's plan in one more fresh pair, and score it on all samples.
@@ -142,13 +142,13 @@ class Recording(Attempts):
         One pair of processes proves little.
         """
         with to_itself():
-            self._rest()
+            self._end_baseline()
             files = build_all(self.context, row.plan, self.sink)
             context, backend = self.context, row.plan.backend
             models, base = context.models, context.job.baseline
             fresh = fresh_pairs(
-                lambda: measure.start(context, models, base, "baseline"),
-                lambda: measure.start(context, files.paths, backend, "again"),
+                lambda: measure.start_worker(context, models, base, "baseline"),
+                lambda: measure.start_worker(context, files.paths, backend, "again"),
                 1,
                 replace(self._effort(), max_blocks=20),
             )
@@ -157,7 +157,9 @@ class Recording(Attempts):
             with closing(fresh), suppress(WorkerFailed):
                 one = next(fresh)
                 taken = tuple(Turn.of(block) for block in one.pair.blocks)
-                final = final or score(context, one.candidate, row.plan, *context.evaluation())
+                final = final or score_plan(
+                    context, one.candidate, row.plan, *context.evaluation_parts()
+                )
         self.kept.put(replace(row, pairs=(*row.pairs, taken), final=final))
 
     def _effort(self) -> Effort:
@@ -173,9 +175,9 @@ class Recording(Attempts):
         plan, cuts = proposal.plan, list[Cut]()
         blank = Trial(key, plan, "search", Status.FAILED, stage=proposal.stage)
         row = Row(key, plan, proposal.stage, Status.FAILED, neighbour_of=proposal.neighbour_of)
-        live, tried = self._live(), Attempt()
+        live, tried = self._ensure_baseline(), Attempt()
         try:
-            files = self._built(plan, cuts)
+            files = self._build_plan(plan, cuts)
         except OrtuneError as error:
             died = replace(blank, why=error.what, error=error.what)
             return replace(row, cuts=tuple(cuts), why=error.what, died="build"), died
@@ -200,7 +202,7 @@ class Recording(Attempts):
                 "died_s": time.perf_counter() - tried.began,
             }
             return replace(row, **tried.known, **late, why=why), replace(blank, why=why, error=why)
-        trial = measure.concluded(self.context, blank, stats.NOTHING)
+        trial = measure.judge_trial(self.context, blank, stats.NOTHING)
         return replace(row, **tried.known, status=trial.status, why=trial.why), trial
 
     def _run(
@@ -208,15 +210,15 @@ class Recording(Attempts):
     ) -> Trial:
         """Load, time and score; `tried` knows all that went well."""
         context, known = self.context, tried.known
-        with measure.start(context, files.paths, proposal.plan.backend, "search") as worker:
+        with measure.start_worker(context, files.paths, proposal.plan.backend, "search") as worker:
             started = tried.starts(worker)
             with tried.phase("timing"):
                 pair, took = timed(live, worker, self._effort(), self._best())
             del known["timing_s"]
             known |= took
             known["pairs"] = (tuple(Turn.of(block) for block in pair.blocks),)
-            blank = replace(blank, measurement=measure.measurement(started, [pair]))
-            ratio = stats.ratio([pair], stats.SEARCHING)
+            blank = replace(blank, measurement=measure.make_measurement(started, [pair]))
+            ratio = stats.latency_ratio([pair], stats.SEARCHING)
             if ratio.low >= measure.HOPELESS or ratio.value >= SCORED:
                 return blank
             around = self.kept.rows.get(proposal.neighbour_of)
@@ -241,14 +243,16 @@ class Recording(Attempts):
         context, known, once = self.context, tried.known, Once(worker)
         run_ns = max(pair.blocks[-1].candidate.latency_ns)
         with tried.phase("search"):
-            scores = score(context, once, plan, context.parts["search"], run_ns=run_ns)
+            scores = score_plan(context, once, plan, context.parts["search"], run_ns=run_ns)
         known["scores"] = scores
         blank = replace(blank, scores=scores)
-        known["trial"] = measure.concluded(context, blank, stats.NOTHING)
+        known["trial"] = measure.judge_trial(context, blank, stats.NOTHING)
         if not whole:
             return blank
         with tried.phase("final"):
-            known["final"] = score(context, once, plan, *context.evaluation(), run_ns=run_ns)
+            known["final"] = score_plan(
+                context, once, plan, *context.evaluation_parts(), run_ns=run_ns
+            )
         known["final_s"] += known["search_s"]
         return blank
 

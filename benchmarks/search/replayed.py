@@ -93,7 +93,7 @@ class Attempts(evaluate.Attempts):
     """The search's own; a table knows plans by their spelling."""
 
     def key(self, plan: Plan) -> str:
-        return plan.spelled
+        return plan.spelling
 
 
 def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = False) -> Result:
@@ -117,7 +117,7 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
             )
         aim = Aim(seconds, 0.0, clock=machine.clock)
         context = surroundings(table, Path(folder), seconds)
-        loop.search(context, lambda note: space, policy, aim, seen)
+        loop.run_search(context, lambda note: space, policy, aim, seen)
         study = read_study(Path(folder))
     return _result(table, study, machine, seen, seconds)
 
@@ -162,10 +162,10 @@ def simulating(machine: Machine) -> Iterator[None]:
                 stack.enter_context(patch.object(module, name, machine.clock))
         stack.enter_context(patch.object(loop, "Attempts", Attempts))
         stack.enter_context(patch.object(evaluate, "build_all", machine.build_all))
-        stack.enter_context(patch.object(evaluate, "scored", lambda *_: value))
+        stack.enter_context(patch.object(evaluate, "compute_score", lambda *_: value))
         stack.enter_context(patch.object(evaluate, "file", file))
         stack.enter_context(patch.object(measure, "Worker", machine.worker))
-        stack.enter_context(patch.object(measure, "score", machine.score))
+        stack.enter_context(patch.object(measure, "score_plan", machine.score))
         yield
 
 

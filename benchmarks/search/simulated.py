@@ -89,7 +89,7 @@ class Machine:
         """Start a worker."""
         recipe = self._recipes.get(next(iter(job.models.values())), AS_IS)
         row = self.row(Plan(recipe, job.backend))
-        count = self._starts[row.plan.spelled] = self._starts.get(row.plan.spelled, -1) + 1
+        count = self._starts[row.plan.spelling] = self._starts.get(row.plan.spelling, -1) + 1
         return SimulatedWorker(self, row, count, timeout_s, deadlines or {})
 
     def score(
@@ -124,9 +124,9 @@ class Machine:
             return found
         near = self.table.nearest(plan)
         if near is not None:
-            self.near.append(plan.spelled)
+            self.near.append(plan.spelling)
             return near
-        self.lacking.append(plan.spelled)
+        self.lacking.append(plan.spelling)
         base, why = self.table.rows[0], "the table has no such plan"
         usual = base.load_s + base.first_s + self.table.about.pair_s
         return Row("", plan, "", Status.FAILED, why, died="load", died_s=usual)

@@ -14,7 +14,7 @@ from ortune.backends.bucketed import Bucketed
 from ortune.core.hardware import cpus
 from ortune.core.plugins import codec
 from ortune.core.trial import Plan
-from ortune.search.recipe.space import Space, Target
+from ortune.search.recipe.space import SearchTarget, Space
 
 
 def listing(space: Space) -> dict[str, list[str]]:
@@ -24,10 +24,10 @@ def listing(space: Space) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for target in space.targets:
-        for backend in space.variants(target):
-            for plan in (Plan(recipe, backend) for recipe in space.recipes(target, backend)):
-                found[plan.spelled] = [rescue.spelled for rescue in space.rescues(plan)]
-            around = space.neighbours(plan).values()
+        for backend in space.list_variants(target):
+            for plan in (Plan(recipe, backend) for recipe in space.list_recipes(target, backend)):
+                found[plan.spelling] = [rescue.spelling for rescue in space.list_rescues(plan)]
+            around = space.list_neighbours(plan).values()
             found[f"around {backend}"] = [str(one.backend) for some in around for one in some]
     return found
 
@@ -41,7 +41,7 @@ def space_of(table: Table) -> Space:
     """Return the space as the code lists it now, for the table's machine; see `pretended`."""
     about = table.about
     targets = [
-        Target(
+        SearchTarget(
             backend, offered, frozenset(pins), tuple(about.workload.splits(offered.effective_cpus))
         )
         for (backend, offered), pins in zip(about.offered, about.pinned, strict=True)
@@ -65,7 +65,7 @@ def pretended(table: Table) -> Iterator[None]:
         path.write_text(f"model name : {model}\nflags : {table.about.flags}\n")
         stack.enter_context(patch.object(os, "sched_getaffinity", lambda pid: held, create=True))
         stack.enter_context(patch.object(os, "fsync", lambda _: None))
-        stack.enter_context(patch.object(cpus, "groups", lambda *_: []))
+        stack.enter_context(patch.object(cpus, "list_cgroups", lambda *_: []))
         stack.enter_context(patch.object(cpus, "CPUINFO", path))
         forget()
         try:

@@ -94,7 +94,7 @@ class Row:
     @cached_property
     def truth(self) -> float | None:
         """Latency over the original's by all that was timed; None where nothing was."""
-        return stats.ratio(self.timed()).value if any(self.pairs) else None
+        return stats.latency_ratio(self.timed()).value if any(self.pairs) else None
 
     @property
     def hung(self) -> bool:
@@ -159,11 +159,11 @@ class Table:
 
     @cached_property
     def _found(self) -> dict[str, Row]:
-        return {row.plan.spelled: row for row in self.rows}
+        return {row.plan.spelling: row for row in self.rows}
 
     def find(self, plan: Plan) -> Row | None:
         """Return a plan's row."""
-        return self._found.get(plan.spelled)
+        return self._found.get(plan.spelling)
 
     def nearest(self, plan: Plan) -> Row | None:
         """Return the row that stands for a plan that was not measured: settings put together.

@@ -13,7 +13,7 @@ from ortune.core.workload import Span
 from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort
-from ortune.measurement.timing.turns import blocks, burst, pace, warm
+from ortune.measurement.timing.turns import iterate_blocks, request_burst, size_bursts, warm_up
 
 BEHIND = {1: 2.0, 2: 1.5, 4: 1.1}
 """Blocks -> times the best so far beyond which a plan gets no more of them: further than where
@@ -48,7 +48,7 @@ def timed(
         The blocks, and the seconds until the first and of each.
     """
     began = time.perf_counter()
-    sizes = pace({one: warm(one) for one in (baseline, candidate)}, effort.burst)
+    sizes = size_bursts({one: warm_up(one) for one in (baseline, candidate)}, effort.burst)
     warm_s, last = time.perf_counter() - began, candidate
 
     def taken(worker: Worker, size: Span) -> Burst:
@@ -56,10 +56,10 @@ def timed(
         if worker is not last:
             last.ask("rest")
         last = worker
-        return burst(worker, size)
+        return request_burst(worker, size)
 
     began, done = time.perf_counter(), list[Block]()
-    for found in blocks(sizes, taken):
+    for found in iterate_blocks(sizes, taken):
         done.append(Block(found[baseline], found[candidate]))
         seconds = time.perf_counter() - began
         if len(done) >= effort.max_blocks or settled(done, seconds, effort, best):
@@ -74,7 +74,7 @@ def settled(done: Sequence[Block], seconds: float, effort: Effort, best: float) 
         seconds: Since the first block began.
     """
     taken = [Pair(tuple(done))]
-    if behind(taken, best, len(done)) and not stats.disturbed(taken) > DISTURBED:
+    if behind(taken, best, len(done)) and not stats.disturbed_share(taken) > DISTURBED:
         return True
     late = seconds - effort.seconds
     if len(done) < effort.min_blocks and late < effort.seconds:
@@ -85,4 +85,4 @@ def settled(done: Sequence[Block], seconds: float, effort: Effort, best: float) 
 def behind(pairs: Sequence[Pair], best: float, blocks: int) -> bool:
     """Whether a plan of which so many blocks were timed is far behind the best."""
     limit = BEHIND[max(known for known in BEHIND if known <= blocks)]
-    return stats.ratio(pairs, stats.SEARCHING).value > limit * best
+    return stats.latency_ratio(pairs, stats.SEARCHING).value > limit * best

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.peers.environments import CACHE
 from benchmarks.result_files import result_file, write_results
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 
 _SERVING = ("uvicorn", "httptools", "uvloop", "grpcio", "protobuf", "orjson", "tritonclient")
 _PEERS = {"kserve": "kserve", "mlserver": "mlserver", "litserve": "litserve", "ray": "ray"}
@@ -17,7 +17,7 @@ _PEERS = {"kserve": "kserve", "mlserver": "mlserver", "litserve": "litserve", "r
 
 def about() -> dict[str, Any]:
     """Return the machine, its load and the versions: ours, and the peers' where they are there."""
-    found = dict(versions())
+    found = dict(package_versions())
     for name in _SERVING:
         try:
             found[name] = version(name)
@@ -26,7 +26,7 @@ def about() -> dict[str, Any]:
     for peer, package in _PEERS.items():
         if known := _installed(peer, package):
             found[package] = known
-    said = {"machine": machine(), "versions": found, "noise": noise.now()}
+    said = {"machine": describe_machine(), "versions": found, "noise": noise.read_current_state()}
     return said | {"load average": os.getloadavg()}
 
 

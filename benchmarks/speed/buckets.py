@@ -24,13 +24,13 @@ from tests.real.samples import written
 
 import ortune as ot
 from benchmarks.result_files import result_file, write_results
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.analysis.padding.buckets import buckets
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
-from ortune.measurement.machine.machine import machine, versions
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.search.padding import Buckets
 
 RESULTS = result_file("buckets")
@@ -51,11 +51,15 @@ def main() -> None:
     folder = None if asked.model else written("minilm")
     model = asked.model or folder / "model.onnx"
     source = asked.data or folder / "data"
-    result: dict[str, Any] = {"machine": machine(), "versions": versions(), "width": asked.width}
+    result: dict[str, Any] = {
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "width": asked.width,
+    }
     with TemporaryDirectory() as name:
         data = padded(source, Path(name) / "padded", asked.width)
         for text in asked.backends:
-            backend = parse(Backend, text)
+            backend = parse_plugin(Backend, text)
             if reason := backend.missing():
                 result[text] = {"left out": reason}
                 continue
@@ -82,7 +86,7 @@ def measured(
     every = buckets(model, data=data, on=str(backend), count=10**6, multiple=1, seconds=0)
     named: dict[str, Buckets] = {str(n): one for n, one in found.items()} | {"all": every}
     sides = [(model, backend), *((model, one.backend) for one in named.values())]
-    ran = codec.encode(race(sides, data=data, seconds=seconds))
+    ran = codec.encode(race_contestants(sides, data=data, seconds=seconds))
     rows = {
         name: {
             "lengths": list(one.backend.lengths),
@@ -112,7 +116,7 @@ def first(model: Path, data: Path, cut: Bucketed, folder: Path) -> dict[str, Any
     with np.load(next(iter(sorted(data.glob("*.npz"))))) as file:
         sample = dict(file)
     for length in (*cut.lengths, sample[cut.mask].shape[1]):
-        np.savez(out / f"{length:04}.npz", **cut.cut(sample, length))
+        np.savez(out / f"{length:04}.npz", **cut.cut_feeds(sample, length))
     plain = replace(cut.inner, threads=cut.threads)
     ran = codec.encode(
         ot.bench(model, on=str(plain), data=out, workload="first-shapes", seconds=6, sets=3)
@@ -125,7 +129,7 @@ def cutting(model: Path, data: Path, cut: Bucketed) -> dict[str, float]:
     """Return microseconds of choosing a bucket, cutting the inputs, restoring the outputs."""
     with np.load(next(iter(sorted(data.glob("*.npz"))))) as file:
         sample = dict(file)
-    length = cut.bucket(sample)
+    length = cut.choose_bucket(sample)
     short = {name: np.ones((1, length, 384), np.float32) for name in cut.outputs}
     width = sample[cut.mask].shape[1]
 
@@ -139,9 +143,9 @@ def cutting(model: Path, data: Path, cut: Bucketed) -> dict[str, float]:
         return sorted(taken)[4]
 
     return {
-        "choose": each(lambda: cut.bucket(sample)),
-        "cut": each(lambda: cut.cut(sample, length)),
-        "restore": each(lambda: cut.restored(dict(short), width)),
+        "choose": each(lambda: cut.choose_bucket(sample)),
+        "cut": each(lambda: cut.cut_feeds(sample, length)),
+        "restore": each(lambda: cut.pad_outputs(dict(short), width)),
     }
 
 

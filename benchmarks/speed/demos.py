@@ -26,8 +26,8 @@ from typing import Any
 from benchmarks.noise.again import one_pair, stated, unpack
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.neighbour import neighbour, to_itself
-from ortune.bundle.read import read
-from ortune.measurement.machine.machine import machine, versions
+from ortune.bundle.read import read_bundle
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.timing import stats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,12 @@ def main() -> int:
         with kept.open("a") as file:
             file.write(json.dumps(runs[-1]) + "\n")
         print(json.dumps(runs[-1]), flush=True)
-    found = {"machine": machine(), "versions": versions(), "runs": runs, **judged(runs)}
+    found = {
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "runs": runs,
+        **judged(runs),
+    }
     write_results(RESULTS, found)
     return int(not found["held"])
 
@@ -102,11 +107,11 @@ def _run(folder: Path, kind: str | None) -> dict[str, Any]:
 
 def _again(path: Path, demo: Path) -> float:
     """Return the ratio of a bundle's plan to its original, from a fresh pair of processes."""
-    bundle = read(path)
+    bundle = read_bundle(path)
     with TemporaryDirectory(prefix="ortune-") as folder:
         parts = unpack(path, bundle, Path(folder), str(demo / "data"))
         stated(parts.evidence)
-        return round(stats.ratio([one_pair(parts, Path(folder))]).value, 5)
+        return round(stats.latency_ratio([one_pair(parts, Path(folder))]).value, 5)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.instances import Instances, Serving
 from ortune.bundle.engine.load import load
 from ortune.core.hardware.cpus import usable_cpus
-from ortune.measurement.machine.machine import machine
+from ortune.measurement.machine.machine import describe_machine
 
 TOYS = {
     "1 input, 5 us": (
@@ -111,7 +111,7 @@ def main(*wanted: str) -> int:
                 print(json.dumps(row), file=sys.stderr, flush=True)
                 rows.append(row)
     packages = {name: version(name) for name in ("ortune", "onnxruntime", "numpy")}
-    result = {"benchmark": "engine overhead", "machine": machine(), "rows": rows}
+    result = {"benchmark": "engine overhead", "machine": describe_machine(), "rows": rows}
     result |= {"versions": packages, "load average": os.getloadavg()}
     write_results(result_file("engine_overhead"), result)
     return 0 if all(row.get("within", True) for row in rows) else 1

@@ -13,12 +13,12 @@ from typing import Any
 from ortune.core.backend import Backend
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.data import feeds
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.measurement.process import Worker, lone
+from ortune.measurement.process import Worker, single_model_job
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
-from ortune.measurement.timing.turns import live
+from ortune.measurement.timing.turns import start_in_turn
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Side:
 
 def stream(model: Path, data: Path, folder: Path) -> Path:
     """Write a folder of samples as the stream that workers read; return its path."""
-    return feeds.load(str(data), facts(file.load(model)).inputs, folder).stream
+    return feeds.load(str(data), read_facts(file.load(model)).inputs, folder).stream
 
 
 def pairs(
@@ -56,8 +56,8 @@ def pairs(
 
 @contextmanager
 def _running(root: Path, side: Side) -> Iterator[Worker]:
-    job = lone(side.model, side.backend, side.stream, root, "fresh")
-    with live(lambda: Worker(job)) as ((worker, _),):
+    job = single_model_job(side.model, side.backend, side.stream, root, "fresh")
+    with start_in_turn(lambda: Worker(job)) as ((worker, _),):
         yield worker
 
 

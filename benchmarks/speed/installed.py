@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.result_files import result_file, write_results
-from ortune.measurement.machine.machine import machine
+from ortune.measurement.machine.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "installed"
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=21)
     asked = parser.parse_args()
     wheel = (asked.wheel or newest()).resolve()
-    found: dict[str, Any] = {"machine": machine(), "wheel": wheel.stat().st_size}
+    found: dict[str, Any] = {"machine": describe_machine(), "wheel": wheel.stat().st_size}
     for name, extra in EXTRAS.items():
         python = _environment(name, f"{wheel}{extra}")
         sizes = json.loads(_said(python, "-c", _SIZES))

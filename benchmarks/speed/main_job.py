@@ -39,10 +39,10 @@ from benchmarks.speed.race import RACE_S, Race
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.trial import Verdict
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.search.experiment.golden import built_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def write(path: Path, name: str, found: dict[str, Any]) -> None:
     known[name] = found
     order = {one: at for at, one in enumerate(EVERY)}
     ordered = dict(sorted(known.items(), key=lambda case: order[case[0].partition(",")[0]]))
-    about = {"machine": machine(), "versions": versions(), "threads": THREADS}
+    about = {"machine": describe_machine(), "versions": package_versions(), "threads": THREADS}
     write_results(path, about | {"cases": ordered})
 
 
@@ -131,9 +131,9 @@ def run(
     return {
         "budget": shape.budget,
         "cpu_budget": shape.cpu_budget,
-        "machine": machine(),
-        "versions": versions(),
-        "noise": noise.now(),
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "noise": noise.read_current_state(),
         "rows": rows,
         "attempts": attempts,
         "searches": found,
@@ -237,7 +237,7 @@ def winner(made: Path, label: str, found: dict[str, Any]) -> Contestant:
     """Return the entry of what a search found; its file goes out of what is told."""
     path = Path(found.pop("file") or made / "model.onnx")
     name = f"ortune, {label}: {found['recipe']}"
-    return Contestant(name, path, parse(Backend, found["on"]))
+    return Contestant(name, path, parse_plugin(Backend, found["on"]))
 
 
 def _of_table(name: str, made: Path) -> list[Contestant]:
@@ -250,7 +250,7 @@ def _of_table(name: str, made: Path) -> list[Contestant]:
     if not path.is_file():
         return []
     found = read(path)
-    there, here = _arithmetic(found.about.machine), _arithmetic(machine())
+    there, here = _arithmetic(found.about.machine), _arithmetic(describe_machine())
     if there != here:
         raise OrtuneError(
             f"the table of {name} is of another kind of CPU: {' '.join(sorted(there ^ here))}",

@@ -32,7 +32,7 @@ from tests.real import engines
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.engine_overhead import Feeds, Row, timed, turn
 from ortune.bundle.engine.load import load
-from ortune.measurement.machine.machine import machine
+from ortune.measurement.machine.machine import describe_machine
 
 MODELS = ("efficientnet-lite0", "minilm")
 PROPERTIES = {
@@ -62,7 +62,12 @@ def main(*wanted: str, rounds: int = ROUNDS, seconds: float = SECONDS) -> int:
             print(json.dumps(row), file=sys.stderr, flush=True)
             rows.append(row)
     packages = {name: version(name) for name in ("ortune", "onnxruntime", "openvino", "numpy")}
-    result = {"benchmark": "openvino overhead", "machine": machine(), "plan": PLAN, "rows": rows}
+    result = {
+        "benchmark": "openvino overhead",
+        "machine": describe_machine(),
+        "plan": PLAN,
+        "rows": rows,
+    }
     about = {"versions": packages, "load average": os.getloadavg()}
     write_results(result_file("openvino_overhead"), result | about)
     return 0 if all(row["within"] for row in rows) else 1

@@ -123,7 +123,7 @@ class Race:
             return {"name": entry.name, "error": error.failure.reason.splitlines()[0][:200]}
         timed, whole = sum(block.seconds for block in pair.blocks), time.monotonic() - began
         row = {"name": entry.name, "error": "", "blocks": logs(pair), "seconds": round(timed, 3)}
-        print(f"pilot: {entry.name}: {stats.ratio([pair])} in {whole:.1f} s", flush=True)
+        print(f"pilot: {entry.name}: {stats.latency_ratio([pair])} in {whole:.1f} s", flush=True)
         return row | {"start_s": round(whole - timed, 3)}
 
     def _attempt(
@@ -139,7 +139,7 @@ class Race:
         rows = {(row["name"], row["turn"]): row for row in kept.rows() if "turn" in row}
         base = Side(self.original.model, self.original.backend, samples)
         names = list(racing)
-        before = noise.snapshot()
+        before = noise.take_snapshot()
         for turn in range(stats.PAIRS):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
@@ -150,7 +150,7 @@ class Race:
                 rows[name, turn] = {"name": name, "turn": turn} | timed
                 kept.add(rows[name, turn])
                 print(f"race {index}, turn {turn}: {name}: {rows[name, turn]['said']}", flush=True)
-        record = noise.between(before, noise.snapshot())
+        record = noise.compare_snapshots(before, noise.take_snapshot())
         return _judged(record, list(rows.values()), seconds)
 
 
@@ -161,8 +161,8 @@ def _raced(root: Path, base: Side, side: Side, seconds: float, turn: int) -> Row
         (pair,) = pairs(root, base, [side], spent, turn)
     except WorkerFailed as error:
         return {"blocks": [], "disturbed": None, "said": error.failure.reason}
-    waited = stats.disturbed([pair])
-    said = str(stats.ratio([pair], stats.SEARCHING))
+    waited = stats.disturbed_share([pair])
+    said = str(stats.latency_ratio([pair], stats.SEARCHING))
     return {
         "blocks": logs(pair),
         "disturbed": None if math.isnan(waited) else round(waited, 4),
@@ -179,13 +179,13 @@ def _judged(record: noise.Record, rows: Sequence[Row], seconds: float) -> Row:
     groups = {name: [pair_of(one) for one in blocks] for name, blocks in found.items()}
     equal = groups.pop(AGAIN)
     ratios = {
-        name: stats.ratio(pairs, learnt=_learnt(groups, equal, name))
+        name: stats.latency_ratio(pairs, learnt=_learnt(groups, equal, name))
         for name, pairs in groups.items()
     }
-    ratios[AGAIN] = stats.ratio(equal, learnt=_learnt(groups, ()))
+    ratios[AGAIN] = stats.latency_ratio(equal, learnt=_learnt(groups, ()))
     waits = [row["disturbed"] for row in rows if row["disturbed"] is not None]
     disturbed = sum(waits) / len(waits) if waits else math.nan
-    judged = noise.judge(
+    judged = noise.judge_noise(
         record,
         disturbed,
         ratios[AGAIN],
@@ -196,7 +196,7 @@ def _judged(record: noise.Record, rows: Sequence[Row], seconds: float) -> Row:
         "seconds_a_pair": seconds,
         "too_noisy": judged.too_noisy,
         "advice": [str(one) for one in judged.advice],
-        "noise": record.readings(),
+        "noise": record.format_readings(),
         "disturbed": None if math.isnan(disturbed) else round(disturbed, 4),
         "ratios": {name: interval(one) for name, one in ratios.items()},
         "blocks": found,
@@ -205,24 +205,26 @@ def _judged(record: noise.Record, rows: Sequence[Row], seconds: float) -> Row:
 
 def _learnt(
     groups: Mapping[str, Sequence[Pair]], equal: Sequence[Pair], but: str = ""
-) -> stats.Learnt:
+) -> stats.PooledVariance:
     """Return how far pairs differ in this race, by all racers but one."""
-    return stats.Learnt.of([pairs for name, pairs in groups.items() if name != but], equal)
+    return stats.PooledVariance.pool(
+        [pairs for name, pairs in groups.items() if name != but], equal
+    )
 
 
 def ratio(blocks: Sequence[Sequence[float]]) -> Interval:
     """Return the ratio behind the kept log-ratios of blocks, a list a pair."""
-    return stats.ratio([pair_of(one) for one in blocks])
+    return stats.latency_ratio([pair_of(one) for one in blocks])
 
 
 def direct(one: Sequence[Sequence[float]], two: Sequence[Sequence[float]]) -> Interval:
     """Return the ratio of one racer to another: turn by turn, both were timed side by side."""
-    means = [[stats.centre(np.array(x)) for x in blocks] for blocks in (one, two)]
+    means = [[stats.trimmed_mean(np.array(x)) for x in blocks] for blocks in (one, two)]
     return ratio([[a - b] for a, b in zip(*means, strict=True)])
 
 
 def _piloted(row: Row) -> Pilot:
-    error = stats.bootstrap(np.array(row["blocks"]))
+    error = stats.bootstrap_error(np.array(row["blocks"]))
     return Pilot(ratio([row["blocks"]]), error, row["seconds"], row["start_s"])
 
 

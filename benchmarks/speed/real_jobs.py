@@ -13,7 +13,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tests.real.task import Task
 
-from ortune.core.atomic_write import atomic
+from ortune.core.atomic_write import open_draft
 from ortune.core.errors import OrtuneError
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jobs"
@@ -35,7 +35,7 @@ def written(name: str) -> Path:
         return folder
     if why := job.missing():
         raise OrtuneError(f"{name} is not installed", fix=why)
-    with TemporaryDirectory(prefix="ortune-") as made, atomic(folder) as draft:
+    with TemporaryDirectory(prefix="ortune-") as made, open_draft(folder) as draft:
         task: Task = job.task(Path(made))
         if len(task.models) != 1:
             raise OrtuneError(f"{name} is a job of {len(task.models)} models", fix="take another")

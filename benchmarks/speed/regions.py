@@ -40,7 +40,7 @@ from benchmarks.speed.neighbour import to_itself
 from benchmarks.speed.race import Race, direct
 from ortune.backends.cpu import Cpu
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.search.mixed_precision.survey import MixtureTried, Survey
 
 BETWEEN = {
@@ -88,9 +88,9 @@ def run(shape: Shape, limit: str, work: Path) -> dict[str, Any]:
     told: dict[str, Any] = {
         "budget": shape.budget,
         "time": limit,
-        "machine": machine(),
-        "versions": versions(),
-        "noise": noise.now(),
+        "machine": describe_machine(),
+        "versions": package_versions(),
+        "noise": noise.read_current_state(),
         "searches": found,
         "surveyed": surveyed,
         "same": plans[0] == plans[1],

@@ -12,7 +12,7 @@ from benchmarks.speed.race import direct
 from benchmarks.tables.markdown import interval, table, where
 from benchmarks.tables.speed import budget, rival
 from ortune.core.trial import Interval
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 Case = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -102,8 +102,8 @@ def _regions(results: Mapping[str, Any]) -> str:
                 *(text for pair in zip(plans, ratios, strict=True) for text in pair),
                 interval(case.get("with over without")) or "the same plan",
                 (
-                    f"{count(done['surveys'], 'survey')} in {done['seconds']:.0f} s, "
-                    f"{count(done['mixtures'], 'mixture')}, {done['kept']} kept"
+                    f"{format_count(done['surveys'], 'survey')} in {done['seconds']:.0f} s, "
+                    f"{format_count(done['mixtures'], 'mixture')}, {done['kept']} kept"
                 ),
             ]
         )

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
-    from ortune.core.reading import step as step
+    from ortune.core.reading import read_step as read_step
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform

@@ -24,7 +24,7 @@ def entries() -> list[tuple[str, str]]:
     return [
         (folder, name)
         for folder in catalog.BASES
-        for name in catalog.names(catalog.base_of(folder))
+        for name in catalog.list_plugins(catalog.base_of(folder))
     ]
 
 
@@ -40,15 +40,17 @@ def check_contract(folder: str, name: str) -> None:
     documented = "\n".join(c.__doc__ or "" for c in cls.__mro__)
     loose = [f.name for f in fields if _has_no_default(f)]
     silent = [f.name for f in fields if f"{f.name}:" not in documented]
-    _demand(cls.__dataclass_params__.frozen, f"{name} is not frozen")  # type: ignore[attr-defined]
-    _demand((cls.__doc__ or "").strip(), f"{name} does not say what it does")
-    _demand(not loose, f"{name} has fields without a default: {', '.join(loose)}")
-    _demand(not silent, f"{name}'s Attributes: leaves out {', '.join(silent)}")
-    made = cls()
-    again = codec.decode(base, json.loads(json.dumps(codec.encode(made))))
-    _demand(again == made and hash(again) == hash(made), f"{name} changes through JSON")
-    _demand(spelling.parse(base, str(made)) == made, f"{name} changes through its spelling")
-    _demand(cls.name() == name, f"{name} is named {cls.name()}")
+    _assert_holds(cls.__dataclass_params__.frozen, f"{name} is not frozen")  # type: ignore[attr-defined]
+    _assert_holds((cls.__doc__ or "").strip(), f"{name} does not say what it does")
+    _assert_holds(not loose, f"{name} has fields without a default: {', '.join(loose)}")
+    _assert_holds(not silent, f"{name}'s Attributes: leaves out {', '.join(silent)}")
+    plugin = cls()
+    again = codec.decode(base, json.loads(json.dumps(codec.encode(plugin))))
+    _assert_holds(again == plugin and hash(again) == hash(plugin), f"{name} changes through JSON")
+    _assert_holds(
+        spelling.parse_plugin(base, str(plugin)) == plugin, f"{name} changes through its spelling"
+    )
+    _assert_holds(cls.name() == name, f"{name} is named {cls.name()}")
 
 
 def _has_no_default(field: dataclasses.Field[object]) -> bool:
@@ -56,6 +58,6 @@ def _has_no_default(field: dataclasses.Field[object]) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
-def _demand(holds: object, message: str) -> None:
+def _assert_holds(holds: object, message: str) -> None:
     if not holds:
         raise AssertionError(message)

@@ -18,7 +18,7 @@ from tests.backend_cases import Case
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.transforms.raise_opset import RaiseOpset
 from ortune.transforms.simplify import Simplify
 
@@ -81,14 +81,14 @@ def examine(
             continue
         tally.run += 1
         model = file.load(source)
-        before = signature(model)
+        before = describe_signature(model)
         saved = file.save(model, folder / "saved.onnx")
         if not raised:
             _compare(case, runner, saved, "saved", tally)
         try:
             for step in steps:
                 tally.edited += step.apply(model) > 0
-                check(model, before, step.name())
+                check_model(model, before, step.name())
         except BadModel as error:
             tally.refused[case.name] = error.what  # a recipe rolls the step back
             continue

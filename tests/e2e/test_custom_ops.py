@@ -20,7 +20,7 @@ import ortune as ot
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.manifest import MANIFEST, SETTINGS
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import user_file
@@ -46,7 +46,7 @@ def fused(library: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     """A model and what the example's rule makes of it."""
     folder = tmp_path_factory.mktemp("fused")
     source, out = folder / "scaled.onnx", folder / "fused.onnx"
-    onnx.save(user_file.run(EXAMPLE / "make_models.py").model(True, 2, 32, blocks=2), source)
+    onnx.save(user_file.run_file(EXAMPLE / "make_models.py").model(True, 2, 32, blocks=2), source)
     done = main(["apply", str(source), "simplify", RULE, *ops(library), "-o", str(out)])
     assert done == 0
     return source, out
@@ -270,7 +270,7 @@ def test_a_bundle_asks_before_it_runs_its_library(
     with zipfile.ZipFile(bundle) as held:
         assert held.read("custom_ops/libfused_swish.so") == library.read_bytes()
         assert str(library) not in held.read(SETTINGS).decode()
-    assert read(bundle).manifest.custom_ops == ("custom_ops/libfused_swish.so",)
+    assert read_bundle(bundle).manifest.custom_ops == ("custom_ops/libfused_swish.so",)
     with pytest.raises(BadSettings, match=r"libfused_swish\.so \(sha256 [0-9a-f]{16}\)"):
         ot.load(bundle)
     with pytest.raises(BadSettings, match="brings its own libraries"):

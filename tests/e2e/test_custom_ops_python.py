@@ -13,7 +13,7 @@ from tests.unit import studies
 import ortune as ot
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 
@@ -47,7 +47,7 @@ def test_a_bundle_carries_the_python_file(tmp_path: Path) -> None:
     backend = Cpu(threads=1, custom_ops=(LIBRARY, "onnxruntime-extensions"))
     bundle = pack(studies.study(tmp_path, backend=backend), tmp_path / "toy.ortune")
     named = ("custom_ops/swish_ops.py", "onnxruntime-extensions")
-    assert read(bundle).manifest.custom_ops == named
+    assert read_bundle(bundle).manifest.custom_ops == named
     with pytest.raises(BadSettings, match="the Python module onnxruntime-extensions"):
         ot.load(bundle)
     with ot.load(bundle, custom_ops=True) as engine:

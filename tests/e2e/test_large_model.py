@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortune.analysis.profiling.profile import profile
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 
 _MIB = 1 << 20
 
@@ -50,12 +50,12 @@ def test_four_gigabytes_are_described_without_being_read(tmp_path: Path) -> None
     tracemalloc.start()
     try:
         model = file.load(path)
-        found = facts(model)
-        check(model, signature(model), "nothing")
+        found = read_facts(model)
+        check_model(model, describe_signature(model), "nothing")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert file.size(path) > 4 << 30
+    assert file.count_file_bytes(path) > 4 << 30
     assert found.weight_bytes == 4 << 30 and found.flops == 2 * 64 * 4096 * 4096
     assert peak < 20 * _MIB
 
@@ -70,7 +70,7 @@ def test_saving_makes_no_second_copy(tmp_path: Path) -> None:
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        assert file.size(saved) > 256 * _MIB and peak < 20 * _MIB
+        assert file.count_file_bytes(saved) > 256 * _MIB and peak < 20 * _MIB
     weight = file.load(saved).graph.initializers["w3"].const_value
     assert weight is not None and not np.asarray(weight.numpy())[-1].any()
     onnx.checker.check_model(saved)

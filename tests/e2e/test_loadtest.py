@@ -16,7 +16,7 @@ from tests.models import write_classifier
 from tests.unit import packaged
 
 from ortune.core.errors import OrtuneError
-from ortune.serving.load_testing.server import serving
+from ortune.serving.load_testing.server import serve_models
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def _words(processes: list[psutil.Process]) -> set[str]:
 
 def test_arrivals_on_a_server_that_runs(classifier: tuple[Path, Path]) -> None:
     model, data = classifier
-    with serving(model) as server:
+    with serve_models(model) as server:
         for url in (server.http, server.grpc):
             said = ortune(
                 *("loadtest", url, "--data", data, "--rate", "40", "--seconds", "2"),
@@ -125,5 +125,5 @@ def test_arrivals_on_a_server_that_runs(classifier: tuple[Path, Path]) -> None:
 def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    with pytest.raises(OrtuneError, match="did not get ready"), serving(broken):
+    with pytest.raises(OrtuneError, match="did not get ready"), serve_models(broken):
         pass

@@ -22,7 +22,7 @@ from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
 from ortune.measurement.timing import stats
 from ortune.search.experiment import measure
-from ortune.search.experiment.ledger import Ledger, locked
+from ortune.search.experiment.ledger import Ledger, lock_run
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +118,10 @@ def test_finalists_are_judged_by_all_pairs_of_the_run(scripted: ot.Study) -> Non
     assert (len(lines) > len(scripted.trials)) is again, "earlier finalists are concluded again"
     for trial in scripted.final:
         assert trial.measurement is not None
-        learnt = measure.learnt(scripted.trials, but=trial.key)
+        learnt = measure.pool_variance(scripted.trials, but=trial.key)
         assert learnt.df == 1 + 4 * (len(scripted.final) - 1)
-        assert trial.ratio == stats.ratio(trial.measurement.pairs, learnt=learnt)
-        assert trial.predicted == stats.prediction(trial.measurement.pairs, learnt)
+        assert trial.ratio == stats.latency_ratio(trial.measurement.pairs, learnt=learnt)
+        assert trial.predicted == stats.predict_ratio(trial.measurement.pairs, learnt)
 
 
 def test_the_history_is_measured(scripted: ot.Study) -> None:
@@ -179,7 +179,7 @@ def test_other_data_are_refused_and_leave_the_run_as_it_was(
 
 
 def test_two_searches_do_not_share_a_folder(task: tuple[Path, Path], scripted: ot.Study) -> None:
-    with locked(Path(scripted.root)), pytest.raises(ot.OrtuneError, match="another search"):
+    with lock_run(Path(scripted.root)), pytest.raises(ot.OrtuneError, match="another search"):
         search(task, Path(scripted.root))
 
 

@@ -21,7 +21,7 @@ from tests.backend_cases import Case
 
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 
 REFUSED = {"test_scan_sum"}
 """Opset 8 gave Scan a batch axis: there is no way up from there."""
@@ -71,11 +71,11 @@ def sweep(
 
 
 def _apply(model: ir.Model, steps: Sequence[Transform]) -> int:
-    before, counts = signature(model), []
+    before, counts = describe_signature(model), []
     for step in steps:
         counts.append(step.apply(model))
         if counts[-1]:
-            check(model, before, step.name())
+            check_model(model, before, step.name())
     return sweeps.edits(steps, counts)
 
 

@@ -14,9 +14,9 @@ from ortune.core.errors import BadData
 from ortune.data import split
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.measurement.rolled import Sequenced
+from ortune.measurement.rolled import StatefulModel
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Asking:
     state: tuple[str, ...] = ()
 
 
-def sequenced(model: Path, work: Path, how: str, *state: str) -> Sequenced:
-    known, digest = facts(file.load(model)), file.digest(model)
-    return Sequenced(model, digest, known, Asking(how, state), Cpu(threads=1), {}, work)
+def sequenced(model: Path, work: Path, how: str, *state: str) -> StatefulModel:
+    known, digest = read_facts(file.load(model)), file.compute_digest(model)
+    return StatefulModel(model, digest, known, Asking(how, state), Cpu(threads=1), {}, work)
 
 
 def loaded(feeds: Feeds) -> list[dict[str, np.ndarray]]:
@@ -62,7 +62,7 @@ def test_the_steps_of_a_sequence_stay_in_one_part_of_the_split(cell: Path, tmp_p
     steps = [{"x": x, "group": f"{at % 5}"} for at, x in enumerate(sequence(0, 40))]
     feeds = sequenced(cell, tmp_path, "group", "hn:h").load(lambda: steps, tmp_path / "out")
     assert feeds.groups == tuple(f"{at // 8}" for at in range(40))
-    parts = split.split(feeds)
+    parts = split.split_samples(feeds)
     held = [{feeds.groups[at] for at in part} for part in (parts.calibration, parts.final)]
     assert held[0] and held[1] and not held[0] & held[1]
 

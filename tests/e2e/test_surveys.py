@@ -13,18 +13,18 @@ from tests.unit.quantizing import model_of, normal
 from tests.unit.search.mixed_precision.models import HEADER
 
 from ortune.backends.cpu import Cpu
-from ortune.core.event import silent
-from ortune.core.plugins.spelling import parse
+from ortune.core.event import ignore_event
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.data.stream import Stream
 from ortune.measurement.job import MAIN
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.surveys import survey
-from ortune.search.mixed_precision.choice import mixed
+from ortune.search.experiment.surveys import survey_plan
+from ortune.search.mixed_precision.choice import mix_recipe
 from ortune.search.mixed_precision.survey import Survey
 
 SIZE = 256
@@ -47,11 +47,11 @@ def chain(layers: int, fragile: int | None = None) -> ir.Model:
 
 
 def surveyed(known: Context, recipe: str, seconds: float = 25.0) -> Survey:
-    steps = (parse(Quantizer, recipe),)
+    steps = (parse_plugin(Quantizer, recipe),)
     plan = Plan(Recipe(recipe, steps), Cpu(threads=1))
-    with measure.start(known, known.models, known.job.baseline, "baseline") as live:
-        ready(live)
-        return survey(known, plan, seconds, silent, live)
+    with measure.start_worker(known, known.models, known.job.baseline, "baseline") as live:
+        wait_until_ready(live)
+        return survey_plan(known, plan, seconds, ignore_event, live)
 
 
 def test_a_fragile_layer_costs_most_by_far(tmp_path: Path) -> None:
@@ -94,16 +94,16 @@ def test_a_mixture_has_both_precisions_in_one_graph(tmp_path: Path) -> None:
     known = context(tmp_path / "run", chain(4), samples)
     found = surveyed(known, "int8-dynamic", 10)
     first, *others = (region.region for region in found.regions)
-    plan = Plan(mixed(found, {first}), Cpu(threads=1))
-    files = build_all(known, plan, silent)
+    plan = Plan(mix_recipe(found, {first}), Cpu(threads=1))
+    files = build_all(known, plan, ignore_event)
     built = onnx.load(files.paths[MAIN])
     kinds = Counter(node.op_type for node in built.graph.node if "Mat" in node.op_type)
     assert kinds == {"MatMul": 1, "MatMulInteger": len(others)}
-    with measure.start(known, files.paths, plan.backend, "mixture") as worker:
-        ready(worker)
+    with measure.start_worker(known, files.paths, plan.backend, "mixture") as worker:
+        wait_until_ready(worker)
         worker.ask("score", indices=[0, 1], metrics=[], save=str(tmp_path / "answers"))
-    with measure.start(known, known.models, known.job.baseline, "float") as worker:
-        ready(worker)
+    with measure.start_worker(known, known.models, known.job.baseline, "float") as worker:
+        wait_until_ready(worker)
         worker.ask("score", indices=[0, 1], metrics=[], save=str(tmp_path / "expected"))
     expected, mixture = (Stream(tmp_path / name)[0]["h4"] for name in ("expected", "answers"))
     assert 0 < np.abs(expected - mixture).max() < 0.05

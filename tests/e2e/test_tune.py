@@ -14,8 +14,8 @@ from tests.gates import write as write_gates
 import ortune as ot
 from ortune.cli import main as cli
 from ortune.data.zoo import digit_cnn
-from ortune.graph.analysis.facts import facts
-from ortune.graph.analysis.weight_values import denormal
+from ortune.graph.analysis.facts import read_facts
+from ortune.graph.analysis.weight_values import is_denormal
 from ortune.graph.io import file
 
 DIGITS = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
@@ -95,13 +95,13 @@ def test_denormals_are_told_from_zero_and_from_small_numbers(kind: type[np.float
     limits = np.finfo(kind)
     plain = [0, -0.0, 1, limits.tiny, -limits.tiny, limits.max, np.inf, np.nan]
     tiny = [limits.tiny / 2, -limits.tiny / 2, limits.smallest_subnormal]
-    assert not denormal(np.array(plain, kind)).any()
-    assert denormal(np.array(tiny, kind)).all()
+    assert not is_denormal(np.array(plain, kind)).any()
+    assert is_denormal(np.array(tiny, kind)).all()
 
 
 def test_the_share_of_denormal_weights_is_counted(gates: Path) -> None:
-    assert facts(file.load(gates), read=True).denormals == 1
-    assert facts(file.load(DIGITS), read=True).denormals == 0
+    assert read_facts(file.load(gates), read=True).denormals == 1
+    assert read_facts(file.load(DIGITS), read=True).denormals == 0
 
 
 @pytest.mark.long

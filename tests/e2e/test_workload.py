@@ -12,7 +12,7 @@ from ortune_toys.backends.scripted import Scripted
 from tests.models import write_classifier
 
 import ortune as ot
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.data import stream
@@ -55,7 +55,7 @@ def test_a_search_for_throughput_tries_the_splits_and_names_its_workload(
 def test_a_bench_reports_what_the_workload_counts(model: Path) -> None:
     # A run takes 1 us a byte, times `slow`: 2 ms and 0.5 ms.
     slow = 2000 / model.stat().st_size
-    found = race(
+    found = race_contestants(
         [(model, Scripted(slow=slow)), (model, Scripted(slow=slow / 4))],
         workload="arrivals(rate=1000, pattern=constant, seconds=0.02)",
         seconds=0.1,
@@ -74,7 +74,7 @@ def test_two_real_sessions_of_one_thread_answer_as_one_does(tmp_path: Path) -> N
     """Side by side in one process: both splits run, count alike and give the same outputs."""
     DigitCnn().write(tmp_path / "sample")
     rng = np.random.default_rng(0)
-    stream.write(
+    stream.write_stream(
         tmp_path / "f", ({"image": rng.random((1, 1, 28, 28), np.float32)} for _ in range(4))
     )
     told = {}

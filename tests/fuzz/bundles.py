@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from ortune.bundle.engine.load import load
-from ortune.bundle.read import read as read_bundle
+from ortune.bundle.read import read_bundle
 from ortune.core.errors import OrtuneError
 from tests.fuzz import archives, mutate, wire
 from tests.fuzz.answers import answer

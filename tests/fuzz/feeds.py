@@ -242,10 +242,10 @@ def png(width: int, height: int, rows: int | None = None) -> bytes:
 def read(case: Case, folder: Path) -> None:
     """Give the file to the reader of its kind."""
     if (folder / "ranges").exists():
-        ranges_file.read(folder / "ranges")
+        ranges_file.read_ranges(folder / "ranges")
     elif (folder / "bench").exists():
-        found = saved_runs.read(folder / "bench")
-        saved_runs.match(found, found, ())
+        found = saved_runs.read_run(folder / "bench")
+        saved_runs.match_rows(found, found, ())
     elif (folder / "s.stream").exists():
         for sample in Stream(folder / "s.stream"):
             sum(array.nbytes for array in sample.values())

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.graph.io.protobuf import delimited, varint
+from ortune.graph.io.protobuf import encode_delimited, encode_varint
 from tests.fuzz import mutate
 from tests.fuzz.target import Case
 
@@ -124,21 +124,21 @@ def _many(count: int, named: bool) -> bytes:
     """Return a model of very many nodes; unnamed ones are four bytes each."""
     model = _model([_node("Relu", "x", "y")])
     payload = model.graph.SerializeToString()
-    node = delimited(4, b"R") if not named else b""
+    node = encode_delimited(4, b"R") if not named else b""
     if named:
         nodes = b"".join(
-            delimited(
+            encode_delimited(
                 1,
-                delimited(1, f"v{at - 1}".encode() if at else b"x")
-                + delimited(2, f"v{at}".encode())
-                + delimited(4, b"Relu"),
+                encode_delimited(1, f"v{at - 1}".encode() if at else b"x")
+                + encode_delimited(2, f"v{at}".encode())
+                + encode_delimited(4, b"Relu"),
             )
             for at in range(count)
         )
     else:
-        nodes = delimited(1, node) * count
-    head = model.SerializeToString().replace(delimited(7, payload), b"")
-    return head + delimited(7, nodes + payload)
+        nodes = encode_delimited(1, node) * count
+    head = model.SerializeToString().replace(encode_delimited(7, payload), b"")
+    return head + encode_delimited(7, nodes + payload)
 
 
 def _changed(change: Callable[[onnx.ModelProto], object]) -> Callable[[], onnx.ModelProto]:
@@ -195,10 +195,10 @@ CASES: tuple[Callable[[], Case], ...] = (
     _bytes("git lfs", b"version https://git-lfs.github.com/spec/v1\n"),
     _bytes("zeros", bytes(1000)),
     _bytes("ones", b"\xff" * 1000),
-    _bytes("only a graph", delimited(7, b"")),
-    _bytes("two graphs", delimited(7, b"") * 2),
-    _bytes("graph in graph", delimited(7, delimited(7, delimited(7, b"")))),
-    _bytes("a length of 2**62", b"\x08\x08" + varint(7 << 3 | 2) + varint(2**62)),
+    _bytes("only a graph", encode_delimited(7, b"")),
+    _bytes("two graphs", encode_delimited(7, b"") * 2),
+    _bytes("graph in graph", encode_delimited(7, encode_delimited(7, encode_delimited(7, b"")))),
+    _bytes("a length of 2**62", b"\x08\x08" + encode_varint(7 << 3 | 2) + encode_varint(2**62)),
     _bytes("groups", b"\x08\x08\x3b" * 500),
     _bytes("ten thousand nodes of nothing", _many(10_000, named=False)),
     _bytes("five thousand nodes", _many(5_000, named=True)),

@@ -128,10 +128,10 @@ def read(case: Case, folder: Path) -> None:
     answer(["inspect", given_path])
     if zlib.crc32(case.files["model.onnx"]) % 3 == 0:
         answer(["diff", given_path, given_path])
-    inputs = spec.inputs(file.load(given_path))
+    inputs = spec.list_inputs(file.load(given_path))
     if any(_FEW < _elements(one) < _MANY for one in inputs):
         return  # made-up samples are as large as they are asked for
-    synthetic.make(inputs, folder / "made", shapes={}, ranges={}, count=1)
+    synthetic.generate_feeds(inputs, folder / "made", shapes={}, ranges={}, count=1)
 
 
 def _elements(one: TensorSpec) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol import http_body, messages
-from ortune.serving.protocol.check import check
+from ortune.serving.protocol.check import check_request
 from ortune.serving.protocol.inference import InferRequest, InferResponse, Output
 from tests.fuzz import mutate, wire
 from tests.fuzz.target import Broken, Case, Target
@@ -118,7 +118,7 @@ def _over_http(rng: Random) -> Case:
 def message(rng: Random) -> bytes:
     """Return a valid message, with raw contents or with typed ones."""
     asked, _ = document(rng, binary=False)
-    made = messages.message("ModelInferRequest")(model_name="m", id="7")
+    made = messages.find_message_class("ModelInferRequest")(model_name="m", id="7")
     raw = rng.random() < 0.6
     fields = {"FP32": "fp32_contents", "INT64": "int64_contents", "BYTES": "bytes_contents"}
     for one in asked["inputs"]:
@@ -141,7 +141,7 @@ def message(rng: Random) -> bytes:
 def _over_grpc(rng: Random) -> Case:
     data = message(rng)
     if rng.random() < 0.8:
-        data = wire.change(rng, data, messages.message("ModelInferRequest").DESCRIPTOR)
+        data = wire.change(rng, data, messages.find_message_class("ModelInferRequest").DESCRIPTOR)
     if rng.random() < 0.3:
         data = mutate.raw(rng, data)
     return Case("a message", {"body": data}, ("grpc",))
@@ -155,10 +155,10 @@ def read(case: Case, folder: Path) -> None:
     """Parse a body as its front does, check it, and answer with what was sent."""
     body = (folder / "body").read_bytes()
     if case.words[0] == "grpc":
-        request = messages.deserialized(body).request
+        request = messages.deserialize_request(body).request
     else:
-        length = http_body.header_length(case.words[1] or None)
-        request = http_body.parse(body, length, "m")
+        length = http_body.parse_header_length(case.words[1] or None)
+        request = http_body.parse_body(body, length, "m")
     _hold(request)
     made = InferResponse(
         "m",
@@ -166,9 +166,9 @@ def read(case: Case, folder: Path) -> None:
         request.id,
         [Output(name, request.datatypes[name], one) for name, one in request.inputs.items()],
     )
-    messages.message("ModelInferResponse").FromString(messages.serialized(made))
-    check(request, INPUTS, max_batch=8, model="m", outputs=INPUTS)
-    chunks, _ = http_body.write(made, request)
+    messages.find_message_class("ModelInferResponse").FromString(messages.serialize_response(made))
+    check_request(request, INPUTS, max_batch=8, model="m", outputs=INPUTS)
+    chunks, _ = http_body.encode_response(made, request)
     json.loads(bytes(chunks[0]))
 
 

@@ -14,15 +14,15 @@ from typing import Any
 import click
 
 from ortune.backends.cpu import Cpu
-from ortune.cli.main import modules
+from ortune.cli.main import list_verb_modules
 from ortune.cli.terminal.command import Verb
 from ortune.core import reading
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.fields import Libraries
 from ortune.core.observer import Observer
-from ortune.core.plugins.spelling import parse, parse_list
-from ortune.core.request import Request, RequestField, parameters
+from ortune.core.plugins.spelling import parse_list, parse_plugin
+from ortune.core.request import Request, RequestField, list_request_fields
 from ortune.core.step import Quantizer
 from ortune.data import augment
 from tests.fuzz.answers import answer
@@ -107,12 +107,12 @@ PLUGINS = frozenset(
 @cache
 def names() -> tuple[str, ...]:
     """Return the verbs."""
-    return tuple(modules())
+    return tuple(list_verb_modules())
 
 
 def kind(verb: str) -> type[Request]:
     """Return the request class of a verb."""
-    command: Any = importlib.import_module(modules()[verb]).command
+    command: Any = importlib.import_module(list_verb_modules()[verb]).command
     found: type[Request] = inspect.getclosurevars(command.callback).nonlocals["kind"]
     return found
 
@@ -120,7 +120,7 @@ def kind(verb: str) -> type[Request]:
 @cache
 def fields(verb: str) -> tuple[RequestField, ...]:
     """Return what a verb may be given."""
-    return tuple(one for one in parameters(kind(verb)) if not one.option.python)
+    return tuple(one for one in list_request_fields(kind(verb)) if not one.option.python)
 
 
 def spellings(one: RequestField) -> Sequence[str]:
@@ -145,7 +145,7 @@ def valid(verb: str) -> dict[str, Any]:
 
 def required(verb: str) -> dict[str, Any]:
     """Return those without which a verb does nothing."""
-    return {one.name: _value(one) for one in fields(verb) if one.required}
+    return {one.name: _value(one) for one in fields(verb) if one.is_required}
 
 
 def _value(one: RequestField) -> Any:
@@ -212,7 +212,7 @@ def begun(asked: Request) -> None:
 
 def fields_of(asked: Request) -> Iterator[RequestField]:
     """Yield the fields of a request, but libraries: loading them is for whoever names them."""
-    for one in parameters(type(asked)):
+    for one in list_request_fields(type(asked)):
         if not (one.option.python or isinstance(one.reader, Libraries)):
             yield one
 
@@ -224,12 +224,12 @@ def _budget(text: str) -> None:
 
 _READERS: Mapping[str, Callable[[str], object]] = {
     "budget": _budget,
-    "steps": reading.step,
-    "rules": reading.step,
-    "augment": augment.read,
-    "baseline": lambda text: parse(Backend, text),
-    "quantizer": lambda text: parse(Quantizer, text),
-    "observer": lambda text: parse(Observer, text),
+    "steps": reading.read_step,
+    "rules": reading.read_step,
+    "augment": augment.parse_augmentations,
+    "baseline": lambda text: parse_plugin(Backend, text),
+    "quantizer": lambda text: parse_plugin(Quantizer, text),
+    "observer": lambda text: parse_plugin(Observer, text),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from ortune.graph.io.protobuf import read_varint, varint
+from ortune.graph.io.protobuf import encode_varint, read_varint
 from tests.fuzz import mutate
 
 Message: TypeAlias = "list[Field]"
@@ -91,13 +91,13 @@ def write(message: Message) -> bytes:
     """Put a message together."""
     out = bytearray()
     for one in message:
-        out += varint(one.number << 3 | one.wire)
+        out += encode_varint(one.number << 3 | one.wire)
         if one.wire == 0:
-            out += varint(one.value)
+            out += encode_varint(one.value)
             continue
         payload = write(one.value) if isinstance(one.value, list) else one.value
         if one.wire == 2:
-            out += varint(len(payload))
+            out += encode_varint(len(payload))
         out += payload
     return bytes(out)
 

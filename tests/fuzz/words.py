@@ -170,7 +170,7 @@ def draw(rng: Random) -> Case:
     known = verbs.fields(verb)
     words = [verb]
     for one in known:
-        if one.positional or one.required or rng.random() < 0.2:
+        if one.positional or one.is_required or rng.random() < 0.2:
             words += _given(rng, one)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
         at = rng.randrange(len(words))
@@ -243,7 +243,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
     ]
     for verb in verbs.names():
         known = verbs.fields(verb)
-        base = [word for one in known if one.required for word in _plain(one)]
+        base = [word for one in known if one.is_required for word in _plain(one)]
         for one in known:
             if bool in one.kinds or (one.positional and not one.option.word):
                 continue

@@ -8,7 +8,7 @@ import pytest
 from tests.gpu.devices import MODEL, decibel, digits, on_cpu, share, skip_without
 from tests.unit import studies
 
-from ortune.backends.runtimes.onnxruntime.compiled import contexts
+from ortune.backends.runtimes.onnxruntime.compiled import list_compiled_nodes
 from ortune.backends.tensorrt import Tensorrt
 from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
@@ -24,7 +24,7 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_model_answers_as_the_cpu(tmp_path: Path) -> None:
     backend, out, feeds = Tensorrt(), tmp_path / "out.onnx", digits(4)
     backend.compile(MODEL, out)
-    assert all(one.embedded for one in contexts(out))
+    assert all(one.embedded for one in list_compiled_nodes(out))
     with backend.open(out) as session:
         assert share(session.placement(), Tensorrt.provider) > 0.5
         assert decibel(on_cpu(MODEL, feeds), session.run(feeds)) >= 50

@@ -58,6 +58,6 @@ def test_what_is_for_a_cpu_is_refused(samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "cpu.onnx"
     words = ["--data", str(samples), "-o", str(out)]
     assert main(["apply", str(MODEL), "int8-static(activations=u8)", *words]) == 0
-    assert gpu.tensorrt(file.load(out))
+    assert gpu.lint_tensorrt(file.load(out))
     with pytest.raises(OrtuneError):
         answers(out)

@@ -28,7 +28,7 @@ def test_instances_are_on_the_device_that_is_named() -> None:
 
 
 def test_every_device_holds_its_group() -> None:
-    if len(gpu.gpus()) < 2:
+    if len(gpu.list_gpus()) < 2:
         pytest.skip("one GPU: two are needed")
     with ot.load(MODEL, on="cuda", instances="1@gpu0,1@gpu1") as engine:
         assert len(engine.batch([digits(1)] * 8)) == 8
@@ -36,4 +36,4 @@ def test_every_device_holds_its_group() -> None:
 
 def test_a_device_that_is_not_there_is_an_error() -> None:
     with pytest.raises(OrtuneError):
-        ot.load(MODEL, on="cuda", instances=f"1@gpu{len(gpu.gpus()) + 7}")
+        ot.load(MODEL, on="cuda", instances=f"1@gpu{len(gpu.list_gpus()) + 7}")

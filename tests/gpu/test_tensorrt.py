@@ -59,7 +59,7 @@ def test_int8_pairs_are_taken_as_they_are(tmp_path: Path) -> None:
 
 def test_sizes_within_a_profile_take_one_engine() -> None:
     one = Tensorrt(profiles=("image:1x1x28x28..32x1x28x28..8x1x28x28",))
-    with engine_cache.watched() as watch, one.open(MODEL) as session:
+    with engine_cache.watch_engines() as watch, one.open(MODEL) as session:
         for count in (1, 8, 32):
             feeds = digits(count)
             assert decibel(on_cpu(MODEL, feeds), session.run(feeds)) >= 50
@@ -67,7 +67,7 @@ def test_sizes_within_a_profile_take_one_engine() -> None:
 
 
 def test_engines_are_kept_and_built_anew_for_other_options(tmp_path: Path) -> None:
-    with engine_cache.watched(root=tmp_path / "engines") as watch:
+    with engine_cache.watch_engines(root=tmp_path / "engines") as watch:
         for backend in (Tensorrt(), Tensorrt(), Tensorrt(precision="fp16")):
             with backend.open(MODEL) as session:
                 session.run(digits(1))
@@ -76,7 +76,7 @@ def test_engines_are_kept_and_built_anew_for_other_options(tmp_path: Path) -> No
 
 def test_a_torn_engine_is_built_again(tmp_path: Path) -> None:
     feeds = digits(1)
-    with engine_cache.watched(root=tmp_path / "engines") as watch:
+    with engine_cache.watch_engines(root=tmp_path / "engines") as watch:
         with Tensorrt().open(MODEL) as session:
             session.run(feeds)
         engines = list((tmp_path / "engines").rglob("*.engine"))

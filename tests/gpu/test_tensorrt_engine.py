@@ -20,7 +20,8 @@ MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 RANGES = ("image:1x1x28x28..8x1x28x28..4x1x28x28",)
 
 pytestmark = pytest.mark.skipif(
-    library.missing() is not None, reason=f"no engine can be built here: {library.missing()}"
+    library.explain_missing_tensorrt() is not None,
+    reason=f"no engine can be built here: {library.explain_missing_tensorrt()}",
 )
 
 

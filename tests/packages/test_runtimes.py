@@ -12,9 +12,9 @@ import ortune as ot
 from ortune.analysis.recheck.recheck import Replayed
 from ortune.bundle.pack import pack
 from ortune.core.trial import Interval
-from ortune.measurement.environments.check import check
-from ortune.measurement.environments.installed import add
-from ortune.measurement.environments.releases import release
+from ortune.measurement.environments.check import check_environment
+from ortune.measurement.environments.installed import add_environment
+from ortune.measurement.environments.releases import parse_release
 from tests.packages.conftest import fetched
 from tests.packages.planted import repack
 from tests.unit import studies
@@ -46,8 +46,8 @@ g (float[N,4] x) => (float[N,4] y)
     "text", ["onnxruntime==1.23.2", "onnxruntime==1.24.4", "onnxruntime==1.32.0"]
 )
 def test_a_release_of_onnxruntime_works_in_an_environment(text: str) -> None:
-    made = add(text)
-    found = check(made.name)
+    made = add_environment(text)
+    found = check_environment(made.name)
     assert not found.problem
     assert f"onnxruntime=={found.versions['onnxruntime']}" == text
     assert set(found.versions) <= {"python", "ortune", "onnxruntime", "numpy"}
@@ -56,14 +56,14 @@ def test_a_release_of_onnxruntime_works_in_an_environment(text: str) -> None:
 @pytest.mark.usefixtures("environments")
 @pytest.mark.parametrize("text", ["openvino==2026.2.1", "openvino==2026.3.0"])
 def test_a_release_of_openvino_works_in_an_environment(text: str) -> None:
-    found = check(add(text).name)
+    found = check_environment(add_environment(text).name)
     assert not found.problem
     assert f"openvino=={found.versions['openvino']}" == text
 
 
 @pytest.mark.usefixtures("environments")
 def test_two_releases_are_timed_side_by_side(tmp_path: Path) -> None:
-    add("onnxruntime==1.24.4")
+    add_environment("onnxruntime==1.24.4")
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
     found = ot.bench(model, environment="here,ort-1.24.4", seconds=1, sets=2)
     assert [row["error"] for row in found.rows] == [None, None]
@@ -87,7 +87,7 @@ def bundle(folder: Path, tuned: str = DENORMAL) -> Path:
 @pytest.fixture
 def offered(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """All that pip finds: wheels of two releases of onnxruntime, to which another may be added."""
-    before, after = release("onnxruntime==1.30.0"), release("onnxruntime==1.31.0")
+    before, after = parse_release("onnxruntime==1.30.0"), parse_release("onnxruntime==1.31.0")
     fetched(wheels, sorted({*before.distributions, *after.distributions}))
     folder = tmp_path / "offered"
     folder.mkdir()

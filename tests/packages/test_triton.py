@@ -18,7 +18,7 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.package import package
-from ortune.measurement.environments.installed import add
+from ortune.measurement.environments.installed import add_environment
 from ortune.targets.kserve import Kserve
 from ortune.targets.triton import Triton
 from tests.unit import studies
@@ -64,7 +64,7 @@ def test_kserves_repository_loads_too(serve: Callable[[Path], Any], tmp_path: Pa
 
 @pytest.mark.usefixtures("environments")
 def test_a_bundle_is_replayed_under_the_runtime_of_the_release(tmp_path: Path) -> None:
-    add("onnxruntime==1.24.4")
+    add_environment("onnxruntime==1.24.4")
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
     found = package([bundle], tmp_path / "a", Triton())
     assert found.replay is not None and found.replay.by == "onnxruntime 1.24.4"

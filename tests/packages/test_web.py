@@ -50,7 +50,7 @@ def test_in_a_browser(source: Source, written: Path) -> None:
     found = web.replay_in_browser(source, written)
     assert found.difference_db == float("inf")
     assert "Chromium" in found.by and "1.30.0" in found.by
-    assert wording.count(source.backend.threads, "thread") in found.by
+    assert wording.format_count(source.backend.threads, "thread") in found.by
 
 
 @pytest.mark.parametrize("change", [packaged.external, packaged.pair])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from typing import Any
 
-from ortune.core.sample import installed_file
+from ortune.core.sample import locate_installed_file
 
 
 def efficientnet_lite0() -> Any:
@@ -17,5 +17,5 @@ def efficientnet_lite0() -> Any:
 
 def digit_cnn() -> Any:
     """Return the network of digit-recognizer-py, whose package imports torchvision, without it."""
-    path = installed_file("digit-recognizer-py", "digit_recognizer/model.py")
+    path = locate_installed_file("digit-recognizer-py", "digit_recognizer/model.py")
     return runpy.run_path(str(path))["CNN"]()

@@ -32,8 +32,8 @@ def outputs(model: Path, folder: Path) -> np.ndarray:
 
 def made(source: Path, folder: Path, *steps: str) -> Path:
     """Build with the samples that calibrate."""
-    recipe = Recipe("kit", tuple(spelling.parse(Quantizer, step) for step in steps))
-    inputs = spec.inputs(file.load(source))
+    recipe = Recipe("kit", tuple(spelling.parse_plugin(Quantizer, step) for step in steps))
+    inputs = spec.list_inputs(file.load(source))
     found = feeds.load(source.parent / "calibration", inputs, folder)
     return build(source, recipe, folder / "out.onnx", feeds=found).path
 

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.graph.analysis.facts import facts
-from ortune.graph.diff.compare import diff
+from ortune.graph.analysis.facts import read_facts
+from ortune.graph.diff.compare import diff_models
 from ortune.graph.io import file
-from ortune.search.recipe.space import clean
+from ortune.search.recipe.space import make_clean_recipe
 from tests.real.task import installed
 from tests.unit.graph.diff.test_compare import disguised
 
@@ -34,7 +34,7 @@ def test_what_the_transforms_left_is_found_again(name: str, hidden: bool, tmp_pa
     package, relative = MODELS[name]
     path = installed(package, f"{package}/{relative}")
     model = file.load(path)
-    for step in clean(facts(model), Cpu()).steps:
+    for step in make_clean_recipe(read_facts(model), Cpu()).steps:
         step.apply(model)
     proto = onnx.load(file.save(model, tmp_path / "clean.onnx"))
     _remember(proto.graph)
@@ -42,7 +42,7 @@ def test_what_the_transforms_left_is_found_again(name: str, hidden: bool, tmp_pa
     after = file.load(tmp_path / "after.onnx")
     truth = {node.name: node.doc_string for node in after.graph.all_nodes()}
 
-    found = diff(file.load(path), after)
+    found = diff_models(file.load(path), after)
     ids = {node.name: node.id for node in found.nodes[0]}
     wrong, right = [], 0
     for node in found.nodes[1]:

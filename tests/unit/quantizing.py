@@ -12,7 +12,12 @@ import onnxruntime as ort
 
 from ortune.core.observer import Probe, Range
 from ortune.core.step import Quantizer
-from ortune.quantizers.common.block_grid import BlockSteps, Packed, Spec, unpack
+from ortune.quantizers.common.block_grid import (
+    BlockSpec,
+    BlockSteps,
+    PackedWeight,
+    unpack_integers,
+)
 
 Arrays = Mapping[str, np.ndarray]
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -108,15 +113,19 @@ def ops(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph.all_nodes()]
 
 
-def stored_bytes(spec: Spec, rows: int, width: int) -> int:
+def stored_bytes(spec: BlockSpec, rows: int, width: int) -> int:
     """Return the bytes of integers, float32 steps and zero points of `rows` x `width` weights."""
-    count = spec.blocks(width)
+    count = spec.count_blocks(width)
     zeros = 0 if spec.symmetric else -(-count * spec.bits // 8)
     return rows * (count * (spec.block * spec.bits // 8 + 4) + zeros)
 
 
-def dequantize(packed: Packed) -> np.ndarray:
+def dequantize(packed: PackedWeight) -> np.ndarray:
     """Return the float32 rows that the runtime multiplies with, shape [rows, width]."""
-    steps = BlockSteps(packed.scale.astype(np.float32), packed.zeros().astype(np.float32))
-    wide = steps.values(unpack(packed.integers, packed.spec.bits).astype(np.float32))
+    steps = BlockSteps(
+        packed.scale.astype(np.float32), packed.unpack_zero_points().astype(np.float32)
+    )
+    wide = steps.dequantize_blocks(
+        unpack_integers(packed.integers, packed.spec.bits).astype(np.float32)
+    )
     return np.asarray(wide.reshape(len(wide), -1)[:, : packed.width])

@@ -16,7 +16,7 @@ from onnx import parser
 
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.graph.ir.edit import take_notes
 
 Arrays = Mapping[str, NDArray]
@@ -85,7 +85,7 @@ def transformed(
     before = source if isinstance(source, ir.Model) else model_of(source)
     after = before.clone()
     count = step.apply(after)
-    check(after, signature(before), step.name())
+    check_model(after, describe_signature(before), step.name())
     for given in feeds:
         wanted = run(before, given)
         for disabled in (True, False):

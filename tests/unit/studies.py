@@ -31,7 +31,7 @@ from ortune.core.trial import (
 )
 from ortune.data import stream
 from ortune.graph.io import file
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.workloads.latency import Latency
 from ortune.metrics.cosine import Cosine
 
@@ -96,14 +96,16 @@ def write_golden(made: Study, trial: Trial, model: Path, name: str = "") -> None
 
     root = Path(made.root)
     samples = [{"x": np.full((2, 4), value, np.float32)} for value in (-1.5, 2.5)]
-    stream.write(golden.inputs_path(root, name), samples)
+    stream.write_stream(golden.inputs_path(root, name), samples)
     session = ort.InferenceSession(str(model))
     outputs = ({"y": session.run(["y"], sample)[0]} for sample in samples)
-    stream.write(golden.outputs_path(root, name, trial), outputs)
+    stream.write_stream(golden.outputs_path(root, name, trial), outputs)
 
 
 def job(*sources: Path, names: tuple[str, ...] = ("",)) -> Job:
-    digests = [[name, file.digest(path)] for name, path in zip(names, sources, strict=True)]
+    digests = [
+        [name, file.compute_digest(path)] for name, path in zip(names, sources, strict=True)
+    ]
     return Job(
         model=", ".join(str(path) for path in sources),
         model_digest=codec.digest(digests),
@@ -112,8 +114,8 @@ def job(*sources: Path, names: tuple[str, ...] = ("",)) -> Job:
         budget_rule="embeddings: the cosine to the original's",
         workload=Latency(),
         baseline=Cpu(),
-        versions=versions(),
-        machine=machine(),
+        versions=package_versions(),
+        machine=describe_machine(),
     )
 
 

@@ -10,7 +10,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Edit, Recipe
 from ortune.core.study import Contribution, Ending, Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Untried, Verdict
-from ortune.quantizers.common.node_filter import literally
+from ortune.quantizers.common.node_filter import escape_pattern
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.int8_weights import Int8Weights
 from ortune.search.mixed_precision.survey import RegionCost, Survey
@@ -65,8 +65,8 @@ REGIONS = (
 
 def plan(*left_out: str, instead: tuple[str, ...] = ()) -> Plan:
     """Return int8 without some nodes, which weights alone may take."""
-    steps = [Int8Static(exclude=tuple(map(literally, left_out)))]
-    steps += [Int8Weights(include=tuple(map(literally, instead)))] if instead else []  # type: ignore[list-item]
+    steps = [Int8Static(exclude=tuple(map(escape_pattern, left_out)))]
+    steps += [Int8Weights(include=tuple(map(escape_pattern, instead)))] if instead else []  # type: ignore[list-item]
     return Plan(Recipe("int8-static" + (", mixed" if left_out else ""), tuple(steps)), Cpu())
 
 

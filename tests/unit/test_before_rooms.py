@@ -13,7 +13,7 @@ import pytest
 
 import ortune as ot
 from ortune.cli import main as cli
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 
 HOME = Path(__file__).parents[1] / "fixtures" / "before_rooms"
 MARK = "@ROOT@"
@@ -164,7 +164,7 @@ def test_the_same_machine_goes_on_with_a_killed_run(root: Path, tmp_path: Path) 
     run = tmp_path / "killed"
     shutil.copytree(root / "runs/killed", run)
     header = json.loads((run / "header.json").read_text())
-    header["job"] |= {"machine": machine(), "versions": versions()}
+    header["job"] |= {"machine": describe_machine(), "versions": package_versions()}
     (run / "header.json").write_text(json.dumps(header))
     had = ot.read_study(run).trials
     words = ["optimize", str(run / "ortune.toml"), "-o", str(run), "--time", "1s", "--quiet"]

@@ -25,8 +25,8 @@ from ortune.core.errors import BadSettings
 from ortune.core.observer import Observer
 from ortune.core.plugins import catalog
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.plugins.spelling import parse, parse_list
-from ortune.core.reading import step
+from ortune.core.plugins.spelling import parse_list, parse_plugin
+from ortune.core.reading import read_step
 from ortune.core.step import Quantizer
 from ortune.core.workload import Workload
 
@@ -45,15 +45,15 @@ FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh|cmake |trtexec")
 HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|tensorrt|cuda|directml|\w+://\S+|\S+\.(ortune|onnx)")
 SPELLED: dict[str, Callable[[str], object]] = {
     "augment": lambda text: parse_list(Augmentation, text),
-    "baseline": lambda text: parse(Backend, text),
+    "baseline": lambda text: parse_plugin(Backend, text),
     "budget": Budget.parse,
-    "observers": lambda text: parse(Observer, text),
+    "observers": lambda text: parse_plugin(Observer, text),
     "on": lambda text: text == "auto" or parse_list(Backend, text),
-    "quantizer": lambda text: parse(Quantizer, text),
-    "step": step,
-    "steps": step,
-    "target": lambda text: bool(HARDWARE_OR_SERVED.fullmatch(text)) or parse(Target, text),
-    "workload": lambda text: parse(Workload, text),
+    "quantizer": lambda text: parse_plugin(Quantizer, text),
+    "step": read_step,
+    "steps": read_step,
+    "target": lambda text: bool(HARDWARE_OR_SERVED.fullmatch(text)) or parse_plugin(Target, text),
+    "workload": lambda text: parse_plugin(Workload, text),
 }
 """Parameter of a verb -> what reads the spelling."""
 
@@ -148,7 +148,7 @@ def test_spellings(page: Path) -> None:
     bases = [catalog.base_of(folder) for folder in catalog.BASES if folder != "sections"]
     known: dict[str, list[type[Plugin]]] = {}
     for base in bases:
-        for name in catalog.names(base):
+        for name in catalog.list_plugins(base):
             known.setdefault(name, []).append(base)
     for text in re.findall(r"[`\"']([a-z][a-z0-9-]*\([^`\"]*?\))[`\"']", page.read_text()):
         name, _, fields = text.partition("(")

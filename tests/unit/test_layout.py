@@ -140,7 +140,9 @@ def test_the_tree_keeps(rule: str) -> None:
 
 def test_plugin_folders_are_the_catalogs() -> None:
     """The free folders are those that the catalog lists."""
-    homes = {next(iter(catalog.modules(one).values())).rpartition(".")[0] for one in catalog.BASES}
+    homes = {
+        next(iter(catalog.map_modules(one).values())).rpartition(".")[0] for one in catalog.BASES
+    }
     assert {f"ortune.{one}" for one in Limits().plugin_folders} == homes
 
 

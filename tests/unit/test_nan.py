@@ -11,7 +11,7 @@ from ortune.bundle.engine.golden import snr_db
 from ortune.core.budget import Budget
 from ortune.core.step import Transform
 from ortune.core.trial import Verdict
-from ortune.measurement.accuracy import judge
+from ortune.measurement.accuracy import judge_accuracy
 from tests.unit import quantizing
 from tests.unit.rewriting import model_of, transformed
 from tests.unit.transforms.test_random_graphs import snr as of_random_graphs
@@ -76,7 +76,7 @@ def test_no_verdict_lets_it_pass(spelled: str, side: str) -> None:
     broken = records.copy()
     broken[7] = np.nan
     pair = (broken, records) if side == "candidate" else (records, broken)
-    score = judge(Budget.parse(spelled), *pair, exact=True, snr_db=200.0)
+    score = judge_accuracy(Budget.parse(spelled), *pair, exact=True, snr_db=200.0)
     assert score.verdict is Verdict.FAILS
-    score = judge(Budget.parse(spelled), *pair, proof=range(50, 100))
+    score = judge_accuracy(Budget.parse(spelled), *pair, proof=range(50, 100))
     assert score.verdict is Verdict.FAILS

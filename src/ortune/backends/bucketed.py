@@ -60,9 +60,10 @@ class Bucketed(Backend):
                 f"bucketed(lengths={list(self.lengths)}): lengths must rise from 1 on",
                 fix="write each once, the shortest first",
             )
-        if held := [name for name in self.inner.reads if getattr(self.inner, name)]:
+        if code_fields := [name for name in self.inner.reads if getattr(self.inner, name)]:
             raise BadSettings(
-                f"bucketed(inner={self.inner.name()}({held[0]}=...)): code of the user's must not "
+                f"bucketed(inner={self.inner.name()}({code_fields[0]}=...)): code of the user's "
+                "must not "
                 "hide in an inner backend",
                 fix="write bucketed(custom_ops=[...])",
             )
@@ -113,24 +114,29 @@ class Bucketed(Backend):
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
     ) -> Iterable[Self]:
-        return map(self.around, self._served().variants(facts, workload, capabilities))
+        return map(
+            self.wrap_backend, self._resolve_inner().variants(facts, workload, capabilities)
+        )
 
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
-        found = self._served().coordinates(facts, capabilities)
-        return {name: [self.around(one) for one in values] for name, values in found.items()}
+        neighbours = self._resolve_inner().coordinates(facts, capabilities)
+        return {
+            name: [self.wrap_backend(neighbour) for neighbour in values]
+            for name, values in neighbours.items()
+        }
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
-        return self._served().takes(path)
+        return self._resolve_inner().takes(path)
 
-    def around(self, inner: Backend) -> Self:
+    def wrap_backend(self, inner: Backend) -> Self:
         """Return the same buckets in front of another backend."""
         bare = replace(inner, custom_ops=()) if inner.custom_ops else inner  # type: ignore[call-arg]
         plain = replace(bare, threads=0)
         return replace(self, inner=plain, threads=inner.threads, custom_ops=inner.custom_ops)
 
-    def _served(self) -> Backend:
+    def _resolve_inner(self) -> Backend:
         """Return the inner backend with its threads and libraries.
 
         Raises:
@@ -148,21 +154,21 @@ class Bucketed(Backend):
     # --- sessions ---------------------------------------------------------------------------
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        return self._cutting(self._served().open(path, verbose=verbose))
+        return self._open_bucketed(self._resolve_inner().open(path, verbose=verbose))
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
-        return self._cutting(self._served().record(path, folder, verbose=verbose))
+        return self._open_bucketed(self._resolve_inner().record(path, folder, verbose=verbose))
 
     @contextmanager
-    def _cutting(self, opening: AbstractContextManager[Any]) -> Iterator[Any]:
+    def _open_bucketed(self, opening: AbstractContextManager[Any]) -> Iterator[Any]:
         with opening as session:
-            yield _Cut(session, self)
+            yield _BucketedSession(session, self)
 
     # --- cutting ----------------------------------------------------------------------------
 
-    def bucket(self, feeds: Tensors) -> int:
+    def choose_bucket(self, feeds: Tensors) -> int:
         """Return the length that a call is cut to; 0 when it runs as it is. A few microseconds."""
         mask = feeds.get(self.mask)
         if mask is None or mask.ndim != 2:
@@ -172,28 +178,28 @@ class Bucketed(Backend):
             shape = feeds[name].shape if name in feeds else ()
             if len(shape) < 2 or shape[1] != width:
                 return 0
-        real = extent(mask, self.side)
+        real = count_real_columns(mask, self.side)
         place = bisect_left(self.lengths, real)
         if not real or place == len(self.lengths) or self.lengths[place] >= width:
             return 0
         return self.lengths[place]
 
-    def cut(self, feeds: Tensors, length: int) -> dict[str, NDArray[Any]]:
+    def cut_feeds(self, feeds: Tensors, length: int) -> dict[str, NDArray[Any]]:
         """Return a call's inputs at a length."""
-        made = dict(feeds)
+        bucket_feeds = dict(feeds)
         for name in (self.mask, *self.inputs):
-            made[name] = np.ascontiguousarray(feeds[name][:, self._kept(length)])
-        return made
+            bucket_feeds[name] = np.ascontiguousarray(feeds[name][:, self._make_slice(length)])
+        return bucket_feeds
 
-    def _kept(self, length: int) -> slice:
+    def _make_slice(self, length: int) -> slice:
         return slice(length) if self.side == "right" else slice(-length, None)
 
-    def restored(self, outputs: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
+    def pad_outputs(self, outputs: dict[str, NDArray[Any]], width: int) -> dict[str, NDArray[Any]]:
         """Give the outputs of a cut call the length of its inputs, zeros where it was cut."""
         for name in self.outputs:
-            found = outputs[name]
-            whole = np.zeros((found.shape[0], width, *found.shape[2:]), found.dtype)
-            whole[:, self._kept(found.shape[1])] = found
+            array = outputs[name]
+            whole = np.zeros((array.shape[0], width, *array.shape[2:]), array.dtype)
+            whole[:, self._make_slice(array.shape[1])] = array
             outputs[name] = whole
         return outputs
 
@@ -205,16 +211,18 @@ class Bucketed(Backend):
     def compared(self, feeds: Tensors, outputs: Tensors) -> Tensors:
         """Leave out the positions behind the longest row's last real one."""
         mask = feeds.get(self.mask)
-        real = 0 if mask is None else extent(mask, self.side)
+        real = 0 if mask is None else count_real_columns(mask, self.side)
         if not real:
             return outputs
         return {
-            name: array[:, self._kept(real)] if name in self.outputs and array.ndim > 1 else array
+            name: array[:, self._make_slice(real)]
+            if name in self.outputs and array.ndim > 1
+            else array
             for name, array in outputs.items()
         }
 
 
-def extent(mask: NDArray[Any], side: str = "right") -> int:
+def count_real_columns(mask: NDArray[Any], side: str = "right") -> int:
     """Return how many columns of a mask [batch, length] hold all its real positions.
 
     0 where that cannot be told: a row that is empty or does not begin (end, for padding on the
@@ -222,17 +230,17 @@ def extent(mask: NDArray[Any], side: str = "right") -> int:
     """
     if mask.ndim != 2 or not mask.size:
         return 0
-    left = side == "left"
-    edge = mask[:, -1 if left else 0]
+    is_left = side == "left"
+    edge = mask[:, -1 if is_left else 0]
     if not edge.all():
         return 0
     seen = mask if len(mask) == 1 else mask.any(axis=0)
-    held = seen.tobytes()
-    used = len(held.lstrip(b"\0") if left else held.rstrip(b"\0"))
+    mask_bytes = seen.tobytes()
+    used = len(mask_bytes.lstrip(b"\0") if is_left else mask_bytes.rstrip(b"\0"))
     return -(-used // seen.itemsize)
 
 
-class _Cut:
+class _BucketedSession:
     """A session behind its buckets."""
 
     def __init__(self, inner: Any, how: Bucketed) -> None:
@@ -244,14 +252,14 @@ class _Cut:
 
     def stage(self, feeds: Tensors) -> None:
         """Stage what `run` would give the inner session, where that can be timed apart."""
-        length = self._how.bucket(feeds)
-        self._inner.stage(self._how.cut(feeds, length) if length else feeds)
+        length = self._how.choose_bucket(feeds)
+        self._inner.stage(self._how.cut_feeds(feeds, length) if length else feeds)
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        length = self._how.bucket(feeds)
-        found: dict[str, NDArray[Any]]
+        length = self._how.choose_bucket(feeds)
+        outputs: dict[str, NDArray[Any]]
         if not length:
-            found = self._inner.run(feeds)
-            return found
-        found = self._inner.run(self._how.cut(feeds, length))
-        return self._how.restored(found, feeds[self._how.mask].shape[1])
+            outputs = self._inner.run(feeds)
+            return outputs
+        outputs = self._inner.run(self._how.cut_feeds(feeds, length))
+        return self._how.pad_outputs(outputs, feeds[self._how.mask].shape[1])

@@ -37,7 +37,7 @@ _KEYS: Mapping[str, tuple[str, str]] = {
     "session.qdq_matmulnbits_block_size": ("nbits_block", ""),
 }
 """Session key -> its field, and what is written where that is not at its default (the value)."""
-_OWN: Mapping[str, str] = {
+_KEYS_WITH_FIELD: Mapping[str, str] = {
     **{key: name for key, (name, _) in _KEYS.items()},
     "session.execution_mode": "parallel",
     "session.intra_op_num_threads": "threads",
@@ -120,12 +120,12 @@ class Cpu(Backend):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))
-        checks.at_least(0, threads=self.threads, inter_threads=self.inter_threads)
-        checks.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
-        checks.at_least(1, spin_backoff=self.spin_backoff)
-        checks.one_of((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
+        checks.check_minimum(0, threads=self.threads, inter_threads=self.inter_threads)
+        checks.check_minimum(0, spin_us=self.spin_us, block_base=self.block_base)
+        checks.check_minimum(1, spin_backoff=self.spin_backoff)
+        checks.check_choices((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
         checks.parse_affinity(self.affinity)
-        checks.pairs(self.config, _OWN)
+        checks.parse_config(self.config, _KEYS_WITH_FIELD)
 
     @property
     def lossy(self) -> bool:
@@ -150,11 +150,11 @@ class Cpu(Backend):
             BadSettings: The installed one does not know a key that is set, or a library of custom
                 operators cannot be used.
         """
-        reason = session.missing()
+        reason = session.explain_missing_runtime()
         if reason is None:
-            keys.demand(self.entries())
+            keys.demand_session_keys(self.build_config_entries())
             if self.custom_ops:
-                op_libraries.demand(self.custom_ops)
+                op_libraries.demand_loadable(self.custom_ops)
         return reason
 
     def variants(
@@ -164,7 +164,7 @@ class Cpu(Backend):
         yield self
         normalized = facts.has("LayerNormalization") or facts.ops.get("ReduceMean", 0) > 1
         if normalized and facts.has("Softmax") and facts.has("MatMul", "Gemm"):
-            yield from self._optimizers(facts)["without SkipLayerNormFusion"]
+            yield from self._vary_optimizers(facts)["without SkipLayerNormFusion"]
 
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
@@ -176,46 +176,46 @@ class Cpu(Backend):
         cpus = capabilities.effective_cpus
         several = min(self.threads or cpus, cpus) > 1
         flush = [replace(self, flush_denormals=True)]
-        found: dict[str, list[Self]] = {"flush_denormals": flush if facts.denormals else []}
-        found |= self._optimizers(facts)
+        neighbours: dict[str, list[Self]] = {"flush_denormals": flush if facts.denormals else []}
+        neighbours |= self._vary_optimizers(facts)
         if several:
-            found["spin"] = self._spins()
+            neighbours["spin"] = self._vary_spinning()
         counts = checks.thread_counts(cpus, self.threads)
-        found["threads"] = [self._with_threads(n) for n in counts]
-        found["level"] = [replace(self, level="extended")]
+        neighbours["threads"] = [self._with_threads(n) for n in counts]
+        neighbours["level"] = [replace(self, level="extended")]
         if several:
-            found["block_base"] = [replace(self, block_base=4)]
-            found["parallel"] = [replace(self, parallel=True, inter_threads=cpus)]
+            neighbours["block_base"] = [replace(self, block_base=4)]
+            neighbours["parallel"] = [replace(self, parallel=True, inter_threads=cpus)]
             pinned = checks.affinity_of_workers(self.threads or cpus, capabilities.usable_cpus)
-            found["affinity"] = [replace(self, affinity=pinned)] if pinned else []
-        found["memory_pattern"] = [replace(self, memory_pattern=False)]
-        found["arena"] = [
+            neighbours["affinity"] = [replace(self, affinity=pinned)] if pinned else []
+        neighbours["memory_pattern"] = [replace(self, memory_pattern=False)]
+        neighbours["arena"] = [
             replace(self, arena_growth="as-requested"),
             replace(self, arena=False, arena_growth="power-of-two"),
         ]
-        found["prepack"] = [replace(self, prepack=False)]
+        neighbours["prepack"] = [replace(self, prepack=False)]
         if facts.has("Gelu", "Erf", "com.microsoft::Gelu"):
-            found["fast_gelu"] = [replace(self, fast_gelu=True)]
+            neighbours["fast_gelu"] = [replace(self, fast_gelu=True)]
         if facts.has("Cast"):
-            found["cast_chains"] = [replace(self, cast_chains=True)]
+            neighbours["cast_chains"] = [replace(self, cast_chains=True)]
         if facts.has("DequantizeLinear") and facts.has("MatMul"):
-            found["nbits_block"] = [replace(self, nbits_block=-1)]
+            neighbours["nbits_block"] = [replace(self, nbits_block=-1)]
         if facts.has(*_RECURRENT) and not facts.denormals:
-            found["flush_denormals"] = found.pop("flush_denormals") + flush
-        return found
+            neighbours["flush_denormals"] = neighbours.pop("flush_denormals") + flush
+        return neighbours
 
-    def _optimizers(self, facts: Facts) -> dict[str, list[Self]]:
+    def _vary_optimizers(self, facts: Facts) -> dict[str, list[Self]]:
         """Return one more graph optimizer left out: whose kernel can be slower than its parts.
 
         Without SkipLayerNorm MiniLM and BERT gained 7-10 % in float32 and 17-20 % in int8, without
         BiasGelu MiniLM up to 2 % more. The others are worth their place on fifteen real models.
         """
-        found = {}
+        neighbours = {}
         for name, ops in _SLOWER.items():
             more = (*self.disable, name)
             fires = facts.has(*ops) and name not in self.disable
-            found[f"without {name}"] = [replace(self, disable=more)] if fires else []
-        return found
+            neighbours[f"without {name}"] = [replace(self, disable=more)] if fires else []
+        return neighbours
 
     def _with_threads(self, count: int) -> Self:
         """Change the count and drop what depends on it."""
@@ -224,7 +224,7 @@ class Cpu(Backend):
         alone = replace(self, threads=1, affinity="", block_base=0, parallel=False)
         return replace(alone, inter_threads=0, spin=True, spin_us=0, spin_backoff=1)
 
-    def _spins(self) -> list[Self]:
+    def _vary_spinning(self) -> list[Self]:
         """No spinning, short, short and polite, polite: each in place of the present one."""
         plain = replace(self, spin=True, spin_us=0, spin_backoff=1)
         return [
@@ -234,19 +234,19 @@ class Cpu(Backend):
             replace(plain, spin_backoff=8),
         ]
 
-    def entries(self) -> dict[str, str]:
+    def build_config_entries(self) -> dict[str, str]:
         """Return the session keys of all fields that are not at the runtime's default.
 
         Raises:
             BadSettings: A free key is wrong.
         """
-        made = {
+        config_entries = {
             key: text or str(getattr(self, name))
             for key, (name, text) in _KEYS.items()
             if getattr(self, name) != getattr(Cpu, name)
             and (self.parallel or not key.startswith("session.inter_op."))
         }
-        return made | checks.pairs(self.config, _OWN)
+        return config_entries | checks.parse_config(self.config, _KEYS_WITH_FIELD)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the CPU provider.
@@ -254,29 +254,29 @@ class Cpu(Backend):
         Raises:
             BadSettings: The runtime does not know a key, or settings contradict each other.
         """
-        return self._open(path, self._options(verbose))
+        return self._open_session(path, self._make_session_options(verbose))
 
     @contextmanager
-    def _open(self, path: Path, made: Any) -> Iterator[Session]:
-        with session.session(path, made, disabled=self.disable) as opened:
+    def _open_session(self, path: Path, options: Any) -> Iterator[Session]:
+        with session.open_session(path, options, disabled=self.disable) as opened:
             if self.flush_denormals:
                 checks.demand_flushed()
             yield opened
 
-    def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
+    def _make_session_options(self, verbose: bool, save_to: Path | None = None) -> Any:
         """Return the runtime's options, every key probed.
 
         Raises:
             BadSettings: The runtime does not know a key, or settings contradict each other.
         """
-        checks.agree(
+        checks.check_dependencies(
             (not self.inter_threads or self.parallel, "inter_threads", "parallel=true"),
             (self.arena_growth == "power-of-two" or self.arena, "arena_growth", "arena=true"),
         )
         checks.check_affinity(self.affinity, self.threads or effective_cpus())
-        entries = self.entries()
-        keys.demand(entries)
-        options = session.options(
+        entries = self.build_config_entries()
+        keys.demand_session_keys(entries)
+        options = session.make_session_options(
             self.threads,
             self.level,
             verbose=verbose,
@@ -296,16 +296,16 @@ class Cpu(Backend):
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
-        made = self._options(verbose, save_to=folder / ort_record.GRAPH)
-        return ort_record.session(path, made, folder, disabled=self.disable)
+        options = self._make_session_options(verbose, save_to=folder / ort_record.GRAPH)
+        return ort_record.open_recording(path, options, folder, disabled=self.disable)
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with every optimizer off; what only this provider's kernels lack fails to load."""
         plain = replace(self, level="disabled", disable=())
-        with session.session(path, plain._options(False)) as opened:
-            return opened.assigned()
+        with session.open_session(path, plain._make_session_options(False)) as opened:
+            return opened.list_assigned_nodes()
 
     def save(self, path: Path, out: Path) -> None:
         """Write the graph as rewritten at this level; ``all`` binds it to this CPU."""
-        with self._open(path, self._options(False, save_to=out)):
+        with self._open_session(path, self._make_session_options(False, save_to=out)):
             pass

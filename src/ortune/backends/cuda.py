@@ -26,7 +26,7 @@ from ortune.core.workload import Workload
 
 _GRAPH = "enable_cuda_graph"
 _ARENA = {"power-of-two": "kNextPowerOfTwo", "as-requested": "kSameAsRequested"}
-_OWN: Mapping[str, str] = {
+_OPTIONS_WITH_FIELD: Mapping[str, str] = {
     "device_id": "device",
     "gpu_mem_limit": "memory_limit",
     "arena_extend_strategy": "arena_growth",
@@ -111,7 +111,9 @@ class Cuda(Backend):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))
-        checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
+        checks.check_dependencies(
+            (self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true")
+        )
         self.provider_options()
 
     @property
@@ -140,16 +142,16 @@ class Cuda(Backend):
             BadSettings: The provider does not know an option that is set, or a library of custom
                 operators cannot be used.
         """
-        found = probe.probed(self.provider, self.device)
-        if found.state != "works":
-            return f"{found.reason}; {found.fix}"
-        probe.demand(self.provider, self.provider_options())
+        probe_result = probe.probe_provider(self.provider, self.device)
+        if probe_result.state != "works":
+            return f"{probe_result.reason}; {probe_result.fix}"
+        probe.demand_provider_options(self.provider, self.provider_options())
         if self.custom_ops:
-            op_libraries.demand(self.custom_ops)
+            op_libraries.demand_loadable(self.custom_ops)
         return None
 
     def state(self, missing: str | None) -> State:
-        return probe.probed(self.provider, self.device).state
+        return probe.probe_provider(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -167,14 +169,14 @@ class Cuda(Backend):
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
         """Return neighbours by setting, those that are worth most first."""
-        found: dict[str, list[Self]] = {}
+        neighbours: dict[str, list[Self]] = {}
         if facts.has("Conv", "ConvTranspose"):
-            found["prefer_nhwc"] = [replace(self, prefer_nhwc=True)]
-            found["fuse_conv_bias"] = [replace(self, fuse_conv_bias=True)]
-        found["tf32"] = [replace(self, tf32=True)]
-        found["level"] = [replace(self, level="extended")]
-        found["arena_growth"] = [replace(self, arena_growth="as-requested")]
-        return found
+            neighbours["prefer_nhwc"] = [replace(self, prefer_nhwc=True)]
+            neighbours["fuse_conv_bias"] = [replace(self, fuse_conv_bias=True)]
+        neighbours["tf32"] = [replace(self, tf32=True)]
+        neighbours["level"] = [replace(self, level="extended")]
+        neighbours["arena_growth"] = [replace(self, arena_growth="as-requested")]
+        return neighbours
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the GPU, its buffers bound there.
@@ -183,15 +185,17 @@ class Cuda(Backend):
             BackendMissing: The provider does not start, or takes no node of the model.
             BadSettings: A CUDA graph is asked for, and the model does not allow one.
         """
-        return self._open(path, self._options(verbose), verbose)
+        return self._open_session(path, self._make_session_options(verbose), verbose)
 
     @contextmanager
-    def _open(self, path: Path, made: Any, verbose: bool = False) -> Iterator[session.OrtSession]:
-        probe.preload(self.provider)
-        opening = device_session.session(
+    def _open_session(
+        self, path: Path, options: Any, verbose: bool = False
+    ) -> Iterator[session.OrtSession]:
+        probe.preload_libraries(self.provider)
+        opening = device_session.open_device_session(
             path,
-            made,
-            self._chain(),
+            options,
+            self._make_provider_chain(),
             device="cuda",
             index=self.device,
             io_binding=self.io_binding,
@@ -204,29 +208,31 @@ class Cuda(Backend):
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler on; a replayed graph has no nodes to time."""
-        probe.preload(self.provider)
+        probe.preload_libraries(self.provider)
         plain = replace(self, cuda_graph=False)
-        made = plain._options(verbose, save_to=folder / ort_record.GRAPH)
-        chain = plain._chain()
-        opening = ort_record.session(path, made, folder, provider=self.provider, chain=chain)
+        options = plain._make_session_options(verbose, save_to=folder / ort_record.GRAPH)
+        chain = plain._make_provider_chain()
+        opening = ort_record.open_recording(
+            path, options, folder, provider=self.provider, chain=chain
+        )
         with ExitStack() as stack:
-            yield device_session.entered(
+            yield device_session.enter_session(
                 stack, opening, self.provider, self.device, verbose=verbose
             )
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with every optimizer off."""
         plain = replace(self, level="disabled", cuda_graph=False)
-        with plain._open(path, plain._options(False)) as opened:
-            return opened.assigned()
+        with plain._open_session(path, plain._make_session_options(False)) as opened:
+            return opened.list_assigned_nodes()
 
     def save(self, path: Path, out: Path) -> None:
         """Write the graph as rewritten at this level; ``all`` binds it to this provider."""
         plain = replace(self, cuda_graph=False)
-        with plain._open(path, plain._options(False, save_to=out)):
+        with plain._open_session(path, plain._make_session_options(False, save_to=out)):
             pass
 
-    def _chain(self) -> list[device_session.Provider]:
+    def _make_provider_chain(self) -> list[device_session.Provider]:
         return [(self.provider, self.provider_options())]
 
     def provider_options(self) -> dict[str, str]:
@@ -237,7 +243,7 @@ class Cuda(Backend):
         Raises:
             BadSettings: A free option is wrong.
         """
-        made = {
+        options = {
             "device_id": str(self.device),
             "arena_extend_strategy": _ARENA[self.arena_growth],
             "cudnn_conv_algo_search": self.search.upper(),
@@ -247,11 +253,11 @@ class Cuda(Backend):
             "fuse_conv_bias": str(int(self.fuse_conv_bias)),
         }
         if self.memory_limit:
-            made["gpu_mem_limit"] = str(self.memory_limit << 20)
-        return made | checks.pairs(self.config, _OWN)
+            options["gpu_mem_limit"] = str(self.memory_limit << 20)
+        return options | checks.parse_config(self.config, _OPTIONS_WITH_FIELD)
 
-    def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
-        made = session.options(
+    def _make_session_options(self, verbose: bool, save_to: Path | None = None) -> Any:
+        options = session.make_session_options(
             self.threads,
             self.level,
             verbose=verbose,
@@ -259,5 +265,5 @@ class Cuda(Backend):
             custom_ops=self.custom_ops,
         )
         if not verbose:  # what is logged while it opens is read: see `messages`
-            session.log_warnings(made)
-        return made
+            session.log_warnings(options)
+        return options

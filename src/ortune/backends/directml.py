@@ -48,7 +48,7 @@ class Directml(Backend):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))
-        checks.at_least(0, threads=self.threads, device=self.device)
+        checks.check_minimum(0, threads=self.threads, device=self.device)
 
     @property
     def portable(self) -> bool:
@@ -68,7 +68,7 @@ class Directml(Backend):
         """Return that it is for Windows, or what to install there."""
         if platform.system() != "Windows":
             return ELSEWHERE
-        if self.provider not in session.providers():
+        if self.provider not in session.list_providers():
             return "pip uninstall -y onnxruntime && pip install onnxruntime-directml"
         return None
 
@@ -94,7 +94,7 @@ class Directml(Backend):
         options = {"device_id": str(self.device)}
         return options if self.metacommands else {**options, "disable_metacommands": "true"}
 
-    def prepare(self, made: Any) -> None:
+    def adapt_options(self, options: Any) -> None:
         """Set a session's options as DirectML demands.
 
         Memory patterns and parallel execution are not supported by the provider (its
@@ -103,10 +103,10 @@ class Directml(Backend):
         """
         import onnxruntime
 
-        made.enable_mem_pattern = False
-        made.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.enable_mem_pattern = False
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         if not self.graph_fusion:
-            made.add_session_config_entry("ep.dml.disable_graph_fusion", "1")
+            options.add_session_config_entry("ep.dml.disable_graph_fusion", "1")
 
     @contextmanager
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
@@ -115,14 +115,14 @@ class Directml(Backend):
         Raises:
             BackendMissing: This is no Windows, or DirectML took no node.
         """
-        made = session.options(self.threads, self.level, verbose=verbose)
-        self.prepare(made)
+        options = session.make_session_options(self.threads, self.level, verbose=verbose)
+        self.adapt_options(options)
         chain = [(self.provider, self.provider_options())]
-        with session.session(path, made, provider=self.provider, chain=chain) as opened:
-            yield _OneAtATime(opened.inner)
+        with session.open_session(path, options, provider=self.provider, chain=chain) as opened:
+            yield _SerialSession(opened.inner)
 
 
-class _OneAtATime(session.OrtSession):
+class _SerialSession(session.OrtSession):
     """A session that may not run in two threads at once (DirectML's documentation)."""
 
     def __init__(self, inner: Any) -> None:

@@ -13,12 +13,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from ortune.backends.runtimes.onnxruntime import checks, keys
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.openvino import native, plugin
-from ortune.core.backend import Backend, Kind, unverified_reason
+from ortune.core.backend import Backend, Kind, explain_unverified
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import effective_cpus, native_types
-from ortune.core.hardware.cpus import native as natively
+from ortune.core.hardware.cpus import effective_cpus, list_native_units, native_types
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
@@ -27,7 +26,7 @@ from ortune.core.workload import Workload
 _STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
 """AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""
 _COMMON = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT")
-_SAID: Mapping[str, tuple[str, ...]] = {
+_EXPLICIT_PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "cpu": _COMMON,
     "gpu": ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"),
     "npu": ("PERFORMANCE_HINT",),
@@ -44,7 +43,7 @@ _TEXTS = {
     "efficient": "ECORE_ONLY",
 }
 """Values of fields as OpenVINO spells them; all others are written as they are."""
-_OWN: Mapping[str, str] = {
+_PROPERTIES_WITH_FIELD: Mapping[str, str] = {
     "INFERENCE_NUM_THREADS": "threads",
     "INFERENCE_PRECISION_HINT": "precision",
     "PERFORMANCE_HINT": "hint",
@@ -81,12 +80,12 @@ whatever else names a place, ``DEVICE_ID``, logging and counters. The provider's
 
 
 @cache
-def writable(device: str = "CPU") -> tuple[str, ...]:
+def list_writable_properties(device: str = "CPU") -> tuple[str, ...]:
     """Return what a device of the installed runtime lets be set; AUTO passes on the CPU's."""
     core, names = native.load().Core(), set[str]()
-    for one in ("AUTO", "CPU") if device == "AUTO" else (device,):
-        found = core.get_property(one, "SUPPORTED_PROPERTIES")
-        names |= {name for name, access in found.items() if str(access) != "RO"}
+    for queried_device in ("AUTO", "CPU") if device == "AUTO" else (device,):
+        access_by_name = core.get_property(queried_device, "SUPPORTED_PROPERTIES")
+        names |= {name for name, access in access_by_name.items() if str(access) != "RO"}
     return tuple(sorted(names))
 
 
@@ -127,8 +126,8 @@ class Openvino(Backend):
     config: Annotated[tuple[str, ...], stored.pairs(OPENVINO_PROPERTIES)] = ()
 
     def __post_init__(self) -> None:
-        checks.at_least(0, threads=self.threads, streams=self.streams)
-        checks.pairs(self.config, _OWN)
+        checks.check_minimum(0, threads=self.threads, streams=self.streams)
+        checks.parse_config(self.config, _PROPERTIES_WITH_FIELD)
         self._demand_of_device()
 
     def _demand_of_device(self) -> None:
@@ -140,7 +139,7 @@ class Openvino(Backend):
         if self.device == "cpu":
             return
         of_cpus = ("pinning", "hyper_threading", "cores", "flush_denormals")
-        checks.agree(
+        checks.check_dependencies(
             *(
                 (getattr(self, name) == getattr(Openvino, name), name, "device=cpu")
                 for name in of_cpus
@@ -175,7 +174,7 @@ class Openvino(Backend):
         """Of auto: what it takes where there is a GPU, nobody has seen."""
         if self.device != "auto":
             return super().unverified
-        reason = unverified_reason(self.provider, "gpu")
+        reason = explain_unverified(self.provider, "gpu")
         return f"{reason}, and auto takes one where it is" if reason else ""
 
     @property
@@ -197,8 +196,8 @@ class Openvino(Backend):
     @property
     def arithmetic(self) -> frozenset[str]:
         """Integer kernels, and weights that stay integers until they are used."""
-        own = frozenset({"int8", "int8-weights"})
-        return own | {"fp16"} if self.device == "gpu" else own
+        kinds = frozenset({"int8", "int8-weights"})
+        return kinds | {"fp16"} if self.device == "gpu" else kinds
 
     def missing(self) -> str | None:
         """Return what to install, or None when one of the two ways is open.
@@ -206,14 +205,14 @@ class Openvino(Backend):
         Raises:
             BadSettings: The installed OpenVINO does not know a property that is set.
         """
-        reason = plugin.missing(self._name)
-        if reason is not None and (other := native.missing(self._name)):
-            return other if native.installed() else reason
-        self._probe(reason is None)
+        reason = plugin.explain_missing_plugin(self._name)
+        if reason is not None and (other := native.explain_missing_device(self._name)):
+            return other if native.is_openvino_installed() else reason
+        self._check_properties(reason is None)
         return None
 
     def state(self, missing: str | None) -> State:
-        return plug_in.state(missing)
+        return plug_in.classify_state(missing)
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -230,7 +229,7 @@ class Openvino(Backend):
             yield self
             return
         flags = capabilities.instruction_sets
-        types, units, unknown = native_types(flags), natively(flags), not flags
+        types, units, unknown = native_types(flags), list_native_units(flags), not flags
         half = [replace(self, precision="f16")] if "f16" in types or unknown else []
         brain = [replace(self, precision="bf16")] if "bf16" in types else []
         tiles = "bf16-amx" in units and "f16-amx" not in units
@@ -245,9 +244,9 @@ class Openvino(Backend):
         Streams are within one session; sessions side by side are the workload's matter.
         """
         if self.device != "cpu":
-            own: dict[str, list[Self]] = {"hint": [replace(self, hint="throughput")]}
+            neighbours: dict[str, list[Self]] = {"hint": [replace(self, hint="throughput")]}
             streams = [] if self.device == "auto" else [n for n in (1, 2) if n != self.streams]
-            return own | {"streams": [replace(self, streams=n) for n in streams]}
+            return neighbours | {"streams": [replace(self, streams=n) for n in streams]}
         cpus = capabilities.effective_cpus
         threads = self.threads or cpus
         return {
@@ -261,7 +260,7 @@ class Openvino(Backend):
             "hyper_threading": [replace(self, hyper_threading="off")] if cpus > 1 else [],
         }
 
-    def properties(self) -> dict[str, str]:
+    def build_properties(self) -> dict[str, str]:
         """Return OpenVINO's properties: those that matter, and all that are not at its default.
 
         Raises:
@@ -272,14 +271,14 @@ class Openvino(Backend):
             "INFERENCE_PRECISION_HINT": self.precision,
             "PERFORMANCE_HINT": self.hint.upper(),
         }
-        found = {key: always[key] for key in _SAID[self.device]}
+        properties = {key: always[key] for key in _EXPLICIT_PROPERTIES[self.device]}
         if self.device == "auto":
-            found |= _STAYS
-        for key, name in _OWN.items():
+            properties |= _STAYS
+        for key, name in _PROPERTIES_WITH_FIELD.items():
             value = getattr(self, name)
             if key not in always and value != getattr(Openvino, name):
-                found[key] = _TEXTS.get(str(value), str(value))
-        return found | checks.pairs(self.config, _OWN)
+                properties[key] = _TEXTS.get(str(value), str(value))
+        return properties | checks.parse_config(self.config, _PROPERTIES_WITH_FIELD)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session with every option that matters written out.
@@ -289,62 +288,72 @@ class Openvino(Backend):
         Raises:
             BadSettings: The installed OpenVINO does not know a property.
         """
-        if path.suffix != ".xml" and self._plugged():
-            own = self.properties()
-            return plugin.session(path, self.threads, own, verbose=verbose, device=self._name)
-        return native.session(path, self.properties(), self._name)
+        if path.suffix != ".xml" and self._uses_plugin():
+            properties = self.build_properties()
+            return plugin.open_plugin_session(
+                path, self.threads, properties, verbose=verbose, device=self._name
+            )
+        return native.open_native_session(path, self.build_properties(), self._name)
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler, or OpenVINO's counters, on."""
-        if self._plugged():
-            own, name = self.properties(), self._name
-            return plugin.record(path, self.threads, own, folder, verbose=verbose, device=name)
-        return native.recording(path, self.properties(), self._name)
+        if self._uses_plugin():
+            properties, name = self.build_properties(), self._name
+            return plugin.open_plugin_recording(
+                path, self.threads, properties, folder, verbose=verbose, device=name
+            )
+        return native.open_native_recording(path, self.build_properties(), self._name)
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
-        if self._plugged():
-            return plugin.takes(path, self.threads, self.properties(), self._name)
-        return native.takes(path, self.properties(), self._name)
+        if self._uses_plugin():
+            return plugin.query_plugin_nodes(
+                path, self.threads, self.build_properties(), self._name
+            )
+        return native.query_native_nodes(path, self.build_properties(), self._name)
 
     def compile(self, path: Path, out: Path) -> None:
         """Write the model as the plug-in compiles it: OpenVINO's own runtime opens none."""
-        plugin.compile_ahead(path, out, self.threads, self.properties(), self._name)
+        plugin.compile_ahead(path, out, self.threads, self.build_properties(), self._name)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the device that the plug-in compiles for."""
-        return plugin.compiled_for(self._name)
+        return plugin.describe_plugin_build(self._name)
 
     def save(self, path: Path, out: Path) -> None:
         """Write the model in OpenVINO's own format: `out`, ending in ``.xml``, and a ``.bin``."""
-        native.save(path, out)
+        native.write_ir(path, out)
 
-    def _plugged(self) -> bool:
+    def _uses_plugin(self) -> bool:
         """Return which of the two ways is taken, once it is known to take all properties."""
-        plugged = plugin.missing(self._name) is None
-        self._probe(plugged)
+        plugged = plugin.explain_missing_plugin(self._name) is None
+        self._check_properties(plugged)
         return plugged
 
-    def _probe(self, plugged: bool) -> None:
+    def _check_properties(self, plugged: bool) -> None:
         """Refuse what the way that would be taken does not know; AUTO itself takes any silently.
 
         Its own runtime is asked. The plug-in brings libraries of its own, which are searched: it
         ignores what it does not know. The three usual properties exist.
         """
-        libraries = keys.libraries("onnxruntime_ep_openvino", "") if plugged else ()
-        for name in self.properties():
+        libraries = keys.list_libraries("onnxruntime_ep_openvino", "") if plugged else ()
+        for name in self.build_properties():
             if name in _ALWAYS:
                 continue
             if plugged:
-                known = not libraries or any(keys.written(one, name) for one in libraries)
+                is_supported = not libraries or any(
+                    keys.has_word(library, name) for library in libraries
+                )
             else:
-                known = name in writable(self._name)
-            if not known:
+                is_supported = name in list_writable_properties(self._name)
+            if not is_supported:
                 close: list[str] = []
                 with suppress(ImportError, RuntimeError):
-                    close = difflib.get_close_matches(name, writable(self._name), n=3, cutoff=0.6)
+                    close = difflib.get_close_matches(
+                        name, list_writable_properties(self._name), n=3, cutoff=0.6
+                    )
                 raise BadSettings(
                     f"OpenVINO's {self._name} device has no property '{name}'",
                     fix=f"use one that it has, such as {', '.join(close)}"

@@ -17,7 +17,7 @@ from ortune.core.capabilities import State
 from ortune.core.plugins import stored
 from ortune.core.session import Recording, Session
 
-_OWN = ("onnxruntime-ep-openvino",)
+_DEDICATED_PACKAGES = ("onnxruntime-ep-openvino",)
 """Plug-ins that have a backend of their own."""
 
 
@@ -47,13 +47,15 @@ class PluginProvider(Backend):
     options: Annotated[tuple[str, ...], stored.CODE] = ()
 
     def __post_init__(self) -> None:
-        checks.at_least(0, threads=self.threads)
-        checks.pairs(self.options, {})
+        checks.check_minimum(0, threads=self.threads)
+        checks.parse_config(self.options, {})
 
     @classmethod
     def tried(cls) -> tuple[Self, ...]:
         """Every plug-in provider that is installed and has no backend of its own."""
-        return tuple(cls(package=name) for name in plug_in.installed(_OWN)) or (cls(),)
+        return tuple(
+            cls(package=name) for name in plug_in.list_installed_plug_ins(_DEDICATED_PACKAGES)
+        ) or (cls(),)
 
     @property
     def lossy(self) -> bool:
@@ -76,10 +78,12 @@ class PluginProvider(Backend):
         Raises:
             BadSettings: Both a package and a library are named, or no such library is there.
         """
-        return ort.missing() or plug_in.missing(self._asked())
+        return ort.explain_missing_runtime() or plug_in.explain_missing_provider(
+            self._make_request()
+        )
 
     def state(self, missing: str | None) -> State:
-        return plug_in.state(missing)
+        return plug_in.classify_state(missing)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session of which the provider takes a part.
@@ -87,28 +91,28 @@ class PluginProvider(Backend):
         Raises:
             BackendMissing: It is not installed, does not load, offers no device, or took no node.
         """
-        made, provider = self._options(verbose)
-        return ort.session(path, made, provider=provider)
+        session_options, provider = self._make_session_options(verbose)
+        return ort.open_session(path, session_options, provider=provider)
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False
     ) -> AbstractContextManager[Recording]:
         """Open the same session with the profiler on; a graph of compiled nodes is not saved."""
-        made, provider = self._options(verbose)
-        return ort_record.session(path, made, folder, provider=provider)
+        session_options, provider = self._make_session_options(verbose)
+        return ort_record.open_recording(path, session_options, folder, provider=provider)
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with onnxruntime's own rewriting off."""
-        made, provider = self._options(verbose=False, level="disabled")
-        with ort.session(path, made, provider=provider) as opened:
-            return opened.assigned()
+        session_options, provider = self._make_session_options(verbose=False, level="disabled")
+        with ort.open_session(path, session_options, provider=provider) as opened:
+            return opened.list_assigned_nodes()
 
-    def _asked(self) -> plug_in.PlugIn:
+    def _make_request(self) -> plug_in.PlugIn:
         return plug_in.PlugIn(self.package, self.library, self.provider, self.device)
 
-    def _options(self, verbose: bool, level: str = "all") -> tuple[Any, str]:
+    def _make_session_options(self, verbose: bool, level: str = "all") -> tuple[Any, str]:
         """Return session options with the provider's first device, and the provider's name."""
-        first = plug_in.devices(self._asked())[0]
-        made = ort.options(self.threads, level, verbose=verbose)
-        made.add_provider_for_devices([first], checks.pairs(self.options, {}))
-        return made, first.ep_name
+        first = plug_in.devices(self._make_request())[0]
+        session_options = ort.make_session_options(self.threads, level, verbose=verbose)
+        session_options.add_provider_for_devices([first], checks.parse_config(self.options, {}))
+        return session_options, first.ep_name

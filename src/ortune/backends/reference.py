@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, summarize_error
 from ortune.core.session import InProcess, Session, Tensors
 
 
@@ -38,7 +38,8 @@ class _Evaluator(InProcess):
             self._inner: Any = ReferenceEvaluator(str(path))
         except Exception as error:
             raise BadModel(
-                f"onnx's evaluator does not load {path.name}: {gist(error)}", fix="use --on cpu"
+                f"onnx's evaluator does not load {path.name}: {summarize_error(error)}",
+                fix="use --on cpu",
             ) from error
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:

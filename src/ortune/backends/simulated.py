@@ -22,7 +22,7 @@ from ortune.core.backend import Backend
 from ortune.core.hardware import saturation
 from ortune.core.plugins import stored
 from ortune.core.session import InProcess, Session, Tensors
-from ortune.graph.shapes.windows import windows
+from ortune.graph.shapes.windows import slide_windows
 
 Array: TypeAlias = NDArray[Any]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -60,7 +60,7 @@ class Simulated(Backend):
         return True
 
     def missing(self) -> str | None:
-        return sessions.missing()
+        return sessions.explain_missing_runtime()
 
     @contextmanager
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
@@ -68,19 +68,21 @@ class Simulated(Backend):
 
         with TemporaryDirectory(prefix="ortune-") as folder:
             saved = Path(folder) / "model.onnx"
-            made = sessions.options(
+            options = sessions.make_session_options(
                 self.threads,
                 "extended",
                 verbose=verbose,
                 save_to=saved,
                 custom_ops=self.custom_ops,
             )
-            with sessions.session(path, made):
+            with sessions.open_session(path, options):
                 pass
             session = _Simulation(onnx.load(saved), self.threads, self.custom_ops)
         yield session
         if self.report:
-            Path(self.report).write_text(json.dumps(session.report()), encoding="utf-8")
+            Path(self.report).write_text(
+                json.dumps(session.describe_saturation()), encoding="utf-8"
+            )
 
 
 @dataclass
@@ -110,13 +112,13 @@ class _Simulation(InProcess):
         graph = model.graph
         self._weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self._protos = {t.name: t for t in graph.initializer}
-        self._pieces = list(_split(graph.node))
+        self._pieces = list(_split_nodes(graph.node))
         later = {value.name for value in graph.output}
         for piece in reversed(self._pieces):
-            made = {name for node in piece.nodes for name in node.output if name}
-            piece.outputs = sorted(made & later)
-            reads = {name for node in piece.nodes for name in _reads(node)}
-            piece.inputs = sorted(reads - made - set(self._weights))
+            output_names = {name for node in piece.nodes for name in node.output if name}
+            piece.outputs = sorted(output_names & later)
+            reads = {name for node in piece.nodes for name in _list_reads(node)}
+            piece.inputs = sorted(reads - output_names - set(self._weights))
             later |= reads
 
     def run(self, feeds: Tensors) -> dict[str, Array]:
@@ -128,22 +130,22 @@ class _Simulation(InProcess):
                 values[node.output[0]] = piece.layer.run(inputs)
                 continue
             if piece.session is None:
-                piece.session = self._open(piece, values)
+                piece.session = self._open_piece(piece, values)
             answers = piece.session.run(piece.outputs, {n: values[n] for n in piece.inputs})
             values.update(zip(piece.outputs, answers, strict=True))
         return {value.name: values[value.name] for value in self._model.graph.output}
 
-    def report(self) -> dict[str, Any]:
+    def describe_saturation(self) -> dict[str, Any]:
         """Return what saturated, layer by layer, in the order of the graph."""
         layers = [
-            {"name": one.layer.name, "op": one.layer.op, **asdict(one.layer.tally)}
-            for one in self._pieces
-            if one.layer is not None
+            {"name": piece.layer.name, "op": piece.layer.op, **asdict(piece.layer.tally)}
+            for piece in self._pieces
+            if piece.layer is not None
         ]
-        left = sum(1 for node in self._model.graph.node if node.op_type in _NOT_SIMULATED)
-        return {"layers": layers, "left": left}
+        unsimulated = sum(1 for node in self._model.graph.node if node.op_type in _NOT_SIMULATED)
+        return {"layers": layers, "left": unsimulated}
 
-    def _open(self, piece: _Piece, values: Mapping[str, Array]) -> Any:
+    def _open_piece(self, piece: _Piece, values: Mapping[str, Array]) -> Any:
         import onnxruntime as ort
         from onnx import ModelProto, helper
 
@@ -156,14 +158,14 @@ class _Simulation(InProcess):
             for name in piece.inputs
         ]
         outputs = [helper.make_empty_tensor_value_info(name) for name in piece.outputs]
-        reads = {name for node in piece.nodes for name in _reads(node)}
+        reads = {name for node in piece.nodes for name in _list_reads(node)}
         weights = [self._protos[name] for name in sorted(reads & set(self._protos))]
         model = ModelProto(
             ir_version=self._model.ir_version, opset_import=self._model.opset_import
         )
         model.functions.extend(self._model.functions)
         model.graph.CopyFrom(helper.make_graph(piece.nodes, "piece", inputs, outputs, weights))
-        options = sessions.options(
+        options = sessions.make_session_options(
             self._threads, "disabled", verbose=False, custom_ops=self._custom_ops
         )
         return ort.InferenceSession(
@@ -171,7 +173,7 @@ class _Simulation(InProcess):
         )
 
 
-def _split(nodes: Sequence[Any]) -> Iterator[_Piece]:
+def _split_nodes(nodes: Sequence[Any]) -> Iterator[_Piece]:
     """Cut a graph's nodes at each integer layer."""
     from onnx import helper
 
@@ -191,15 +193,15 @@ def _split(nodes: Sequence[Any]) -> Iterator[_Piece]:
         yield _Piece(waiting)
 
 
-def _reads(node: Any) -> Iterator[str]:
+def _list_reads(node: Any) -> Iterator[str]:
     """Return the names that a node reads, those that its bodies read from outside included."""
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for body in [attribute.g, *attribute.graphs] if attribute.type in (5, 10) else []:
             inner = {v.name for v in (*body.input, *body.initializer)}
-            inner |= {name for one in body.node for name in one.output}
-            for one in body.node:
-                yield from (name for name in _reads(one) if name not in inner)
+            inner |= {name for inner_node in body.node for name in inner_node.output}
+            for inner_node in body.node:
+                yield from (name for name in _list_reads(inner_node) if name not in inner)
             yield from (v.name for v in body.output if v.name not in inner)
 
 
@@ -234,13 +236,13 @@ class IntegerLayer:
     def run(self, inputs: Sequence[Array | None]) -> Array:
         return _KERNELS[self.op](self, [*inputs, *[None] * 9])
 
-    def product(self, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+    def multiply_integers(self, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
         """Multiply [M, K] by [K, N] in integers, int32; saturated for U8 by S8."""
         wide = weight.astype(np.float64)
         total = np.rint(x.astype(np.float64) @ wide).astype(np.int64)
         if x.dtype == np.uint8 and weight.dtype == np.int8:
-            over = saturation.lost(x, weight, saturation.at_risk(weight))
-            self._count(total, over)
+            over = saturation.compute_saturation_loss(x, weight, saturation.at_risk(weight))
+            self._count_saturated(total, over)
             total += over
         column = np.asarray(zero_w, np.int64).reshape(-1)
         row = np.asarray(zero_x, np.int64).reshape(-1, 1)
@@ -249,7 +251,7 @@ class IntegerLayer:
             total -= column * (x.astype(np.int64).sum(axis=1, keepdims=True) - row * x.shape[1])
         return total.astype(np.int32)
 
-    def _count(self, exact: Array, over: Array) -> None:
+    def _count_saturated(self, exact: Array, over: Array) -> None:
         changed = int(np.count_nonzero(over))
         self.tally.outputs += over.size
         self.tally.saturated += changed
@@ -258,53 +260,67 @@ class IntegerLayer:
             self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
 
 
-def _rows(layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+def _multiply_stacks(
+    layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any
+) -> Array:
     """Multiply stacks of matrices as MatMul does."""
     if weight.ndim == 2:
-        sums = layer.product(x.reshape(-1, x.shape[-1]), weight, zero_x, zero_w)
+        sums = layer.multiply_integers(x.reshape(-1, x.shape[-1]), weight, zero_x, zero_w)
         return sums.reshape(*x.shape[:-1], weight.shape[1])
     stack = np.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
-    left = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
-    right = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
-    made = [layer.product(a, b, zero_x, zero_w) for a, b in zip(left, right, strict=True)]
-    return np.stack(made).reshape(*stack, x.shape[-2], weight.shape[-1])
+    lhs = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+    rhs = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
+    products = [
+        layer.multiply_integers(a, b, zero_x, zero_w) for a, b in zip(lhs, rhs, strict=True)
+    ]
+    return np.stack(products).reshape(*stack, x.shape[-2], weight.shape[-1])
 
 
-def _rounded(total: Array, scale: Array, zero: Array) -> Array:
+def _requantize(total: Array, scale: Array, zero: Array) -> Array:
     limits = np.iinfo(zero.dtype)
     steps = np.rint(total.astype(np.float32) * scale.astype(np.float32))
     shifted = steps + np.float32(zero.reshape(-1)[0])
     return np.asarray(np.clip(shifted, limits.min, limits.max), zero.dtype)
 
 
-def _zero(value: Array | None) -> Any:
+def _resolve_zero_point(value: Array | None) -> Any:
     return 0 if value is None else value
 
 
-def _conv(layer: IntegerLayer, i: list[Any]) -> Array:
+def _compute_conv(layer: IntegerLayer, i: list[Any]) -> Array:
     x, weight, bias = i[0], i[3], i[8]
     groups = int(layer.attributes.get("group", 1))
     step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
-    sums = _conv_sums(layer, x, weight, _zero(i[2]), _zero(i[5]), groups)
+    sums = _compute_conv_sums(
+        layer, x, weight, _resolve_zero_point(i[2]), _resolve_zero_point(i[5]), groups
+    )
     spatial = (1,) * (x.ndim - 2)
     if bias is not None:
         sums = sums + bias.reshape(1, -1, *spatial)
-    return _rounded(sums, step.reshape(1, -1, *spatial), np.asarray(i[7]))
+    return _requantize(sums, step.reshape(1, -1, *spatial), np.asarray(i[7]))
 
 
-def _conv_sums(
+def _compute_conv_sums(
     layer: IntegerLayer, x: Array, weight: Array, zx: Any, zw: Any, groups: int
 ) -> Array:
-    given, rank = layer.attributes, x.ndim - 2
-    strides, pads, dilations = (given.get(name, ()) for name in ("strides", "pads", "dilations"))
+    attributes, rank = layer.attributes, x.ndim - 2
+    strides, pads, dilations = (
+        attributes.get(name, ()) for name in ("strides", "pads", "dilations")
+    )
     fill = int(np.asarray(zx).reshape(-1)[0])
-    view = windows(
-        x, weight.shape[2:], strides, pads, dilations, given.get("auto_pad", "NOTSET"), fill=fill
+    view = slide_windows(
+        x,
+        weight.shape[2:],
+        strides,
+        pads,
+        dilations,
+        attributes.get("auto_pad", "NOTSET"),
+        fill=fill,
     )
     assert view is not None
     out = view.shape[2 : 2 + rank]
     wide = weight.shape[1]
-    made = []
+    group_sums = []
     depthwise = wide == 1 and groups == weight.shape[0] and groups > 1
     for group in range(groups):
         part = view[:, group * wide : (group + 1) * wide]
@@ -320,25 +336,32 @@ def _conv_sums(
             matrix = matrix.astype(np.int16)
         block = max(1, _BLOCK // max(1, rows.shape[1]))
         sums = [
-            layer.product(np.ascontiguousarray(rows[at : at + block]), matrix, zx, zero_w)
+            layer.multiply_integers(
+                np.ascontiguousarray(rows[at : at + block]), matrix, zx, zero_w
+            )
             for at in range(0, len(rows), block)
         ]
         total = np.concatenate(sums).reshape(x.shape[0], *out, last - first)
-        made.append(np.moveaxis(total, -1, 1))
-    return np.concatenate(made, axis=1)
+        group_sums.append(np.moveaxis(total, -1, 1))
+    return np.concatenate(group_sums, axis=1)
 
 
-def _q_matmul(layer: IntegerLayer, i: list[Any]) -> Array:
-    sums = _rows(layer, i[0], i[3], _zero(i[2]), _zero(i[5]))
+def _compute_qlinear_matmul(layer: IntegerLayer, i: list[Any]) -> Array:
+    sums = _multiply_stacks(
+        layer, i[0], i[3], _resolve_zero_point(i[2]), _resolve_zero_point(i[5])
+    )
     step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
-    return _rounded(sums, step, np.asarray(i[7]))
+    return _requantize(sums, step, np.asarray(i[7]))
 
 
-def _gemm(layer: IntegerLayer, i: list[Any]) -> Array:
+def _compute_gemm(layer: IntegerLayer, i: list[Any]) -> Array:
     a = i[0].T if layer.attributes.get("transA", 0) else i[0]
     b = i[3].T if layer.attributes.get("transB", 0) else i[3]
-    sums = layer.product(
-        np.ascontiguousarray(a), np.ascontiguousarray(b), _zero(i[2]), _zero(i[5])
+    sums = layer.multiply_integers(
+        np.ascontiguousarray(a),
+        np.ascontiguousarray(b),
+        _resolve_zero_point(i[2]),
+        _resolve_zero_point(i[5]),
     )
     if i[6] is not None:
         sums = sums + i[6]
@@ -346,34 +369,38 @@ def _gemm(layer: IntegerLayer, i: list[Any]) -> Array:
     step = alpha * np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1)
     if i[7] is None:
         return np.asarray(sums.astype(np.float32) * step, np.float32)
-    return _rounded(sums, step / np.float32(i[7]), np.asarray(i[8]))
+    return _requantize(sums, step / np.float32(i[7]), np.asarray(i[8]))
 
 
-def _integer(layer: IntegerLayer, i: list[Any]) -> Array:
-    return _rows(layer, i[0], i[1], _zero(i[2]), _zero(i[3]))
+def _compute_matmul_integer(layer: IntegerLayer, i: list[Any]) -> Array:
+    return _multiply_stacks(
+        layer, i[0], i[1], _resolve_zero_point(i[2]), _resolve_zero_point(i[3])
+    )
 
 
-def _to_float(layer: IntegerLayer, i: list[Any]) -> Array:
-    sums = _rows(layer, i[0], i[1], _zero(i[4]), _zero(i[5])).astype(np.float32)
-    made = sums * (np.float32(i[2]) * np.asarray(i[3], np.float32).reshape(-1))
-    return np.asarray(made if i[6] is None else made + i[6], np.float32)
+def _compute_matmul_to_float(layer: IntegerLayer, i: list[Any]) -> Array:
+    sums = _multiply_stacks(
+        layer, i[0], i[1], _resolve_zero_point(i[4]), _resolve_zero_point(i[5])
+    ).astype(np.float32)
+    scaled_sums = sums * (np.float32(i[2]) * np.asarray(i[3], np.float32).reshape(-1))
+    return np.asarray(scaled_sums if i[6] is None else scaled_sums + i[6], np.float32)
 
 
-def _dynamic(layer: IntegerLayer, i: list[Any]) -> Array:
+def _compute_dynamic_matmul(layer: IntegerLayer, i: list[Any]) -> Array:
     x = i[0]
     low, high = min(0.0, float(x.min())), max(0.0, float(x.max()))
     step = np.float32((np.float32(high) - np.float32(low)) / np.float32(255)) or np.float32(1)
     zero = np.float32(np.clip(np.rint(np.float32(0 - low) / step), 0, 255))
-    held = np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8)
-    parts = [held, i[1], step, i[2], zero.astype(np.uint8), i[3], i[4]]
-    return _to_float(layer, [*parts, None, None])
+    quantized = np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8)
+    parts = [quantized, i[1], step, i[2], zero.astype(np.uint8), i[3], i[4]]
+    return _compute_matmul_to_float(layer, [*parts, None, None])
 
 
 _KERNELS: Mapping[str, Callable[[IntegerLayer, list[Any]], Array]] = {
-    "QLinearConv": _conv,
-    "QLinearMatMul": _q_matmul,
-    "QGemm": _gemm,
-    "MatMulInteger": _integer,
-    "MatMulIntegerToFloat": _to_float,
-    "DynamicQuantizeMatMul": _dynamic,
+    "QLinearConv": _compute_conv,
+    "QLinearMatMul": _compute_qlinear_matmul,
+    "QGemm": _compute_gemm,
+    "MatMulInteger": _compute_matmul_integer,
+    "MatMulIntegerToFloat": _compute_matmul_to_float,
+    "DynamicQuantizeMatMul": _compute_dynamic_matmul,
 }

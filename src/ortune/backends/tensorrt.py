@@ -26,15 +26,15 @@ from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware import gpu
-from ortune.core.outputs import caches
+from ortune.core.outputs import find_cache_folder
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.graph.io.protobuf import identity
+from ortune.graph.io.protobuf import read_identity
 
 _GRAPH = "trt_cuda_graph_enable"
-_OWN: Mapping[str, str] = {
+_OPTIONS_WITH_FIELD: Mapping[str, str] = {
     "device_id": "device",
     "trt_fp16_enable": "precision=fp16",
     "trt_bf16_enable": "precision=bf16",
@@ -114,7 +114,9 @@ class Tensorrt(Backend):
     config: Annotated[tuple[str, ...], stored.pairs(TENSORRT_OPTIONS)] = ()
 
     def __post_init__(self) -> None:
-        checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
+        checks.check_dependencies(
+            (self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true")
+        )
         self.provider_options("")
 
     @property
@@ -152,14 +154,14 @@ class Tensorrt(Backend):
         Raises:
             BadSettings: The provider does not know an option that is set.
         """
-        found = probe.probed(self.provider, self.device)
-        if found.state != "works":
-            return f"{found.reason}; {found.fix}"
-        probe.demand(self.provider, self.provider_options("."))
+        probe_result = probe.probe_provider(self.provider, self.device)
+        if probe_result.state != "works":
+            return f"{probe_result.reason}; {probe_result.fix}"
+        probe.demand_provider_options(self.provider, self.provider_options("."))
         return None
 
     def state(self, missing: str | None) -> State:
-        return probe.probed(self.provider, self.device).state
+        return probe.probe_provider(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -188,39 +190,43 @@ class Tensorrt(Backend):
             BackendMissing: The provider does not start, or takes no node of the model.
             BadSettings: A CUDA graph is asked for, and the model does not allow one.
         """
-        with self._opened(path, self._options(verbose), verbose) as opened:
+        with self._open_session(path, self._make_session_options(verbose), verbose) as opened:
             yield opened
 
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler on; compiled nodes are timed as one each."""
-        probe.preload(self.provider)
+        probe.preload_libraries(self.provider)
         plain = replace(self, cuda_graph=False)
-        made, chain = plain._options(verbose), plain._chain("")
-        opening = ort_record.session(path, made, folder, provider=self.provider, chain=chain)
+        options, chain = plain._make_session_options(verbose), plain._make_provider_chain("")
+        opening = ort_record.open_recording(
+            path, options, folder, provider=self.provider, chain=chain
+        )
         with ExitStack() as stack:
-            yield device_session.entered(
+            yield device_session.enter_session(
                 stack, opening, self.provider, self.device, verbose=verbose
             )
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with onnxruntime's own optimizers off."""
         plain = replace(self, cuda_graph=False)
-        with plain._opened(path, plain._options(False, level="disabled")) as opened:
-            return opened.assigned()
+        with plain._open_session(
+            path, plain._make_session_options(False, level="disabled")
+        ) as opened:
+            return opened.list_assigned_nodes()
 
     @contextmanager
-    def _opened(
-        self, path: Path, made: Any, verbose: bool = False
+    def _open_session(
+        self, path: Path, options: Any, verbose: bool = False
     ) -> Iterator[session.OrtSession]:
         """Open with the engines of this model, device and versions; see `engine_cache`."""
-        probe.preload(self.provider)
+        probe.preload_libraries(self.provider)
 
         def opening(folder: Path | str) -> AbstractContextManager[session.OrtSession]:
-            return device_session.session(
+            return device_session.open_device_session(
                 path,
-                made,
-                self._chain(str(folder)),
+                options,
+                self._make_provider_chain(str(folder)),
                 device="cuda",
                 index=self.device,
                 io_binding=self.io_binding,
@@ -228,49 +234,58 @@ class Tensorrt(Backend):
                 verbose=verbose,
             )
 
-        kept = self.cache and self.provider in session.providers()
-        with engine_cache.opened(self._key(path), opening) if kept else opening("") as opened:
+        kept = self.cache and self.provider in session.list_providers()
+        with (
+            engine_cache.open_with_engines(self._make_engine_key(path), opening)
+            if kept
+            else opening("") as opened
+        ):
             yield opened
 
     def compile(self, path: Path, out: Path) -> None:
         """Write the model with its engines inside; nodes of CUDA and the CPU stay."""
-        probe.preload(self.provider)
-        made = self._options(False)
-        for provider, options in self._chain(""):
-            made.add_provider(provider, options)
-        compiled.compile_model(path, made, out, self.provider)
+        probe.preload_libraries(self.provider)
+        session_options = self._make_session_options(False)
+        for provider, options in self._make_provider_chain(""):
+            session_options.add_provider(provider, options)
+        compiled.compile_model(path, session_options, out, self.provider)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the GPU that engines are built for."""
-        device, capability = self._board()
-        more = {**gpu.driver(), "device": device, "compute capability": capability}
-        return compiled.made_for(self.provider, None, "onnxruntime-gpu", more=more)
+        device, capability = self._read_board()
+        more = {**gpu.read_driver_versions(), "device": device, "compute capability": capability}
+        return compiled.describe_build_environment(
+            self.provider, None, "onnxruntime-gpu", more=more
+        )
 
-    def _board(self) -> tuple[str, str]:
+    def _read_board(self) -> tuple[str, str]:
         """Return name and compute capability of the GPU; empty where the driver does not tell."""
-        boards = gpu.gpus()
+        boards = gpu.list_gpus()
         if self.device >= len(boards):
             return "", ""
         return boards[self.device].name, boards[self.device].compute_capability
 
-    def _key(self, path: Path) -> EngineKey:
-        model, nodes = identity(path)
-        device, capability = self._board()
+    def _make_engine_key(self, path: Path) -> EngineKey:
+        model, nodes = read_identity(path)
+        device, capability = self._read_board()
         return EngineKey(
             model,
             nodes,
             self.provider,
             options=self.provider_options(""),
-            versions={"onnxruntime": session.version_here(), **gpu.driver()},
+            versions={"onnxruntime": session.version_here(), **gpu.read_driver_versions()},
             device=device,
             compute_capability=capability,
             profile=",".join(self.profiles),
         )
 
-    def _chain(self, cache: str) -> list[device_session.Provider]:
+    def _make_provider_chain(self, cache: str) -> list[device_session.Provider]:
         """TensorRT, then CUDA; onnxruntime adds the CPU."""
-        own = self.provider_options(cache)
-        return [(self.provider, own), (Cuda.provider, Cuda(device=self.device).provider_options())]
+        options = self.provider_options(cache)
+        return [
+            (self.provider, options),
+            (Cuda.provider, Cuda(device=self.device).provider_options()),
+        ]
 
     def provider_options(self, cache: str) -> dict[str, str]:
         """Return the options of the provider, by onnxruntime's "TensorRT Execution Provider".
@@ -285,10 +300,10 @@ class Tensorrt(Backend):
         Raises:
             BadSettings: A profile or a free option is wrong.
         """
-        home = caches()
+        home = find_cache_folder()
         timings = home / "tensorrt-timings" if home and self.timing_cache else None
         cache = cache if self.cache else ""
-        made = {
+        options = {
             "device_id": str(self.device),
             "trt_fp16_enable": str(int(self.precision == "fp16")),
             "trt_bf16_enable": str(int(self.precision == "bf16")),
@@ -297,41 +312,46 @@ class Tensorrt(Backend):
             "trt_engine_cache_enable": str(int(bool(cache))),
             "trt_timing_cache_enable": str(int(timings is not None)),
             _GRAPH: str(int(self.cuda_graph)),
-            **_shapes(self.profiles),
+            **_make_shape_options(self.profiles),
         }
         if self.workspace:
-            made["trt_max_workspace_size"] = str(self.workspace << 20)
+            options["trt_max_workspace_size"] = str(self.workspace << 20)
         if cache:
-            made["trt_engine_cache_path"] = cache
+            options["trt_engine_cache_path"] = cache
         if timings:
-            made["trt_timing_cache_path"] = str(timings)
-        return made | checks.pairs(self.config, _OWN)
+            options["trt_timing_cache_path"] = str(timings)
+        return options | checks.parse_config(self.config, _OPTIONS_WITH_FIELD)
 
-    def _options(self, verbose: bool, level: str = "all") -> Any:
-        made = session.options(self.threads, level, verbose=verbose)
+    def _make_session_options(self, verbose: bool, level: str = "all") -> Any:
+        options = session.make_session_options(self.threads, level, verbose=verbose)
         # TensorRT reads the pairs as they are; rewritten for the CPU, biases become int32 again.
-        made.add_session_config_entry("session.disable_quant_qdq", "1")
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         if not verbose:  # what is logged while it opens is read: see `messages`
-            session.log_warnings(made)
-        return made
+            session.log_warnings(options)
+        return options
 
 
-def _shapes(spelled: Sequence[str]) -> dict[str, str]:
+def _make_shape_options(spelled: Sequence[str]) -> dict[str, str]:
     """Return the options of optimization profiles; an input is listed once for each profile.
 
     Raises:
         BadSettings: One is wrong, or gives values: the provider takes shapes alone.
     """
-    ranges = [one for profile in profiles.parse(spelled) for one in profile.values()]
-    if held := [one.name for one in ranges if one.values]:
+    ranges = [
+        shape_range
+        for profile in profiles.parse_profiles(spelled)
+        for shape_range in profile.values()
+    ]
+    if value_inputs := [shape_range.name for shape_range in ranges if shape_range.values]:
         raise BadSettings(
-            f"profiles: '{held[0]}' is given values, and the provider takes shapes alone",
+            f"profiles: '{value_inputs[0]}' is given values, and the provider takes shapes alone",
             fix="leave it out, or pack --for tensorrt-engine",
         )
     ends = {"min": "least", "max": "most", "opt": "best"}
     return {
         f"trt_profile_{end}_shapes": ",".join(
-            f"{one.name}:{'x'.join(map(str, getattr(one, field)))}" for one in ranges
+            f"{shape_range.name}:{'x'.join(map(str, getattr(shape_range, field)))}"
+            for shape_range in ranges
         )
         for end, field in ends.items()
         if ranges

@@ -11,7 +11,7 @@ from ortune.backends.runtimes.tensorrt import build, library, profiles, run
 from ortune.backends.runtimes.tensorrt.build import BuildOptions
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
-from ortune.core.outputs import caches
+from ortune.core.outputs import find_cache_folder
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session
@@ -50,7 +50,7 @@ class TensorrtEngine(Backend):
     plugins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        profiles.parse(self.profiles)
+        profiles.parse_profiles(self.profiles)
 
     @property
     def runs_on(self) -> Kind:
@@ -69,7 +69,7 @@ class TensorrtEngine(Backend):
 
     def missing(self) -> str | None:
         """Return what to install, or that there is no device."""
-        return library.missing()
+        return library.explain_missing_tensorrt()
 
     def state(self, missing: str | None) -> State:
         """Tell an absent package from an absent device."""
@@ -78,17 +78,19 @@ class TensorrtEngine(Backend):
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Read an engine (``.engine``, ``.plan``) back, or build one of an ONNX file."""
-        return run.session(path, self._options())
+        return run.open_engine(path, self._make_build_options())
 
     def save(self, path: Path, out: Path) -> None:
         """Write the engine of an ONNX file, and beside it ``.layers.json`` with its layers."""
-        options = self._options()
-        plan = build.engine(path, options)
+        options = self._make_build_options()
+        plan = build.build_engine(path, options)
         out.write_bytes(plan)
-        out.with_suffix(".layers.json").write_text(build.layers(plan, options), encoding="utf-8")
+        out.with_suffix(".layers.json").write_text(
+            build.describe_layers(plan, options), encoding="utf-8"
+        )
 
-    def _options(self) -> BuildOptions:
-        home = caches() if self.timing_cache else None
+    def _make_build_options(self) -> BuildOptions:
+        home = find_cache_folder() if self.timing_cache else None
         return BuildOptions(
             device=self.device,
             profiles=self.profiles,

@@ -63,7 +63,7 @@ class Torch(Backend):
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Load the module; compiling is part of the first run."""
-        return native.session(
+        return native.open_module_session(
             path,
             self.source,
             self.weights,

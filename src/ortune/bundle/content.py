@@ -10,9 +10,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.backends.runtimes.onnxruntime.compiled import Compiling
-from ortune.bundle.engine.archive import safe
-from ortune.bundle.engine.consent import factories, is_code
+from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
+from ortune.bundle.engine.archive import is_safe_member
+from ortune.bundle.engine.consent import is_code, list_factories
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
 from ortune.bundle.engine.inputs import read_pictures
 from ortune.bundle.engine.manifest import (
@@ -28,25 +28,25 @@ from ortune.bundle.engine.manifest import (
     Manifest,
     PackedPlan,
     Signature,
-    own,
+    name_plan_member,
 )
 from ortune.bundle.engine.plans import HOME, CompiledPlan
 from ortune.core import preprocess
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
-from ortune.core.plugins.plugin import parts as plugin_parts
+from ortune.core.plugins.plugin import find_plugins
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Plan, Trial
-from ortune.core.version import __version__, commit
+from ortune.core.version import __version__, read_commit
 from ortune.data.stream import Stream
-from ortune.graph.analysis.facts import facts
-from ortune.graph.analysis.saturation import saturable
+from ortune.graph.analysis.facts import read_facts
+from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
 from ortune.graph.io.write import SOURCES
 from ortune.graph.ir import spec
-from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, lone
+from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, single_model_job
 from ortune.search.experiment import golden as samples
 from ortune.search.experiment.keys import model_digest
 
@@ -68,7 +68,7 @@ class Content:
     plugins: Mapping[str, str]
 
 
-def content(
+def collect_content(
     study: Study, trials: Sequence[Trial], *, licence: str = "", custom_ops: bool = False
 ) -> Content:
     """Find every file of a bundle; what plans share is in it once.
@@ -84,35 +84,40 @@ def content(
         OrtuneError: A part of the run is gone, an original changed after the search, or code may
             not run.
     """
-    originals, built = sources(study), commit()
+    originals, built = list_originals(study), read_commit()
     for trial in trials:
-        samples.ensure(study, trial, custom_ops=custom_ops)
+        samples.ensure_outputs(study, trial, custom_ops=custom_ops)
     files = _Files()
     fallback = {
-        name: files.model("fallback", name or path.stem, path) for name, path in originals.items()
+        name: files.add_model("fallback", name or path.stem, path)
+        for name, path in originals.items()
     }
     backends = [trial.plan.backend for trial in trials]
-    named = [text for one in (*backends, study.job.baseline) for text in one.custom_ops]
-    named += [text for one in backends for text in factories(stored.code(codec.encode(one)))]
-    libraries = {text: files.library(text) for text in dict.fromkeys(named)}
+    named = [text for backend in (*backends, study.job.baseline) for text in backend.custom_ops]
+    named += [
+        text
+        for backend in backends
+        for text in list_factories(stored.list_code_names(codec.encode(backend)))
+    ]
+    libraries = {text: files.add_library(text) for text in dict.fromkeys(named)}
     # Settings name libraries as in the bundle.
     settings = tuple(
-        replace(one, custom_ops=tuple(libraries[text] for text in one.custom_ops))  # type: ignore[call-arg]
-        if one.custom_ops
-        else one
-        for one in backends
+        replace(backend, custom_ops=tuple(libraries[text] for text in backend.custom_ops))  # type: ignore[call-arg]
+        if backend.custom_ops
+        else backend
+        for backend in backends
     )
     models = {name: file.load(path) for name, path in originals.items()}
     manifest = Manifest(
         format=FORMAT,
         ortune=__version__,
         plans=tuple(
-            _plan(files, study, trial, place, settings[place])
+            _add_plan(files, study, trial, place, settings[place])
             for place, trial in enumerate(trials)
         ),
         fallback=fallback,
         signatures={
-            name: Signature(spec.inputs(model), spec.outputs(model))
+            name: Signature(spec.list_inputs(model), spec.list_outputs(model))
             for name, model in models.items()
         },
         versions=study.job.versions,
@@ -128,10 +133,12 @@ def content(
             "measured": EVIDENCE,
         },
     )
-    return Content(files.held, manifest, settings, _plugins(trials))
+    return Content(files.members, manifest, settings, _list_plugins(trials))
 
 
-def _plan(files: _Files, study: Study, trial: Trial, place: int, settings: Backend) -> PackedPlan:
+def _add_plan(
+    files: _Files, study: Study, trial: Trial, place: int, settings: Backend
+) -> PackedPlan:
     """Add the files of one plan.
 
     Args:
@@ -147,104 +154,108 @@ def _plan(files: _Files, study: Study, trial: Trial, place: int, settings: Backe
             raise OrtuneError(
                 f"the built model in '{root / trial.artefact}' is gone", fix="run optimize again"
             )
-        models[name] = files.model(own(place, "models"), name or original.stem, built)
+        models[name] = files.add_model(
+            name_plan_member(place, "models"), name or original.stem, built
+        )
         home = f"golden/{name}" if name else "golden"
         outputs = samples.outputs_path(root, name, trial)
         golden[name] = Golden(
-            files.add(f"{home}/inputs.stream", samples.inputs_path(root, name)),
-            files.add(own(place, f"{home}/outputs.stream"), outputs),
+            files.add_file(f"{home}/inputs.stream", samples.inputs_path(root, name)),
+            files.add_file(name_plan_member(place, f"{home}/outputs.stream"), outputs),
         )
     ratio = None
     if trial.key == study.baseline.key:
         ratio = (1.0, 1.0, 1.0)
     elif trial.ratio is not None and study.confirmed(trial):
         ratio = (trial.ratio.value, trial.ratio.low, trial.ratio.high)
-    built_files = [files.held[member] for member in models.values()]
+    built_files = [files.members[member] for member in models.values()]
     return PackedPlan(
         key=trial.key,
         plan=str(trial.plan),
         backend=str(trial.plan.backend),
         models=models,
-        settings=own(place, SETTINGS),
-        recipe=own(place, RECIPE),
+        settings=name_plan_member(place, SETTINGS),
+        recipe=name_plan_member(place, RECIPE),
         golden=golden,
         ratio=ratio,
-        arithmetic=arithmetic(trial.plan, built_files, study.job.machine),
+        arithmetic=read_arithmetic(trial.plan, built_files, study.job.machine),
         custom_ops=(
             *settings.custom_ops,
-            *factories(stored.code(codec.encode(trial.plan.backend))),
+            *list_factories(stored.list_code_names(codec.encode(trial.plan.backend))),
         ),
     )
 
 
-def _plugins(trials: Sequence[Trial]) -> dict[str, str]:
+def _list_plugins(trials: Sequence[Trial]) -> dict[str, str]:
     """Return the versions of the packages besides ortune that plans take a plugin of."""
-    used = (one for trial in trials for one in plugin_parts(trial.plan))
-    tops = {type(one).__module__.partition(".")[0] for one in used if not one.origin}
+    used = (plugin for trial in trials for plugin in find_plugins(trial.plan))
+    tops = {type(plugin).__module__.partition(".")[0] for plugin in used if not plugin.origin}
     owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
-    found = (owners[top] for top in sorted(tops & owners.keys()))
-    return {one.name: one.version for one in found if one is not None}
+    packages = (owners[top] for top in sorted(tops & owners.keys()))
+    return {plugin.name: plugin.version for plugin in packages if plugin is not None}
 
 
-def sources(study: Study) -> dict[str, Path]:
+def list_originals(study: Study) -> dict[str, Path]:
     """Return the originals by name; a run of one model names it "".
 
     Raises:
         OrtuneError: One is gone or is not the file that was measured.
     """
-    found = {name: Path(path) for name, path in study.models.items()}
-    for path in found.values():
+    originals = {name: Path(path) for name, path in study.models.items()}
+    for path in originals.values():
         if not path.is_file():
             raise OrtuneError(
                 f"the original '{path}' is gone, and a bundle carries it as the fall-back",
                 fix="put it back, or run optimize where it is now",
             )
-    if model_digest(found) != study.job.model_digest:
+    if model_digest(originals) != study.job.model_digest:
         raise OrtuneError(
             f"'{study.job.model}' is not the file that was measured: it changed since",
             fix="run optimize again",
         )
-    return found
+    return originals
 
 
 class _Files:
     """The members of a bundle and the files that they come from.
 
     Attributes:
-        held: Member -> file.
+        members: Member -> file.
     """
 
     def __init__(self) -> None:
-        self.held: dict[str, Path] = {}
+        self.members: dict[str, Path] = {}
         self._models: dict[tuple[str, str], str] = {}
 
-    def add(self, member: str, path: Path) -> str:
+    def add_file(self, member: str, path: Path) -> str:
         """Add a file under a name that every system can unpack.
 
         Raises:
             BadModel: It is no such name, or taken.
         """
-        if not safe(member) or self.held.get(member, path) != path:
+        if not is_safe_member(member) or self.members.get(member, path) != path:
             raise BadModel(f"'{path}' cannot be packed as '{member}'", fix="rename the file")
-        self.held[member] = path
+        self.members[member] = path
         return member
 
-    def model(self, folder: str, label: str, path: Path) -> str:
+    def add_model(self, folder: str, label: str, path: Path) -> str:
         """Add a model, or return the member that has the same bytes.
 
         One with external data gets a folder of its own, as locations may repeat.
         """
-        key = (label, file.digest(path))
+        key = (label, file.compute_digest(path))
         if key not in self._models:
             places = [Path(text) for text in file.load(path).graph.meta[SOURCES]]
-            parts = {one.relative_to(path.parent).as_posix(): one for one in places if one != path}
+            parts = {
+                part.relative_to(path.parent).as_posix(): part for part in places if part != path
+            }
             home = f"{folder}/{label}" if parts else folder
-            self._models[key] = self.add(f"{home}/{label}.onnx", path)
+            self._models[key] = self.add_file(f"{home}/{label}.onnx", path)
             for place, data in parts.items():
-                self.add(f"{home}/{place}", data)
+                self.add_file(f"{home}/{place}", data)
         return self._models[key]
 
-    def library(self, text: str) -> str:
+    def add_library(self, text: str) -> str:
         """Add a library of custom operators; what is installed as a module is only named.
 
         Raises:
@@ -263,16 +274,16 @@ class _Files:
                 f"'{text}' is neither a shared library nor a Python file", fix=stored.DISTRUST
             )
         member = f"{LIBRARIES}/{path.name}"
-        if member in self.held:
+        if member in self.members:
             raise OrtuneError(f"two libraries are called '{path.name}'", fix="rename one of them")
-        return self.add(member, path)
+        return self.add_file(member, path)
 
 
 _HALVES = ("float16", "bfloat16")
 _HINTS = {"f16": "float16", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, str]) -> Arithmetic:
+def read_arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, str]) -> Arithmetic:
     """Read it off the plan's models and its backend's precision.
 
     Args:
@@ -284,11 +295,11 @@ def arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, str]) -
     halves = {_HINTS.get(str(getattr(plan.backend, "precision", "")), "")}
     for path in models:
         model = file.load(path)
-        layers = saturable(model)
-        found = facts(model)
-        integers += len(layers) or int(found.quantized)
+        layers = list_saturable_layers(model)
+        model_facts = read_facts(model)
+        integers += len(layers) or int(model_facts.quantized)
         risky += sum(1 for layer in layers if layer.risky)
-        halves |= set(_HALVES) & set(found.precisions)
+        halves |= set(_HALVES) & set(model_facts.precisions)
     return Arithmetic(
         integers,
         risky,
@@ -298,23 +309,23 @@ def arithmetic(plan: Plan, models: Iterable[Path], machine: Mapping[str, str]) -
     )
 
 
-def extras(
+def read_extras(
     study: Study,
     signatures: Mapping[str, Signature],
-    given: str | Path | None = None,
+    settings_file: str | Path | None = None,
 ) -> dict[str, bytes]:
     """Return member -> content.
 
     Args:
         signatures: Model name -> what it takes.
-        given: A ``preprocess.toml``; the one that lay beside the run's images without it.
+        settings_file: A ``preprocess.toml``; the one that lay beside the run's images without it.
 
     Raises:
         BadData: The file cannot be read.
         BadModel: It fits no model, or is out of the bounds that a bundle has.
     """
-    path = Path(study.root) / preprocess.SETTINGS if given is None else Path(given)
-    if given is None and not path.is_file():
+    path = Path(study.root) / preprocess.SETTINGS if settings_file is None else Path(settings_file)
+    if settings_file is None and not path.is_file():
         return {}
     try:
         content = path.read_bytes()
@@ -344,7 +355,7 @@ class Precompiled:
 
 
 @contextmanager
-def precompiled(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled]:
+def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled]:
     """Compile the models of every plan whose provider can, each in a process of its own.
 
     Each compiled model is opened again and must answer the golden samples as the plan did. The
@@ -362,19 +373,19 @@ def precompiled(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled]:
     files: dict[str, Path] = {}
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
         for place, trial in enumerate(trials):
-            if not isinstance(trial.plan.backend, Compiling):
+            if not isinstance(trial.plan.backend, CompilingBackend):
                 continue
             members, targets = {}, []
             for name, source in study.models.items():
                 model = samples.built_model(Path(study.root), trial, Path(source))
                 out = Path(folder, f"{place}", f"{name}.onnx" if name else model.name)
                 out.parent.mkdir(parents=True, exist_ok=True)
-                targets.append(_compiled(study, trial, name, model, out))
-                members[name] = own(place, f"{HOME}/{out.name}")
+                targets.append(_compile_model(study, trial, name, model, out))
+                members[name] = name_plan_member(place, f"{HOME}/{out.name}")
                 files[members[name]] = out
             plans.append(CompiledPlan(place, members, targets[0]))
         if not plans:
-            named = ", ".join(sorted({one.plan.backend.name() for one in trials}))
+            named = ", ".join(sorted({candidate.plan.backend.name() for candidate in trials}))
             raise BadSettings(
                 f"{named} compiles no model ahead of time", fix="leave --compiled out"
             )
@@ -382,29 +393,33 @@ def precompiled(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled]:
         yield Precompiled(files, {COMPILED: text.encode()})
 
 
-def _compiled(study: Study, trial: Trial, name: str, model: Path, out: Path) -> Mapping[str, str]:
+def _compile_model(
+    study: Study, trial: Trial, name: str, model: Path, out: Path
+) -> Mapping[str, str]:
     """Compile one model and check it; return what it is for."""
     root, backend = Path(study.root), trial.plan.backend
-    samples.ensure(study, trial)
+    samples.ensure_outputs(study, trial)
     inputs = samples.inputs_path(root, name)
     expected = Stream(samples.outputs_path(root, name, trial))
     answers = out.with_suffix(".stream")
     compiling, checking = (
-        lone(one, backend, inputs, root, "compiled", environment=study.job.environment)
-        for one in (model, out)
+        single_model_job(
+            path, backend, inputs, root, "compiled", environment=study.job.environment
+        )
+        for path in (model, out)
     )
     try:
         with Worker(compiling, timeout_s=_LIMIT_S) as worker:
             made_for: Mapping[str, str] = worker.ask("precompile", out=str(out))["made_for"]
         with Worker(checking, timeout_s=_LIMIT_S) as worker:
             worker.ask("load")
-            found = keep_outputs(worker, range(len(expected)), answers)
+            actual = keep_outputs(worker, range(len(expected)), answers)
     except WorkerFailed as error:
         raise BadModel(
             f"{model.name} is not compiled for '{backend}': {error.failure.reason}",
             fix=error.failure.fix or "leave --compiled out",
         ) from None
-    worst = min(map(snr_db, expected, found), default=TOLERANCE_DB)
+    worst = min(map(snr_db, expected, actual), default=TOLERANCE_DB)
     if worst < TOLERANCE_DB:
         raise BadModel(
             f"{model.name} compiled for '{backend}' answers {worst:.0f} dB from the plan",

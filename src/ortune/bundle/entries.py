@@ -14,23 +14,27 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 """A fixed date: the same trials pack to the same bytes."""
 
 
-def text(bundle: zipfile.ZipFile, name: str, content: bytes, *, packed: bool = True) -> Member:
+def write_text_member(
+    bundle: zipfile.ZipFile, name: str, content: bytes, *, packed: bool = True
+) -> Member:
     """Write a text."""
     how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
-    bundle.writestr(_entry(name, how), content)
+    bundle.writestr(_make_entry(name, how), content)
     return Member(hashlib.sha256(content).hexdigest(), len(content))
 
 
-def file(bundle: zipfile.ZipFile, name: str, source: Path) -> Member:
+def write_file_member(bundle: zipfile.ZipFile, name: str, source: Path) -> Member:
     """Write a file as it is."""
     with source.open("rb") as stream:
-        return stored(bundle, name, stream, source.stat().st_size)
+        return write_stream_member(bundle, name, stream, source.stat().st_size)
 
 
-def stored(bundle: zipfile.ZipFile, name: str, source: IO[bytes], size: int) -> Member:
+def write_stream_member(
+    bundle: zipfile.ZipFile, name: str, source: IO[bytes], size: int
+) -> Member:
     """Copy and digest in one pass; what is digested is what is in the zip."""
     digest, count = hashlib.sha256(), 0
-    entry = _entry(name, zipfile.ZIP_STORED)
+    entry = _make_entry(name, zipfile.ZIP_STORED)
     entry.file_size = size
     with bundle.open(entry, "w", force_zip64=True) as out:
         while chunk := source.read(_CHUNK):
@@ -40,7 +44,7 @@ def stored(bundle: zipfile.ZipFile, name: str, source: IO[bytes], size: int) -> 
     return Member(digest.hexdigest(), count)
 
 
-def _entry(name: str, how: int) -> zipfile.ZipInfo:
+def _make_entry(name: str, how: int) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, _DATE)
     entry.compress_type = how
     entry.external_attr = 0o644 << 16

@@ -11,20 +11,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.bundle import entries
-from ortune.bundle.content import Content, Precompiled, content, extras, precompiled
+from ortune.bundle.content import Content, Precompiled, collect_content, compile_plans, read_extras
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.consent import factories
+from ortune.bundle.engine.consent import list_factories
 from ortune.bundle.engine.manifest import EVIDENCE, LICENCE, MANIFEST, MOST_PLANS, SBOM
-from ortune.bundle.engine.signing import signature_of, signer
+from ortune.bundle.engine.signing import make_signer, signature_of
 from ortune.bundle.package import package
-from ortune.bundle.read import evidence
-from ortune.bundle.sbom import sbom
+from ortune.bundle.read import collect_evidence
+from ortune.bundle.sbom import build_sbom
 from ortune.bundle.target import Target
 from ortune.core import wording
-from ortune.core.atomic_write import replacing
+from ortune.core.atomic_write import open_output_draft
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
@@ -81,35 +81,35 @@ def pack(
             written.
     """
     if target is not None:
-        demand_plain(with_, per_backend, sign, preprocess, compiled)
-        with closing(candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
+        refuse_bundle_options(with_, per_backend, sign, preprocess, compiled)
+        with closing(build_candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
             return package(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
-    trials = chosen(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
-    _demand_portable(*(one.plan.backend for one in trials))
+    trials = select_trials(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
+    _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):
         raise BadSettings(
             f"'{licence}' is no licence", fix="write an SPDX expression, such as Apache-2.0"
         )
     path = Path(path)
-    signed = None if sign is None else signer(Path(sign))
+    signed = None if sign is None else make_signer(Path(sign))
     if sign is not None:
-        free(signature_of(path), force, Path(sign))
-    parts = content(study, trials, licence=licence, custom_ops=custom_ops)
-    texts = extras(study, parts.manifest.signatures, preprocess)
+        check_output_file(signature_of(path), force, Path(sign))
+    parts = collect_content(study, trials, licence=licence, custom_ops=custom_ops)
+    texts = read_extras(study, parts.manifest.signatures, preprocess)
     with (
-        precompiled(study, trials) if compiled else nullcontext(Precompiled()) as ready,
-        replacing(path, force=force, sources=parts.files.values()) as draft,
+        compile_plans(study, trials) if compiled else nullcontext(Precompiled()) as ready,
+        open_output_draft(path, force=force, sources=parts.files.values()) as draft,
     ):
         files = {**parts.files, **ready.files}
-        _write(study, trials, draft, replace(parts, files=files), {**texts, **ready.texts})
+        _write_bundle(study, trials, draft, replace(parts, files=files), {**texts, **ready.texts})
     if signed is not None:
         signed(path, force)
     return path
 
 
-def _write(
+def _write_bundle(
     study: Study,
     trials: Sequence[Trial],
     draft: Path,
@@ -117,25 +117,30 @@ def _write(
     texts: Mapping[str, bytes],
 ) -> None:
     """Write the zip: settings, recipes and evidence, more texts, files, what tells of them."""
-    held: dict[str, bytes] = {}
+    records: dict[str, bytes] = {}
     for packed, backend, trial in zip(parts.manifest.plans, parts.settings, trials, strict=True):
-        held[packed.settings] = json.dumps(codec.encode(backend), indent=1).encode()
-        held[packed.recipe] = json.dumps(codec.encode(trial.plan.recipe), indent=1).encode()
-    held[EVIDENCE] = json.dumps(codec.encode(evidence(study, trials))).encode()
+        records[packed.settings] = json.dumps(codec.encode(backend), indent=1).encode()
+        records[packed.recipe] = json.dumps(codec.encode(trial.plan.recipe), indent=1).encode()
+    records[EVIDENCE] = json.dumps(codec.encode(collect_evidence(study, trials))).encode()
     with zipfile.ZipFile(draft, "w") as bundle:
         members = {
-            name: entries.text(bundle, name, data) for name, data in {**held, **texts}.items()
+            name: entries.write_text_member(bundle, name, data)
+            for name, data in {**records, **texts}.items()
         }
         for name, source in parts.files.items():
-            members[name] = entries.file(bundle, name, source)
+            members[name] = entries.write_file_member(bundle, name, source)
         manifest = replace(parts.manifest, members=members)
-        members[SBOM] = entries.text(bundle, SBOM, sbom(manifest, parts.plugins))
-        entries.text(bundle, MANIFEST, replace(manifest, members=members).write())
-    with archive.opened(draft):  # what a reader would refuse is not written
+        members[SBOM] = entries.write_text_member(
+            bundle, SBOM, build_sbom(manifest, parts.plugins)
+        )
+        entries.write_text_member(
+            bundle, MANIFEST, replace(manifest, members=members).write_json()
+        )
+    with archive.open_bundle(draft):  # what a reader would refuse is not written
         pass
 
 
-def candidates(
+def build_candidates(
     study: Study | str | Path,
     trial: str | None = None,
     unconfirmed: bool = False,
@@ -160,14 +165,14 @@ def candidates(
             )
         yield Path(study)
         return
-    chosen = confirmed(study) if trial is None else [find(study, trial)]
+    trials = list_confirmed(study) if trial is None else [find_trial(study, trial)]
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / f"{Path(study.root).name or 'run'}.ortune"
-        for one in chosen:
+        for candidate in trials:
             yield pack(
                 study,
                 path,
-                trial=one.key,
+                trial=candidate.key,
                 unconfirmed=unconfirmed,
                 licence=licence,
                 force=True,
@@ -175,7 +180,7 @@ def candidates(
             )
 
 
-def demand_plain(
+def refuse_bundle_options(
     with_: str | Sequence[str],
     per_backend: bool,
     sign: str | Path | None,
@@ -187,14 +192,14 @@ def demand_plain(
     Raises:
         BadSettings: Some of it was given.
     """
-    given = {
+    options = {
         "--with": with_,
         "--per-backend": per_backend,
         "--sign": sign,
         "--preprocess": preprocess,
         "--compiled": compiled,
     }
-    if names := [name for name, one in given.items() if one]:
+    if names := [name for name, value in options.items() if value]:
         raise BadSettings(
             f"{', '.join(names)} is about a bundle, and a package is asked for",
             fix="leave it out; of a package the best plan that its target can run is taken",
@@ -204,9 +209,9 @@ def demand_plain(
 def _demand_portable(*backends: Backend) -> None:
     """Refuse settings that a reader of the bundle would refuse."""
     for backend in backends:
-        stored.demand(codec.encode(backend), "a bundle", fix=_ANOTHER)
-        code = stored.code(codec.encode(backend))
-        named = {*code} - {*backend.custom_ops, *factories(code)}
+        stored.demand_safe_data(codec.encode(backend), "a bundle", fix=_ANOTHER)
+        code = stored.list_code_names(codec.encode(backend))
+        named = {*code} - {*backend.custom_ops, *list_factories(code)}
         if named:
             raise BadSettings(
                 f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
@@ -214,10 +219,10 @@ def _demand_portable(*backends: Backend) -> None:
             )
 
 
-def chosen(
+def select_trials(
     study: Study,
     trial: str | None = None,
-    others: str | Sequence[str] = (),
+    other_keys: str | Sequence[str] = (),
     *,
     per_backend: bool = False,
     unconfirmed: bool = False,
@@ -228,7 +233,7 @@ def chosen(
 
     Args:
         trial: Start of the key of another trial than the best.
-        others: Starts of the keys of further trials, by comma or in a sequence.
+        other_keys: Starts of the keys of further trials, by comma or in a sequence.
         per_backend: The best confirmed trial of each backend too.
         unconfirmed: Those too that no finalist's pairs have confirmed; they come last.
 
@@ -236,12 +241,12 @@ def chosen(
         OrtuneError: A key names no trial or several, a trial failed or is not confirmed, or there
             are more than a bundle may hold.
     """
-    first = study.best if trial is None else find(study, trial)
-    keys = others.split(",") if isinstance(others, str) else others
-    found = [first, *(find(study, key.strip()) for key in keys)]
-    found += best_of_each_backend(study) if per_backend else ()
-    trials = list({one.key: one for one in found}.values())
-    doubtful = [one for one in trials if not study.confirmed(one)]
+    first = study.best if trial is None else find_trial(study, trial)
+    keys = other_keys.split(",") if isinstance(other_keys, str) else other_keys
+    selected = [first, *(find_trial(study, key.strip()) for key in keys)]
+    selected += list_best_by_backend(study) if per_backend else ()
+    trials = list({candidate.key: candidate for candidate in selected}.values())
+    doubtful = [candidate for candidate in trials if not study.confirmed(candidate)]
     if doubtful and not unconfirmed:
         raise OrtuneError(
             f"trial {doubtful[0].key[:8]} ({doubtful[0].plan}) is not confirmed: no finalist that "
@@ -250,50 +255,54 @@ def chosen(
         )
     if len(trials) > MOST_PLANS:
         raise BadSettings(
-            f"{wording.count(len(trials), 'plan')} are more than the {MOST_PLANS} that a bundle "
+            f"{wording.format_count(len(trials), 'plan')} are more than the {MOST_PLANS} that a "
+            "bundle "
             "may hold",
             fix="name fewer",
         )
-    certain = _ordered(study, [one for one in trials if one not in doubtful])
+    certain = _rank_trials(study, [candidate for candidate in trials if candidate not in doubtful])
     # PyTorch comes last, however fast: its plan is Python code, which runs only where allowed.
     return tuple(
         sorted(
             (*certain, *doubtful),
-            key=lambda one: bool(factories(stored.code(codec.encode(one.plan.backend)))),
+            key=lambda candidate: bool(
+                list_factories(stored.list_code_names(codec.encode(candidate.plan.backend)))
+            ),
         )
     )
 
 
-def best_of_each_backend(study: Study) -> list[Trial]:
+def list_best_by_backend(study: Study) -> list[Trial]:
     """Return the best confirmed trial of each backend; the original stands for its own."""
-    fit = [one for one in (*study.final, study.baseline) if study.confirmed(one)]
+    fit = [trial for trial in (*study.final, study.baseline) if study.confirmed(trial)]
     best: dict[str, Trial] = {}
-    for one in _ordered(study, fit):
-        best.setdefault(one.plan.backend.name(), one)
+    for trial in _rank_trials(study, fit):
+        best.setdefault(trial.plan.backend.name(), trial)
     return list(best.values())
 
 
-def confirmed(study: Study) -> list[Trial]:
+def list_confirmed(study: Study) -> list[Trial]:
     """Return every confirmed trial, the winner first and the original last."""
-    fit = [one for one in study.final if study.confirmed(one)]
-    found = {one.key: one for one in (study.best, *_ordered(study, fit))}
-    return [*found.values(), *[study.baseline] * (study.baseline.key not in found)]
+    fit = [trial for trial in study.final if study.confirmed(trial)]
+    by_key = {trial.key: trial for trial in (study.best, *_rank_trials(study, fit))}
+    return [*by_key.values(), *[study.baseline] * (study.baseline.key not in by_key)]
 
 
-def find(study: Study, key: str) -> Trial:
+def find_trial(study: Study, key: str) -> Trial:
     """Return the trial that a person means.
 
     Raises:
         OrtuneError: There is none, there are several, or it failed.
     """
-    found = {t.key: t for t in study.trials if key and t.key.startswith(key)}
-    if len(found) != 1:
-        what = "several trials begin" if found else "no trial begins"
-        keys = list(found) or list({t.key: None for t in study.trials})
+    matches = {t.key: t for t in study.trials if key and t.key.startswith(key)}
+    if len(matches) != 1:
+        problem = "several trials begin" if matches else "no trial begins"
+        keys = list(matches) or list({t.key: None for t in study.trials})
         raise OrtuneError(
-            f"{what} with '{key}'", fix=f"use one of: {', '.join(one[:8] for one in keys[:12])}"
+            f"{problem} with '{key}'",
+            fix=f"use one of: {', '.join(candidate[:8] for candidate in keys[:12])}",
         )
-    trial = next(iter(found.values()))
+    trial = next(iter(matches.values()))
     if trial.error or trial.status is Status.FAILED:
         raise OrtuneError(
             f"trial {trial.key[:8]} ({trial.plan}) failed: {trial.why or trial.error}",
@@ -302,8 +311,10 @@ def find(study: Study, key: str) -> Trial:
     return trial
 
 
-def _ordered(study: Study, trials: Sequence[Trial]) -> list[Trial]:
+def _rank_trials(study: Study, trials: Sequence[Trial]) -> list[Trial]:
     """Put the winner first; then what is wanted most, as the search judges its finalists."""
-    best = [one for one in trials if one.key == study.best.key]
-    others = [one for one in trials if one.key != study.best.key]
-    return best + [one for near in study.job.wanted.ordered(others) for one in near]
+    best = [trial for trial in trials if trial.key == study.best.key]
+    remaining_trials = [trial for trial in trials if trial.key != study.best.key]
+    return best + [
+        trial for near in study.job.wanted.group_trials(remaining_trials) for trial in near
+    ]

@@ -11,9 +11,9 @@ from typing import Any
 
 from ortune.bundle.engine.golden import TOLERANCE_DB
 from ortune.bundle.engine.manifest import PackedPlan
-from ortune.bundle.source import Source, unpacked
+from ortune.bundle.source import Source, unpack_temporarily
 from ortune.bundle.target import Replay, Target
-from ortune.core.atomic_write import atomic, reported
+from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import BackendMissing, BadModel, OrtuneError, UnknownPlugin
 from ortune.core.plugins import codec, spelling
 
@@ -78,51 +78,59 @@ def package(
     word = str(target).partition("(")[0].strip()
     if word in _RETIRED:
         raise OrtuneError(f"target `{word}` is no more", fix=_RETIRED[word])
-    chosen = target if isinstance(target, Target) else spelling.parse(Target, target)
-    path = _free(Path(path), force)
-    if fix := chosen.missing():
-        raise BackendMissing(f"a package for {chosen.name()} cannot be made here", fix=fix)
+    selected_target = (
+        target if isinstance(target, Target) else spelling.parse_plugin(Target, target)
+    )
+    path = _require_writable(Path(path), force)
+    if fix := selected_target.missing():
+        raise BackendMissing(
+            f"a package for {selected_target.name()} cannot be made here", fix=fix
+        )
     passed: list[PassedOver] = []
     for bundle in bundles:
         if bundle.resolve().is_relative_to(path.resolve()):
             raise OrtuneError(f"{bundle} lies in {path}", fix="write the package elsewhere")
-        with unpacked(bundle, custom_ops=custom_ops) as held:
-            for plan in held.manifest.plans:
+        with unpack_temporarily(bundle, custom_ops=custom_ops) as bundle_contents:
+            for plan in bundle_contents.manifest.plans:
                 try:
-                    source = held.source(plan)
+                    source = bundle_contents.read_source(plan)
                 except UnknownPlugin as error:
                     why = error.what
                 else:
-                    why = chosen.refuses(source)
+                    why = selected_target.refuses(source)
                 if not why:
                     # Write, run again and judge; after a failure nothing is left.
-                    with atomic(path) as draft:
-                        with reported(path):
+                    with open_draft(path) as draft:
+                        with report_write_errors(path):
                             draft.mkdir()
-                            lines = tuple(chosen.write(source, draft))
-                            _contents(source, draft, chosen)
-                        replay = chosen.replay(source, draft) if chosen.replayed else None
+                            lines = tuple(selected_target.write(source, draft))
+                            _write_contents(source, draft, selected_target)
+                        replay = (
+                            selected_target.replay(source, draft)
+                            if selected_target.replayed
+                            else None
+                        )
                         if replay is not None:
-                            _judge(replay, chosen)
+                            _require_equivalence(replay, selected_target)
                     return Packaged(
                         path,
-                        str(chosen),
+                        str(selected_target),
                         source.plan,
                         tuple(passed),
                         lines,
                         replay,
-                        chosen.unrun(replay),
+                        selected_target.unrun(replay),
                     )
                 passed.append(PassedOver(plan.plan, why))
-    reasons = "; ".join(f"{one.plan}: {one.why}" for one in passed[:3])
+    reasons = "; ".join(f"{refusal.plan}: {refusal.why}" for refusal in passed[:3])
     raise OrtuneError(
-        f"no confirmed plan can run on {chosen.name()}: {reasons or 'there is none'}",
+        f"no confirmed plan can run on {selected_target.name()}: {reasons or 'there is none'}",
         fix="choose another target, or optimize for what this one can run; of a run all "
         "confirmed plans are tried, of a bundle those that it holds",
     )
 
 
-def _free(path: Path, force: bool) -> Path:
+def _require_writable(path: Path, force: bool) -> Path:
     """Return a folder that may be written."""
     if not path.absolute().parent.is_dir():
         raise OrtuneError(
@@ -142,7 +150,7 @@ def _free(path: Path, force: bool) -> Path:
     return path
 
 
-def _judge(replay: Replay, target: Target) -> None:
+def _require_equivalence(replay: Replay, target: Target) -> None:
     """Refuse a package that answers otherwise, or that is surely slower than its limit."""
     if not replay.difference_db >= TOLERANCE_DB:
         raise BadModel(
@@ -162,14 +170,14 @@ def _judge(replay: Replay, target: Target) -> None:
         )
 
 
-def _contents(source: Source, folder: Path, target: Target) -> None:
+def _write_contents(source: Source, folder: Path, target: Target) -> None:
     """Say in the package what it is; the same source and target, the same bytes."""
     files = {
-        one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()
-        for one in sorted(one for one in folder.rglob("*") if one.is_file())
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(path for path in folder.rglob("*") if path.is_file())
     }
     unsaid: dict[str, Any] = {name: type(getattr(target, name))() for name in target.places}
-    held = {
+    record = {
         "target": str(replace(target, **unsaid)),
         "plan": source.plan.plan,
         "key": source.plan.key,
@@ -177,5 +185,5 @@ def _contents(source: Source, folder: Path, target: Target) -> None:
         "ortune": source.manifest.ortune,
         "files": files,
     }
-    text = json.dumps(codec.encode(held), indent=1) + "\n"
+    text = json.dumps(codec.encode(record), indent=1) + "\n"
     (folder / CONTENTS).write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.step import Recipe
 from ortune.core.study import Job, Study
 from ortune.core.trial import Trial
-from ortune.search.experiment.ledger import unimported
+from ortune.search.experiment.ledger import disable_imports
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class BundleEvidence:
     command: str = ""
 
 
-def evidence(study: Study, trials: Sequence[Trial]) -> BundleEvidence:
+def collect_evidence(study: Study, trials: Sequence[Trial]) -> BundleEvidence:
     """Collect the evidence of some trials' plans."""
     keys = {trial.key for trial in trials}
     return BundleEvidence(
@@ -100,7 +100,7 @@ class Bundle:
         return self.plans[0].recipe
 
 
-def read(path: str | Path) -> Bundle:
+def read_bundle(path: str | Path) -> Bundle:
     """Check every member's digest and return what the bundle says.
 
     Raises:
@@ -111,40 +111,41 @@ def read(path: str | Path) -> Bundle:
     path = Path(path)
     if not archive.is_bundle(path):
         raise BadModel(f"{path.name} is not a bundle", fix="give a file made by pack")
-    with archive.opened(path) as (file, manifest):
+    with archive.open_bundle(path) as (file, manifest):
         for member in manifest.members:
-            archive.take(file, manifest, member, None)
+            archive.extract_member(file, manifest, member, None)
         names = [
             EVIDENCE,
-            *(name for one in manifest.plans for name in (one.settings, one.recipe)),
+            *(name for plan in manifest.plans for name in (plan.settings, plan.recipe)),
         ]
-        texts = {name: _json(file.read(name), name, path) for name in names}
-    plans = tuple(_plan(one, texts, path) for one in manifest.plans)
-    evidence = _decoded(BundleEvidence, texts[EVIDENCE], EVIDENCE, path)
+        texts = {name: _parse_json(file.read(name), name, path) for name in names}
+    plans = tuple(_read_plan(plan, texts, path) for plan in manifest.plans)
+    evidence = _decode_member(BundleEvidence, texts[EVIDENCE], EVIDENCE, path)
     keys = {"", *(trial.key for trial in evidence.trials)}
-    for one in manifest.plans:
-        if one.key not in keys:
+    for plan in manifest.plans:
+        if plan.key not in keys:
             raise BadModel(
-                f"{path.name}: its evidence says nothing of '{one.plan}'", fix="pack the run again"
+                f"{path.name}: its evidence says nothing of '{plan.plan}'",
+                fix="pack the run again",
             )
-    job = unimported(evidence.job, evidence.trials)
+    job = disable_imports(evidence.job, evidence.trials)
     return Bundle(str(path), manifest, plans, replace(evidence, job=job))
 
 
-def _plan(packed: PackedPlan, texts: Mapping[str, Any], path: Path) -> BundledPlan:
+def _read_plan(packed: PackedPlan, texts: Mapping[str, Any], path: Path) -> BundledPlan:
     """Read one plan's settings and recipe."""
-    consent.demand_settings(texts[packed.settings], f"{path.name}: '{packed.settings}'")
-    backend: Backend = _decoded(Backend, texts[packed.settings], packed.settings, path)
-    recipe = _decoded(Recipe, texts[packed.recipe], packed.recipe, path)
-    consent.listed(backend, packed.custom_ops)
+    consent.require_backend_settings(texts[packed.settings], f"{path.name}: '{packed.settings}'")
+    backend: Backend = _decode_member(Backend, texts[packed.settings], packed.settings, path)
+    recipe = _decode_member(Recipe, texts[packed.recipe], packed.recipe, path)
+    consent.require_listed(backend, packed.custom_ops)
     return BundledPlan(packed, backend, recipe)
 
 
-def _decoded(kind: type[T], data: Any, member: str, path: Path) -> T:
+def _decode_member(kind: type[T], data: Any, member: str, path: Path) -> T:
     """Build what a member says, none of it more than a file from elsewhere may set."""
     where = f"{path.name}: '{member}'"
     try:
-        stored.demand(data, where)
+        stored.demand_safe_data(data, where)
     except BadSettings as error:
         raise BadModel(error.what, fix=error.fix) from None
     try:
@@ -155,9 +156,9 @@ def _decoded(kind: type[T], data: Any, member: str, path: Path) -> T:
         raise BadModel(f"{where} cannot be used: {error.what}", fix=error.fix) from None
 
 
-def _json(content: bytes, member: str, path: Path) -> Any:
+def _parse_json(content: bytes, member: str, path: Path) -> Any:
     try:
-        return stored.loads(content)
+        return stored.parse_json(content)
     except ValueError as error:
         raise BadModel(
             f"{path.name}: '{member}' cannot be read: {error}", fix="pack the run again"

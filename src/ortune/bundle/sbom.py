@@ -15,7 +15,7 @@ _BUNDLE = "bundle"
 _NOT_PACKAGES = ("python",)
 
 
-def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
+def build_sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
     """Return models, original, libraries and the packages that it was measured with.
 
     It has no serial number and no date: both would differ from one packing to the next.
@@ -29,7 +29,7 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
     for name, member in manifest.members.items():
         kind = "machine-learning-model" if name in models else "data"
         kind = "library" if name.startswith(f"{LIBRARIES}/") else kind
-        files.append(_component(kind, name, member))
+        files.append(_make_component(kind, name, member))
     versions = {**manifest.versions, **plugins}
     whole: dict[str, Any] = {
         "type": "machine-learning-model",
@@ -40,7 +40,7 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
     if manifest.licence:
         whole["licenses"] = [{"expression": manifest.licence}]
     tool = {"type": "application", "name": "ortune", "version": manifest.ortune}
-    packages = [_package(name, version) for name, version in versions.items()]
+    packages = [_make_package(name, version) for name, version in versions.items()]
     bill = {
         "$schema": _SCHEMA,
         "bomFormat": "CycloneDX",
@@ -61,26 +61,28 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
             ],
         },
         "components": [*files, *packages],
-        "dependencies": list(_dependencies(manifest, [one["bom-ref"] for one in packages])),
+        "dependencies": list(
+            _list_dependencies(manifest, [package["bom-ref"] for package in packages])
+        ),
     }
     return json.dumps(bill, indent=1).encode()
 
 
-def extended(bill: dict[str, Any], name: str, member: Member) -> bytes:
+def extend_sbom(bill: dict[str, Any], name: str, member: Member) -> bytes:
     """Return a bill with one more file of data, in the place of one of that name.
 
     Raises:
         KeyError, TypeError, AttributeError: It is none that was written here.
     """
-    component = _component("data", name, member)
-    others = [one for one in bill["components"] if one.get("bom-ref") != name]
-    for one in bill["dependencies"]:
-        if one["ref"] == _BUNDLE and name not in one["dependsOn"]:
-            one["dependsOn"].append(name)
-    return json.dumps({**bill, "components": [*others, component]}, indent=1).encode()
+    component = _make_component("data", name, member)
+    components = [entry for entry in bill["components"] if entry.get("bom-ref") != name]
+    for entry in bill["dependencies"]:
+        if entry["ref"] == _BUNDLE and name not in entry["dependsOn"]:
+            entry["dependsOn"].append(name)
+    return json.dumps({**bill, "components": [*components, component]}, indent=1).encode()
 
 
-def _component(kind: str, name: str, member: Member) -> dict[str, Any]:
+def _make_component(kind: str, name: str, member: Member) -> dict[str, Any]:
     return {
         "type": kind,
         "bom-ref": name,
@@ -89,7 +91,7 @@ def _component(kind: str, name: str, member: Member) -> dict[str, Any]:
     }
 
 
-def _package(name: str, version: str) -> dict[str, Any]:
+def _make_package(name: str, version: str) -> dict[str, Any]:
     """Describe a package of Python, or Python itself."""
     if name in _NOT_PACKAGES:
         return {"type": "platform", "bom-ref": name, "name": name, "version": version}
@@ -97,13 +99,15 @@ def _package(name: str, version: str) -> dict[str, Any]:
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
 
 
-def _dependencies(manifest: Manifest, packages: list[str]) -> Iterator[dict[str, Any]]:
+def _list_dependencies(manifest: Manifest, packages: list[str]) -> Iterator[dict[str, Any]]:
     """Say that the bundle is made of its members, and what was built from which original."""
     yield {"ref": _BUNDLE, "dependsOn": [*manifest.members, *packages]}
-    made: dict[str, list[str]] = {}
+    model_originals: dict[str, list[str]] = {}
     for plan in manifest.plans:
         for name, model in plan.models.items():
             original = manifest.fallback[name]
-            if model != original and original not in made.setdefault(model, []):
-                made[model].append(original)
-    yield from ({"ref": model, "dependsOn": originals} for model, originals in made.items())
+            if model != original and original not in model_originals.setdefault(model, []):
+                model_originals[model].append(original)
+    yield from (
+        {"ref": model, "dependsOn": originals} for model, originals in model_originals.items()
+    )

@@ -11,8 +11,8 @@ from ortune.bundle import entries
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING, Manifest, Member
-from ortune.bundle.sbom import extended
-from ortune.core.atomic_write import replacing
+from ortune.bundle.sbom import extend_sbom
+from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import BadModel
 from ortune.core.plugins import codec, stored
 
@@ -34,12 +34,12 @@ def with_serving(
         OrtuneError: The copy cannot be written.
     """
     path, bundle = Path(out), Path(bundle)
-    with replacing(path, force=force, sources=[bundle]) as draft:
-        write(bundle, draft, how)
+    with open_output_draft(path, force=force, sources=[bundle]) as draft:
+        write_serving(bundle, draft, how)
     return path
 
 
-def write(bundle: Path, draft: Path, how: Serving) -> None:
+def write_serving(bundle: Path, draft: Path, how: Serving) -> None:
     """Write the copy to a path of the caller's.
 
     Raises:
@@ -47,38 +47,40 @@ def write(bundle: Path, draft: Path, how: Serving) -> None:
     """
     if not archive.is_bundle(bundle):
         raise BadModel(f"{bundle.name} is not a bundle", fix="give a file made by pack")
-    with archive.opened(bundle) as (source, manifest), zipfile.ZipFile(draft, "w") as made:
+    with archive.open_bundle(bundle) as (source, manifest), zipfile.ZipFile(draft, "w") as target:
         members = {
-            name: _copied(source, made, name, manifest)
+            name: _copy_member(source, target, name, manifest)
             for name in manifest.members
             if name not in (SERVING, SBOM)
         }
         fields = codec.encode(how)
-        text = json.dumps({name: fields[name] for name in stored.settable(Serving)}, indent=1)
-        members[SERVING] = entries.text(made, SERVING, text.encode(), packed=False)
+        text = json.dumps(
+            {name: fields[name] for name in stored.list_settable_rules(Serving)}, indent=1
+        )
+        members[SERVING] = entries.write_text_member(target, SERVING, text.encode(), packed=False)
         if SBOM in manifest.members:
-            archive.take(source, manifest, SBOM, None)
+            archive.extract_member(source, manifest, SBOM, None)
             try:
-                bill = extended(stored.loads(source.read(SBOM)), SERVING, members[SERVING])
+                bill = extend_sbom(stored.parse_json(source.read(SBOM)), SERVING, members[SERVING])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadModel(
                     f"{bundle.name}: its bill of materials cannot be read: {error}",
                     fix=stored.DISTRUST,
                 ) from error
-            members[SBOM] = entries.text(made, SBOM, bill)
+            members[SBOM] = entries.write_text_member(target, SBOM, bill)
         whole = replace(manifest, format=FORMAT, members=members)
-        entries.text(made, MANIFEST, whole.write())
-    with archive.opened(draft):  # what a reader would refuse is not written
+        entries.write_text_member(target, MANIFEST, whole.write_json())
+    with archive.open_bundle(draft):  # what a reader would refuse is not written
         pass
 
 
-def _copied(
-    source: zipfile.ZipFile, made: zipfile.ZipFile, name: str, manifest: Manifest
+def _copy_member(
+    source: zipfile.ZipFile, target: zipfile.ZipFile, name: str, manifest: Manifest
 ) -> Member:
     """Copy a member as it is packed, once it is known to be what the manifest says."""
-    archive.take(source, manifest, name, None)
+    archive.extract_member(source, manifest, name, None)
     entry = source.getinfo(name)
     if entry.compress_type != zipfile.ZIP_STORED:
-        return entries.text(made, name, source.read(name))
+        return entries.write_text_member(target, name, source.read(name))
     with source.open(name) as stream:
-        return entries.stored(made, name, stream, entry.file_size)
+        return entries.write_stream_member(target, name, stream, entry.file_size)

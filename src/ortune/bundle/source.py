@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.bundle.engine import archive, consent
-from ortune.bundle.engine.external import demand_inside
+from ortune.bundle.engine.external import require_inside
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
@@ -52,13 +52,13 @@ class Source:
         """
         if len(self.models) == 1:
             return dict.fromkeys(self.models, self.name)
-        found = {name: word(name) for name in self.models}
-        if len({label.casefold() for label in found.values()}) < len(found):
+        words = {name: make_word(name) for name in self.models}
+        if len({label.casefold() for label in words.values()}) < len(words):
             raise BadModel(
-                f"two of its models would get one name: {', '.join(found.values())}",
+                f"two of its models would get one name: {', '.join(words.values())}",
                 fix="name them differently when optimizing",
             )
-        return found
+        return words
 
     def external(self, name: str = "") -> Mapping[str, Path]:
         """Return the files with weights of a tuned model: place beside the model -> file."""
@@ -66,8 +66,8 @@ class Source:
         home = member.rpartition("/")[0]
         if home.count("/") < 1:  # only a model with external data has a folder of its own
             return {}
-        inside = [one for one in self.manifest.members if one.startswith(f"{home}/")]
-        return {one[len(home) + 1 :]: self.folder / one for one in inside if one != member}
+        inside = [entry for entry in self.manifest.members if entry.startswith(f"{home}/")]
+        return {entry[len(home) + 1 :]: self.folder / entry for entry in inside if entry != member}
 
     def streams(self, name: str = "") -> tuple[Path, Path]:
         """Return the files of the golden inputs and of the plan's answers to them.
@@ -103,7 +103,7 @@ class OpenBundle:
     folder: Path
     manifest: Manifest
 
-    def source(self, plan: PackedPlan) -> Source:
+    def read_source(self, plan: PackedPlan) -> Source:
         """Return one of its plans.
 
         Raises:
@@ -111,12 +111,12 @@ class OpenBundle:
             UnknownPlugin: Its backend is not installed.
         """
         try:
-            data = stored.loads((self.folder / plan.settings).read_bytes())
+            data = stored.parse_json((self.folder / plan.settings).read_bytes())
         except ValueError as error:
             raise BadModel(
                 f"'{plan.settings}' cannot be read: {error}", fix="pack the run again"
             ) from error
-        consent.demand_settings(data, plan.settings)
+        consent.require_backend_settings(data, plan.settings)
         try:
             backend = codec.decode(Backend, data)
         except BadSettings as error:
@@ -126,13 +126,13 @@ class OpenBundle:
             self.folder,
             self.manifest,
             plan,
-            consent.placed(backend, plan, self.manifest, self.folder),
+            consent.place_libraries(backend, plan, self.manifest, self.folder),
             {name: self.folder / member for name, member in plan.models.items()},
         )
 
 
 @contextmanager
-def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
+def unpack_temporarily(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
     """Unpack a whole bundle into a folder that is gone when the block ends.
 
     Args:
@@ -147,13 +147,13 @@ def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
         raise BadModel(f"{path.name} is not a bundle", fix="give a run or a file made by pack")
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        manifest = unpack(path, folder, custom_ops=custom_ops)
+        manifest = unpack_bundle(path, folder, custom_ops=custom_ops)
         only = len(manifest.fallback) == 1
         stem = Path(next(iter(manifest.fallback.values()))).stem if only else path.stem
-        yield OpenBundle(word(stem), folder, manifest)
+        yield OpenBundle(make_word(stem), folder, manifest)
 
 
-def unpack(
+def unpack_bundle(
     path: Path, folder: Path, plan: PackedPlan | None = None, *, custom_ops: bool
 ) -> Manifest:
     """Check a bundle and unpack a plan of it, the original and the libraries into a folder.
@@ -166,24 +166,26 @@ def unpack(
         BadModel: It is no bundle, was changed after packing, or refers outside itself.
         BadSettings: It brings code that is not allowed.
     """
-    with archive.opened(path) as (file, manifest):
-        consent.demand(path.name, manifest, custom_ops)
+    with archive.open_bundle(path) as (file, manifest):
+        consent.require_consent(path.name, manifest, custom_ops)
         plans = manifest.plans if plan is None else (plan,)
-        models = {member for one in plans for member in one.models.values()}
+        models = {member for packed in plans for member in packed.models.values()}
         models |= {*manifest.fallback.values()}
         golden = {
             name
-            for one in plans
-            for pair in one.golden.values()
+            for packed in plans
+            for pair in packed.golden.values()
             for name in (pair.inputs, pair.outputs)
         }
-        some = {*models, *golden, *manifest.custom_ops}
-        archive.unpack(file, manifest, folder, manifest.members if plan is None else some)
+        needed = {*models, *golden, *manifest.custom_ops}
+        archive.unpack_members(
+            file, manifest, folder, manifest.members if plan is None else needed
+        )
     for member in models:
-        demand_inside(folder, member, manifest.members)
+        require_inside(folder, member, manifest.members)
     return manifest
 
 
-def word(text: str) -> str:
+def make_word(text: str) -> str:
     """Return a text as a word of letters, digits and ``_``: a stranger's names become folders."""
     return _WORD.sub("_", text)[:_LONGEST].strip("_") or "model"

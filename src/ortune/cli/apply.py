@@ -7,32 +7,35 @@ from typing import TYPE_CHECKING
 
 from ortune.analysis.conversion.requests import Apply
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import answer, say, size, table
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import format_size, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from ortune.analysis.conversion.apply import Applied
 
 
-@verb(Apply)
-def command(asked: Apply) -> int:
+@make_command(Apply)
+def command(request: Apply) -> int:
     """Show what each step did; exit code 1 when one was rolled back."""
     from ortune.analysis.conversion.apply import run
     from ortune.cli.terminal import progress
 
-    with progress.held(asked.sink, verbose=verbose()) as sink:
-        found = run(replace(asked, sink=sink))
-    answer(found, lambda: _show(found))
-    return DONE if all(edit.kept for edit in found.edits) else NO
+    with progress.defer_notes(request.sink, verbose=is_verbose()) as sink:
+        result = run(replace(request, sink=sink))
+    print_result(result, lambda: _print_edits(result))
+    return DONE if all(edit.kept for edit in result.edits) else NO
 
 
-def _show(found: Applied) -> None:
+def _print_edits(result: Applied) -> None:
     rows = []
-    for edit in found.edits:
+    for edit in result.edits:
         state = edit.note if not edit.kept else ("nothing to do" if not edit.count else "")
         rows.append((edit.step, edit.count, f"{edit.seconds:.1f}", state))
-    table(("step", "edits>", "s>", ""), rows)
-    for edit in found.edits:
+    print_table(("step", "edits>", "s>", ""), rows)
+    for edit in result.edits:
         if edit.kept and edit.note:
-            say(f"{edit.step}: {edit.note}")
-    say(f"{found.output}: {size(found.bytes_before)} before, {size(found.bytes_after)} after")
+            print_text(f"{edit.step}: {edit.note}")
+    print_text(
+        f"{result.output}: {format_size(result.bytes_before)} before, "
+        f"{format_size(result.bytes_after)} after"
+    )

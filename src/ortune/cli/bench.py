@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortune.analysis.benchmark.requests import Bench
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal import output
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import figure, interval, megabytes, milliseconds, size
-from ortune.core.capabilities import HERE, placed
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import (
+    format_figure,
+    format_interval,
+    format_mb,
+    format_ms,
+    format_size,
+)
+from ortune.core.capabilities import HERE, describe_placement
 from ortune.core.request import request
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.interleave import BenchResult, SelfCheck, Winner
@@ -30,7 +36,7 @@ Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
 
 @request
-class _Asked(Bench):
+class _Options(Bench):
     """Options of the command line.
 
     Attributes:
@@ -41,106 +47,111 @@ class _Asked(Bench):
     wide: bool = False
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show the rows; exit code 1 when the first one differs from itself."""
     from ortune.analysis.benchmark.bench import run
 
-    found = run(asked)
-    if found.pipelines:
-        output.answer(found, lambda: _show_frames(found))
+    result = run(options)
+    if result.pipelines:
+        output.print_result(result, lambda: _print_frames(result))
     else:
-        output.answer(found, lambda: show_rows(found, wide=asked.wide))
-    check = found.self_check
+        output.print_result(result, lambda: print_rows(result, wide=options.wide))
+    check = result.self_check
     return NO if check is not None and not check.equal else DONE
 
 
-def show_rows(found: BenchResult, *, wide: bool) -> None:
+def print_rows(result: BenchResult, *, wide: bool) -> None:
     """Print the rows, then what follows from them."""
-    rows = [{**row, "ratio": r} for row, r in zip(found.rows, found.ratios, strict=True)]
-    names, same = _names(rows)
+    rows = [{**row, "ratio": r} for row, r in zip(result.rows, result.ratios, strict=True)]
+    names, same = _find_distinct_columns(rows)
     if same:
-        output.say(", ".join(same))
-    columns = [*names, *_main(rows)]
-    kept = columns if wide else _fitting(columns, rows)
-    _table((*kept, ("", _error)), rows)
-    if left := [name.rstrip(">") for name, _ in columns if name not in dict(kept)]:
-        output.say(f"left out, the terminal is narrow: {', '.join(left)} (--wide)")
+        output.print_text(", ".join(same))
+    columns = [*names, *_list_main_columns(rows)]
+    kept = columns if wide else _fit_columns(columns, rows)
+    _print_table((*kept, ("", _format_error)), rows)
+    if hidden := [name.rstrip(">") for name, _ in columns if name not in dict(kept)]:
+        output.print_text(f"left out, the terminal is narrow: {', '.join(hidden)} (--wide)")
     if wide:
-        _table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
-        _table(
-            (*names, *_start(rows)),
+        _print_table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
+        _print_table(
+            (*names, *_list_startup_columns(rows)),
             rows,
             "start in a fresh process, ms; the runtime's import included",
         )
-        _table((*names, *_MEMORY), rows, "memory")
-        _table((*names, *_COST), rows, "cost of a run")
+        _print_table((*names, *_MEMORY), rows, "memory")
+        _print_table((*names, *_COST), rows, "cost of a run")
         gpus = [{**row, **gpu} for row in rows for gpu in row.get("gpus", ())[-1:]]
         if gpus:
-            _table((*names, *_GPU), gpus, "the GPU directly after computing")
+            _print_table((*names, *_GPU), gpus, "the GPU directly after computing")
         for why in dict.fromkeys(row["joules"].get("why") for row in rows):
             if why:
-                output.say(f"energy is not measured: {why}")
-    _reported(names, rows)
+                output.print_text(f"energy is not measured: {why}")
+    _print_counters(names, rows)
     for row in rows:
-        _shapes(row)
+        _print_shapes(row)
     # The lines below the tables, the winner last.
-    several = len(found.winners) > 1
+    several = len(result.winners) > 1
     lines = []
     if len(rows) > 1:
         of = "the first row of the same batch" if several else "the first row"
         lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
         lines.append("ms: the median of the first row, of the others that times the ratio")
         # Count the rows by how they stand to the first.
-        said = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
-        lines += [f"beside the first row: {said}"] if said else []
+        tally = ", ".join(f"{number} {kind}" for kind, number in result.counts.items() if number)
+        lines += [f"beside the first row: {tally}"] if tally else []
     if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
         most = max(each for row in rows for each in row["runs_each"])
-        text = f"short runs: a sample is the mean of up to {count(most, 'run')}, percentiles too"
+        text = (
+            f"short runs: a sample is the mean of up to {format_count(most, 'run')}, percentiles "
+            "too"
+        )
         lines.append(text)
     lines += [
         f"{row['backend']}: {note}" if len(rows) > 1 else note
         for row in rows
         for note in row["reported"].get("notes", ())
     ]
-    lines += _check(found.self_check)
-    judged = found.judgement
-    lines += [f"note: {one.what}; to change that: {one.change}" for one in judged.advice]
-    for one in found.winners:
-        lines += _winner(one, found, rows, several)
+    lines += _describe_self_check(result.self_check)
+    judged = result.judgement
+    lines += [f"note: {entry.what}; to change that: {entry.change}" for entry in judged.advice]
+    for entry in result.winners:
+        lines += _describe_winner(entry, result, rows, several)
     for line in lines:
-        output.say(line)
+        output.print_text(line)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> None:
+def _print_table(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> None:
     cells = [[write(row) for _, write in columns] for row in rows]
     kept = [k for k, (name, _) in enumerate(columns) if name or any(line[k] for line in cells)]
-    output.table([columns[k][0] for k in kept], [[line[k] for k in kept] for line in cells], title)
+    output.print_table(
+        [columns[k][0] for k in kept], [[line[k] for k in kept] for line in cells], title
+    )
 
 
-def _fitting(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+def _fit_columns(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
     """Leave out what decides least until the table fits the terminal."""
     kept = list(columns)
     for name in _DROPPED:
         widths = [max(len(title), *(len(write(row)) for row in rows)) for title, write in kept]
-        if sum(widths) + _GAP * len(widths) <= output.console().width:
+        if sum(widths) + _GAP * len(widths) <= output.make_console().width:
             break
-        kept = [one for one in kept if one[0] != name]
+        kept = [column for column in kept if column[0] != name]
     return kept
 
 
-def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
+def _find_distinct_columns(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
     """Return the columns that tell rows apart, and what all rows share in words."""
     columns: list[Column] = []
     same: list[str] = []
-    every: tuple[Column, ...] = (
+    candidates: tuple[Column, ...] = (
         ("model", lambda row: Path(row["model"]).name),
-        ("backend", _backend),
+        ("backend", _format_backend),
         ("environment", lambda row: row.get("environment", HERE)),
-        ("workload", lambda row: _kind(row["workload"])),
+        ("workload", lambda row: _strip_batch(row["workload"])),
         ("batch>", lambda row: str(row["batch"]) if row["batch"] else "as it comes"),
     )
-    for name, write in every:
+    for name, write in candidates:
         values = list(dict.fromkeys(write(row) for row in rows))
         if len(values) > 1 or name == "backend":
             columns.append((name, write))
@@ -149,61 +160,59 @@ def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
     return columns, same
 
 
-def _kind(workload: str) -> str:
+def _strip_batch(workload: str) -> str:
     """Drop the batch from a workload's spelling: it has a column of its own."""
     name, _, fields = workload.rstrip(")").partition("(")
-    left = [one for one in fields.split(", ") if one and not one.startswith("batch=")]
-    return f"{name}({', '.join(left)})" if left else name
+    remaining = [field for field in fields.split(", ") if field and not field.startswith("batch=")]
+    return f"{name}({', '.join(remaining)})" if remaining else name
 
 
-def _main(rows: Sequence[Row]) -> list[Column]:
+def _list_main_columns(rows: Sequence[Row]) -> list[Column]:
     rate = "samples/s>" if any(row["batch"] for row in rows) else "runs/s>"
     columns: list[Column] = [
-        ("ms>", _ms("typical_ns")),
-        ("p90 ms>", _ms("p90_ns")),
-        (rate, lambda row: figure(row.get("per_second"))),
-        ("CPU ms>", _ms("cpu_ns")),
-        ("peak MB>", lambda row: megabytes(row.get("peak_rss"))),
+        ("ms>", _make_milliseconds_cell("typical_ns")),
+        ("p90 ms>", _make_milliseconds_cell("p90_ns")),
+        (rate, lambda row: format_figure(row.get("per_second"))),
+        ("CPU ms>", _make_milliseconds_cell("cpu_ns")),
+        ("peak MB>", lambda row: format_mb(row.get("peak_rss"))),
     ]
     if any(row.get("device_ns") for row in rows):
-        columns.insert(1, ("on the device ms>", _ms("device_ns")))
+        columns.insert(1, ("on the device ms>", _make_milliseconds_cell("device_ns")))
     if len({row["size"] for row in rows}) > 1:
-        columns.append(("size>", lambda row: size(row["size"])))
+        columns.append(("size>", lambda row: format_size(row["size"])))
     if len(rows) > 1:
-        columns.append(("ratio [99 %]>", lambda row: interval(row["ratio"])))
+        columns.append(("ratio [99 %]>", lambda row: format_interval(row["ratio"])))
     return columns
 
 
-def _backend(row: Row) -> str:
+def _format_backend(row: Row) -> str:
     again = " (again)" if row["again"] else ""
     return f"{row['backend']}{again}{' (unverified)' if row.get('unverified') else ''}"
 
 
-def _ms(key: str) -> Callable[[Row], str]:
-    return lambda row: milliseconds(row.get(key))
+def _make_milliseconds_cell(key: str) -> Callable[[Row], str]:
+    return lambda row: format_ms(row.get(key))
 
 
-def _middle(key: str) -> Callable[[Row], str]:
+def _make_median_cell(key: str) -> Callable[[Row], str]:
     """Of a provider that builds engines there is no one middle."""
-    return lambda row: milliseconds(
-        median(row[key]) if row[key] and not row.get("caches") else None
-    )
+    return lambda row: format_ms(median(row[key]) if row[key] and not row.get("caches") else None)
 
 
-def _of_cache(key: str, cache: str) -> Callable[[Row], str]:
+def _make_cache_median_cell(key: str, cache: str) -> Callable[[Row], str]:
     def write(row: Row) -> str:
         pairs = zip(row[key], row.get("caches", ()), strict=False)
-        found = [ns for ns, one in pairs if one == cache]
-        return milliseconds(median(found) if found else None)
+        times = [ns for ns, state in pairs if state == cache]
+        return format_ms(median(times) if times else None)
 
     return write
 
 
-def _error(row: Row) -> str:
+def _format_error(row: Row) -> str:
     return row["error"] or ""
 
 
-def _energy(row: Row) -> str:
+def _format_energy(row: Row) -> str:
     used = row["joules"]["per_run"]
     if not used:
         return "not measured"
@@ -212,57 +221,57 @@ def _energy(row: Row) -> str:
 
 _LATENCY: tuple[Column, ...] = (
     ("entries>", lambda row: str(row.get("entries", 0))),
-    ("mean>", _ms("mean_ns")),
-    ("sd>", _ms("sd_ns")),
-    ("min>", _ms("min_ns")),
-    ("p50>", _ms("p50_ns")),
-    ("p90>", _ms("p90_ns")),
-    ("p99>", _ms("p99_ns")),
-    ("p99.9>", _ms("p999_ns")),
-    ("max>", _ms("max_ns")),
+    ("mean>", _make_milliseconds_cell("mean_ns")),
+    ("sd>", _make_milliseconds_cell("sd_ns")),
+    ("min>", _make_milliseconds_cell("min_ns")),
+    ("p50>", _make_milliseconds_cell("p50_ns")),
+    ("p90>", _make_milliseconds_cell("p90_ns")),
+    ("p99>", _make_milliseconds_cell("p99_ns")),
+    ("p99.9>", _make_milliseconds_cell("p999_ns")),
+    ("max>", _make_milliseconds_cell("max_ns")),
 )
 
 
-def _start(rows: Sequence[Row]) -> list[Column]:
+def _list_startup_columns(rows: Sequence[Row]) -> list[Column]:
     """Where a provider builds engines, the process that built and those that did not, apart."""
     plain: list[Column] = [
-        ("session>", _middle("load_ns")),
-        ("first inference>", _middle("first_ns")),
+        ("session>", _make_median_cell("load_ns")),
+        ("first inference>", _make_median_cell("first_ns")),
     ]
     if not any(row.get("caches") for row in rows):
         return plain
     apart = [
-        (f"{what}, {cache}>", _of_cache(key, cache))
-        for what, key in (("session", "load_ns"), ("first inference", "first_ns"))
+        (f"{label}, {cache}>", _make_cache_median_cell(key, cache))
+        for label, key in (("session", "load_ns"), ("first inference", "first_ns"))
         for cache in ("cold", "warm")
     ]
     return [*(plain if not all(row.get("caches") for row in rows) else ()), *apart]
 
 
 _MEMORY: tuple[Column, ...] = (
-    ("peak RSS MB>", lambda row: megabytes(row["peak_rss"])),
-    ("RSS MB>", lambda row: megabytes(row["rss"])),
-    ("samples>", lambda row: megabytes(row["samples_bytes"])),
-    ("USS MB>", lambda row: megabytes(row["uss"])),
-    ("file>", lambda row: size(row["size"])),
+    ("peak RSS MB>", lambda row: format_mb(row["peak_rss"])),
+    ("RSS MB>", lambda row: format_mb(row["rss"])),
+    ("samples>", lambda row: format_mb(row["samples_bytes"])),
+    ("USS MB>", lambda row: format_mb(row["uss"])),
+    ("file>", lambda row: format_size(row["size"])),
 )
 _GPU: tuple[Column, ...] = (
     ("GPU", lambda row: row["name"]),
-    ("memory used MB>", lambda row: megabytes(row["memory_used"])),
-    ("SM clock MHz>", lambda row: figure(row["sm_mhz"])),
-    ("of MHz>", lambda row: figure(row["sm_mhz_max"])),
-    ("power W>", lambda row: figure(row["watts"])),
-    ("of W>", lambda row: figure(row["watts_limit"])),
-    ("degrees C>", lambda row: figure(row["celsius"])),
+    ("memory used MB>", lambda row: format_mb(row["memory_used"])),
+    ("SM clock MHz>", lambda row: format_figure(row["sm_mhz"])),
+    ("of MHz>", lambda row: format_figure(row["sm_mhz_max"])),
+    ("power W>", lambda row: format_figure(row["watts"])),
+    ("of W>", lambda row: format_figure(row["watts_limit"])),
+    ("degrees C>", lambda row: format_figure(row["celsius"])),
 )
 _COST: tuple[Column, ...] = (
-    ("CPU ms>", _ms("cpu_ns")),
-    ("CPU ms spinning after a burst>", _ms("spin_ns")),
-    ("energy>", _energy),
+    ("CPU ms>", _make_milliseconds_cell("cpu_ns")),
+    ("CPU ms spinning after a burst>", _make_milliseconds_cell("spin_ns")),
+    ("energy>", _format_energy),
 )
 
 
-def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
+def _print_counters(names: Sequence[Column], rows: Sequence[Row]) -> None:
     keys = list(
         dict.fromkeys(
             key
@@ -273,118 +282,128 @@ def _reported(names: Sequence[Column], rows: Sequence[Row]) -> None:
     )
     if not keys:
         return
-    columns = [(f"{_heading(key)}>", _number(key)) for key in keys]
-    _table((*names, *columns), rows, "as the workload counts")
+    columns = [(f"{_format_heading(key)}>", _make_counter_cell(key)) for key in keys]
+    _print_table((*names, *columns), rows, "as the workload counts")
 
 
-def _shapes(row: Row) -> None:
+def _print_shapes(row: Row) -> None:
     parts = row["reported"].get("per_shape")
     if parts:
         keys = list(next(iter(parts.values())))
-        output.table(
-            ("shape", *(f"{_heading(key)}>" for key in keys)),
-            [(shape, *(_written(key, one[key]) for key in keys)) for shape, one in parts.items()],
+        output.print_table(
+            ("shape", *(f"{_format_heading(key)}>" for key in keys)),
+            [
+                (shape, *(_format_counter(key, counters[key]) for key in keys))
+                for shape, counters in parts.items()
+            ],
             f"by shape: {Path(row['model']).name} on {row['backend']}",
         )
 
 
-def _heading(key: str) -> str:
+def _format_heading(key: str) -> str:
     return f"{key.removesuffix('_ns').replace('_', ' ')}{' ms' if key.endswith('_ns') else ''}"
 
 
-def _number(key: str) -> Callable[[Row], str]:
-    return lambda row: _written(key, row["reported"].get(key))
+def _make_counter_cell(key: str) -> Callable[[Row], str]:
+    return lambda row: _format_counter(key, row["reported"].get(key))
 
 
-def _written(key: str, value: float | bool | None) -> str:
+def _format_counter(key: str, value: float | bool | None) -> str:
     if key.endswith("_ns"):
-        return milliseconds(value)
-    return ("yes" if value else "no") if isinstance(value, bool) else figure(value)
+        return format_ms(value)
+    return ("yes" if value else "no") if isinstance(value, bool) else format_figure(value)
 
 
-def _check(check: SelfCheck | None) -> list[str]:
+def _describe_self_check(check: SelfCheck | None) -> list[str]:
     if check is None:
         return []
-    text = interval(check.ratio)
+    text = format_interval(check.ratio)
     if check.equal:
         apart = 100 * (check.ratio.high / check.ratio.value - 1)
-        said = f"self-check: equal is called equal here: the first row is {text} of itself"
-        return [f"{said}; less than {apart:.1f} % cannot be distinguished"]
+        verdict = f"self-check: equal is called equal here: the first row is {text} of itself"
+        return [f"{verdict}; less than {apart:.1f} % cannot be distinguished"]
     return [
         f"self-check failed: the first row is {text} of itself; the intervals have that in them",
         "measure again on a quieter machine, or for longer with --seconds",
     ]
 
 
-def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool) -> list[str]:
-    group = [row for row in rows if row["workload"] == one.workload and not row["again"]]
+def _describe_winner(
+    winner: Winner, result: BenchResult, rows: Sequence[Row], several: bool
+) -> list[str]:
+    group = [row for row in rows if row["workload"] == winner.workload and not row["again"]]
     if len(group) < 2:
         return []
-    where = f"batch {one.batch}: " if several else ""
-    if one.row is not None:
-        row = rows[one.row]
+    where = f"batch {winner.batch}: " if several else ""
+    if winner.row is not None:
+        row = rows[winner.row]
         model = f"{Path(row['model']).name} on " if len({r["model"] for r in rows}) > 1 else ""
-        return [f"{where}fastest: {model}{placed(row)}"]
-    if found.judgement.too_noisy:
+        return [f"{where}fastest: {model}{describe_placement(row)}"]
+    if result.judgement.too_noisy:
         return [f"{where}no winner: this machine is too noisy for a verdict"]
     return [f"{where}no winner: the difference is inside the noise"]
 
 
-def _show_frames(found: BenchResult) -> None:
+def _print_frames(result: BenchResult) -> None:
     """Print frames beside the models alone, then what follows from them."""
-    output.table(
+    output.print_table(
         (
             *("model", "backend", "model ms>", "model, a second>", "ratio [99 %]>"),
             *("frame ms>", "frames a second>", "ratio [99 %]>", "model in a frame>", ""),
         ),
         [
             (
-                Path(found.rows[one.row]["model"]).name,
-                placed(found.rows[one.row]),
-                milliseconds(_each_ns(one.model_per_s)),
-                figure(one.model_per_s),
-                interval(one.model_ratio),
-                milliseconds(_each_ns(one.frames_per_s)),
-                figure(one.frames_per_s),
-                interval(one.ratio),
-                _percent(one.share),
-                found.rows[one.row]["error"] or found.rows[one.model_row]["error"] or "",
+                Path(result.rows[frame.row]["model"]).name,
+                describe_placement(result.rows[frame.row]),
+                format_ms(_compute_item_ns(frame.model_per_s)),
+                format_figure(frame.model_per_s),
+                format_interval(frame.model_ratio),
+                format_ms(_compute_item_ns(frame.frames_per_s)),
+                format_figure(frame.frames_per_s),
+                format_interval(frame.ratio),
+                _format_percent(frame.share),
+                result.rows[frame.row]["error"] or result.rows[frame.model_row]["error"] or "",
             )
-            for one in found.pipelines
+            for frame in result.pipelines
         ],
-        f"around the model: {found.rows[0]['workload']}",
+        f"around the model: {result.rows[0]['workload']}",
     )
-    output.say("model: the calls that a frame makes of the engine, without the rest of the frame")
-    for line in () if found.judgement.too_noisy else _gains(found):
-        output.say(line)
-    for advice in found.judgement.advice:
-        output.say(f"note: {advice.what}; to change that: {advice.change}")
-    if found.judgement.too_noisy:
-        output.say("nothing is claimed: this machine is too noisy for a verdict")
+    output.print_text(
+        "model: the calls that a frame makes of the engine, without the rest of the frame"
+    )
+    for line in () if result.judgement.too_noisy else _describe_gains(result):
+        output.print_text(line)
+    for advice in result.judgement.advice:
+        output.print_text(f"note: {advice.what}; to change that: {advice.change}")
+    if result.judgement.too_noisy:
+        output.print_text("nothing is claimed: this machine is too noisy for a verdict")
 
 
-def _gains(found: BenchResult) -> Iterator[str]:
+def _describe_gains(result: BenchResult) -> Iterator[str]:
     """Say of every plan but the first what its speed is worth in the frame."""
-    for one in found.pipelines[1:]:
-        if one.ratio is None or one.model_ratio is None:
+    for frame in result.pipelines[1:]:
+        if frame.ratio is None or frame.model_ratio is None:
             continue
-        row = found.rows[one.row]
-        name = f"{Path(row['model']).name} on {placed(row)}"
-        yield f"{name}: the model is {_times(one.model_ratio)}, the pipeline {_times(one.ratio)}"
+        row = result.rows[frame.row]
+        name = f"{Path(row['model']).name} on {describe_placement(row)}"
+        yield (
+            f"{name}: the model is {_format_speedup(frame.model_ratio)}, the pipeline "
+            f"{_format_speedup(frame.ratio)}"
+        )
 
 
-def _times(ratio: Interval) -> str:
+def _format_speedup(ratio: Interval) -> str:
     """Say how a time stands to the first one's."""
     if not ratio.clear:
         return "no other within the noise"
     return f"{1 / ratio.value:.2f}x as fast [{1 / ratio.high:.2f}, {1 / ratio.low:.2f}]"
 
 
-def _percent(share: Interval | None) -> str:
+def _format_percent(share: Interval | None) -> str:
     if share is None:
         return "-"
     return f"{100 * share.value:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
 
 
-def _each_ns(per_second: float | None) -> float | None:
+def _compute_item_ns(per_second: float | None) -> float | None:
     return 1e9 / per_second if per_second else None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from ortune.analysis.calibration_quality.requests import OBSERVERS, Calibrate, CompareObservers
 from ortune.cli.main import DONE
-from ortune.cli.terminal.command import given, verb, verbose
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.command import is_given, is_verbose, make_command
+from ortune.cli.terminal.output import print_result, print_table, print_text
 from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, Option, Out
@@ -30,7 +30,7 @@ _NAMED = 5
 
 
 @request
-class _Asked(CompareObservers):
+class _Options(CompareObservers):
     """Find the ranges of the tensors that static int8 needs, and say whether the data is enough.
 
     The ranges of two halves of the data are compared; inactive channels are named. With --compare
@@ -64,32 +64,32 @@ class _Asked(CompareObservers):
     @property
     def makes(self) -> tuple[Path, ...]:
         """Both files of ranges."""
-        return tuple(Path(one) for one in (self.out, self.tensorrt_cache) if one is not None)
+        return tuple(Path(path) for path in (self.out, self.tensorrt_cache) if path is not None)
 
-    def alone(self, names: Sequence[str], why: str, fix: str) -> None:
+    def refuse_options(self, names: Sequence[str], why: str, fix: str) -> None:
         """Refuse options that do not belong to this form of the verb.
 
         Raises:
             BadSettings: One of these fields is given.
         """
         for name in names:
-            if given(name):
+            if is_given(name):
                 word = "-o" if name == "out" else f"--{name.replace('_', '-')}"
                 raise BadSettings(f"{word} {why}", fix=fix)
 
-    def one(self) -> Calibrate:
+    def build_request(self) -> Calibrate:
         """Return the request without --compare.
 
         Raises:
             BadSettings: An option is about --compare.
         """
         names = ("budget", "labels", "calibration", "on")
-        self.alone(names, "is about --compare", "add --compare, or leave it out")
+        self.refuse_options(names, "is about --compare", "add --compare, or leave it out")
         if len(self.observers) > 1:
             raise BadSettings(
                 f"observers given: {len(self.observers)}", fix="choose one, or add --compare"
             )
-        if given("tensorrt_version") and self.tensorrt_cache is None:
+        if is_given("tensorrt_version") and self.tensorrt_cache is None:
             raise BadSettings(
                 "--tensorrt-version is about --tensorrt-cache",
                 fix="give --tensorrt-cache FILE too",
@@ -104,40 +104,44 @@ class _Asked(CompareObservers):
         )
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show the ranges, or the ranking of observers."""
-    if asked.compare:
+    if options.compare:
         names = ("out", "tensorrt_cache")
-        asked.alone(names, "needs one observer", "leave it out, and calibrate with the best")
+        options.refuse_options(
+            names, "needs one observer", "leave it out, and calibrate with the best"
+        )
         from ortune.analysis.calibration_quality import compare_observers
 
         ranking = compare_observers.run(
             replace(
-                asked,
-                observers=asked.observers or OBSERVERS,
-                quantizer=asked.quantizer or "int8-static",
+                options,
+                observers=options.observers or OBSERVERS,
+                quantizer=options.quantizer or "int8-static",
             )
         )
-        answer(ranking.result(), lambda: _show_ranking(ranking))
+        print_result(ranking.result(), lambda: _print_ranking(ranking))
         return DONE
-    wanted = asked.one()
+    calibrate_request = options.build_request()
     from ortune.analysis.calibration_quality import calibrate
 
-    found = calibrate.run(wanted)
-    out, cache = asked.out, asked.tensorrt_cache
-    result = found.result() | {"output": out, "tensorrt_cache": cache}
-    answer(result, lambda: _show(found, out, cache, every=verbose()))
+    calibration = calibrate.run(calibrate_request)
+    out, cache = options.out, options.tensorrt_cache
+    result = calibration.result() | {"output": out, "tensorrt_cache": cache}
+    print_result(
+        result, lambda: _print_calibration(calibration, out, cache, show_all=is_verbose())
+    )
     return DONE
 
 
-def _show(
-    found: Calibration, out: str | Path | None, cache: str | Path | None, *, every: bool
+def _print_calibration(
+    calibration: Calibration, out: str | Path | None, cache: str | Path | None, *, show_all: bool
 ) -> None:
     """Print the tensors that the data says least surely, then what follows."""
-    doubtful = sorted(found.tensors, key=lambda tensor: -(tensor.apart or 0.0))
-    shown = doubtful if every else doubtful[:_ROWS]
-    table(
+    doubtful = sorted(calibration.tensors, key=lambda tensor: -(tensor.apart or 0.0))
+    shown = doubtful if show_all else doubtful[:_ROWS]
+    print_table(
         (
             "tensor",
             "made by",
@@ -147,96 +151,106 @@ def _show(
             "halves apart, steps>",
             "% of range>",
         ),
-        [_cells(tensor) for tensor in shown],
+        [_make_tensor_cells(tensor) for tensor in shown],
     )
-    left = len(doubtful) - len(shown)
-    rest = f"; the {len(shown)} most doubtful are shown (-v shows all)" if left else ""
-    copies = f", copies by {found.augment} included" if found.augment else ""
-    say(
-        f"{wording.count(len(found.tensors), 'tensor')} by {found.observer} "
-        f"on {wording.count(found.samples, 'sample')}{copies}{rest}"
+    hidden = len(doubtful) - len(shown)
+    hint = f"; the {len(shown)} most doubtful are shown (-v shows all)" if hidden else ""
+    copies = f", copies by {calibration.augment} included" if calibration.augment else ""
+    print_text(
+        f"{wording.format_count(len(calibration.tensors), 'tensor')} by {calibration.observer} "
+        f"on {wording.format_count(calibration.samples, 'sample')}{copies}{hint}"
     )
-    if found.tensors:
-        widest = max(found.tensors, key=lambda tensor: tensor.step)
-        say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
-    unseen = [*found.unanswered, *(one.tensor for one in found.idle if not one.seen)]
+    if calibration.tensors:
+        widest = max(calibration.tensors, key=lambda tensor: tensor.step)
+        print_text(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
+    unseen = [
+        *calibration.unanswered,
+        *(channel.tensor for channel in calibration.idle if not channel.seen),
+    ]
     if unseen:
-        names = _some(list(dict.fromkeys(unseen)))
-        say(f"never run on this data (a branch that was not taken): {names}")
-    zero = [one for one in found.idle if one.seen and one.value == 0]
+        names = _join_names(list(dict.fromkeys(unseen)))
+        print_text(f"never run on this data (a branch that was not taken): {names}")
+    zero = [channel for channel in calibration.idle if channel.seen and channel.value == 0]
     if zero:
-        say(f"never activated, 0 on every sample: {_some([_by(one) for one in zero])}")
-    fixed = [one for one in found.idle if one.seen and one.value]
+        print_text(
+            "never activated, 0 on every sample: "
+            f"{_join_names([_describe_producer(channel) for channel in zero])}"
+        )
+    fixed = [channel for channel in calibration.idle if channel.seen and channel.value]
     if fixed:
-        texts = [f"{_by(one)} = {one.value:.4g}" for one in fixed]
-        say(f"constant on this data: {_some(texts)}")
-    partly = [one for one in found.idle if one.channels]
+        texts = [f"{_describe_producer(channel)} = {channel.value:.4g}" for channel in fixed]
+        print_text(f"constant on this data: {_join_names(texts)}")
+    partly = [channel for channel in calibration.idle if channel.channels]
     if partly:
-        texts = [f"{_by(one)}: {len(one.channels)} of {one.of}" for one in partly]
-        say(f"channels that were 0 on every sample: {_some(texts)}")
-    say(str(found.stability))
-    if found.stability.enough is False:
-        say("this is said of ranges; `--compare` measures what they cost in accuracy")
-    for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
+        texts = [
+            f"{_describe_producer(channel)}: {len(channel.channels)} of {channel.of}"
+            for channel in partly
+        ]
+        print_text(f"channels that were 0 on every sample: {_join_names(texts)}")
+    print_text(str(calibration.stability))
+    if calibration.stability.enough is False:
+        print_text("this is said of ranges; `--compare` measures what they cost in accuracy")
+    for path, label in ((out, "ranges"), (cache, "TensorRT cache")):
         if path is not None:
-            say(f"{what}: {path}")
+            print_text(f"{label}: {path}")
 
 
-def _cells(tensor: TensorRange) -> tuple[str, ...]:
+def _make_tensor_cells(tensor: TensorRange) -> tuple[str, ...]:
     apart = "-" if tensor.apart is None else f"{tensor.apart:.1f}"
     share = "-" if tensor.apart is None else f"{tensor.apart / 2.55:.1f}"
     low, high, step = (f"{value:.4g}" for value in (tensor.low, tensor.high, tensor.step))
     return tensor.name, tensor.op or "input", low, high, step, apart, share
 
 
-def _by(one: Inactive) -> str:
-    return f"{one.tensor} ({one.op or 'input'})"
+def _describe_producer(inactive: Inactive) -> str:
+    return f"{inactive.tensor} ({inactive.op or 'input'})"
 
 
-def _some(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
 
-def _show_ranking(found: ObserverRanking) -> None:
+def _print_ranking(ranking: ObserverRanking) -> None:
     """Print a line an observer, and whether one of them is the best."""
-    metric = next((row.score.metric for row in found.rows if row.score), "score")
-    table(
+    metric = next((row.score.metric for row in ranking.rows if row.score), "score")
+    print_table(
         ("observer", "calibrated on", f"{metric}>", "bound>", "budget", "SNR dB>", "s>", ""),
-        [_line(row) for row in found.rows],
+        [_make_observer_cells(row) for row in ranking.rows],
     )
-    base = next((row.score.base for row in found.rows if row.score), math.nan)
-    say(
-        f"the float model: {metric} {base:.4g}; budget {found.budget}; "
-        f"{wording.count(found.calibrated, 'sample')} calibrated on, {found.scored} scored"
+    base = next((row.score.base for row in ranking.rows if row.score), math.nan)
+    print_text(
+        f"the float model: {metric} {base:.4g}; budget {ranking.budget}; "
+        f"{wording.format_count(ranking.calibrated, 'sample')} calibrated on, {ranking.scored} "
+        "scored"
     )
-    if found.overlap:
-        say("the scored samples are those that were calibrated on: scores are optimistic")
-    equal = [_name(row) for row in found.rows if row.standing == "not worse"]
-    if found.best:
-        say(f"best: {found.best}, by {found.by}, beyond the noise (95 %)")
+    if ranking.overlap:
+        print_text("the scored samples are those that were calibrated on: scores are optimistic")
+    equal = [_format_observer(row) for row in ranking.rows if row.standing == "not worse"]
+    if ranking.best:
+        print_text(f"best: {ranking.best}, by {ranking.by}, beyond the noise (95 %)")
     elif len(equal) > 1:
-        say(f"no best beyond the noise: {_some(equal)} cannot be distinguished")
+        print_text(f"no best beyond the noise: {_join_names(equal)} cannot be distinguished")
 
 
-def _line(row: ObserverScore) -> tuple[str, ...]:
+def _make_observer_cells(row: ObserverScore) -> tuple[str, ...]:
     copies = f"samples and {row.augment}" if row.augment else "samples"
     score = row.score
     if score is None:
         return row.observer, copies, "-", "-", "", "-", f"{row.seconds:.1f}", row.error
     snr = "-" if row.snr is None else f"{row.snr:.1f}"
-    said = "" if row.standing == "not worse" else row.standing
+    standing = "" if row.standing == "not worse" else row.standing
     return (
         row.observer,
         copies,
         f"{score.value:.4g}",
-        wording.bound(score),
+        wording.format_bound(score),
         str(score.verdict or ""),
         snr,
         f"{row.seconds:.1f}",
-        said,
+        standing,
     )
 
 
-def _name(row: ObserverScore) -> str:
+def _format_observer(row: ObserverScore) -> str:
     return f"{row.observer} with {row.augment}" if row.augment else row.observer

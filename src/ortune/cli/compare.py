@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, show
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_items, print_result
 from ortune.reporting.python.requests import CompareFiles
 
 
-@verb(CompareFiles)
-def command(asked: CompareFiles) -> int:
+@make_command(CompareFiles)
+def command(request: CompareFiles) -> int:
     """Show the rows; exit code 1 when one regressed."""
-    from ortune.reporting.python.compare import parts, run
-    from ortune.reporting.terminal import printed
+    from ortune.reporting.python.compare import build_comparison_parts, run
+    from ortune.reporting.terminal import make_renderables
 
-    found = run(asked)
-    answer(found, lambda: show(*printed(parts(found))))
-    return NO if found.regressions else DONE
+    result = run(request)
+    print_result(result, lambda: print_items(*make_renderables(build_comparison_parts(result))))
+    return NO if result.regressions else DONE

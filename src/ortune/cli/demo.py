@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ortune.cli.optimize import exit_code, show, summary
-from ortune.cli.terminal.command import repeat, verb
-from ortune.cli.terminal.output import answer, remark, say
+from ortune.cli.optimize import exit_code, print_study, serialize_study
+from ortune.cli.terminal.command import format_command_line, make_command
+from ortune.cli.terminal.output import print_result, print_text, write_remark
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.fields import Duration, Option
@@ -32,7 +32,7 @@ NEXT: Final = (
 
 
 @request
-class _Asked(WorkerRequest):
+class _Options(WorkerRequest):
     """Run the main job on a real model with real data: model, data, run, report and bundle.
 
     Run twice it resumes: what was measured is not measured again.
@@ -57,46 +57,46 @@ class _Asked(WorkerRequest):
     on: Annotated[str, Option("BACKENDS")] = "auto"
     quiet: bool = False
 
-    def keeps(self, made: Path) -> bool:
+    def keeps(self, path: Path) -> bool:
         """A demo whose run has a trial stays."""
-        from ortune.search.experiment.ledger import begun
+        from ortune.search.experiment.ledger import has_trials
 
-        return begun(made / "run")
+        return has_trials(path / "run")
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show what `optimize` shows, and the bundle."""
     from ortune.bundle.pack import pack
     from ortune.reporting.html import report
     from ortune.search.optimize import run
 
-    sample, folder = _sample(asked.model), Path(asked.out)
-    remark(_opening(sample, folder, asked.time))
-    _write(sample, folder)
+    sample, folder = _load_sample(options.model), Path(options.out)
+    write_remark(_describe_plan(sample, folder, options.time))
+    _write_sample(sample, folder)
     calibration = folder / "calibration"
     job = Optimize(
         folder / "model.onnx",
         data=str(folder / "data"),
         calibration=str(calibration) if calibration.is_dir() else None,
         budget=sample.budget,
-        on=_where(sample, asked.on),
+        on=_choose_backends(sample, options.on),
         batch=sample.batch,
-        time=asked.time,
+        time=options.time,
         out=folder / "run",
-        memory_limit=asked.memory_limit,
-        command=repeat(),
+        memory_limit=options.memory_limit,
+        command=format_command_line(),
         warm_start=False,
     )
-    study = run(replace(job, sink=asked.sink))
+    study = run(replace(job, sink=options.sink))
     page = report(study, folder / "report.html", force=True)
     bundle: Path | None = None
     if study.finished != "interrupted":
         bundle = pack(study, folder / f"{sample.name()}.ortune", force=True)
 
     def ending() -> None:
-        show(study, page)
-        say(f"bundle: {bundle or 'none, as the search was interrupted'}")
+        print_study(study, page)
+        print_text(f"bundle: {bundle or 'none, as the search was interrupted'}")
         # Say what to do next, first with the machine where it showed nothing.
         lines = [
             "",
@@ -105,13 +105,13 @@ def command(asked: _Asked) -> int:
         ]
         if study.best is study.baseline:
             lines.insert(1, "no speed-up to show here: `ortune doctor` says if the machine is fit")
-        say("\n".join(lines))
+        print_text("\n".join(lines))
 
-    answer(summary(study, page) | {"bundle": bundle}, ending)
+    print_result(serialize_study(study, page) | {"bundle": bundle}, ending)
     return exit_code(study, None, strict=False)
 
 
-def _where(sample: Sample, on: str) -> str:
+def _choose_backends(sample: Sample, on: str) -> str:
     """Return the backends to search on, all with the sample's threads where none are given."""
     from ortune.core.plugins.spelling import with_field
     from ortune.search.targets import read_targets
@@ -119,11 +119,11 @@ def _where(sample: Sample, on: str) -> str:
     if on.strip() != "auto" or not sample.threads:
         return on
     targets = read_targets(on)
-    names = ",".join(f"{one.backend.name()} in {one.environment}" for one in targets)
+    names = ",".join(f"{target.backend.name()} in {target.environment}" for target in targets)
     return with_field(names, "threads", sample.threads)
 
 
-def _opening(sample: Sample, folder: Path, seconds: float) -> str:
+def _describe_plan(sample: Sample, folder: Path, seconds: float) -> str:
     """Say in one line what will happen, how long it takes and where it goes."""
     return (
         f"searching for {seconds:g} s for a faster form of a network that {sample.purpose}; its "
@@ -131,7 +131,7 @@ def _opening(sample: Sample, folder: Path, seconds: float) -> str:
     )
 
 
-def _sample(name: str) -> Sample:
+def _load_sample(name: str) -> Sample:
     from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
@@ -141,20 +141,22 @@ def _sample(name: str) -> Sample:
     return sample
 
 
-def _write(sample: Sample, folder: Path) -> None:
+def _write_sample(sample: Sample, folder: Path) -> None:
     """Write model and data once; an export takes a while and need not be the same twice."""
     mark = folder / _MARK
     if mark.is_file():
-        held, _, complete = mark.read_text(encoding="utf-8").strip().partition(" ")
-        if held != sample.name():
-            raise OrtuneError(f"{folder} holds the demo of {held}", fix="give another -o folder")
+        sample_name, _, complete = mark.read_text(encoding="utf-8").strip().partition(" ")
+        if sample_name != sample.name():
+            raise OrtuneError(
+                f"{folder} holds the demo of {sample_name}", fix="give another -o folder"
+            )
         if complete:
             return
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OrtuneError(f"{folder} exists and holds no demo", fix="give another -o folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(mark, f"{sample.name()}\n")
-    remark(f"writing model and data of {sample.name()} to {folder}")
+    write_remark(f"writing model and data of {sample.name()} to {folder}")
     with contextlib.redirect_stdout(sys.stderr):
         sample.write(folder)
     write_text(mark, f"{sample.name()} complete\n")

@@ -9,10 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import answer, remark, say, size, table
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import (
+    format_size,
+    print_result,
+    print_table,
+    print_text,
+    write_remark,
+)
 from ortune.core import wording
-from ortune.core.capabilities import HERE, State, mixed
+from ortune.core.capabilities import HERE, State, find_runtime_conflict
 from ortune.core.errors import OrtuneError
 from ortune.core.request import WorkerRequest, request
 
@@ -39,7 +45,7 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class TriedHere:
+class ProbeResult:
     """One backend or sample.
 
     Attributes:
@@ -56,7 +62,7 @@ class TriedHere:
 
 
 @request
-class _Asked(WorkerRequest):
+class _Options(WorkerRequest):
     """Say whether this machine is fit to measure, what runs here, and what to install.
 
     A small model is timed against itself for a few seconds, and tried on every backend in a
@@ -68,8 +74,8 @@ class _Asked(WorkerRequest):
     """
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> None:
+@make_command(_Options)
+def command(options: _Options) -> None:
     """Show the machine, its backends and the demo's models.
 
     Raises:
@@ -77,53 +83,55 @@ def command(asked: _Asked) -> None:
     """
     import tempfile
 
-    from ortune.analysis.benchmark.bench import here
-    from ortune.core.capabilities import runtimes
+    from ortune.analysis.benchmark.bench import measure_local_fitness
+    from ortune.core.capabilities import list_runtimes
     from ortune.core.hardware import gpu
     from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
     from ortune.measurement.environments import check
     from ortune.measurement.machine import noise
-    from ortune.measurement.machine.machine import machine, versions
+    from ortune.measurement.machine.machine import describe_machine, package_versions
 
-    remark("timing a small model against itself, some seconds")
-    fitness = here()
-    backends = probe(verbose())
-    missing = {name: catalog.load(Sample, name)().missing() for name in catalog.names(Sample)}
+    write_remark("timing a small model against itself, some seconds")
+    fitness = measure_local_fitness()
+    backends = probe_backends(is_verbose())
+    missing = {
+        name: catalog.load(Sample, name)().missing() for name in catalog.list_plugins(Sample)
+    }
     samples = tuple(
-        TriedHere(name, "not installed", reason)
+        ProbeResult(name, "not installed", reason)
         if reason
-        else TriedHere(name, "works", f"ortune demo --model {name}")
+        else ProbeResult(name, "works", f"ortune demo --model {name}")
         for name, reason in missing.items()
     )
-    environments, boards, driver = check.offered(), gpu.gpus(), gpu.driver()
-    installed = [one.environment for one in environments]
-    devices = check.gpu_problems(boards, driver, installed, runtimes())
+    environments, boards, driver = check.list_offers(), gpu.list_gpus(), gpu.read_driver_versions()
+    installed = [offered.environment for offered in environments]
+    devices = check.gpu_problems(boards, driver, installed, list_runtimes())
     result = {
         "fitness": fitness,
-        "versions": versions(),
-        "machine": machine(),
-        "cpus": cpus(),
-        "memory": memory(),
+        "versions": package_versions(),
+        "machine": describe_machine(),
+        "cpus": count_cpus(),
+        "memory": measure_memory(),
         "disk_free": {
             "here": shutil.disk_usage(".").free,
             "temporary": shutil.disk_usage(tempfile.gettempdir()).free,
         },
-        "warm_start": warm_start(),
-        "noise": noise.now(),
+        "warm_start": measure_warm_start(),
+        "noise": noise.read_current_state(),
         "backends": backends,
         "environments": environments,
         "gpus": boards,
         "driver": driver,
         "samples": samples,
-        "problems": problems(runtimes(), environments, devices),
+        "problems": diagnose_problems(list_runtimes(), environments, devices),
     }
-    answer(result, lambda: _show(result, backends, samples))
-    if not any(found.state == "works" for found in backends):
+    print_result(result, lambda: _print_machine(result, backends, samples))
+    if not any(backend.state == "works" for backend in backends):
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
 
 
-def probe(verbose: bool) -> tuple[TriedHere, ...]:
+def probe_backends(verbose: bool) -> tuple[ProbeResult, ...]:
     """Load a small model in a worker on every backend, and on each of its other devices."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
@@ -132,26 +140,26 @@ def probe(verbose: bool) -> tuple[TriedHere, ...]:
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
-    kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
-    tried = [one for kind in kinds for one in kind.tried()]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(tried)) as pool:
+    kinds = [catalog.load(Backend, name) for name in catalog.list_plugins(Backend)]
+    candidates = [item for kind in kinds for item in kind.tried()]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(candidates)) as pool:
         probing = [
-            pool.submit(copy_context().run, _probe, one, Path(folder) / str(at), verbose)
-            for at, one in enumerate(tried)
+            pool.submit(copy_context().run, _probe_backend, item, Path(folder) / str(at), verbose)
+            for at, item in enumerate(candidates)
         ]
-        return tuple(one.result() for one in probing)
+        return tuple(item.result() for item in probing)
 
 
-def _probe(backend: Backend, folder: Path, verbose: bool) -> TriedHere:
+def _probe_backend(backend: Backend, folder: Path, verbose: bool) -> ProbeResult:
     from importlib.resources import as_file, files
 
     from ortune.measurement.job import MAIN, WorkerJob
-    from ortune.measurement.process import Worker, WorkerFailed, capabilities
+    from ortune.measurement.process import Worker, WorkerFailed, query_capabilities
 
     name = str(backend)
-    offered = capabilities(backend)
+    offered = query_capabilities(backend)
     if offered.missing:
-        return TriedHere(name, offered.state, offered.missing, backend.unverified)
+        return ProbeResult(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model:
         folder.mkdir()
         job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
@@ -159,13 +167,13 @@ def _probe(backend: Backend, folder: Path, verbose: bool) -> TriedHere:
             with Worker(job, timeout_s=60) as worker:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
         except (WorkerFailed, OrtuneError) as error:
-            said = str(error).splitlines()[0]
-            return TriedHere(name, "not loadable", said, backend.unverified)
-    proved = ", ".join(f"{wording.count(n, 'node')} on {ep}" for ep, n in placed.items())
-    return TriedHere(name, "works", proved, backend.unverified)
+            reason = str(error).splitlines()[0]
+            return ProbeResult(name, "not loadable", reason, backend.unverified)
+    proved = ", ".join(f"{wording.format_count(n, 'node')} on {ep}" for ep, n in placed.items())
+    return ProbeResult(name, "works", proved, backend.unverified)
 
 
-def cpus() -> dict[str, Any]:
+def count_cpus() -> dict[str, Any]:
     """Return the CPUs of the host, of this process's mask, and those that its quota leaves."""
     from ortune.core.hardware.cpus import effective_cpus, usable_cpus
 
@@ -174,72 +182,79 @@ def cpus() -> dict[str, Any]:
     return {"host": host, "affinity": mask, "effective": effective_cpus()}
 
 
-def memory() -> dict[str, int | None]:
+def measure_memory() -> dict[str, int | None]:
     """Return bytes of memory: of the host, free now, and the cgroup's limit (None without one)."""
     import psutil
 
-    found = psutil.virtual_memory()
+    virtual = psutil.virtual_memory()
     limit: int | None = None
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             text = Path(path).read_text().strip()
         except OSError:
             continue
-        if text.isdigit() and int(text) < found.total:
+        if text.isdigit() and int(text) < virtual.total:
             limit = int(text)
-    return {"total": found.total, "available": found.available, "limit": limit}
+    return {"total": virtual.total, "available": virtual.available, "limit": limit}
 
 
-def warm_start() -> dict[str, Any]:
+def measure_warm_start() -> dict[str, Any]:
     """Return where searches leave what paid, how many files there are, and their bytes."""
-    from ortune.search.warm_start import folder, kept
+    from ortune.search.warm_start import list_record_files, records_folder
 
-    files = kept()
-    return {"folder": folder(), "files": len(files), "bytes": sum(p.stat().st_size for p in files)}
+    files = list_record_files()
+    return {
+        "folder": records_folder(),
+        "files": len(files),
+        "bytes": sum(p.stat().st_size for p in files),
+    }
 
 
-def _show(
-    result: Mapping[str, Any], backends: tuple[TriedHere, ...], samples: tuple[TriedHere, ...]
+def _print_machine(
+    result: Mapping[str, Any], backends: tuple[ProbeResult, ...], samples: tuple[ProbeResult, ...]
 ) -> None:
     machine, counts, ram = result["machine"], result["cpus"], result["memory"]
     sets = [name for name in machine["instruction sets"].split() if name in MEANING]
-    limit = f", limited to {size(ram['limit'])}" if ram["limit"] else ""
-    say(str(result["fitness"]))
+    limit = f", limited to {format_size(ram['limit'])}" if ram["limit"] else ""
+    print_text(str(result["fitness"]))
     facts = [
         ("system", machine["system"]),
         ("CPU", machine["cpu"]),
-        ("CPUs", cpu_text(counts)),
+        ("CPUs", describe_cpus(counts)),
         ("instruction sets", ", ".join(f"{n} ({MEANING[n]})" for n in sets) or "unknown"),
-        ("memory", f"{size(ram['total'])}, {size(ram['available'])} available{limit}"),
-        ("GPU", gpu_text(result["gpus"], result["driver"])),
-        ("disk free", f"{size(result['disk_free']['here'])} here"),
-        ("what paid before", paid_text(result["warm_start"])),
+        (
+            "memory",
+            f"{format_size(ram['total'])}, {format_size(ram['available'])} available{limit}",
+        ),
+        ("GPU", describe_gpus(result["gpus"], result["driver"])),
+        ("disk free", f"{format_size(result['disk_free']['here'])} here"),
+        ("what paid before", describe_records(result["warm_start"])),
         *((name, version) for name, version in result["versions"].items()),
     ]
-    table(("this machine", ""), facts)
-    marks = [(f.name, state(f.state, f.unverified), f.detail) for f in backends]
-    table(("backend", "state", "detail"), marks)
+    print_table(("this machine", ""), facts)
+    marks = [(f.name, describe_state(f.state, f.unverified), f.detail) for f in backends]
+    print_table(("backend", "state", "detail"), marks)
     if result["environments"]:
         columns = ("environment", "backend", "state", "detail")
-        table(columns, environment_rows(result["environments"]))
-    table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
+        print_table(columns, environment_rows(result["environments"]))
+    print_table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
     for problem in result["problems"]:
-        say(f"! {problem['what']}\n  fix: {problem['fix']}")
+        print_text(f"! {problem['what']}\n  fix: {problem['fix']}")
 
 
-def paid_text(found: Mapping[str, Any]) -> str:
+def describe_records(records: Mapping[str, Any]) -> str:
     """Say where the records of earlier searches lie: whoever wants may remove them."""
-    from ortune.core.wording import count
+    from ortune.core.wording import format_count
 
-    if not found["files"]:
-        if not found["folder"]:
+    if not records["files"]:
+        if not records["folder"]:
             return "not recorded: there is no home folder"
-        return f"nothing recorded yet in {found['folder']}"
-    files = count(found["files"], "file")
-    return f"{files}, {size(found['bytes'])} in {found['folder']}"
+        return f"nothing recorded yet in {records['folder']}"
+    files = format_count(records["files"], "file")
+    return f"{files}, {format_size(records['bytes'])} in {records['folder']}"
 
 
-def cpu_text(counts: Mapping[str, int]) -> str:
+def describe_cpus(counts: Mapping[str, int]) -> str:
     """Say how many CPUs may be used, and what narrows them."""
     text = f"{counts['effective']} of {counts['host']} usable"
     if counts["effective"] < counts["affinity"]:
@@ -249,35 +264,38 @@ def cpu_text(counts: Mapping[str, int]) -> str:
     return text
 
 
-def state(found: str, unverified: str) -> str:
+def describe_state(availability: str, unverified: str) -> str:
     """Say whether a backend runs, and that nobody saw it run on its device."""
-    return f"{found}, unverified" if unverified else found
+    return f"{availability}, unverified" if unverified else availability
 
 
 def environment_rows(environments: Sequence[OfferedThere]) -> list[tuple[str, str, str, str]]:
     """Return a row for every backend that an environment is for."""
     from ortune.core.backend import Backend
-    from ortune.core.plugins.spelling import parse
+    from ortune.core.plugins.spelling import parse_plugin
 
-    found = []
-    for one in environments:
-        name = one.environment.name
-        if one.problem:
-            found.append((name, "-", "not loadable", one.problem))
-        for spelled, told in one.offers.items():
-            said = state(told.state, parse(Backend, spelled).unverified)
-            found.append((name, spelled, said, told.missing or one.environment.release))
-    return found
+    rows = []
+    for offered in environments:
+        name = offered.environment.name
+        if offered.problem:
+            rows.append((name, "-", "not loadable", offered.problem))
+        for spelled, offer in offered.offers.items():
+            status = describe_state(offer.state, parse_plugin(Backend, spelled).unverified)
+            rows.append((name, spelled, status, offer.missing or offered.environment.release))
+    return rows
 
 
-def gpu_text(boards: Sequence[Gpu], driver: Mapping[str, str]) -> str:
+def describe_gpus(boards: Sequence[Gpu], driver: Mapping[str, str]) -> str:
     """Say which GPUs the driver sees, and the versions that matter for them."""
-    names = [f"{one.name} ({size(one.memory)})" if one.memory else one.name for one in boards]
+    names = [
+        f"{board.name} ({format_size(board.memory)})" if board.memory else board.name
+        for board in boards
+    ]
     versions = [f"{name} {version}" for name, version in driver.items()]
     return ", ".join([*(names or ["none that an NVIDIA driver tells of"]), *versions])
 
 
-def problems(
+def diagnose_problems(
     runtimes: Mapping[str, str],
     environments: Sequence[OfferedThere],
     devices: Sequence[GpuProblem],
@@ -287,14 +305,14 @@ def problems(
     Args:
         runtimes: Installed distributions of onnxruntime -> version.
     """
-    overwritten = mixed(runtimes)
+    overwritten = find_runtime_conflict(runtimes)
     pairs = [overwritten] if overwritten else []
     pairs += [
-        (f"environment {one.environment.name}: {one.problem}", one.fix)
-        for one in environments
-        if one.problem
+        (f"environment {offered.environment.name}: {offered.problem}", offered.fix)
+        for offered in environments
+        if offered.problem
     ]
     for gpu in devices:
         where = "" if gpu.environment == HERE else f"environment {gpu.environment}: "
-        pairs.append((f"{where}{gpu.what}", gpu.fix))
-    return [{"what": what, "fix": fix} for what, fix in pairs]
+        pairs.append((f"{where}{gpu.problem}", gpu.fix))
+    return [{"what": problem, "fix": fix} for problem, fix in pairs]

@@ -6,8 +6,8 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_result, print_table, print_text
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Option
 from ortune.core.request import WorkerRequest, request
@@ -23,7 +23,7 @@ _SHOWN = (
 
 
 @request
-class _Asked(WorkerRequest):
+class _Options(WorkerRequest):
     """Keep other releases of the runtimes, each in a Python environment of its own.
 
     They lie below the cache folder and are made of a fixed table of versions by pip. `add` takes
@@ -48,66 +48,72 @@ class _Asked(WorkerRequest):
     name: Annotated[str | None, Option("NAME")] = None
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Do it; exit code 1 when an environment does not work."""
     # Refuse words that do not belong together.
-    if asked.action == "list" and asked.what:
-        raise BadSettings(f"list takes no '{asked.what}'", fix="write `ortune env list`")
-    if asked.action != "list" and not asked.what:
-        wanted = "cuda" if asked.action == "add" else "NAME"
+    if options.action == "list" and options.what:
+        raise BadSettings(f"list takes no '{options.what}'", fix="write `ortune env list`")
+    if options.action != "list" and not options.what:
+        example = "cuda" if options.action == "add" else "NAME"
         raise BadSettings(
-            f"{asked.action} takes {'a release' if asked.action == 'add' else 'a name'}",
-            fix=f"write `ortune env {asked.action} {wanted}`; `ortune env list` shows them",
+            f"{options.action} takes {'a release' if options.action == 'add' else 'a name'}",
+            fix=f"write `ortune env {options.action} {example}`; `ortune env list` shows them",
         )
-    if asked.name and asked.action != "add":
+    if options.name and options.action != "add":
         raise BadSettings("--name is about add", fix="leave it out")
-    what = asked.what or ""
-    if asked.action == "list":
-        return _list()
-    if asked.action == "remove":
-        from ortune.measurement.environments.installed import taken_out
+    name = options.what or ""
+    if options.action == "list":
+        return _list_environments()
+    if options.action == "remove":
+        from ortune.measurement.environments.installed import remove_environment
 
-        folder = taken_out(what)
-        answer({"removed": what, "folder": folder}, lambda: say(f"removed: {folder}"))
+        folder = remove_environment(name)
+        print_result({"removed": name, "folder": folder}, lambda: print_text(f"removed: {folder}"))
         return DONE
-    if asked.action == "add":
-        from ortune.measurement.environments.installed import add
+    if options.action == "add":
+        from ortune.measurement.environments.installed import add_environment
 
-        what = add(what, asked.name, asked.sink).name
-    from ortune.measurement.environments.check import check
+        name = add_environment(name, options.name, options.sink).name
+    from ortune.measurement.environments.check import check_environment
 
-    found = check(what)
-    answer(found, lambda: _show(found))
-    return NO if found.problem else DONE
+    checked = check_environment(name)
+    print_result(checked, lambda: _print_environment(checked))
+    return NO if checked.problem else DONE
 
 
-def _list() -> int:
-    from ortune.measurement.environments.installed import listed
-    from ortune.measurement.environments.releases import every
+def _list_environments() -> int:
+    from ortune.measurement.environments.installed import list_environments
+    from ortune.measurement.environments.releases import list_releases
 
-    found, offered = listed(), [str(one) for one in every()]
+    environments, offered = list_environments(), [str(item) for item in list_releases()]
 
     def show() -> None:
-        if found:
-            rows = [(one.name, one.release or "cannot be read", one.folder) for one in found]
-            table(("environment", "release", "folder"), rows)
+        if environments:
+            rows = [
+                (item.name, item.release or "cannot be read", item.folder) for item in environments
+            ]
+            print_table(("environment", "release", "folder"), rows)
         else:
-            say("no environment yet; `ortune env add cuda` makes one")
-        say(f"there are releases: {', '.join(offered)}")
+            print_text("no environment yet; `ortune env add cuda` makes one")
+        print_text(f"there are releases: {', '.join(offered)}")
 
-    answer({"environments": found, "releases": offered}, show)
+    print_result({"environments": environments, "releases": offered}, show)
     return DONE
 
 
-def _show(found: CheckedEnvironment) -> None:
-    one = found.environment
-    say(f"environment: {one.name} in {one.folder}")
-    held = [f"{name} {found.versions[name]}" for name in _SHOWN if name in found.versions]
-    if held:
-        say(f"versions:    {', '.join(held)}")
-    for backend, state in (found.states or {}).items():
-        say(f"{backend}: {state}")
-    if found.driver:
-        say(f"driver:      {', '.join(f'{name} {v}' for name, v in found.driver.items())}")
-    say(f"problem:     {found.problem}\n  fix: {found.fix}" if found.problem else "works")
+def _print_environment(checked: CheckedEnvironment) -> None:
+    environment = checked.environment
+    print_text(f"environment: {environment.name} in {environment.folder}")
+    versions = [f"{name} {checked.versions[name]}" for name in _SHOWN if name in checked.versions]
+    if versions:
+        print_text(f"versions:    {', '.join(versions)}")
+    for backend, state in (checked.states or {}).items():
+        print_text(f"{backend}: {state}")
+    if checked.driver:
+        print_text(
+            f"driver:      {', '.join(f'{name} {v}' for name, v in checked.driver.items())}"
+        )
+    print_text(
+        f"problem:     {checked.problem}\n  fix: {checked.fix}" if checked.problem else "works"
+    )

@@ -5,29 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import answer, show
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import print_items, print_result
 from ortune.reporting.explanation.requests import Explain
 
 if TYPE_CHECKING:
     from ortune.reporting.explanation.explain import Explanation
 
 
-@verb(Explain)
-def command(asked: Explain) -> None:
+@make_command(Explain)
+def command(request: Explain) -> None:
     """Show what was asked."""
     from ortune.reporting.explanation.explain import run
-    from ortune.reporting.precision.explained import parts
-    from ortune.reporting.terminal import printed
+    from ortune.reporting.precision.explained import build_explanation_parts
+    from ortune.reporting.terminal import make_renderables
 
-    found = run(asked)
-    answer(_json(found), lambda: show(*printed(parts(found, every=verbose()))))
+    explanation = run(request)
+    print_result(
+        _serialize_explanation(explanation),
+        lambda: print_items(
+            *make_renderables(build_explanation_parts(explanation, show_all=is_verbose()))
+        ),
+    )
 
 
-def _json(found: Explanation) -> Mapping[str, Any] | Explanation:
+def _serialize_explanation(explanation: Explanation) -> Mapping[str, Any] | Explanation:
     """Return what was asked for: one node, some plans, or everything."""
-    if found.node is not None:
-        return {"run": found.run, "node": found.node, "notes": found.notes}
-    if found.asked:
-        return {"run": found.run, "plans": found.asked, "notes": found.notes}
-    return found
+    if explanation.node is not None:
+        return {"run": explanation.run, "node": explanation.node, "notes": explanation.notes}
+    if explanation.asked:
+        return {"run": explanation.run, "plans": explanation.asked, "notes": explanation.notes}
+    return explanation

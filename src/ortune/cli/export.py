@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import print_result, print_table, print_text, write_remark
 from ortune.core import wording
 from ortune.exporters.request import Export
 
@@ -14,41 +14,41 @@ if TYPE_CHECKING:
     from ortune.exporters.export import Exported
 
 
-@verb(Export)
-def command(asked: Export) -> None:
+@make_command(Export)
+def command(request: Export) -> None:
     """Show what became of every exporter, and at which sizes the file was compared."""
     from ortune.cli.terminal import progress
     from ortune.exporters.export import run
 
-    with progress.held(asked.sink, verbose=verbose()) as sink:
-        found = run(replace(asked, sink=sink))
-    answer(found, lambda: _show(found))
+    with progress.defer_notes(request.sink, verbose=is_verbose()) as sink:
+        result = run(replace(request, sink=sink))
+    print_result(result, lambda: _print_attempts(result))
 
 
-def _show(found: Exported) -> None:
-    table(
+def _print_attempts(result: Exported) -> None:
+    print_table(
         ("exporter", "kept", "sizes>", "error>", "nodes>", "seconds>", "why"),
         [
             (
-                one.exporter,
-                "kept" if one.kept else "",
-                str(one.sizes),
-                "-" if one.error is None else f"{one.error:.2g}",
-                str(one.nodes or "-"),
-                f"{one.seconds:.0f}",
-                one.why,
+                entry.exporter,
+                "kept" if entry.kept else "",
+                str(entry.sizes),
+                "-" if entry.error is None else f"{entry.error:.2g}",
+                str(entry.nodes or "-"),
+                f"{entry.seconds:.0f}",
+                entry.why,
             )
-            for one in found.attempts
+            for entry in result.attempts
         ],
     )
-    samples = wording.count(found.samples, "input")
-    told = "; ".join(
-        ", ".join(f"{dim}={size}" for dim, size in one.items()) for one in found.sizes
+    samples = wording.format_count(result.samples, "input")
+    sizes = "; ".join(
+        ", ".join(f"{dim}={size}" for dim, size in entry.items()) for entry in result.sizes
     )
-    say(
-        f"{found.path}: by {found.exporter}, within {found.error:.2g} of PyTorch's answers "
-        f"({found.tolerance:.2g} allowed), {samples} each at "
-        f"{told or 'the shapes given: nothing is --dynamic'}"
+    print_text(
+        f"{result.path}: by {result.exporter}, within {result.error:.2g} of PyTorch's answers "
+        f"({result.tolerance:.2g} allowed), {samples} each at "
+        f"{sizes or 'the shapes given: nothing is --dynamic'}"
     )
-    for text in found.refused:
-        remark(f"PyTorch itself does not run {text}")
+    for text in result.refused:
+        write_remark(f"PyTorch itself does not run {text}")

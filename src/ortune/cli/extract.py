@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Extract
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say, size, specs
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import format_size, print_result, print_specs, print_text
 from ortune.core import wording
 
 if TYPE_CHECKING:
@@ -15,30 +15,34 @@ if TYPE_CHECKING:
 _WAYS = 6
 
 
-@verb(Extract)
-def command(asked: Extract) -> None:
+@make_command(Extract)
+def command(request: Extract) -> None:
     """Show the piece's inputs and outputs."""
     from ortune.analysis.verification.extract import run
 
-    found = run(asked)
-    result = {"model": asked.model, "output": found.path, **vars(found)}
+    extracted = run(request)
+    result = {"model": request.model, "output": extracted.path, **vars(extracted)}
     del result["path"]
-    answer(result, lambda: _show(found))
+    print_result(result, lambda: _print_extracted(extracted))
 
 
-def _show(found: Extracted) -> None:
-    specs("input", found.inputs)
-    specs("output", found.outputs)
-    if found.added:
-        say(f"also takes {', '.join(found.added)}: paths around the named tensors lead there")
-        words = " ".join(f"--from {name}" for name in found.ways[:_WAYS])
-        if found.ways:
-            say(f"to leave them out: {words}{' ...' if len(found.ways) > _WAYS else ''}")
-    weights = size(found.weight_bytes)
-    say(
-        f"{found.path}: {found.nodes} of "
-        f"{wording.count(found.of_nodes, 'node')}, {weights} of weights"
+def _print_extracted(extracted: Extracted) -> None:
+    print_specs("input", extracted.inputs)
+    print_specs("output", extracted.outputs)
+    if extracted.added:
+        print_text(
+            f"also takes {', '.join(extracted.added)}: paths around the named tensors lead there"
+        )
+        words = " ".join(f"--from {name}" for name in extracted.ways[:_WAYS])
+        if extracted.ways:
+            print_text(
+                f"to leave them out: {words}{' ...' if len(extracted.ways) > _WAYS else ''}"
+            )
+    weights = format_size(extracted.weight_bytes)
+    print_text(
+        f"{extracted.path}: {extracted.nodes} of "
+        f"{wording.format_count(extracted.of_nodes, 'node')}, {weights} of weights"
     )
-    if found.samples is not None:
-        count = f"{found.count} sample{'' if found.count == 1 else 's'}"
-        say(f"{found.samples}: {count}; its outputs are those of the whole model")
+    if extracted.samples is not None:
+        count = f"{extracted.count} sample{'' if extracted.count == 1 else 's'}"
+        print_text(f"{extracted.samples}: {count}; its outputs are those of the whole model")

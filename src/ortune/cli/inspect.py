@@ -7,14 +7,22 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING
 
 from ortune.analysis.inspection.requests import Inspect
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import amount, answer, say, sides, size, specs, table
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import (
+    format_amount,
+    format_sides,
+    format_size,
+    print_result,
+    print_specs,
+    print_table,
+    print_text,
+)
 from ortune.core import wording
-from ortune.core.errors import shortened
+from ortune.core.errors import shorten_text
 from ortune.core.request import request
 
 if TYPE_CHECKING:
-    from ortune.analysis.inspection.inspect import Inspection, Placed
+    from ortune.analysis.inspection.inspect import Inspection, NodePlacement
     from ortune.core.facts import Facts, TensorSpec
     from ortune.graph.lint.rules import Finding
 
@@ -27,7 +35,7 @@ _FIXED = "no dimension"
 
 
 @request
-class _Asked(Inspect):
+class _Options(Inspect):
     """Options of the command line.
 
     Attributes:
@@ -42,243 +50,268 @@ class _Asked(Inspect):
     tensors: bool = False
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> None:
+@make_command(_Options)
+def command(options: _Options) -> None:
     """Show a screen, and the tables asked for."""
     from dataclasses import asdict, fields
 
     from ortune.analysis.inspection.inspect import run
 
-    found = run(asked)
-    wanted = {"nodes": asked.nodes, "regions": asked.regions, "tensors": asked.tensors}
+    inspection = run(options)
+    tables = {"nodes": options.nodes, "regions": options.regions, "tensors": options.tensors}
     # Every field, with what nodes and regions compute from theirs.
-    made: dict[str, object] = {one.name: getattr(found, one.name) for one in fields(found)}
+    json_result: dict[str, object] = {
+        field.name: getattr(inspection, field.name) for field in fields(inspection)
+    }
     for name in ("nodes", "regions"):
-        rows = getattr(found, name)
-        made[name] = [
+        rows = getattr(inspection, name)
+        json_result[name] = [
             {**asdict(row), "moved": row.moved, "intensity": row.intensity} for row in rows
         ]
-    answer(made, lambda: _show(found, wanted, verbose()))
+    print_result(json_result, lambda: _print_inspection(inspection, tables, is_verbose()))
 
 
-def _show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
+def _print_inspection(inspection: Inspection, tables: Mapping[str, bool], verbose: bool) -> None:
     """Print the summary, inputs and outputs, and findings; then the tables asked for."""
-    facts = found.facts
-    opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(found.opsets.items()))
-    precisions = ", ".join(f"{n} {size(b)}" for n, b in facts.precisions.items())
-    said = f", {found.producer}" if found.producer else ""
-    digest = f", sha256 {found.digest}" if found.digest else ""
+    facts = inspection.facts
+    opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(inspection.opsets.items()))
+    precisions = ", ".join(f"{n} {format_size(b)}" for n, b in facts.precisions.items())
+    producer = f", {inspection.producer}" if inspection.producer else ""
+    digest = f", sha256 {inspection.digest}" if inspection.digest else ""
     more = [
-        f"{count} {what}"
-        for count, what in ((facts.subgraphs, "bodies"), (facts.functions, "functions"))
+        f"{count} {label}"
+        for count, label in ((facts.subgraphs, "bodies"), (facts.functions, "functions"))
         if count
     ]
     rows = [
-        ("file", f"{size(found.file_bytes)}{digest}"),
-        ("made with", f"opset {opsets}; IR {facts.ir_version}{said}"),
+        ("file", f"{format_size(inspection.file_bytes)}{digest}"),
+        ("made with", f"opset {opsets}; IR {facts.ir_version}{producer}"),
         ("nodes", (f"{facts.nodes:,}" + (f", with {' and '.join(more)}" if more else ""))),
-        ("operators", _ops(facts, verbose)),
-        ("weights", f"{wording.count(facts.parameters, 'parameter')}; {precisions or 'none'}"),
-        ("arithmetic", _arithmetic(found)),
-        ("dynamic", _dynamic(facts)),
+        ("operators", _count_operators(facts, verbose)),
+        (
+            "weights",
+            f"{wording.format_count(facts.parameters, 'parameter')}; {precisions or 'none'}",
+        ),
+        ("arithmetic", _describe_arithmetic(inspection)),
+        ("dynamic", _list_dynamic_dims(facts)),
         ("quantized already", "yes" if facts.quantized else "no"),
     ]
-    if found.steps:
-        rows.append(("steps that may help", ", ".join(found.steps)))
+    if inspection.steps:
+        rows.append(("steps that may help", ", ".join(inspection.steps)))
     if facts.metadata:
-        rows.append(("metadata", _metadata(facts.metadata, verbose)))
-    table(("", found.model.name), [*rows, *_saturation(found)])
-    _io("input", found.facts.inputs, verbose)
-    _io("output", found.facts.outputs, verbose)
-    _lint(found, verbose)
-    _placement(found.placement, verbose)
-    if wanted["regions"] or verbose:
-        _regions(found)
-    if wanted["tensors"] or verbose:
-        _tensors(found)
+        rows.append(("metadata", _format_metadata(facts.metadata, verbose)))
+    print_table(("", inspection.model.name), [*rows, *_make_saturation_rows(inspection)])
+    _print_specs("input", inspection.facts.inputs, verbose)
+    _print_specs("output", inspection.facts.outputs, verbose)
+    _print_findings(inspection, verbose)
+    _print_placement(inspection.placement, verbose)
+    if tables["regions"] or verbose:
+        _print_regions(inspection)
+    if tables["tensors"] or verbose:
+        _print_tensors(inspection)
     if verbose:
-        if found.bodies:
-            held = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in found.bodies]
-            table(("body of", "operator", "as", "nodes>", "values captured>"), held)
-        if found.functions:
-            called = [(one.name, one.nodes, one.calls) for one in found.functions]
-            table(("function", "nodes>", "calls>"), called)
-    if wanted["nodes"] or verbose:
-        _nodes(found)
-    if not (verbose or found.placement or any(wanted.values())):
-        say("more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take")
+        if inspection.bodies:
+            bodies = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in inspection.bodies]
+            print_table(("body of", "operator", "as", "nodes>", "values captured>"), bodies)
+        if inspection.functions:
+            called = [
+                (function.name, function.nodes, function.calls)
+                for function in inspection.functions
+            ]
+            print_table(("function", "nodes>", "calls>"), called)
+    if tables["nodes"] or verbose:
+        _print_nodes(inspection)
+    if not (verbose or inspection.placement or any(tables.values())):
+        print_text(
+            "more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take"
+        )
 
 
-def _metadata(held: Mapping[str, str], verbose: bool) -> str:
+def _format_metadata(metadata: Mapping[str, str], verbose: bool) -> str:
     """Return keys and values in one line."""
-    shown = list(held.items())[: None if verbose else _IO]
-    text = ", ".join(f"{key}={_short(value, verbose)}" for key, value in shown)
-    left = len(held) - len(shown)
-    return f"{text}, and {wording.count(left, 'more key')} (-v)" if left else text
+    shown = list(metadata.items())[: None if verbose else _IO]
+    text = ", ".join(f"{key}={_shorten_line(value, verbose)}" for key, value in shown)
+    hidden = len(metadata) - len(shown)
+    return f"{text}, and {wording.format_count(hidden, 'more key')} (-v)" if hidden else text
 
 
-def _dynamic(facts: Facts) -> str:
-    nameless = sum(side is None for one in facts.inputs for side in one.shape or ())
+def _list_dynamic_dims(facts: Facts) -> str:
+    nameless = sum(side is None for spec in facts.inputs for side in spec.shape or ())
     named = list(facts.dynamic) + ([f"{nameless} without a name"] if nameless else [])
     return ", ".join(named) or _FIXED
 
 
-def _ops(facts: Facts, verbose: bool) -> str:
+def _count_operators(facts: Facts, verbose: bool) -> str:
     ranked = sorted(facts.ops.items(), key=lambda item: (-item[1], item[0]))
     shown = ranked if verbose or len(ranked) == _OPS + 1 else ranked[:_OPS]
     text = ", ".join(f"{name} {count}" for name, count in shown)
     return text + (
-        f" and {wording.count(len(ranked) - len(shown), 'more kind')}"
+        f" and {wording.format_count(len(ranked) - len(shown), 'more kind')}"
         if len(shown) < len(ranked)
         else ""
     )
 
 
-def _flop(count: float) -> str:
-    text = amount(count)
+def _format_flop(count: float) -> str:
+    text = format_amount(count)
     return f"{text}FLOP" if " " in text else f"{text} FLOP"
 
 
-def _arithmetic(found: Inspection) -> str:
-    facts = found.facts
+def _describe_arithmetic(inspection: Inspection) -> str:
+    facts = inspection.facts
     if facts.flops is None:
-        known = sum(one.flops or 0 for one in found.nodes)
-        text = f"{_flop(known)} a run at least: {_nodes_of(found.unknown)}"
+        lower_bound = sum(node.flops or 0 for node in inspection.nodes)
+        text = f"{_format_flop(lower_bound)} a run at least: {_count_unknown(inspection.unknown)}"
     else:
-        text = f"{_flop(facts.flops)} a run, {size(found.moved)} moved"
-        if found.intensity is not None:
-            text += f": {found.intensity:.3g} FLOP a byte"
-        if found.unknown:
-            text += f"; {_nodes_of(found.unknown)} left out"
-    if found.shapes:
-        at = " ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in found.shapes.items())
+        text = f"{_format_flop(facts.flops)} a run, {format_size(inspection.moved)} moved"
+        if inspection.intensity is not None:
+            text += f": {inspection.intensity:.3g} FLOP a byte"
+        if inspection.unknown:
+            text += f"; {_count_unknown(inspection.unknown)} left out"
+    if inspection.shapes:
+        at = " ".join(f"{n}:{'x'.join(map(str, s))}" for n, s in inspection.shapes.items())
         return f"{text}; at {at}"
-    return text + ("; dynamic dimensions as 1, see --shape" if _dynamic(facts) != _FIXED else "")
+    return text + (
+        "; dynamic dimensions as 1, see --shape" if _list_dynamic_dims(facts) != _FIXED else ""
+    )
 
 
-def _saturation(found: Inspection) -> list[tuple[str, str]]:
-    if not found.saturable:
+def _make_saturation_rows(inspection: Inspection) -> list[tuple[str, str]]:
+    if not inspection.saturable:
         return []
-    risky = [layer for layer in found.saturable if layer.risky]
+    risky = [layer for layer in inspection.saturable if layer.risky]
     advice = "; see `ortune verify --simulate avx2`" if risky else ""
-    said = f"{len(risky)} of {wording.count(len(found.saturable), 'integer layer')}{advice}"
-    return [("can saturate without VNNI", said)]
+    summary = (
+        f"{len(risky)} of "
+        f"{wording.format_count(len(inspection.saturable), 'integer layer')}{advice}"
+    )
+    return [("can saturate without VNNI", summary)]
 
 
-def _io(kind: str, given: Sequence[TensorSpec], verbose: bool) -> None:
-    shown = given if verbose else given[:_IO]
-    specs(kind, shown)
-    if len(shown) < len(given):
-        say(f"and {len(given) - len(shown)} more {kind}s; -v lists them all")
+def _print_specs(kind: str, tensors: Sequence[TensorSpec], verbose: bool) -> None:
+    shown = tensors if verbose else tensors[:_IO]
+    print_specs(kind, shown)
+    if len(shown) < len(tensors):
+        print_text(f"and {len(tensors) - len(shown)} more {kind}s; -v lists them all")
 
 
-def _lint(found: Inspection, verbose: bool) -> None:
-    shown = found.lint if verbose else found.lint[:_LINT]
+def _print_findings(inspection: Inspection, verbose: bool) -> None:
+    shown = inspection.lint if verbose else inspection.lint[:_LINT]
     if shown:
-        rows = [(one.severity, _said(one, verbose), one.action) for one in shown]
-        table(("", "finding", "fix"), rows)
-    elif not found.skipped:
-        say("no findings")
-    if len(shown) < len(found.lint):
-        say(f"and {len(found.lint) - len(shown)} more; -v lists them all, with their cost")
-    if found.skipped:
-        say(found.skipped)
+        rows = [
+            (finding.severity, _describe_finding(finding, verbose), finding.action)
+            for finding in shown
+        ]
+        print_table(("", "finding", "fix"), rows)
+    elif not inspection.skipped:
+        print_text("no findings")
+    if len(shown) < len(inspection.lint):
+        print_text(
+            f"and {len(inspection.lint) - len(shown)} more; -v lists them all, with their cost"
+        )
+    if inspection.skipped:
+        print_text(inspection.skipped)
 
 
-def _said(one: Finding, verbose: bool) -> str:
-    named = [place for place in one.places if place not in one.what]
-    text = one.what
-    if named and (verbose or one.severity != "note"):
-        more = ", ..." if one.count > len(one.places) else ""
+def _describe_finding(finding: Finding, verbose: bool) -> str:
+    named = [place for place in finding.places if place not in finding.what]
+    text = finding.what
+    if named and (verbose or finding.severity != "note"):
+        more = ", ..." if finding.count > len(finding.places) else ""
         text += f": {', '.join(named if verbose else named[:1])}{more if verbose else ''}"
-        text += " ..." if not verbose and one.count > 1 else ""
-    return f"{text}\n  {one.cost}" if verbose else text
+        text += " ..." if not verbose and finding.count > 1 else ""
+    return f"{text}\n  {finding.cost}" if verbose else text
 
 
-def _placement(every: Iterable[Placed], verbose: bool) -> None:
+def _print_placement(placements: Iterable[NodePlacement], verbose: bool) -> None:
     rows: list[tuple[object, ...]] = []
-    for one in every:
-        if one.problem:
-            rows.append((one.backend, "-", "", f"{one.problem}; {one.fix}".rstrip("; ")))
+    for placement in placements:
+        if placement.problem:
+            rows.append(
+                (placement.backend, "-", "", f"{placement.problem}; {placement.fix}".rstrip("; "))
+            )
             continue
-        for provider, names in one.nodes.items():
-            added = one.added.get(provider, 0)
-            own = f"and {added} of its own (constants, casts, parts of nodes)" if added else ""
-            rows.append((one.backend, provider, len(names), own))
-        for what, some in (("decomposed", one.left), ("copied between", one.copied)):
-            if some:
-                named = ", ".join(some if verbose else some[:_LEFT])
-                more = "" if verbose or len(some) <= _LEFT else ", ..."
-                rows.append((one.backend, what, len(some), f"{named}{more}"))
+        for provider, names in placement.nodes.items():
+            added = placement.added.get(provider, 0)
+            detail = f"and {added} of its own (constants, casts, parts of nodes)" if added else ""
+            rows.append((placement.backend, provider, len(names), detail))
+        for label, affected in (
+            ("decomposed", placement.left),
+            ("copied between", placement.copied),
+        ):
+            if affected:
+                named = ", ".join(affected if verbose else affected[:_LEFT])
+                more = "" if verbose or len(affected) <= _LEFT else ", ..."
+                rows.append((placement.backend, label, len(affected), f"{named}{more}"))
     if rows:
-        table(("asked", "provider", "nodes>", ""), rows)
+        print_table(("asked", "provider", "nodes>", ""), rows)
 
 
-def _regions(found: Inspection) -> None:
+def _print_regions(inspection: Inspection) -> None:
     rows = [
         (
-            one.name,
-            one.nodes,
-            size(one.weights),
-            _flops(one.flops),
-            size(one.moved),
-            _ratio(one.intensity),
-            f"{one.unknown} unknown" if one.unknown else "",
+            region.name,
+            region.nodes,
+            format_size(region.weights),
+            _format_flops(region.flops),
+            format_size(region.moved),
+            _format_ratio(region.intensity),
+            f"{region.unknown} unknown" if region.unknown else "",
         )
-        for one in found.regions
+        for region in inspection.regions
     ]
     columns = ("region", "nodes>", "weights>", "FLOP>", "moved>", "FLOP/B>", "")
-    table(columns, rows)
+    print_table(columns, rows)
 
 
-def _nodes(found: Inspection) -> None:
+def _print_nodes(inspection: Inspection) -> None:
     rows = [
         (
-            one.name,
-            one.op,
-            one.dtype,
-            sides(one.shape),
-            size(one.weights) if one.weights else "",
-            "?" if one.flops is None else _flops(one.flops),
-            "?" if one.moved is None else size(one.moved),
-            _ratio(one.intensity),
+            node.name,
+            node.op,
+            node.dtype,
+            format_sides(node.shape),
+            format_size(node.weights) if node.weights else "",
+            "?" if node.flops is None else _format_flops(node.flops),
+            "?" if node.bytes_moved is None else format_size(node.bytes_moved),
+            _format_ratio(node.intensity),
         )
-        for one in found.nodes
+        for node in inspection.nodes
     ]
     columns = ("node", "operator", "makes", "shape", "weights>", "FLOP>", "moved>", "FLOP/B>")
-    table(columns, rows)
+    print_table(columns, rows)
 
 
-def _tensors(found: Inspection) -> None:
+def _print_tensors(inspection: Inspection) -> None:
     for kind, title in (("weight", "biggest weights"), ("activation", "biggest activations")):
         rows = [
             (
-                one.name,
-                one.dtype,
-                sides(one.shape),
-                size(one.size),
-                one.readers,
-                ", ".join(one.read_by[:1]) + (", ..." if one.readers > 1 else ""),
+                tensor.name,
+                tensor.dtype,
+                format_sides(tensor.shape),
+                format_size(tensor.size),
+                tensor.readers,
+                ", ".join(tensor.read_by[:1]) + (", ..." if tensor.readers > 1 else ""),
             )
-            for one in found.tensors
-            if one.kind == kind
+            for tensor in inspection.tensors
+            if tensor.kind == kind
         ]
         if rows:
-            table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
+            print_table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
 
 
-def _nodes_of(count: int) -> str:
+def _count_unknown(count: int) -> str:
     return f"{count} node{'' if count == 1 else 's'} of unknown shape"
 
 
-def _flops(count: int) -> str:
-    return amount(count) if count else "-"
+def _format_flops(count: int) -> str:
+    return format_amount(count) if count else "-"
 
 
-def _ratio(value: float | None) -> str:
+def _format_ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _short(text: str, verbose: bool) -> str:
+def _shorten_line(text: str, verbose: bool) -> str:
     line = " ".join(text.split())
-    return line if verbose else shortened(line, _NOTE)
+    return line if verbose else shorten_text(line, _NOTE)

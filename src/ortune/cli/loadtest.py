@@ -6,8 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, figure, megabytes, milliseconds, say, show, table
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import (
+    format_figure,
+    format_mb,
+    format_ms,
+    print_items,
+    print_result,
+    print_table,
+    print_text,
+)
 from ortune.serving.load_testing.requests import LoadTest
 
 if TYPE_CHECKING:
@@ -17,93 +25,99 @@ if TYPE_CHECKING:
 Row: TypeAlias = Mapping[str, Any]
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("", lambda row: row["workload"]),
-    ("requests/s>", lambda row: figure(row["requests_per_s"])),
-    ("p50 ms>", lambda row: milliseconds(row.get("p50_ns"))),
-    ("p90 ms>", lambda row: milliseconds(row.get("p90_ns"))),
-    ("p95 ms>", lambda row: milliseconds(row["p95_ns"])),
-    ("p99 ms>", lambda row: milliseconds(row.get("p99_ns"))),
+    ("requests/s>", lambda row: format_figure(row["requests_per_s"])),
+    ("p50 ms>", lambda row: format_ms(row.get("p50_ns"))),
+    ("p90 ms>", lambda row: format_ms(row.get("p90_ns"))),
+    ("p95 ms>", lambda row: format_ms(row["p95_ns"])),
+    ("p99 ms>", lambda row: format_ms(row.get("p99_ns"))),
     ("errors>", lambda row: str(row["failed"])),
-    ("server queue ms>", lambda row: milliseconds(row["server"]["queue_ns"])),
-    ("compute ms>", lambda row: milliseconds(row["server"]["compute_ns"])),
-    ("rows a run>", lambda row: figure(row["server"]["batch"])),
-    ("server CPU ms>", lambda row: milliseconds(row["server"]["cpu_ns"])),
-    ("server MB>", lambda row: megabytes(row["peak_rss"])),
+    ("server queue ms>", lambda row: format_ms(row["server"]["queue_ns"])),
+    ("compute ms>", lambda row: format_ms(row["server"]["compute_ns"])),
+    ("rows a run>", lambda row: format_figure(row["server"]["batch"])),
+    ("server CPU ms>", lambda row: format_ms(row["server"]["cpu_ns"])),
+    ("server MB>", lambda row: format_mb(row["peak_rss"])),
     ("client CPU>", lambda row: f"{100 * row['client']['busy']:.0f} %"),
 )
 
 
-@verb(LoadTest)
-def command(asked: LoadTest) -> int:
+@make_command(LoadTest)
+def command(request: LoadTest) -> int:
     """Show a row a level; exit code 1 where the limit is not kept or answers are not right."""
     from ortune.serving.load_testing.goal import GoalResult
     from ortune.serving.load_testing.loadtest import run
 
-    found = run(asked)
-    if isinstance(found, GoalResult):
-        answer(found, lambda: _show_goal(found))
+    result = run(request)
+    if isinstance(result, GoalResult):
+        print_result(result, lambda: _print_goal(result))
         return DONE
-    answer(found, lambda: _show(found))
-    broken = found.checked is not None and found.checked.wrong
-    return NO if broken or found.most is None or (found.slo and found.kept is None) else DONE
+    print_result(result, lambda: _print_levels(result))
+    broken = result.checked is not None and result.checked.wrong
+    return NO if broken or result.most is None or (result.slo and result.kept is None) else DONE
 
 
-def _show(found: LoadTestResult) -> None:
+def _print_levels(result: LoadTestResult) -> None:
     from ortune.core.section import Bar, Bars
     from ortune.reporting.terminal import Chart
 
-    cells = [[write(row) for _, write in _COLUMNS] for row in found.rows]
+    cells = [[write(row) for _, write in _COLUMNS] for row in result.rows]
     kept = [k for k in range(len(_COLUMNS)) if any(line[k] != "-" for line in cells)]
-    table([_COLUMNS[k][0] for k in kept], [[line[k] for k in kept] for line in cells])
-    if len(found.rows) > 1:
+    print_table([_COLUMNS[k][0] for k in kept], [[line[k] for k in kept] for line in cells])
+    if len(result.rows) > 1:
         bars = tuple(
             Bar(
                 row["workload"].partition(", ")[2],
                 (row["requests_per_s"],),
-                f"p50 {milliseconds(row.get('p50_ns'))} ms, "
-                f"p99 {milliseconds(row.get('p99_ns'))} ms",
+                f"p50 {format_ms(row.get('p50_ns'))} ms, p99 {format_ms(row.get('p99_ns'))} ms",
             )
-            for row in found.rows
+            for row in result.rows
         )
-        say("")
-        show(Chart(Bars("right answers a second", bars)))
-        say("")
-    for row in found.rows:
+        print_text("")
+        print_items(Chart(Bars("right answers a second", bars)))
+        print_text("")
+    for row in result.rows:
         for word, number in row["errors"].items():
-            said = row["examples"].get(word, "")
-            say(f"{row['workload']}: {number:,} times {word}{f': {said}' if said else ''}")
-    for text in found.notes:
-        say(f"note: {text}")
-    for one in found.judgement.advice:
-        say(f"note: {one.what}; to change that: {one.change}")
-    if missing := [row for row in found.rows if row["answered"] and row.get("p99_ns") is None]:
+            example = row["examples"].get(word, "")
+            print_text(
+                f"{row['workload']}: {number:,} times {word}{f': {example}' if example else ''}"
+            )
+    for text in result.notes:
+        print_text(f"note: {text}")
+    for advice in result.judgement.advice:
+        print_text(f"note: {advice.what}; to change that: {advice.change}")
+    if missing := [row for row in result.rows if row["answered"] and row.get("p99_ns") is None]:
         least = min(row["answered"] for row in missing)
-        say(f"a percentile needs 10 answers beyond it: p99 takes 1,000; the fewest are {least:,}")
-    say(f"latency: {found.clock}")
-    if found.checked is not None:
-        say(str(found.checked))
-    if found.judgement.too_noisy:
-        say("this machine is too noisy for a verdict on these times")
-    if found.most is not None and len(found.rows) > 1:
-        say(f"most: {_named(found, found.most)}")
-    if found.knee is not None:
-        say(f"knee: {_named(found, found.knee)}: {found.knee_rule}")
-    if found.slo:
-        kept_by = "no level" if found.kept is None else _named(found, found.kept)
-        say(f"within {found.slo}: {kept_by}")
+        print_text(
+            f"a percentile needs 10 answers beyond it: p99 takes 1,000; the fewest are {least:,}"
+        )
+    print_text(f"latency: {result.clock}")
+    if result.checked is not None:
+        print_text(str(result.checked))
+    if result.judgement.too_noisy:
+        print_text("this machine is too noisy for a verdict on these times")
+    if result.most is not None and len(result.rows) > 1:
+        print_text(f"most: {_describe_level(result, result.most)}")
+    if result.knee is not None:
+        print_text(f"knee: {_describe_level(result, result.knee)}: {result.knee_rule}")
+    if result.slo:
+        kept_by = "no level" if result.kept is None else _describe_level(result, result.kept)
+        print_text(f"within {result.slo}: {kept_by}")
 
 
-def _show_goal(found: GoalResult) -> None:
-    rows = [[one.settings, figure(one.ratio), str(one.pairs)] for one in found.tried]
-    say(f"the defaults, {found.defaults}: {found.before}")
+def _print_goal(result: GoalResult) -> None:
+    rows = [
+        [attempt.settings, format_figure(attempt.ratio), str(attempt.pairs)]
+        for attempt in result.tried
+    ]
+    print_text(f"the defaults, {result.defaults}: {result.before}")
     if rows:
-        table(["settings", "over the defaults>", "pairs>"], rows)
-    for text in found.notes:
-        say(f"note: {text}")
-    say(found.verdict)
-    if found.out:
-        say(f"wrote {found.out}: {found.choice}")
+        print_table(["settings", "over the defaults>", "pairs>"], rows)
+    for text in result.notes:
+        print_text(f"note: {text}")
+    print_text(result.verdict)
+    if result.out:
+        print_text(f"wrote {result.out}: {result.choice}")
 
 
-def _named(found: LoadTestResult, place: int) -> str:
-    row = found.rows[place]
-    return f"{row['workload']}, {figure(row['requests_per_s'])} requests/s"
+def _describe_level(result: LoadTestResult, index: int) -> str:
+    row = result.rows[index]
+    return f"{row['workload']}, {format_figure(row['requests_per_s'])} requests/s"

@@ -21,7 +21,12 @@ from collections.abc import Sequence
 import click
 
 from ortune.cli.terminal.command import refuse_retired
-from ortune.core.errors import OrtuneError, shortened, unexpected, visible
+from ortune.core.errors import (
+    OrtuneError,
+    escape_control_chars,
+    make_unexpected_error,
+    shorten_text,
+)
 from ortune.core.plugins import catalog, sources
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
@@ -38,16 +43,18 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs without importing one."""
-        return sorted(modules())
+        return sorted(list_verb_modules())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs, each by the first line of its file: none is imported."""
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, _clause(path)) for verb, path in sorted(modules().items())])
+            formatter.write_dl(
+                [(verb, _read_summary(path)) for verb, path in sorted(list_verb_modules().items())]
+            )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
-        module = modules().get(cmd_name)
+        module = list_verb_modules().get(cmd_name)
         if module is None:
             return None
         command: click.Command = importlib.import_module(module).command
@@ -72,23 +79,23 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def modules() -> dict[str, str]:
+def list_verb_modules() -> dict[str, str]:
     """Return verb -> module."""
-    return {k: path for k, path in catalog.modules("cli").items() if k not in _NOT_VERBS}
+    return {k: path for k, path in catalog.map_modules("cli").items() if k not in _NOT_VERBS}
 
 
-def _clause(module: str) -> str:
+def _read_summary(module: str) -> str:
     """Return the first line of a module's docstring, without its stop."""
-    file = sources.locate(module)
-    found = re.match(r'"""(.+?)\.?(?:"""|\n)', file.read_text(encoding="utf-8")) if file else None
-    return found[1] if found else ""
+    file = sources.find_module_file(module)
+    match = re.match(r'"""(.+?)\.?(?:"""|\n)', file.read_text(encoding="utf-8")) if file else None
+    return match[1] if match else ""
 
 
-def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from ortune.core.version import __version__, commit
+def _print_version(ctx: click.Context, param: click.Parameter, requested: bool) -> None:
+    if requested and not ctx.resilient_parsing:
+        from ortune.core.version import __version__, read_commit
 
-        built = commit()
+        built = read_commit()
         click.echo(f"ortune {__version__}{f' (commit {built})' if built else ''}")
         ctx.exit()
 
@@ -99,7 +106,7 @@ def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_version,
+    callback=_print_version,
     help="Show it, with the commit.",
 )
 @click.pass_context
@@ -123,49 +130,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = "ortune"
     try:
         verb = next((arg for arg in args if not arg.startswith("-")), "")
-        name = f"ortune {verb}" if verb in modules() else name
+        name = f"ortune {verb}" if verb in list_verb_modules() else name
         code = root.main(args, prog_name="ortune", standalone_mode=False)
         sys.stdout.flush()
         return int(code or DONE)
     except OrtuneError as error:
-        return _complain(name, error.what, error.fix)
+        return _print_error(name, error.what, error.fix)
     except click.UsageError as error:
-        return _complain(name, _usage(error), _usage_fix(error, name))
+        return _print_error(name, _describe_usage_error(error), _usage_fix(error, name))
     except click.ClickException as error:
-        return _complain(name, error.format_message(), f"see `{name} --help`")
+        return _print_error(name, error.format_message(), f"see `{name} --help`")
     except (click.Abort, KeyboardInterrupt):
         sys.stderr.write(f"{name}: interrupted\n")
         return INTERRUPTED
     except OSError as error:
-        return _system(name, error)
+        return _report_os_error(name, error)
     except MemoryError:
-        return _complain(name, "out of memory", "free some, or give less at once")
+        return _print_error(name, "out of memory", "free some, or give less at once")
     except Exception as error:
         # Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first.
         if {"-v", "--verbose"} & set(args):
-            sys.stderr.write(visible("".join(traceback.format_exception(error))))
+            sys.stderr.write(escape_control_chars("".join(traceback.format_exception(error))))
         text = "".join((shlex.join(["ortune", *args]), "\n\n", *traceback.format_exception(error)))
         number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
         with os.fdopen(number, "wb") as file:
             file.write(text.encode(errors="backslashreplace"))
         fix = f"report it with {log}, which has the traceback, and with these files where you may"
-        found = unexpected(error, args, fix)
-        return _complain(name, found.what, found.fix)
+        problem = make_unexpected_error(error, args, fix)
+        return _print_error(name, problem.what, problem.fix)
 
 
-def _complain(name: str, what: str, fix: str) -> int:
-    from ortune.cli.terminal.output import broken
+def _print_error(name: str, problem: str, fix: str) -> int:
+    from ortune.cli.terminal.output import wrap_for_stream
 
-    text = f"{name}: {_line(visible(what))}\n  fix: {_line(visible(fix))}"
-    sys.stderr.write(f"{broken(text, sys.stderr)}\n")
+    text = (
+        f"{name}: {_flatten_text(escape_control_chars(problem))}\n  fix: "
+        f"{_flatten_text(escape_control_chars(fix))}"
+    )
+    sys.stderr.write(f"{wrap_for_stream(text, sys.stderr)}\n")
     return BAD
 
 
-def _line(text: str) -> str:
-    return shortened(" ".join(text.split()), _LONGEST)
+def _flatten_text(text: str) -> str:
+    return shorten_text(" ".join(text.split()), _LONGEST)
 
 
-def _usage(error: click.UsageError) -> str:
+def _describe_usage_error(error: click.UsageError) -> str:
     text = error.message or error.format_message()
     if isinstance(error, click.MissingParameter):
         hint = error.param.get_error_hint(error.ctx) if error.param and error.ctx else ""
@@ -186,11 +196,11 @@ def _usage_fix(error: click.UsageError, name: str) -> str:
         return f"use one of {', '.join(map(str, choice.choices))}"
     if error.ctx is not None:
         usage = error.ctx.get_usage().removeprefix("Usage: ")
-        return f"write `{_line(usage)}`; `{name} --help` shows an example"
+        return f"write `{_flatten_text(usage)}`; `{name} --help` shows an example"
     return f"see `{name} --help`"
 
 
-def _system(name: str, error: OSError) -> int:
+def _report_os_error(name: str, error: OSError) -> int:
     if error.errno == errno.EPIPE:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -202,9 +212,9 @@ def _system(name: str, error: OSError) -> int:
         errno.EMFILE: "raise the limit of open files (ulimit -n)",
     }
     where = f"{error.filename}: " if error.filename else ""
-    what = error.strerror or str(error) or type(error).__name__
+    problem = error.strerror or str(error) or type(error).__name__
     fix = fixes.get(error.errno or 0, "check the path and try again")
-    return _complain(name, f"{where}{what[:1].lower()}{what[1:]}", fix)
+    return _print_error(name, f"{where}{problem[:1].lower()}{problem[1:]}", fix)
 
 
 if __name__ == "__main__":

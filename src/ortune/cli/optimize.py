@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output
-from ortune.cli.terminal.command import repeat, verb
+from ortune.cli.terminal.command import format_command_line, make_command
 from ortune.core import wording
 from ortune.core.request import request
 from ortune.search.request import Optimize
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @request
-class _Asked(Optimize):
+class _Options(Optimize):
     """Options of the command line.
 
     Attributes:
@@ -31,31 +31,31 @@ class _Asked(Optimize):
     quiet: bool = False
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show every plan, the verdict and where things are."""
     from ortune.reporting.html import report
     from ortune.search.optimize import run
 
-    study = run(replace(asked, command=repeat()))
+    study = run(replace(options, command=format_command_line()))
     root = Path(study.root)
     page = report(study, root / "report.html", force=True)
-    output.answer(summary(study, page), lambda: show(study, page))
-    code = exit_code(study, asked.target_speedup, asked.strict)
+    output.print_result(serialize_study(study, page), lambda: print_study(study, page))
+    code = exit_code(study, options.target_speedup, options.strict)
     if code == NO:
-        output.remark(f"not reached: {missed(study, asked.target_speedup)}")
+        output.write_remark(f"not reached: {describe_miss(study, options.target_speedup)}")
     return code
 
 
-def missed(study: Study, target_speedup: float | None) -> str:
+def describe_miss(study: Study, target_speedup: float | None) -> str:
     """Say what was asked for and is not there."""
-    if over := study.job.wanted.over(study.best):
+    if over := study.job.wanted.describe_excess(study.best):
         return f"the original stays, and {over}"
-    asked = f"{target_speedup:g} times as fast" if target_speedup else "proved accuracy"
-    return f"{asked}; the best is {study.speedup(study.best).value:.2f}x"
+    goal = f"{target_speedup:g} times as fast" if target_speedup else "proved accuracy"
+    return f"{goal}; the best is {study.speedup(study.best).value:.2f}x"
 
 
-def summary(study: Study, page: Path) -> dict[str, object]:
+def serialize_study(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
     from ortune.search.batch_rows import rows
 
@@ -71,10 +71,10 @@ def summary(study: Study, page: Path) -> dict[str, object]:
             "speedup": study.speedup(best),
             "predicted": best.predicted,
             "score": best.score,
-            "meaning": wording.means(best.score) if best is not study.baseline else "",
+            "meaning": wording.explain_verdict(best.score) if best is not study.baseline else "",
             "size": best.size,
             "peak_rss": best.measurement.peak_rss if best.measurement else None,
-            "over": study.job.wanted.over(best),
+            "over": study.job.wanted.describe_excess(best),
         },
         "wanted": study.job.wanted,
         "outlook": study.header.outlook,
@@ -83,11 +83,13 @@ def summary(study: Study, page: Path) -> dict[str, object]:
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
         "counts": study.counts,
-        "unconfirmed": [row(trial, study) for trial in study.unconfirmed],
+        "unconfirmed": [serialize_trial(trial, study) for trial in study.unconfirmed],
         "untried": study.ending.left_out,
-        "batches": [_of_batch(one, study) for one in rows(study) if study.batches],
+        "batches": [
+            _serialize_batch(batch_row, study) for batch_row in rows(study) if study.batches
+        ],
         "max_latency": study.ending.max_latency,
-        "trials": [row(trial, study) for trial in study.trials],
+        "trials": [serialize_trial(trial, study) for trial in study.trials],
         "history": study.history,
         "noise": study.noise,
         "too_noisy": study.too_noisy,
@@ -100,28 +102,28 @@ def summary(study: Study, page: Path) -> dict[str, object]:
     }
 
 
-def _of_batch(one: BatchRow, study: Study) -> dict[str, object]:
+def _serialize_batch(batch_row: BatchRow, study: Study) -> dict[str, object]:
     """Return the best plan at a batch."""
     limit = study.ending.max_latency
     return {
-        "batch": one.batch,
-        "key": one.trial.key,
-        "plan": str(one.trial.plan),
-        "state": one.state,
-        "ratio": one.trial.ratio,
-        "beside": one.beside,
-        "p50_ns": one.p50_ns,
-        one.tail + "_ns": one.tail_ns,
-        "per_second": one.per_second,
-        "within": None if limit is None else one.within(limit),
+        "batch": batch_row.batch,
+        "key": batch_row.trial.key,
+        "plan": str(batch_row.trial.plan),
+        "state": batch_row.state,
+        "ratio": batch_row.trial.ratio,
+        "beside": batch_row.beside,
+        "p50_ns": batch_row.p50_ns,
+        batch_row.tail + "_ns": batch_row.tail_ns,
+        "per_second": batch_row.per_second,
+        "within": None if limit is None else batch_row.within(limit),
     }
 
 
-def row(trial: Trial, study: Study) -> dict[str, object]:
+def serialize_trial(trial: Trial, study: Study) -> dict[str, object]:
     """Return a trial without its raw samples: those are in the ledger."""
-    from ortune.core.acceptance import outcome
+    from ortune.core.acceptance import classify_outcome
 
-    taken = trial.measurement
+    measurement = trial.measurement
     return {
         "key": trial.key,
         "plan": str(trial.plan),
@@ -129,48 +131,48 @@ def row(trial: Trial, study: Study) -> dict[str, object]:
         "stage": trial.stage,
         "proposed": trial.proposed,
         "status": trial.status,
-        "outcome": outcome(trial),
+        "outcome": classify_outcome(trial),
         "ratio": trial.ratio,
         "predicted": trial.predicted,
         "scores": trial.scores,
         "size": trial.size,
-        "load_ns": taken.load_ns if taken else None,
-        "first_ns": taken.first_ns if taken else None,
-        "peak_rss": taken.peak_rss if taken else None,
-        "placement": taken.placement if taken else {},
+        "load_ns": measurement.load_ns if measurement else None,
+        "first_ns": measurement.first_ns if measurement else None,
+        "peak_rss": measurement.peak_rss if measurement else None,
+        "placement": measurement.placement if measurement else {},
         "edits": trial.edits,
         "artefact": trial.artefact,
         "effort": trial.effort,
         "stopped": trial.stopped,
         "seconds": trial.seconds,
         "why": trial.why,
-        "over": study.job.wanted.over(trial) if taken or trial.size else "",
+        "over": study.job.wanted.describe_excess(trial) if measurement or trial.size else "",
         "error": trial.error,
         "reproduce": trial.reproduce,
     }
 
 
-def show(study: Study, page: Path) -> None:
+def print_study(study: Study, page: Path) -> None:
     """Print the table of every plan, the verdict and where things are."""
-    from ortune.reporting.terminal import terminal
+    from ortune.reporting.terminal import render_terminal
 
-    output.show(*terminal(study))
-    output.say(f"run:    {study.root}\nreport: {page}")
+    output.print_items(*render_terminal(study))
+    output.print_text(f"run:    {study.root}\nreport: {page}")
 
 
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
     """Return 3 when interrupted, 1 when a target, bound or proof was asked and missed, else 0."""
     from ortune.core.trial import Status, Verdict
-    from ortune.search.compare import reaches
+    from ortune.search.compare import has_proved_speedup
 
     if study.finished == "interrupted":
         return INTERRUPTED
-    best, wanted = study.best, study.job.wanted
-    if wanted.over(best):
+    best, goal = study.best, study.job.wanted
+    if goal.describe_excess(best):
         return NO
     if target_speedup is not None:
-        fit = [trial for trial in study.final if wanted.fits(trial)]
-        return DONE if any(reaches(trial, target_speedup) for trial in fit) else NO
+        fit = [trial for trial in study.final if goal.keeps_bounds(trial)]
+        return DONE if any(has_proved_speedup(trial, target_speedup) for trial in fit) else NO
     if not strict or best is not study.baseline:
         return DONE
     unproved = any(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ortune.cli.main import DONE
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say, size
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import format_size, print_result, print_text
 from ortune.core import wording
 from ortune.core.fields import Option, Words
 from ortune.core.request import Request, request
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @request
-class _Asked(Request):
+class _Options(Request):
     """Pack the winner of RUN: model, plain fall-back, settings, recipe, evidence, golden samples.
 
     Example:
@@ -64,49 +64,49 @@ class _Asked(Request):
     target: Annotated[str | None, Option("TARGET", "--for")] = None
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> int:
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Say what is in the bundle."""
     from ortune.bundle.engine import archive
     from ortune.bundle.pack import pack
     from ortune.search.experiment.ledger import read_study
 
-    if asked.target is not None:
-        return _package(asked, asked.target)
-    study = read_study(Path(asked.run))
+    if options.target is not None:
+        return _write_package(options, options.target)
+    study = read_study(Path(options.run))
     path = pack(
         study,
-        asked.out,
-        trial=asked.trial,
-        with_=asked.with_,
-        per_backend=asked.per_backend,
-        unconfirmed=asked.unconfirmed,
-        licence=asked.licence,
-        sign=asked.sign,
-        preprocess=asked.preprocess,
-        compiled=asked.compiled,
-        force=asked.force,
-        custom_ops=asked.allow_custom_ops,
+        options.out,
+        trial=options.trial,
+        with_=options.with_,
+        per_backend=options.per_backend,
+        unconfirmed=options.unconfirmed,
+        licence=options.licence,
+        sign=options.sign,
+        preprocess=options.preprocess,
+        compiled=options.compiled,
+        force=options.force,
+        custom_ops=options.allow_custom_ops,
     )
-    with archive.opened(path) as (_, manifest):
+    with archive.open_bundle(path) as (_, manifest):
         trials = [study.find(plan.key) or study.baseline for plan in manifest.plans]
     first = trials[0]
     result = {
-        "run": asked.run,
+        "run": options.run,
         "bundle": path,
         "plan": str(first.plan),
-        "plans": [_told(study, trial) for trial in trials],
+        "plans": [_serialize_plan(study, trial) for trial in trials],
         "bytes": path.stat().st_size,
         "ratio": first.ratio,
         "predicted": first.predicted,
         "confirmed": study.confirmed(first),
-        "signature": path.with_name(f"{path.name}.sig") if asked.sign else None,
+        "signature": path.with_name(f"{path.name}.sig") if options.sign else None,
     }
-    answer(result, lambda: say("\n".join(_lines(study, trials, result))))
+    print_result(result, lambda: print_text("\n".join(_describe_bundle(study, trials, result))))
     return DONE
 
 
-def _told(study: Study, trial: Trial) -> dict[str, Any]:
+def _serialize_plan(study: Study, trial: Trial) -> dict[str, Any]:
     return {
         "key": trial.key,
         "plan": str(trial.plan),
@@ -115,15 +115,17 @@ def _told(study: Study, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _lines(study: Study, trials: Sequence[Trial], result: Mapping[str, Any]) -> Iterator[str]:
+def _describe_bundle(
+    study: Study, trials: Sequence[Trial], result: Mapping[str, Any]
+) -> Iterator[str]:
     from ortune.backends.bucketed import Bucketed
 
     path, first = result["bundle"], trials[0]
-    yield f"bundle: {path} ({size(result['bytes'])}), {first.plan}"
+    yield f"bundle: {path} ({format_size(result['bytes'])}), {first.plan}"
     if not study.confirmed(first):
         yield "not confirmed: no finalist that is faster and keeps the budget"
-    if foreseen := wording.foreseen(first):
-        yield f"ratio:  {wording.ratio(first)}; {foreseen}"
+    if foreseen := wording.describe_prediction(first):
+        yield f"ratio:  {wording.format_ratio(first)}; {foreseen}"
     if isinstance(backend := first.plan.backend, Bucketed):
         outputs = ", ".join(backend.outputs)
         yield (
@@ -131,37 +133,43 @@ def _lines(study: Study, trials: Sequence[Trial], result: Mapping[str, Any]) -> 
             f"them, by '{backend.mask}'" + (f"; {outputs}: zeros beyond that" if outputs else "")
         )
     for trial in trials[1:]:
-        known = "" if study.confirmed(trial) else ", not confirmed"
-        yield f"then:   {trial.plan} ({wording.ratio(trial)}{known})"
+        confirmation = "" if study.confirmed(trial) else ", not confirmed"
+        yield f"then:   {trial.plan} ({wording.format_ratio(trial)}{confirmation})"
     if result["signature"]:
         yield f"signed: {result['signature']}"
 
 
-def _package(asked: _Asked, target: str) -> int:
+def _write_package(options: _Options, target: str) -> int:
     """Say what the package holds, what was passed over for it and what was run."""
-    from ortune.bundle.pack import candidates, demand_plain
+    from ortune.bundle.pack import build_candidates, refuse_bundle_options
     from ortune.bundle.package import package
 
-    demand_plain(asked.with_, asked.per_backend, asked.sign, asked.preprocess, asked.compiled)
-    code = asked.allow_custom_ops
+    refuse_bundle_options(
+        options.with_, options.per_backend, options.sign, options.preprocess, options.compiled
+    )
+    code = options.allow_custom_ops
     with closing(
-        candidates(asked.run, asked.trial, asked.unconfirmed, asked.licence, code)
+        build_candidates(options.run, options.trial, options.unconfirmed, options.licence, code)
     ) as bundles:
-        found = package(bundles, asked.out, target, force=asked.force, custom_ops=code)
-    held = sum(one.stat().st_size for one in found.path.rglob("*") if one.is_file())
-    lines = [f"package: {found.path} ({size(held)}) for {found.target}, {found.plan.plan}"]
-    lines += [f"passed over: {one.plan}: {one.why}" for one in found.passed_over]
-    if (replay := found.replay) is not None:
-        lines.append(f"run again: {replay.by}: {_agreement(replay.difference_db)}")
+        written = package(bundles, options.out, target, force=options.force, custom_ops=code)
+    total_bytes = sum(entry.stat().st_size for entry in written.path.rglob("*") if entry.is_file())
+    size = format_size(total_bytes)
+    lines = [f"package: {written.path} ({size}) for {written.target}, {written.plan.plan}"]
+    lines += [f"passed over: {entry.plan}: {entry.why}" for entry in written.passed_over]
+    if (replay := written.replay) is not None:
+        lines.append(f"run again: {replay.by}: {_format_agreement(replay.difference_db)}")
         if replay.overhead is not None:
             value, low, high = replay.overhead
             lines[-1] += f", {value:.2f} [{low:.2f}, {high:.2f}] of the bundle's time"
-    if found.unrun:
-        lines.append(f"not run here: {found.unrun}")
-    lines += found.lines
-    answer({"run": asked.run, "bytes": held, **vars(found)}, lambda: say("\n".join(lines)))
+    if written.unrun:
+        lines.append(f"not run here: {written.unrun}")
+    lines += written.lines
+    print_result(
+        {"run": options.run, "bytes": total_bytes, **vars(written)},
+        lambda: print_text("\n".join(lines)),
+    )
     return DONE
 
 
-def _agreement(decibels: float) -> str:
+def _format_agreement(decibels: float) -> str:
     return "equal answers" if decibels == float("inf") else f"answers {decibels:.0f} dB apart"

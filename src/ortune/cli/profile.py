@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import answer, say, show
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import print_items, print_result, print_text
 from ortune.core import wording
 from ortune.reporting.python.requests import ProfilePage
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from ortune.core.profile import Profile
 
 
-@verb(ProfilePage)
-def command(asked: ProfilePage) -> None:
+@make_command(ProfilePage)
+def command(request: ProfilePage) -> None:
     """Show the time by operator, node and region, and what can be done."""
     from ortune.analysis.profiling import files
     from ortune.reporting.python.profile import run
 
-    found = run(asked)
-    answer(files.whole(found), lambda: _show(found))
+    profile = run(request)
+    print_result(files.encode_profile(profile), lambda: _print_profile(profile))
 
 
-def _show(found: Profile) -> None:
+def _print_profile(profile: Profile) -> None:
     """Print what the report shows; notes were told while it ran."""
-    from ortune.reporting.profile import TOP, parts
-    from ortune.reporting.terminal import printed
+    from ortune.reporting.profile import TOP, build_profile_parts
+    from ortune.reporting.terminal import make_renderables
 
-    made = parts(found, None if verbose() else TOP)
-    show(*printed([part for part in made if part.name != "notes"]))
-    if not verbose() and len(found.kernels) > TOP:
-        say(
-            f"{wording.count(len(found.kernels), 'kernel')} ran, the longest are shown; "
+    sections = build_profile_parts(profile, None if is_verbose() else TOP)
+    print_items(*make_renderables([part for part in sections if part.name != "notes"]))
+    if not is_verbose() and len(profile.kernels) > TOP:
+        print_text(
+            f"{wording.format_count(len(profile.kernels), 'kernel')} ran, the longest are shown; "
             "-v lists them all"
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from pathlib import Path
 
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.fields import Out
 from ortune.core.request import Request, request
 
 
 @request
-class _Asked(Request):
+class _Options(Request):
     """Write the report of RUN, a folder made by `ortune optimize`, finished or not.
 
     Profiles that `ortune profile -o` put into RUN, or into a folder in it, are a part of it.
@@ -32,13 +32,13 @@ class _Asked(Request):
     force: bool = False
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> None:
+@make_command(_Options)
+def command(options: _Options) -> None:
     """Say where the report is."""
     from ortune.reporting.html import report
     from ortune.search.experiment.ledger import read_study
 
-    run, study = Path(asked.run), read_study(Path(asked.run))
-    path = report(study, asked.out or run / "report.html", asked.force or asked.out is None)
+    run, study = Path(options.run), read_study(Path(options.run))
+    path = report(study, options.out or run / "report.html", options.force or options.out is None)
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
-    answer(result, lambda: say(f"report: {path}"))
+    print_result(result, lambda: print_text(f"report: {path}"))

@@ -14,16 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ortune.cli.main import BAD
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, milliseconds, remark, say, table
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import (
+    format_ms,
+    print_result,
+    print_table,
+    print_text,
+    write_remark,
+)
 from ortune.core import wording
-from ortune.core.atomic_write import remove
+from ortune.core.atomic_write import remove_path
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.fields import Option, Out
-from ortune.core.outputs import empty, free
+from ortune.core.outputs import check_output_file, check_output_folder
 from ortune.core.request import request
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ _FOR_P90 = 20
 
 
 @request
-class _Asked(CustomOpsRequest):
+class _Options(CustomOpsRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files.
 
     Example:
@@ -67,134 +73,134 @@ class _Asked(CustomOpsRequest):
     force: bool = False
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> None:
+@make_command(_Options)
+def command(options: _Options) -> None:
     """Show times and outputs."""
     import tempfile
 
     from ortune.bundle.engine.load import load
     from ortune.data.stream import Stream
 
-    path, out = Path(asked.path), None if asked.out is None else Path(asked.out)
+    path, out = Path(options.path), None if options.out is None else Path(options.out)
     if out is not None and out.suffix == ".npz":
-        free(out, asked.force, path)
+        check_output_file(out, options.force, path)
     elif out is not None:
-        empty(out, asked.force)
-    backend = _backend(asked.on, asked.opt_level)
+        check_output_folder(out, options.force)
+    backend = _parse_backend(options.on, options.opt_level)
     start = time.perf_counter_ns()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         engine = load(
             path,
             on=backend,
-            custom_ops=asked.custom_ops or asked.allow_custom_ops,
-            require_signature=asked.require_signature,
+            custom_ops=options.custom_ops or options.allow_custom_ops,
+            require_signature=options.require_signature,
         )
     load_ns = time.perf_counter_ns() - start
-    for warning in said:
-        remark(f"warning: {warning.message}")
-    with engine, _bounded(asked), tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        found = _run(engine, asked, Path(folder))
-        written = None if out is None else _write(out, Stream(found.outputs))
-        taken = found.taken
+    for warning in caught:
+        write_remark(f"warning: {warning.message}")
+    with engine, _limit_memory(options), tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+        outcome = _run_samples(engine, options, Path(folder))
+        written = None if out is None else _write_outputs(out, Stream(outcome.outputs))
+        latencies_ns = outcome.latencies_ns
         result = {
             "path": path,
             "backend": str(engine.backend),
             "plan": engine.plan.plan if engine.plan else None,
             "fallback": engine.fallback or None,
-            "warnings": [str(warning.message) for warning in said],
+            "warnings": [str(warning.message) for warning in caught],
             "placement": engine.placement(),
-            "samples": len(taken),
+            "samples": len(latencies_ns),
             "load_ns": load_ns,
-            "latency_ns": taken,
-            **timing(taken),
-            "outputs": {name: list(array.shape) for name, array in found.first.items()},
+            "latency_ns": latencies_ns,
+            **summarize_latency(latencies_ns),
+            "outputs": {name: list(array.shape) for name, array in outcome.first.items()},
             "written": written,
         }
-    answer(result, lambda: _show(result, found.first))
+    print_result(result, lambda: _print_run(result, outcome.first))
 
 
-def _backend(on: str | None, level: str | None) -> Backend | None:
+def _parse_backend(on: str | None, level: str | None) -> Backend | None:
     from ortune.core.backend import Backend
     from ortune.core.plugins.codec import build
-    from ortune.core.plugins.spelling import parse
+    from ortune.core.plugins.spelling import parse_plugin
 
     if on is None and level is None:
         return None
-    backend = parse(Backend, on or "cpu")
+    backend = parse_plugin(Backend, on or "cpu")
     if level is None:
         return backend
-    given = {field.name: getattr(backend, field.name) for field in fields(backend)}
-    return build(type(backend), given | {"level": level})
+    settings = {field.name: getattr(backend, field.name) for field in fields(backend)}
+    return build(type(backend), settings | {"level": level})
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _RunResult:
     """What the samples gave.
 
     Attributes:
         first: Outputs of the first sample.
-        taken: Nanoseconds of each run.
+        latencies_ns: Nanoseconds of each run.
         outputs: Stream file of all outputs, where they are to be written.
     """
 
     first: dict[str, NDArray[Any]]
-    taken: Sequence[int]
+    latencies_ns: Sequence[int]
     outputs: Path
 
 
-def _run(engine: Engine, asked: _Asked, folder: Path) -> _Ran:
+def _run_samples(engine: Engine, options: _Options, folder: Path) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
     from ortune.data import feeds, stream
 
     specs, shown = engine.signature.inputs, engine[engine.models[0]].pictures
     first: dict[str, NDArray[Any]] = {}
-    taken = array("q")
-    with stream.writing(folder / "outputs.stream") as add:
-        for index, source in enumerate(asked.inputs):
+    latencies_ns = array("q")
+    with stream.open_writer(folder / "outputs.stream") as add:
+        for index, source in enumerate(options.inputs):
             fed = feeds.load(
                 source,
                 specs,
                 folder / str(index),
                 pictures=None if shown is None else shown.keys,
-                sink=asked.sink,
+                sink=options.sink,
             )
             samples = stream.Stream(fed.stream)
             first = first or engine(**samples[0])
             for place in range(fed.count):
-                asked.sink(Progress("running samples", place, fed.count))
+                options.sink(Progress("running samples", place, fed.count))
                 tensors = samples[place]
                 start = time.perf_counter_ns()
                 outputs = engine(**tensors)
-                taken.append(time.perf_counter_ns() - start)
-                if asked.out is not None:
+                latencies_ns.append(time.perf_counter_ns() - start)
+                if options.out is not None:
                     add(outputs)
-    return _Ran(first, taken, folder / "outputs.stream")
+    return _RunResult(first, latencies_ns, folder / "outputs.stream")
 
 
 @contextmanager
-def _bounded(asked: _Asked) -> Iterator[None]:
+def _limit_memory(options: _Options) -> Iterator[None]:
     """Hold this process to the memory limit as workers are: the model runs in it."""
     from ortune.core.hardware import memory
-    from ortune.measurement.allowance import allowance
+    from ortune.measurement.allowance import shared_allowance
 
     def end(why: str) -> None:
-        for path in asked.makes:
-            remove(path)
-        remark(f"ortune run: {why}\n  fix: give a higher --memory-limit")
+        for path in options.makes:
+            remove_path(path)
+        write_remark(f"ortune run: {why}\n  fix: give a higher --memory-limit")
         sys.stderr.flush()
         os._exit(BAD)
 
-    own = _Own(os.getpid(), memory.allowed(), end)
-    allowance().add(own)
+    current = _CurrentProcess(os.getpid(), memory.count_allowed_bytes(), end)
+    shared_allowance().add(current)
     try:
         yield
     finally:
-        allowance().drop(own)
+        shared_allowance().drop(current)
 
 
 @dataclass(frozen=True)
-class _Own:
+class _CurrentProcess:
     """This process, as the memory limit sees it."""
 
     pid: int
@@ -202,24 +208,26 @@ class _Own:
     end: Callable[[str], None]
 
 
-def timing(taken: Sequence[int]) -> dict[str, float | None]:
+def summarize_latency(latencies_ns: Sequence[int]) -> dict[str, float | None]:
     """Return mean, median and, when there are enough samples, the 90th percentile, in ns."""
     import numpy as np
 
     return {
-        "mean_ns": float(np.mean(taken)),
-        "p50_ns": float(np.percentile(taken, 50)),
-        "p90_ns": float(np.percentile(taken, 90)) if len(taken) >= _FOR_P90 else None,
+        "mean_ns": float(np.mean(latencies_ns)),
+        "p50_ns": float(np.percentile(latencies_ns, 50)),
+        "p90_ns": float(np.percentile(latencies_ns, 90))
+        if len(latencies_ns) >= _FOR_P90
+        else None,
     }
 
 
-def _write(out: Path, results: Stream) -> Path:
+def _write_outputs(out: Path, results: Stream) -> Path:
     from ortune.analysis.verification.extract import write_npz
     from ortune.data import sizes
 
     if out.suffix == ".npz":
-        sizes.demand(len(results) * results.widest, f"{out}", "give -o a folder's name")
-        write_npz(out, joined(results))
+        sizes.require_memory(len(results) * results.widest, f"{out}", "give -o a folder's name")
+        write_npz(out, concatenate_outputs(results))
         return out
     out.mkdir(parents=True, exist_ok=True)
     for index, outputs in enumerate(results):
@@ -227,7 +235,7 @@ def _write(out: Path, results: Stream) -> Path:
     return out
 
 
-def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def concatenate_outputs(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """Concatenate every output along its first dimension; scalars are stacked.
 
     Raises:
@@ -235,7 +243,7 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
     """
     import numpy as np
 
-    made = {}
+    joined_outputs = {}
     for name, first in results[0].items():
         arrays = [outputs[name] for outputs in results]
         if any(array.shape[1:] != first.shape[1:] for array in arrays):
@@ -243,34 +251,34 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
                 f"output '{name}' has another shape for every sample",
                 fix="give -o a folder's name: one file a sample",
             )
-        made[name] = np.concatenate(arrays) if first.ndim else np.stack(arrays)
-    return made
+        joined_outputs[name] = np.concatenate(arrays) if first.ndim else np.stack(arrays)
+    return joined_outputs
 
 
-def _show(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:
+def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:
     placed = ", ".join(
-        f"{wording.count(n, 'node')} on {ep}" for ep, n in result["placement"].items()
+        f"{wording.format_count(n, 'node')} on {ep}" for ep, n in result["placement"].items()
     )
     rows = [
         *([("plan", result["plan"])] if result["plan"] else []),
         ("backend", f"{result['backend']}{f' ({placed})' if placed else ''}"),
-        ("load", f"{milliseconds(result['load_ns'])} ms"),
+        ("load", f"{format_ms(result['load_ns'])} ms"),
         ("samples", str(result["samples"])),
-        ("mean", f"{milliseconds(result['mean_ns'])} ms"),
-        ("p50", f"{milliseconds(result['p50_ns'])} ms"),
+        ("mean", f"{format_ms(result['mean_ns'])} ms"),
+        ("p50", f"{format_ms(result['p50_ns'])} ms"),
     ]
     if result["p90_ns"] is not None:
-        rows.append(("p90", f"{milliseconds(result['p90_ns'])} ms"))
-    table(("", str(result["path"])), rows)
-    table(
+        rows.append(("p90", f"{format_ms(result['p90_ns'])} ms"))
+    print_table(("", str(result["path"])), rows)
+    print_table(
         ("output", "dtype", "shape", "first sample"),
-        [(name, a.dtype, list(a.shape), gist(a)) for name, a in first.items()],
+        [(name, a.dtype, list(a.shape), summarize_array(a)) for name, a in first.items()],
     )
     if result["written"]:
-        say(f"outputs: {result['written']}")
+        print_text(f"outputs: {result['written']}")
 
 
-def gist(array: NDArray[Any]) -> str:
+def summarize_array(array: NDArray[Any]) -> str:
     """Say in a few words what is in an output."""
     import numpy as np
 

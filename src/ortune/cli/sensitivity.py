@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.sensitivity.requests import SensitivityRequest
-from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.output import answer, say, show
+from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.output import print_items, print_result, print_text
 
 if TYPE_CHECKING:
     from ortune.analysis.sensitivity.run import Sensitivity
 
 
-@verb(SensitivityRequest)
-def command(asked: SensitivityRequest) -> None:
+@make_command(SensitivityRequest)
+def command(request: SensitivityRequest) -> None:
     """Show a row a region, what is worth giving back first."""
     from ortune.reporting.python.sensitivity import run
 
-    found = run(asked)
-    plot = None if asked.plot is None else str(asked.plot)
-    answer({**found.result(), "plot": plot}, lambda: _show(found, plot))
+    sensitivity = run(request)
+    plot = None if request.plot is None else str(request.plot)
+    print_result({**sensitivity.result(), "plot": plot}, lambda: _print_regions(sensitivity, plot))
 
 
-def _show(found: Sensitivity, plot: str | None) -> None:
-    from ortune.reporting.precision.regions import sensitivity_parts
-    from ortune.reporting.terminal import printed
+def _print_regions(sensitivity: Sensitivity, plot: str | None) -> None:
+    from ortune.reporting.precision.regions import build_sensitivity_parts
+    from ortune.reporting.terminal import make_renderables
 
-    show(*printed(sensitivity_parts(found, every=verbose())))
+    print_items(*make_renderables(build_sensitivity_parts(sensitivity, show_all=is_verbose())))
     if plot is not None:
-        say(f"plot: {plot}")
+        print_text(f"plot: {plot}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, show
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_items, print_result
 from ortune.reporting.python.requests import TimelinePage
 
 if TYPE_CHECKING:
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
     from ortune.core.fields import Out
 
 
-@verb(TimelinePage)
-def command(asked: TimelinePage) -> None:
+@make_command(TimelinePage)
+def command(request: TimelinePage) -> None:
     """Show the table."""
-    from ortune.reporting.python.timeline import part, run
-    from ortune.reporting.terminal import printed
+    from ortune.reporting.python.timeline import build_timeline_part, run
+    from ortune.reporting.terminal import make_renderables
 
-    found = run(asked)
-    answer(_json(found, asked.out), lambda: show(*printed([part(found)])))
+    timeline = run(request)
+    print_result(
+        _serialize_timeline(timeline, request.out),
+        lambda: print_items(*make_renderables([build_timeline_part(timeline)])),
+    )
 
 
-def _json(found: Timeline, out: Out) -> Mapping[str, Any]:
-    from ortune.analysis.costs.timeline import pays_from
+def _serialize_timeline(timeline: Timeline, out: Out) -> Mapping[str, Any]:
+    from ortune.analysis.costs.timeline import find_break_even
 
     return {
-        "model": found.model,
+        "model": timeline.model,
         "page": out,
-        "quantizer": found.quantizer or None,
-        "inferences_per_session": found.per_session,
-        "import_ns": found.import_ns,
-        "lines": found.lines,
+        "quantizer": timeline.quantizer or None,
+        "inferences_per_session": timeline.per_session,
+        "import_ns": timeline.import_ns,
+        "lines": timeline.lines,
         "measured": [
             {
                 "name": row.line.name,
@@ -45,20 +48,20 @@ def _json(found: Timeline, out: Out) -> Mapping[str, Any]:
                 "session_equal": row.session_equal,
                 "size": row.size,
             }
-            for row in found.rows
+            for row in timeline.rows
         ],
         "break_even": [
             {
                 "from": old.name,
                 "to": new.name,
-                "inferences": pays_from(old, new, found.per_session),
+                "inferences": find_break_even(old, new, timeline.per_session),
             }
-            for old in found.lines
-            for new in found.lines
+            for old in timeline.lines
+            for new in timeline.lines
             if new is not old
         ],
-        "cheapest": found.cheapest,
-        "notes": found.notes,
-        "machine": found.machine,
-        "versions": found.versions,
+        "cheapest": timeline.cheapest,
+        "notes": timeline.notes,
+        "machine": timeline.machine,
+        "versions": timeline.versions,
     }

@@ -5,53 +5,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.tuning.requests import Tune
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, interval, say, table
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import format_interval, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from ortune.analysis.tuning.tune import TuneResult
 
 
-@verb(Tune)
-def command(asked: Tune) -> None:
+@make_command(Tune)
+def command(request: Tune) -> None:
     """Show one line a value, then what to paste."""
     from ortune.analysis.tuning.tune import run
 
-    found = run(asked)
-    answer(found, lambda: _show(found))
+    result = run(request)
+    print_result(result, lambda: _print_attempts(result))
 
 
-def _show(found: TuneResult) -> None:
-    table(
+def _print_attempts(result: TuneResult) -> None:
+    print_table(
         ("setting", "value", "ratio to the best so far [99 %]>", "", "why"),
         [
-            (one.setting, one.value, interval(one.ratio), "kept" if one.kept else "", one.why)
-            for one in found.attempts
+            (
+                attempt.setting,
+                attempt.value,
+                format_interval(attempt.ratio),
+                "kept" if attempt.kept else "",
+                attempt.why,
+            )
+            for attempt in result.attempts
         ],
     )
-    counts = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
-    late = ": time is up" if found.finished == "time" else ""
-    say(f"values: {counts or 'none to try'}{late}")
-    for text in found.advice:
-        say(f"note: {text}")
-    if found.too_noisy:
-        say(f"this machine is too noisy for a verdict: stay with --on {quoted(found.start)}")
+    counts = ", ".join(f"{number} {kind}" for kind, number in result.counts.items() if number)
+    late = ": time is up" if result.finished == "time" else ""
+    print_text(f"values: {counts or 'none to try'}{late}")
+    for text in result.advice:
+        print_text(f"note: {text}")
+    if result.too_noisy:
+        print_text(
+            "this machine is too noisy for a verdict: stay with --on "
+            f"{quote_backend(result.start)}"
+        )
         return
-    if found.unconfirmed:
-        say(f"not confirmed in fresh pairs: {found.unconfirmed}")
-    if not found.improved:
-        say(f"nothing was faster beyond the noise: stay with --on {quoted(found.start)}")
+    if result.unconfirmed:
+        print_text(f"not confirmed in fresh pairs: {result.unconfirmed}")
+    if not result.improved:
+        print_text(
+            f"nothing was faster beyond the noise: stay with --on {quote_backend(result.start)}"
+        )
         return
-    say(f"ratio to {found.start}: {interval(found.ratio)}, in fresh pairs")
-    cpu = found.cpu_ratio
+    print_text(f"ratio to {result.start}: {format_interval(result.ratio)}, in fresh pairs")
+    cpu = result.cpu_ratio
     if cpu is not None:
-        say(f"CPU time per inference, spinning included: {cpu.value:.2f} times")
-    if found.lossy:
-        say(f"these settings change numbers; within the budget {found.budget}")
-    say(f"use: --on {quoted(found.best)}")
+        print_text(f"CPU time per inference, spinning included: {cpu.value:.2f} times")
+    if result.lossy:
+        print_text(f"these settings change numbers; within the budget {result.budget}")
+    print_text(f"use: --on {quote_backend(result.best)}")
 
 
-def quoted(spelling: str) -> str:
+def quote_backend(spelling: str) -> str:
     """Quote a backend for the shell."""
     escaped = spelling.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Verify
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_result, print_table, print_text
 from ortune.core import wording
 
 if TYPE_CHECKING:
@@ -18,98 +18,111 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@verb(Verify)
-def command(asked: Verify) -> int:
+@make_command(Verify)
+def command(request: Verify) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
 
-    found = run(asked)
+    comparison = run(request)
     result = {
-        "reference": asked.reference,
-        "other": asked.other,
-        "verdict": found.verdict,
-        "budget": str(found.budget),
-        "budget_rule": found.rule,
-        "samples": found.samples,
-        "synthetic": found.synthetic,
-        "scores": found.scores,
-        "simulated": found.simulated,
-        "bisection": found.bisection,
+        "reference": request.reference,
+        "other": request.other,
+        "verdict": comparison.verdict,
+        "budget": str(comparison.budget),
+        "budget_rule": comparison.rule,
+        "samples": comparison.samples,
+        "synthetic": comparison.synthetic,
+        "scores": comparison.scores,
+        "simulated": comparison.simulated,
+        "bisection": comparison.bisection,
     }
-    answer(result, lambda: _show(found, asked.bisect))
-    return DONE if found.good else NO
+    print_result(result, lambda: _print_comparison(comparison, request.bisect))
+    return DONE if comparison.good else NO
 
 
-def _show(found: Comparison, bisect: bool) -> None:
-    made_up = "made-up " if found.synthetic else ""
-    rule = f" ({found.rule})" if found.rule else ""
-    table(
+def _print_comparison(comparison: Comparison, bisect: bool) -> None:
+    made_up = "made-up " if comparison.synthetic else ""
+    rule = f" ({comparison.rule})" if comparison.rule else ""
+    print_table(
         ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
         [
             (
                 score.metric,
                 f"{score.value:.6g}",
                 "-" if math.isnan(score.base) else f"{score.base:.6g}",
-                wording.bound(score),
+                wording.format_bound(score),
                 score.verdict or "",
                 score.basis,
             )
-            for score in found.scores
+            for score in comparison.scores
         ],
     )
-    say(f"{found.budget}{rule}, over {wording.count(found.samples, made_up + 'sample')}:")
-    if found.scores:
-        say(wording.means(found.scores[0]))
-    for text in wording.fallen(found.scores):
-        say(f"not decisive: {text}")
-    if found.simulated is not None:
-        hit = sorted((x for x in found.simulated.layers if x.saturated), key=lambda x: -x.largest)
+    print_text(
+        f"{comparison.budget}{rule}, over "
+        f"{wording.format_count(comparison.samples, made_up + 'sample')}:"
+    )
+    if comparison.scores:
+        print_text(wording.explain_verdict(comparison.scores[0]))
+    for text in wording.list_failed_outputs(comparison.scores):
+        print_text(f"not decisive: {text}")
+    if comparison.simulated is not None:
+        hit = sorted(
+            (x for x in comparison.simulated.layers if x.saturated), key=lambda x: -x.largest
+        )
         rows = [
             (x.name, x.op, f"{100 * x.saturated / x.outputs:.3g} %", f"{100 * x.largest:.3g} %")
             for x in hit[:_SHOWN]
         ]
         if rows:
-            table(("saturated layer", "operator", "of its sums>", "largest error>"), rows)
+            print_table(("saturated layer", "operator", "of its sums>", "largest error>"), rows)
         more = f", the {_SHOWN} worst are shown" if len(hit) > _SHOWN else ""
-        say(
-            f"saturating on {found.simulated.isa}: {len(hit)} of "
-            f"{wording.count(len(found.simulated.layers), 'integer layer')}{more}"
+        print_text(
+            f"saturating on {comparison.simulated.isa}: {len(hit)} of "
+            f"{wording.format_count(len(comparison.simulated.layers), 'integer layer')}{more}"
         )
         if hit:
-            say("quantized with reduce_range (7-bit weights) they do not")
-        if found.simulated.left:
-            say(f"{found.simulated.left} LSTM or Attention layers in integers are not simulated")
-    if found.bisection is not None:
-        _show_bisection(found.bisection)
+            print_text("quantized with reduce_range (7-bit weights) they do not")
+        if comparison.simulated.left:
+            print_text(
+                f"{comparison.simulated.left} LSTM or Attention layers in integers are not "
+                "simulated"
+            )
+    if comparison.bisection is not None:
+        _print_bisection(comparison.bisection)
     elif bisect:
-        say("nothing to look for: no metric leaves its budget")
+        print_text("nothing to look for: no metric leaves its budget")
 
 
-def _show_bisection(found: Bisection) -> None:
-    if found.step:
-        before = "" if found.before is None else f" (before it {found.before:.6g})"
-        say(f"first step that leaves the budget: {found.step}{before}")
-    if found.tensor:
-        say(f"first tensor that leaves the budget: {found.tensor}")
+def _print_bisection(bisection: Bisection) -> None:
+    if bisection.step:
+        before = "" if bisection.before is None else f" (before it {bisection.before:.6g})"
+        print_text(f"first step that leaves the budget: {bisection.step}{before}")
+    if bisection.tensor:
+        print_text(f"first tensor that leaves the budget: {bisection.tensor}")
         rows = [
-            ("up to the tensor before", _figure(found.without)),
-            ("up to this tensor", _figure(found.score)),
-            ("these nodes alone", _figure(found.alone)),
-            ("the tensor's own SNR, dB", _figure(found.snr_db)),
+            ("up to the tensor before", _format_score(bisection.without)),
+            ("up to this tensor", _format_score(bisection.score)),
+            ("these nodes alone", _format_score(bisection.alone)),
+            ("the tensor's own SNR, dB", _format_score(bisection.snr_db)),
         ]
-        table(("taken from OTHER", "score>"), rows)
-        for title, nodes in (("made by", found.nodes), ("in place of", found.replaced)):
+        print_table(("taken from OTHER", "score>"), rows)
+        for title, nodes in (("made by", bisection.nodes), ("in place of", bisection.replaced)):
             more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-            say(f"{title}: {', '.join(nodes[:_SHOWN])}{more}")
-        if found.fails_alone is False:
-            say("alone these nodes stay within the budget: errors of several add up")
-    if found.folder is not None:
-        own = "" if found.piece_db is None else f", {found.piece_db:.1f} dB between them"
-        say(f"{found.folder}: reference.onnx, other.onnx and samples of what they take{own}")
-    if found.note:
-        say(f"note: {found.note}")
-    say(f"models judged: {found.judged}")
+            print_text(f"{title}: {', '.join(nodes[:_SHOWN])}{more}")
+        if bisection.fails_alone is False:
+            print_text("alone these nodes stay within the budget: errors of several add up")
+    if bisection.folder is not None:
+        agreement = (
+            "" if bisection.piece_db is None else f", {bisection.piece_db:.1f} dB between them"
+        )
+        print_text(
+            f"{bisection.folder}: reference.onnx, other.onnx and samples of what they "
+            f"take{agreement}"
+        )
+    if bisection.note:
+        print_text(f"note: {bisection.note}")
+    print_text(f"models judged: {bisection.judged}")
 
 
-def _figure(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"

@@ -6,14 +6,14 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.fields import Option
 from ortune.core.request import Request, request
 
 
 @request
-class _Asked(Request):
+class _Options(Request):
     """Refuse BUNDLE where the owner of KEY did not sign it as it is.
 
     Example:
@@ -29,15 +29,18 @@ class _Asked(Request):
     key: Annotated[str | Path, Option("PUBLIC.pem")]
 
 
-@verb(_Asked)
-def command(asked: _Asked) -> None:
+@make_command(_Options)
+def command(options: _Options) -> None:
     """Say by whom it is signed."""
     from ortune.bundle.engine.signing import signature_of, verify_signature
 
-    verify_signature(asked.bundle, asked.key)
+    verify_signature(options.bundle, options.key)
     result = {
-        "bundle": asked.bundle,
-        "key": asked.key,
-        "signature": signature_of(Path(asked.bundle)),
+        "bundle": options.bundle,
+        "key": options.key,
+        "signature": signature_of(Path(options.bundle)),
     }
-    answer(result, lambda: say(f"{asked.bundle}: signed by the owner of {asked.key}, unchanged"))
+    print_result(
+        result,
+        lambda: print_text(f"{options.bundle}: signed by the owner of {options.key}, unchanged"),
+    )

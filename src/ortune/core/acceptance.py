@@ -44,56 +44,61 @@ class Goal:
     max_memory: int | None = None
     portable: bool = False
 
-    def fits(self, trial: Trial) -> bool:
+    def keeps_bounds(self, trial: Trial) -> bool:
         """Whether a plan keeps the bounds; one that was not measured keeps none."""
-        return not self.over(trial)
+        return not self.describe_excess(trial)
 
-    def over(self, trial: Trial) -> str:
+    def describe_excess(self, trial: Trial) -> str:
         """Say which bounds a plan exceeds and by how much; empty where it keeps them."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
         return ", ".join(
-            f"{memory.spell(_bytes(trial, name))} is above --max-{name} {memory.spell(most)}"
+            f"{memory.format_bytes(_count_bytes(trial, name))} is above --max-{name} "
+            f"{memory.format_bytes(most)}"
             for name, most in bounds
-            if most is not None and _bytes(trial, name) > most
+            if most is not None and _count_bytes(trial, name) > most
         )
 
-    def saves(self, one: Trial, two: Trial) -> bool:
+    def needs_less(self, first: Trial, second: Trial) -> bool:
         """Whether a plan needs less of what is preferred than another, more than they may differ.
 
         Of speed none does: that is what intervals say.
         """
-        return self._amount(one) * self._equal < self._amount(two)
+        return self._compute_cost(first) * self._equal < self._compute_cost(second)
 
-    def ahead(self, one: Trial, two: Trial) -> bool:
+    def is_ahead(self, first: Trial, second: Trial) -> bool:
         """Whether one plan looks better than another: it needs less, or as much and is faster."""
-        if not self.fits(two) or self.saves(one, two):
+        if not self.keeps_bounds(second) or self.needs_less(first, second):
             return True
-        return _ratio(one) < _ratio(two) and not self.saves(two, one)
+        return _read_ratio(first) < _read_ratio(second) and not self.needs_less(second, first)
 
-    def ordered(self, trials: Iterable[Trial]) -> Iterator[list[Trial]]:
+    def group_trials(self, trials: Iterable[Trial]) -> Iterator[list[Trial]]:
         """Yield trials in groups that need as much of what is preferred, least first.
 
         The fastest come first within a group; with speed there is one.
         """
-        left = sorted(trials, key=self._amount)
-        while left:
-            near = [trial for trial in left if not self.saves(left[0], trial)]
-            yield sorted(near, key=_ratio)
-            left = left[len(near) :]
+        remaining = sorted(trials, key=self._compute_cost)
+        while remaining:
+            near = [trial for trial in remaining if not self.needs_less(remaining[0], trial)]
+            yield sorted(near, key=_read_ratio)
+            remaining = remaining[len(near) :]
 
     def __str__(self) -> str:
         """Write what was asked as options; ``the fastest`` where nothing was."""
         bounds = (("size", self.max_size), ("memory", self.max_memory))
-        given = [f"--max-{name} {memory.spell(most)}" for name, most in bounds if most is not None]
-        told = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
-        return ", ".join([*told, *given, *["--portable"] * self.portable]) or "the fastest"
+        limits = [
+            f"--max-{name} {memory.format_bytes(most)}"
+            for name, most in bounds
+            if most is not None
+        ]
+        preference = [f"--prefer {self.prefer}"] * (self.prefer != "speed")
+        return ", ".join([*preference, *limits, *["--portable"] * self.portable]) or "the fastest"
 
     @property
     def _equal(self) -> float:
         return _EQUAL_MEMORY if self.prefer == "memory" else _EQUAL
 
-    def _amount(self, trial: Trial) -> float:
-        return 0.0 if self.prefer == "speed" else _bytes(trial, self.prefer)
+    def _compute_cost(self, trial: Trial) -> float:
+        return 0.0 if self.prefer == "speed" else _count_bytes(trial, self.prefer)
 
 
 FASTEST = Goal()
@@ -115,25 +120,25 @@ class Outcome(enum.StrEnum):
 LOST = (Outcome.SLOWER, Outcome.FAILS, Outcome.FAILED)
 
 
-def accepted(trial: Trial, *, strict: bool) -> bool:
+def is_accepted(trial: Trial, *, strict: bool) -> bool:
     """Say whether a trial ran and kept the budget; `strict` wants that proved."""
     if trial.status is not Status.OK or trial.score is None:
         return False
     return trial.score.verdict is Verdict.PROVED or not strict
 
 
-def faster(trial: Trial) -> bool:
+def is_faster(trial: Trial) -> bool:
     """Say whether a trial's interval lies below 1."""
     return trial.ratio is not None and trial.ratio.high < 1
 
 
 def seems_faster(trial: Trial) -> bool:
     """Say whether a trial is faster, by its estimate where a lone block gave no interval."""
-    lone = trial.ratio is not None and not trial.ratio.bounded
-    return faster(trial) or (lone and _ratio(trial) < _LONE)
+    lone = trial.ratio is not None and not trial.ratio.is_bounded
+    return is_faster(trial) or (lone and _read_ratio(trial) < _LONE)
 
 
-def outcome(trial: Trial) -> Outcome:
+def classify_outcome(trial: Trial) -> Outcome:
     """Return what became of a trial: a search also sorts by less sure intervals, this does not."""
     if trial.status is Status.UNCHANGED:
         return Outcome.UNTRIED
@@ -147,29 +152,29 @@ def outcome(trial: Trial) -> Outcome:
         return Outcome.SLOWER
     if trial.status is Status.SCREENED:
         return Outcome.UNSCORED
-    return Outcome.FASTER if faster(trial) and trial.status is Status.OK else Outcome.LEVEL
+    return Outcome.FASTER if is_faster(trial) and trial.status is Status.OK else Outcome.LEVEL
 
 
-def between(one: Trial, two: Trial) -> Interval:
+def compare_latency(first: Trial, second: Trial) -> Interval:
     """Return the latency of one trial over another's, each measured against the original.
 
     Both have fresh pairs of their own, so the variances of their mean log-ratios add up, and the
     half-widths of their intervals with them.
     """
-    if one.ratio is None or two.ratio is None:
+    if first.ratio is None or second.ratio is None:
         return Interval(math.nan, math.nan, math.nan)
-    middle = math.log(one.ratio.value / two.ratio.value)
-    half = math.hypot(_half(one.ratio), _half(two.ratio))
+    middle = math.log(first.ratio.value / second.ratio.value)
+    half = math.hypot(_compute_half_width(first.ratio), _compute_half_width(second.ratio))
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def eligible(
+def is_eligible(
     trial: Trial,
     original: Trial | None,
     *,
     strict: bool,
-    wanted: Goal,
-    quicker: Callable[[Trial], bool] = faster,
+    goal: Goal,
+    quicker: Callable[[Trial], bool] = is_faster,
 ) -> bool:
     """Say whether a trial may be handed out in place of the original.
 
@@ -181,28 +186,28 @@ def eligible(
         original: The untouched model; None is one that keeps all bounds.
         quicker: Says whether a trial is faster than the original.
     """
-    if not accepted(trial, strict=strict) or trial.ratio is None or trial.ratio.low > 1:
+    if not is_accepted(trial, strict=strict) or trial.ratio is None or trial.ratio.low > 1:
         return False
-    if not wanted.fits(trial):
+    if not goal.keeps_bounds(trial):
         return False
     if original is None:
         return quicker(trial)
-    if not wanted.fits(original) or wanted.saves(trial, original):
+    if not goal.keeps_bounds(original) or goal.needs_less(trial, original):
         return True
-    return quicker(trial) and not wanted.saves(original, trial)
+    return quicker(trial) and not goal.needs_less(original, trial)
 
 
-def promising(trial: Trial, original: Trial, *, strict: bool, wanted: Goal) -> bool:
+def looks_eligible(trial: Trial, original: Trial, *, strict: bool, goal: Goal) -> bool:
     """Say whether a trial looks as if it may be handed out, by what a search measured once."""
-    return eligible(trial, original, strict=strict, wanted=wanted, quicker=seems_faster)
+    return is_eligible(trial, original, strict=strict, goal=goal, quicker=seems_faster)
 
 
-def winner(
+def select_winner(
     trials: Iterable[Trial],
     original: Trial | None = None,
     *,
     strict: bool,
-    wanted: Goal = FASTEST,
+    goal: Goal = FASTEST,
 ) -> Trial | None:
     """Return the eligible trial that is wanted most, or None.
 
@@ -211,44 +216,46 @@ def winner(
     an exact plan counts before a lossy one, then the smallest files, then the fewest settings,
     then the fewest steps.
     """
-    fit = [t for t in trials if eligible(t, original, strict=strict, wanted=wanted)]
-    least: Sequence[Trial] = next(wanted.ordered(fit), [])
+    fit = [t for t in trials if is_eligible(t, original, strict=strict, goal=goal)]
+    least: Sequence[Trial] = next(goal.group_trials(fit), [])
     if not least:
         return None
     best = least[0]
-    near = [t for t in least if (apart := between(t, best)).value <= _EQUAL and not apart.clear]
-    limit = _EQUAL * min(_bytes(t, "size") for t in near)
+    near = [
+        t for t in least if (apart := compare_latency(t, best)).value <= _EQUAL and not apart.clear
+    ]
+    limit = _EQUAL * min(_count_bytes(t, "size") for t in near)
 
     def order(t: Trial) -> tuple[float, ...]:
-        large = _bytes(t, "size") > limit
-        return (t.plan.lossy, large, t.plan.settings, len(t.plan.recipe.steps), _ratio(t))
+        large = _count_bytes(t, "size") > limit
+        return (t.plan.lossy, large, t.plan.settings, len(t.plan.recipe.steps), _read_ratio(t))
 
     return min(near, key=order)
 
 
-def front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:
+def find_pareto_front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:
     """Return the trials that trade latency for score, fastest first.
 
     A slower one is among them for a score that is better by more than chance, a faster one for a
     latency that is: no step is noise. Of two that are level in both a finalist stands.
     """
     last = {trial.key: trial for trial in trials}.values()
-    timed = (t for t in last if t.ratio and t.ratio.bounded and not t.error)
-    points = [t for t in timed if math.isfinite(_gain(t, budget))]
-    found: list[Trial] = []
-    for trial in sorted(points, key=lambda t: (_ratio(t), -_gain(t, budget))):
-        better = not found or _better(trial, found[-1], budget)
-        level = bool(found) and between(trial, found[-1]).low <= 1
-        sure = bool(found) and (trial.part == "final") > (found[-1].part == "final")
-        if not better and not (level and sure and not _better(found[-1], trial, budget)):
+    timed = (t for t in last if t.ratio and t.ratio.is_bounded and not t.error)
+    points = [t for t in timed if math.isfinite(_compute_gain(t, budget))]
+    frontier: list[Trial] = []
+    for trial in sorted(points, key=lambda t: (_read_ratio(t), -_compute_gain(t, budget))):
+        better = not frontier or _is_better(trial, frontier[-1], budget)
+        level = bool(frontier) and compare_latency(trial, frontier[-1]).low <= 1
+        sure = bool(frontier) and (trial.part == "final") > (frontier[-1].part == "final")
+        if not better and not (level and sure and not _is_better(frontier[-1], trial, budget)):
             continue
-        while found and between(trial, found[-1]).low <= 1:
-            found.pop()
-        found.append(trial)
-    return tuple(found)
+        while frontier and compare_latency(trial, frontier[-1]).low <= 1:
+            frontier.pop()
+        frontier.append(trial)
+    return tuple(frontier)
 
 
-def resolution(score: Score, budget: Budget) -> float:
+def compute_resolution(score: Score, budget: Budget) -> float:
     """Return by how much chance may move a score, in its own unit.
 
     Of answers that are right or wrong five: of fewer, all gone one way, a sign test has a chance
@@ -268,25 +275,25 @@ def resolution(score: Score, budget: Budget) -> float:
     return abs(score.base - budget.bound(score.base)) / n
 
 
-def _better(one: Trial, two: Trial, budget: Budget) -> bool:
-    chance = [resolution(t.score, budget) for t in (one, two) if t.score]
-    return _gain(one, budget) - _gain(two, budget) >= max(chance)
+def _is_better(first: Trial, second: Trial, budget: Budget) -> bool:
+    chance = [compute_resolution(t.score, budget) for t in (first, second) if t.score]
+    return _compute_gain(first, budget) - _compute_gain(second, budget) >= max(chance)
 
 
-def _gain(trial: Trial, budget: Budget) -> float:
+def _compute_gain(trial: Trial, budget: Budget) -> float:
     value = trial.score.value if trial.score else math.nan
     return value if budget.metric.higher_is_better else -value
 
 
-def _bytes(trial: Trial, name: str) -> float:
+def _count_bytes(trial: Trial, name: str) -> float:
     if name == "size":
         return math.inf if trial.size is None else trial.size
     return trial.measurement.peak_rss if trial.measurement else math.inf
 
 
-def _ratio(trial: Trial) -> float:
+def _read_ratio(trial: Trial) -> float:
     return trial.ratio.value if trial.ratio else math.inf
 
 
-def _half(ratio: Interval) -> float:
+def _compute_half_width(ratio: Interval) -> float:
     return math.log(ratio.high / ratio.low) / 2 if ratio.low > 0 else math.inf

@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ortune.core.errors import OrtuneError
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 
 
 @contextmanager
-def atomic(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def open_draft(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give the path of a draft, of a file or a folder, that replaces `path` when the block ends.
 
     Folders above are made. After an error the draft and the folders made for it are removed. The
@@ -36,37 +36,37 @@ def atomic(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield path
         return
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    made = [folder for folder in path.absolute().parents if not folder.exists()]
+    new_folders = [folder for folder in path.absolute().parents if not folder.exists()]
     try:
-        with reported(path):
+        with report_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
-        with reported(path):
+        with report_write_errors(path):
             if durable:
-                _sync(draft)
-            replace(draft, path)
+                _sync_files(draft)
+            replace_path(draft, path)
             if durable:
                 sync_folder(path.parent)
     except BaseException:
-        remove(draft)
-        for folder in made:
+        remove_path(draft)
+        for folder in new_folders:
             with suppress(OSError):
                 folder.rmdir()
         raise
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> Path:
-    """Write a text file whole or not at all, as `atomic` does, and return its path.
+    """Write a text file whole or not at all, as `open_draft` does, and return its path.
 
     Raises:
         OrtuneError: The disk refuses.
     """
-    with atomic(path, durable=durable) as draft, reported(path):
+    with open_draft(path, durable=durable) as draft, report_write_errors(path):
         draft.write_text(text, encoding="utf-8")
     return path
 
 
-def _sync(draft: Path) -> None:
+def _sync_files(draft: Path) -> None:
     """Wait until a file, or all files of a folder, are on disk."""
     inside = sorted(draft.rglob("*")) if draft.is_dir() else [draft]
     for path in inside:
@@ -128,14 +128,14 @@ def cut_torn(path: Path) -> None:
             file.truncate(whole)
 
 
-def replace(draft: Path, path: Path) -> None:
+def replace_path(draft: Path, path: Path) -> None:
     """Rename a finished file or folder; what was at `path` is gone."""
     if draft.is_dir():
-        remove(path)
+        remove_path(path)
     draft.replace(path)
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Remove a file or a folder with all that it holds, if it is there and can be removed."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -144,16 +144,16 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def left_clean(made: Iterable[Path], kept: Callable[[Path], bool]) -> Iterator[None]:
+def clean_up_on_failure(outputs: Iterable[Path], kept: Callable[[Path], bool]) -> Iterator[None]:
     """Remove what the block has made of these files and folders when it fails or is interrupted.
 
     What was there before stays: of a folder that was empty only what came into it goes.
 
     Args:
-        made: Files and folders that the block may make, and the folders above them.
+        outputs: Files and folders that the block may make, and the folders above them.
         kept: Says of one that it holds a result already, which stays.
     """
-    fresh = [path.absolute() for path in made if not path.exists() or _is_empty(path)]
+    fresh = [path.absolute() for path in outputs if not path.exists() or _is_empty(path)]
     gone = [path for path in fresh if not path.exists()]
     above = [folder for path in gone for folder in path.parents if not folder.exists()]
     try:
@@ -162,7 +162,7 @@ def left_clean(made: Iterable[Path], kept: Callable[[Path], bool]) -> Iterator[N
         for path in fresh:
             if path.exists() and not kept(path):
                 for each in [path] if path in gone else list(path.iterdir()):
-                    remove(each)
+                    remove_path(each)
         for folder in sorted(set(above), reverse=True):
             with suppress(OSError):
                 folder.rmdir()
@@ -174,7 +174,7 @@ def _is_empty(path: Path) -> bool:
 
 
 @contextmanager
-def reported(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Turn errors of the system into one that names the file.
 
     Raises:
@@ -190,24 +190,24 @@ def reported(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def held(path: Path, taken: OrtuneError, wait_s: float = 0.0) -> Iterator[None]:
+def hold_lock(path: Path, conflict: OrtuneError, wait_s: float = 0.0) -> Iterator[None]:
     """Hold a lock file; the system frees it when the process dies.
 
     Where there is no ``fcntl`` nothing is held.
 
     Args:
-        taken: Raised where another process holds it.
+        conflict: Raised where another process holds it.
         wait_s: Seconds to wait for that process.
 
     Raises:
-        OrtuneError: `taken`, or there is no writing there.
+        OrtuneError: `conflict`, or there is no writing there.
     """
     try:
         import fcntl
     except ImportError:
         yield
         return
-    with reported(path):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a")
     until = time.monotonic() + wait_s
@@ -218,14 +218,16 @@ def held(path: Path, taken: OrtuneError, wait_s: float = 0.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise taken from None
+                    raise conflict from None
                 time.sleep(0.05)
         yield
 
 
 @contextmanager
-def replacing(path: Path, *, force: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
-    """Give a draft for a file that the user named: `atomic`, once it is known to be allowed.
+def open_output_draft(
+    path: Path, *, force: bool = False, sources: Iterable[Path] = ()
+) -> Iterator[Path]:
+    """Give a draft for a file that the user named: `open_draft`, once it is known to be allowed.
 
     Args:
         path: Where the file belongs; its folder must be there.
@@ -235,6 +237,6 @@ def replacing(path: Path, *, force: bool = False, sources: Iterable[Path] = ()) 
     Raises:
         OrtuneError: `path` is taken, is a source, lies in no folder, or the disk refuses.
     """
-    free(path, force, *sources)
-    with atomic(path) as draft, reported(path):
+    check_output_file(path, force, *sources)
+    with open_draft(path) as draft, report_write_errors(path):
         yield draft

@@ -31,7 +31,7 @@ What runs on a CPU is not listed: every change runs it.
 """
 
 
-def unverified_reason(provider: str, kind: Kind) -> str:
+def explain_unverified(provider: str, kind: Kind) -> str:
     """Return why a provider is unverified on a kind of device, empty where it was run."""
     if kind == "cpu" or (provider, kind) in VERIFIED:
         return ""
@@ -42,9 +42,9 @@ GraphLevel: TypeAlias = Literal["disabled", "disable", "basic", "extended", "all
 """How far a runtime may rewrite a graph; ``disable`` is ``disabled``, see `graph_level`."""
 
 
-def graph_level(given: GraphLevel) -> GraphLevel:
+def graph_level(level: GraphLevel) -> GraphLevel:
     """Return a graph level by its one name, which is what is written."""
-    return "disabled" if given == "disable" else given
+    return "disabled" if level == "disable" else level
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Backend(Plugin):
     @property
     def unverified(self) -> str:
         """Why it is offered as "unverified": never run on its device; empty where it was."""
-        return unverified_reason(self.provider, self.runs_on)
+        return explain_unverified(self.provider, self.runs_on)
 
     def builds_with(self, capabilities: Capabilities) -> Backend:
         """Return what a model is optimized with for it; itself where it can save what it runs.

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from ortune.core.errors import BadSettings, shortened
+from ortune.core.errors import BadSettings, shorten_text
 from ortune.core.metric import Metric
 from ortune.core.plugins import spelling
 
@@ -52,14 +52,14 @@ class Budget:
         match = _TEXT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
         if match is None:
             raise BadSettings(
-                f"cannot read budget '{shortened(text, _LONGEST // 10)}'",
+                f"cannot read budget '{shorten_text(text, _LONGEST // 10)}'",
                 fix="write metric>=number or metric>=base-0.01",
             )
         name = match["metric"].strip()
         custom = re.fullmatch(r"[\w.]+:[\w.]+", name)
         spelled = f'function(path="{name}")' if custom else name
-        metric = spelling.parse(Metric, spelled)
-        limit, relative = _limit(match["limit"].strip(), text)
+        metric = spelling.parse_plugin(Metric, spelled)
+        limit, relative = _parse_limit(match["limit"].strip(), text)
         if (match["sign"] == ">=") is not metric.higher_is_better:
             better = "higher" if metric.higher_is_better else "lower"
             sign = ">=" if metric.higher_is_better else "<="
@@ -74,16 +74,16 @@ class Budget:
         return f"{path or self.metric}{sign}{'base' if limit == 'base+0' else limit}"
 
 
-def _limit(text: str, whole: str) -> tuple[float, bool]:
+def _parse_limit(text: str, whole: str) -> tuple[float, bool]:
     if text == "base":
         return 0.0, True
     plain = re.fullmatch(_NUMBER, text)
     unsigned = _NUMBER.removeprefix("[-+]?")
     match = plain or re.fullmatch(rf"base\s*([-+])\s*({unsigned})", text)
-    found = match and float(text if plain else match[1] + match[2])
-    if found is None or not math.isfinite(found):
+    value = match and float(text if plain else match[1] + match[2])
+    if value is None or not math.isfinite(value):
         raise BadSettings(
             f"cannot read the limit '{text}' of budget '{whole}'",
             fix="write a number, or base-0.01 to be relative to the baseline",
         )
-    return found, not plain
+    return value, not plain

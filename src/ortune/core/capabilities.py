@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from typing import Any, Literal, TypeAlias
 
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note, Sink, ignore_event
 
 HERE = "here"
 """The environment of this process's own interpreter."""
@@ -33,50 +33,50 @@ RUNTIMES = (
 """Distributions that install the same module; two of them overwrite each other's files."""
 
 
-def runtimes(places: Sequence[str] | None = None) -> dict[str, str]:
+def list_runtimes(places: Sequence[str] | None = None) -> dict[str, str]:
     """Return the distributions of onnxruntime that are installed, each to its version.
 
     Args:
         places: Folders of packages; this process's own without.
     """
     where = sys.path if places is None else places
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in RUNTIMES:
-        for one in distributions(name=name, path=list(where)):
-            found.setdefault(name, one.version)
-    return found
+        for package in distributions(name=name, path=list(where)):
+            versions.setdefault(name, package.version)
+    return versions
 
 
-def mixed(found: Mapping[str, str]) -> tuple[str, str] | None:
+def find_runtime_conflict(versions: Mapping[str, str]) -> tuple[str, str] | None:
     """Return what is wrong with several distributions of onnxruntime, and the fix; None of one.
 
     Which of them answers is the chance of who was installed last (onnxruntime issue 9966).
     """
-    if len(found) < 2:
+    if len(versions) < 2:
         return None
-    fix = f"pip uninstall -y {' '.join(found)} && pip install onnxruntime"
+    fix = f"pip uninstall -y {' '.join(versions)} && pip install onnxruntime"
     return (
-        f"{', '.join(found)} are installed together: each overwrites the other",
+        f"{', '.join(versions)} are installed together: each overwrites the other",
         f"{fix}; `ortune env add cuda` and the like keep others apart",
     )
 
 
-def tell_mixed(sink: Sink = silent) -> None:
+def warn_of_runtime_conflict(sink: Sink = ignore_event) -> None:
     """Say that this process's environment holds several distributions of onnxruntime, if it does.
 
     A note, or a warning of Python's where nobody listens for notes.
     """
-    problem = mixed(runtimes())
+    problem = find_runtime_conflict(list_runtimes())
     if problem is None:
         return
     text = "; fix: ".join(problem)
-    if sink is silent:
+    if sink is ignore_event:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     else:
         sink(Note(text, warning=True))
 
 
-def placed(row: Mapping[str, Any]) -> str:
+def describe_placement(row: Mapping[str, Any]) -> str:
     """Return what a row of `bench` ran on: its backend, and the environment if it is another."""
     where = row.get("environment", HERE)
     return str(row["backend"]) if where == HERE else f"{row['backend']} in {where}"

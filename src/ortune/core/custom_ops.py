@@ -27,10 +27,10 @@ class BudgetRequest(Request):
     budget: Annotated[str | None, Option("BUDGET")] = None
 
     @property
-    def scored_by(self) -> str | None:
+    def scoring_function(self) -> str | None:
         """A function of the user's that scores, where a subclass has one."""
-        found: str | None = getattr(self, "evaluate", None)
-        return found
+        function: str | None = getattr(self, "evaluate", None)
+        return function
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,8 +38,8 @@ class BudgetRequest(Request):
             from ortune.core.budget import Budget  # a request is read without NumPy
 
             Budget.parse(self.budget)  # before anything is read, run or said
-        if self.scored_by:
-            user_function.demand_own(self.scored_by, *user_function.EVALUATE)
+        if self.scoring_function:
+            user_function.demand_own(self.scoring_function, *user_function.EVALUATE)
 
 
 @request
@@ -69,10 +69,10 @@ class BackendRequest(CustomOpsRequest):
     @property
     def backends(self) -> str:
         """`on`, with the custom operators given to every backend."""
-        return equipped(self.on, self.custom_ops)
+        return add_custom_ops(self.on, self.custom_ops)
 
 
-def equipped(on: str, custom_ops: Sequence[str]) -> str:
+def add_custom_ops(on: str, custom_ops: Sequence[str]) -> str:
     """Return a spelling of backends with the libraries given to every one.
 
     ``auto`` becomes those backends that run here and take libraries.
@@ -83,7 +83,7 @@ def equipped(on: str, custom_ops: Sequence[str]) -> str:
     if not custom_ops:
         return on
     if on.strip() == "auto":
-        kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
+        kinds = [catalog.load(Backend, name) for name in catalog.list_plugins(Backend)]
         fit = [kind for kind in kinds if kind.automatic and _takes_custom_ops(kind)]
         on = ",".join(kind.name() for kind in fit if kind().missing() is None)
     for backend, _ in parse_list(Backend, on):

@@ -24,7 +24,7 @@ class OrtuneError(Exception):
     """
 
     def __init__(self, what: str, *, fix: str) -> None:
-        what, fix = visible(what), visible(fix)
+        what, fix = escape_control_chars(what), escape_control_chars(fix)
         super().__init__(f"{what}\n  fix: {fix}")
         self.what = what
         self.fix = fix
@@ -66,24 +66,26 @@ class Unexpected(OrtuneError):
     """A bug: an exception that nobody foresaw; it is chained to the one that it stands for."""
 
 
-def unexpected(error: BaseException, given: Iterable[object], fix: str) -> Unexpected:
+def make_unexpected_error(
+    error: BaseException, arguments: Iterable[object], fix: str
+) -> Unexpected:
     """Return the two lines in the place of a bug.
 
     Args:
-        given: What the verb was told, in words or lists of them; files among it are named.
+        arguments: What the verb was told, in words or lists of them; files among it are named.
         fix: Where the traceback is.
     """
-    names = ", ".join(dict.fromkeys(_files(given)))
-    reason = f"{type(error).__name__}: {gist(error, _REASON)}"
+    names = ", ".join(dict.fromkeys(_find_files(arguments)))
+    reason = f"{type(error).__name__}: {summarize_error(error, _REASON)}"
     return Unexpected(f"{names}{': ' if names else ''}unexpected {reason}", fix=fix)
 
 
 @contextmanager
-def foreseen(given: Iterable[object]) -> Iterator[None]:
+def wrap_unexpected_errors(arguments: Iterable[object]) -> Iterator[None]:
     """Turn an exception that nobody foresaw into `Unexpected`, chained to it.
 
     Args:
-        given: As for `unexpected`.
+        arguments: As for `make_unexpected_error`.
     """
     try:
         yield
@@ -91,25 +93,25 @@ def foreseen(given: Iterable[object]) -> Iterator[None]:
         raise
     except Exception as error:
         fix = "report it with the traceback above and, where you may, these files"
-        raise unexpected(error, given, fix) from error
+        raise make_unexpected_error(error, arguments, fix) from error
 
 
-def _files(given: Iterable[object]) -> Iterator[str]:
-    for one in given:
-        if isinstance(one, (list, tuple)):
-            yield from _files(one)
-        elif isinstance(one, (str, Path)):
+def _find_files(values: Iterable[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _find_files(value)
+        elif isinstance(value, (str, Path)):
             with suppress(OSError, ValueError):
-                if Path(one).is_file():
-                    yield str(one)
+                if Path(value).is_file():
+                    yield str(value)
 
 
-def visible(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     r"""Spell out control characters, such as ``\x1b``, and what reverses a line or breaks it.
 
     Names in files are a stranger's; a terminal obeys them. Tabs and ends of lines stay.
     """
-    return _STEERING.sub(_spelled, text)
+    return _STEERING.sub(_escape_match, text)
 
 
 _STEERING = re.compile(
@@ -118,8 +120,8 @@ _STEERING = re.compile(
 """Control characters, separators of lines, marks of direction, halves of surrogate pairs."""
 
 
-def _spelled(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape_match(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
@@ -132,30 +134,30 @@ def with_article(noun: str) -> str:
     return f"{'an' if vowel else 'a'} {noun}"
 
 
-def gist(error: BaseException | str, longest: int = _LONGEST) -> str:
+def summarize_error(error: BaseException | str, longest: int = _LONGEST) -> str:
     """Return in one line what a library's exception says, or its type where it says nothing.
 
     Error codes, source locations, signatures of C++ functions and lists of a node's types are
     left out: the reason stands behind them.
     """
     text, at = str(error).partition("\nStacktrace")[0], 0
-    while found := _WHERE.search(text, at):
-        at = found.start()
-        rest = text[found.end() :]
-        text = text[:at] + rest[_signature_end(rest) :]
+    while match := _WHERE.search(text, at):
+        at = match.start()
+        tail = text[match.end() :]
+        text = text[:at] + tail[_signature_end(tail) :]
     for pattern, kept in _NOISE:
         text = pattern.sub(kept, text)
     text = " ".join(text.split()).strip(" :")
     silent = "" if isinstance(error, str) else type(error).__name__
-    return shortened(text, longest) or silent
+    return shorten_text(text, longest) or silent
 
 
-def shortened(text: str, longest: int) -> str:
+def shorten_text(text: str, longest: int) -> str:
     """Cut a text behind a sentence, else behind a word, and say by ``...`` that it goes on."""
     if len(text) <= longest:
         return text
     head = text[: longest - len(" ...")]
-    sentence = max((found.end() for found in re.finditer(r"[.;!?](?= )", head)), default=0)
+    sentence = max((match.end() for match in re.finditer(r"[.;!?](?= )", head)), default=0)
     at = sentence if sentence > longest // 2 else max(head.rfind(" "), 0)
     return f"{(head[:at] or head).rstrip(' ,;:')} ..."
 
@@ -173,17 +175,17 @@ _NOISE = (
 
 def _signature_end(text: str) -> int:
     """Return where the signature of a C++ function that begins a text ends, 0 without one."""
-    found = re.match(r"[^().'\"]*::[^().'\"]*(?=\()", text)
-    if found is None:
+    match = re.match(r"[^().'\"]*::[^().'\"]*(?=\()", text)
+    if match is None:
         return 0
-    end = _closed(text, found.end())
+    end = _find_bracket_end(text, match.end())
     while more := re.match(r" const\b|::<?\w+>?(?=\()| (?=\[with )", text[end:]):
         end += more.end()
-        end = _closed(text, end) if text[end : end + 1] in ("(", "[") else end
+        end = _find_bracket_end(text, end) if text[end : end + 1] in ("(", "[") else end
     return end
 
 
-def _closed(text: str, start: int) -> int:
+def _find_bracket_end(text: str, start: int) -> int:
     """Return the place behind the bracket that closes the one at `start`."""
     opening = text[start]
     closing = {"(": ")", "[": "]"}[opening]

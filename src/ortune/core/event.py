@@ -85,7 +85,7 @@ Event: TypeAlias = (
 Sink: TypeAlias = Callable[[Event], None]
 
 
-def silent(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Drop the event: the default sink."""
 
 
@@ -94,7 +94,7 @@ def without_notes(sink: Sink) -> Sink:
     return lambda event: sink(event) if isinstance(event, Progress) else None
 
 
-def noting(notes: list[str], sink: Sink) -> Sink:
+def collect_notes(notes: list[str], sink: Sink) -> Sink:
     """Return a sink that forwards every event and keeps the text of notes."""
 
     def kept(event: Event) -> None:

@@ -76,13 +76,13 @@ class Facts:
     @property
     def embeds(self) -> bool:
         """Rows of a table are looked up by an input, as tokens are."""
-        return any(one.rows for one in self.inputs)
+        return any(spec.rows for spec in self.inputs)
 
     @property
     def names_tokens(self) -> bool:
         """An output has a value for every row of a table that an input indexes: logits."""
-        rows = {one.rows for one in self.inputs if one.rows}
-        return any(one.shape and one.shape[-1] in rows for one in self.outputs)
+        rows = {spec.rows for spec in self.inputs if spec.rows}
+        return any(spec.shape and spec.shape[-1] in rows for spec in self.outputs)
 
     @property
     def quantized(self) -> bool:

@@ -74,9 +74,9 @@ Out: TypeAlias = Annotated[str | Path | None, Option("PATH", "-o --out")]
 Source: TypeAlias = Annotated[str | Path | Callable[[], Any] | None, Option("SOURCE")]
 
 
-def paths(given: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
+def make_paths(values: str | Path | Sequence[str | Path]) -> tuple[Path, ...]:
     """Return one or several files as paths."""
-    return (Path(given),) if isinstance(given, (str, Path)) else tuple(map(Path, given))
+    return (Path(values),) if isinstance(values, (str, Path)) else tuple(map(Path, values))
 
 
 class Field(Generic[T, G]):
@@ -100,11 +100,11 @@ class Field(Generic[T, G]):
         self.option = option or Option(self.metavar)
 
     @classmethod
-    def forms(cls) -> tuple[Any, Any]:
+    def find_types(cls) -> tuple[Any, Any]:
         """Return the types `T` and `G` of a subclass."""
         base: Any = cls.__dict__.get("__orig_bases__", cls.__bases__)[0]
-        held, given = get_args(base) if get_origin(base) is Field else base.forms()
-        return held, given
+        value_type, input_type = get_args(base) if get_origin(base) is Field else base.find_types()
+        return value_type, input_type
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -150,8 +150,8 @@ class Duration(Field[float, str]):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             total = float(value)
         else:
-            found = len(str(value)) < 99 and re.fullmatch(self._FORM, str(value).strip())
-            parts = found.groups() if found else ()
+            match = len(str(value)) < 99 and re.fullmatch(self._FORM, str(value).strip())
+            parts = match.groups() if match else ()
             total = sum(float(x or 0) * n for x, n in zip(parts, (3600, 60, 1), strict=False))
         if not 0 < total < math.inf:
             raise BadSettings(f"cannot read the duration '{value}'", fix="write 60s, 3m or 1h30m")
@@ -174,8 +174,8 @@ class ByteSize(Field[int | None, str]):
         """Convert to bytes."""
         if value is None:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
-        size = float(found[1]) * 1024 ** " kmgt".index(found[2] or " ") if found else math.inf
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", str(value).strip().lower())
+        size = float(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else math.inf
         if size > _MOST_BYTES:
             raise BadSettings(f"cannot read the size '{value}'", fix="write 500M or 4G")
         return int(size)
@@ -192,9 +192,9 @@ class InputShapes(Field[Mapping[str, tuple[int, ...]], Sequence[str] | None]):
         if isinstance(value, Mapping):
             Bounds().check({name: tuple(shape) for name, shape in value.items()})
             return {str(name): tuple(map(int, shape)) for name, shape in value.items()}
-        return _once(map(self._one, _texts(value)), "shape")
+        return _collect_unique(map(self._read_shape, _list_texts(value)), "shape")
 
-    def _one(self, text: str) -> tuple[str, tuple[int, ...]]:
+    def _read_shape(self, text: str) -> tuple[str, tuple[int, ...]]:
         name, sign, dims = text.rpartition(":")
         dim = rf"\d{{1,{_DIM_DIGITS}}}"
         if not name or not sign or not re.fullmatch(rf"({dim}(x{dim})*)?", dims):
@@ -215,16 +215,16 @@ class InputRanges(Field[Mapping[str, tuple[float, float]], Sequence[str] | None]
     def read(self, value: Any) -> Mapping[str, tuple[float, float]]:
         """Convert to a mapping; both ends are included for integers."""
         if isinstance(value, Mapping):
-            return {str(name): self._ends(*ends) for name, ends in value.items()}
-        return _once(map(self._one, _texts(value)), "range")
+            return {str(name): self._check_ends(*ends) for name, ends in value.items()}
+        return _collect_unique(map(self._read_range, _list_texts(value)), "range")
 
-    def _one(self, text: str) -> tuple[str, tuple[float, float]]:
+    def _read_range(self, text: str) -> tuple[str, tuple[float, float]]:
         match = re.fullmatch(rf"(.+):({_NUMBER})(?:\.\.({_NUMBER}))?", text)
         if match is None:
             raise BadSettings(f"cannot read range '{text}'", fix="write input:0..30521")
-        return match[1], self._ends(float(match[2]), float(match[3] or match[2]))
+        return match[1], self._check_ends(float(match[2]), float(match[3] or match[2]))
 
-    def _ends(self, low: float, high: float) -> tuple[float, float]:
+    def _check_ends(self, low: float, high: float) -> tuple[float, float]:
         ANY.check((low, high))
         if low > high:
             raise BadSettings(
@@ -244,7 +244,7 @@ class Words(Field[tuple[str, ...], Sequence[str] | None]):
 
     def read(self, value: Any) -> tuple[str, ...]:
         """Convert to a tuple."""
-        return _words(value)
+        return _split_words(value)
 
     def spell(self, value: tuple[str, ...]) -> str:
         """Write them with commas."""
@@ -258,7 +258,7 @@ class Counts(Field[tuple[int, ...], Sequence[int] | str | None]):
 
     def read(self, value: Any) -> tuple[int, ...]:
         """Convert to a tuple."""
-        parts = [str(part) for part in _words(value)]
+        parts = [str(part) for part in _split_words(value)]
         for part in parts:
             if not re.fullmatch(rf"\d{{1,{_DIM_DIGITS}}}", part):
                 raise BadSettings(f"'{part[:40]}' is not a number", fix="write 1,8")
@@ -277,24 +277,24 @@ class Libraries(Field[tuple[str, ...], Sequence[str]]):
 
     def read(self, value: Any) -> tuple[str, ...]:
         """Convert to a tuple."""
-        texts = map(str, _texts(value))
+        texts = map(str, _list_texts(value))
         return tuple(str(Path(text).absolute()) if is_path(text) else text for text in texts)
 
 
-def _texts(value: Any) -> tuple[Any, ...]:
+def _list_texts(value: Any) -> tuple[Any, ...]:
     return () if value is None else (value,) if isinstance(value, str) else tuple(value)
 
 
-def _words(value: Any) -> tuple[Any, ...]:
+def _split_words(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    return _texts(value)
+    return _list_texts(value)
 
 
-def _once(pairs: Iterable[tuple[str, T]], what: str) -> Mapping[str, T]:
-    found: dict[str, T] = {}
+def _collect_unique(pairs: Iterable[tuple[str, T]], noun: str) -> Mapping[str, T]:
+    mapping: dict[str, T] = {}
     for name, value in pairs:
-        if name in found:
-            raise BadSettings(f"two {what}s for input '{name}'", fix="give one")
-        found[name] = value
-    return found
+        if name in mapping:
+            raise BadSettings(f"two {noun}s for input '{name}'", fix="give one")
+        mapping[name] = value
+    return mapping

@@ -92,16 +92,19 @@ class Metric(Plugin):
             raise BadData(
                 f"{self.name()} needs labels", fix="give an array 'label', or --labels FILE"
             )
-        given = [None] * len(expected) if labels is None else labels
+        sample_labels = [None] * len(expected) if labels is None else labels
         fed = [{}] * len(expected) if inputs is None else inputs
-        rows = [self.record_with(*one) for one in zip(expected, actual, given, fed, strict=True)]
+        rows = [
+            self.record_with(*sample)
+            for sample in zip(expected, actual, sample_labels, fed, strict=True)
+        ]
         return self.table(rows).reshape(len(rows), -1 if rows else 1)
 
     def table(self, rows: Sequence[float | Sequence[float]]) -> NDArray[np.float64]:
         """Return rows of numbers as an array [samples, k], see `ragged`."""
         if not self.ragged:
             return np.array(rows, np.float64)
-        return joined([np.array(row, np.float64).reshape(1, -1) for row in rows])
+        return stack_records([np.array(row, np.float64).reshape(1, -1) for row in rows])
 
     def aggregate(self, records: NDArray[np.float64]) -> float:
         """Return the figure over records [samples, k]; the mean of the first column by default."""
@@ -128,8 +131,8 @@ class Metric(Plugin):
         """
         if self.kept_by:
             return Kind.SHARE
-        own = type(self).aggregate is not Metric.aggregate
-        return Kind.FIGURE if own else Kind.MEAN
+        is_overridden = type(self).aggregate is not Metric.aggregate
+        return Kind.FIGURE if is_overridden else Kind.MEAN
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the names of the outputs that the score depends on.
@@ -142,14 +145,14 @@ class Metric(Plugin):
         return frozenset([output] if output else outputs)
 
 
-def joined(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+def stack_records(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return tables of records [samples, k] below each other, filled up to one width with NaN."""
     if not tables:
         return np.zeros((0, 1))
     widest = max(table.shape[1] for table in tables)
-    held = np.full((sum(map(len, tables)), widest), np.nan)
+    stacked = np.full((sum(map(len, tables)), widest), np.nan)
     at = 0
     for table in tables:
-        held[at : at + len(table), : table.shape[1]] = table
+        stacked[at : at + len(table), : table.shape[1]] = table
         at += len(table)
-    return held
+    return stacked

@@ -9,7 +9,7 @@ from pathlib import Path
 from ortune.core.errors import BadData, OrtuneError
 
 
-def free(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
+def check_output_file(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
     """Return `path` if it may be written.
 
     Raises:
@@ -34,7 +34,7 @@ def free(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
     return path
 
 
-def empty(folder: Path, force: bool) -> Path:
+def check_output_folder(folder: Path, force: bool) -> Path:
     """Return a folder if it may be written into.
 
     Raises:
@@ -45,7 +45,7 @@ def empty(folder: Path, force: bool) -> Path:
     return folder
 
 
-def caches() -> Path | None:
+def find_cache_folder() -> Path | None:
     """Return our folder below the user's cache folder, there or not; None without a home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     if sys.platform == "win32":

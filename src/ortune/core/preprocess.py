@@ -62,13 +62,14 @@ class Preprocess:
     dtype: Annotated[str, _DTYPES] = ""
 
     def __str__(self) -> str:
-        size = "as they are" if self.resize is None else f"resized to {_square(self.resize)}"
+        size = "as they are" if self.resize is None else f"resized to {_format_size(self.resize)}"
         if isinstance(self.resize, int):
             size = f"resized to {self.resize} (shorter side)"
-        crop = "" if self.crop is None else f", centre {_square(self.crop)} cropped"
+        crop = "" if self.crop is None else f", centre {_format_size(self.crop)} cropped"
         return (
             f"{size}{crop}, {self.interpolation}, {self.channels}, "
-            f"(pixel * {self.scale:.6g} - {_spell(self.mean)}) / {_spell(self.std)}, "
+            f"(pixel * {self.scale:.6g} - {_format_factor(self.mean)}) / "
+            f"{_format_factor(self.std)}, "
             f"{self.layout} {self.dtype}"
         )
 
@@ -78,7 +79,7 @@ class Preprocess:
         return 1 if self.channels == "gray" else 3
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_preprocess_keys(path: Path) -> dict[str, Any]:
     """Return the keys of a settings file; none where there is no such file.
 
     Raises:
@@ -90,37 +91,37 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise BadData(
-            f"cannot read {path}: {user_function.reason(error)}", fix="write TOML"
+            f"cannot read {path}: {user_function.describe_error(error)}", fix="write TOML"
         ) from error
 
 
-def defaults(spec: TensorSpec, given: Mapping[str, Any]) -> dict[str, Any]:
+def derive_defaults(spec: TensorSpec, explicit: Mapping[str, Any]) -> dict[str, Any]:
     """Read layout, channels and size off the input's shape; integers keep their pixels.
 
     Args:
         spec: The input that takes the image.
-        given: Keys that are written out.
+        explicit: Keys that are written out.
     """
     shape = spec.shape if spec.shape is not None and len(spec.shape) in (3, 4) else (None,) * 4
     dims = shape[-3:]
     last = dims[2] in (1, 3) and dims[0] not in (1, 3)
-    layout = given.get("layout", "NHWC" if last else "NCHW")
+    layout = explicit.get("layout", "NHWC" if last else "NCHW")
     height, width, depth = dims if layout == "NHWC" else (dims[1], dims[2], dims[0])
-    dtype = str(given.get("dtype", spec.dtype))
-    found: dict[str, Any] = {"layout": layout, "dtype": dtype, "input": spec.name}
-    found["channels"] = "gray" if depth == 1 else "rgb"
+    dtype = str(explicit.get("dtype", spec.dtype))
+    derived: dict[str, Any] = {"layout": layout, "dtype": dtype, "input": spec.name}
+    derived["channels"] = "gray" if depth == 1 else "rgb"
     if (
         isinstance(height, int)
         and isinstance(width, int)
-        and not {"resize", "crop"} & given.keys()
+        and not {"resize", "crop"} & explicit.keys()
     ):
-        found["resize"] = [height, width]
-    if "int" in dtype and not {"mean", "std"} & given.keys():
-        found["scale"] = 1.0
-    return found
+        derived["resize"] = [height, width]
+    if "int" in dtype and not {"mean", "std"} & explicit.keys():
+        derived["scale"] = 1.0
+    return derived
 
 
-def pixels(image: Image, settings: Preprocess, name: str) -> NDArray[np.uint8]:
+def resize_and_crop(image: Image, settings: Preprocess, name: str) -> NDArray[np.uint8]:
     """Resize and crop a picture: [height, width, channels] in the order of the picture.
 
     Args:
@@ -135,21 +136,21 @@ def pixels(image: Image, settings: Preprocess, name: str) -> NDArray[np.uint8]:
 
     method = PillowImage.Resampling[settings.interpolation.upper()]
     if settings.resize is not None:
-        image = image.resize(resized(image.size, settings.resize), method)
+        image = image.resize(compute_resized_size(image.size, settings.resize), method)
     if settings.crop is not None:
-        height, width = both(settings.crop)
+        height, width = make_pair(settings.crop)
         if width > image.width or height > image.height:
             raise BadData(
                 f"{name} is {image.height}x{image.width}, smaller than crop {height}x{width}",
                 fix=f"resize it first: resize in {SETTINGS}",
             )
-        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
-        image = image.crop((left, top, left + width, top + height))
-    found = np.asarray(image)
-    return found if found.ndim == 3 else found[..., None]
+        x_start, y_start = round((image.width - width) / 2), round((image.height - height) / 2)
+        image = image.crop((x_start, y_start, x_start + width, y_start + height))
+    array = np.asarray(image)
+    return array if array.ndim == 3 else array[..., None]
 
 
-def values(pixels: NDArray[np.uint8], settings: Preprocess) -> NDArray[np.float32]:
+def normalize_pixels(pixels: NDArray[np.uint8], settings: Preprocess) -> NDArray[np.float32]:
     """Turn pixels [height, width, channels] into the tensor of one picture, in its layout.
 
     Raises:
@@ -157,10 +158,10 @@ def values(pixels: NDArray[np.uint8], settings: Preprocess) -> NDArray[np.float3
     """
     if settings.channels == "bgr":
         pixels = pixels[..., ::-1]
-    found = pixels.astype(np.float32) * np.float32(settings.scale)
+    tensor = pixels.astype(np.float32) * np.float32(settings.scale)
     mean, std = (per_channel(settings, name) for name in ("mean", "std"))
-    found = (found - mean) / std
-    return np.ascontiguousarray(found.transpose(2, 0, 1) if settings.layout == "NCHW" else found)
+    tensor = (tensor - mean) / std
+    return np.ascontiguousarray(tensor.transpose(2, 0, 1) if settings.layout == "NCHW" else tensor)
 
 
 def per_channel(settings: Preprocess, name: str) -> NDArray[np.float32]:
@@ -169,16 +170,16 @@ def per_channel(settings: Preprocess, name: str) -> NDArray[np.float32]:
     Raises:
         BadData: There is another number of them.
     """
-    found = np.asarray(getattr(settings, name), np.float32)
-    if found.size not in (1, settings.depth):
+    factors = np.asarray(getattr(settings, name), np.float32)
+    if factors.size not in (1, settings.depth):
         raise BadData(
-            f"{SETTINGS}: {name} is of length {found.size}, channels: {settings.depth}",
+            f"{SETTINGS}: {name} is of length {factors.size}, channels: {settings.depth}",
             fix="give one number, or one a channel",
         )
-    return found
+    return factors
 
 
-def resized(size: tuple[int, int], resize: Size) -> tuple[int, int]:
+def compute_resized_size(size: tuple[int, int], resize: Size) -> tuple[int, int]:
     """Return (width, height) of a picture of `size` (width, height) after the resize."""
     if isinstance(resize, tuple):
         return resize[1], resize[0]
@@ -187,17 +188,17 @@ def resized(size: tuple[int, int], resize: Size) -> tuple[int, int]:
     return max(resize, round(width * factor)), max(resize, round(height * factor))
 
 
-def both(size: Size) -> tuple[int, int]:
+def make_pair(size: Size) -> tuple[int, int]:
     """Return (height, width) of a crop."""
     return size if isinstance(size, tuple) else (size, size)
 
 
-def _square(size: Size) -> str:
-    height, width = both(size)
+def _format_size(size: Size) -> str:
+    height, width = make_pair(size)
     return f"{height}x{width}"
 
 
-def _spell(value: float | tuple[float, ...]) -> str:
+def _format_factor(value: float | tuple[float, ...]) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(f'{item:g}' for item in value)}]"
     return f"{value:g}"

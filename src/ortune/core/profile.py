@@ -56,7 +56,7 @@ class Kernel:
     @property
     def traffic(self) -> int:
         """Bytes that must be read and written at least once in a run."""
-        return self.calls * sum(one.size for one in (*self.inputs, *self.outputs))
+        return self.calls * sum(operand.size for operand in (*self.inputs, *self.outputs))
 
     def record(self, total_ns: float) -> dict[str, object]:
         """Return it as one flat row, times in us; `total_ns` is what its share is of."""
@@ -221,8 +221,8 @@ class Profile(TableResult):
     @property
     def mapped(self) -> float:
         """Share of the kernels other than added ones that name their source nodes."""
-        own = [kernel for kernel in self.kernels if kernel.kind in ("compute", "control")]
-        return sum(bool(kernel.sources) for kernel in own) / max(1, len(own))
+        computing = [kernel for kernel in self.kernels if kernel.kind in ("compute", "control")]
+        return sum(bool(kernel.sources) for kernel in computing) / max(1, len(computing))
 
     def by(self, key: Literal["op_type", "region", "kind", "provider"]) -> dict[str, Share]:
         """Return what the kernels take together, by one of their attributes, the most first."""
@@ -230,8 +230,8 @@ class Profile(TableResult):
         groups: dict[str, list[float]] = {}
         for kernel in self.kernels:
             groups.setdefault(getattr(kernel, key), []).append(kernel.time_ns)
-        made = {n: Share(sum(t), sum(t) / total, len(t)) for n, t in groups.items()}
-        return dict(sorted(made.items(), key=lambda item: -item[1].time_ns))
+        shares = {n: Share(sum(t), sum(t) / total, len(t)) for n, t in groups.items()}
+        return dict(sorted(shares.items(), key=lambda item: -item[1].time_ns))
 
 
 Kind: TypeAlias = Literal["fuse", "quantize", "added", "denormals", "threads"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ortune.core.errors import BadSettings, UnknownPlugin
 from ortune.core.plugins import catalog, user_file
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.core.workload import Workload
 
@@ -15,7 +15,7 @@ _EXAMPLES = "use a transform such as simplify, or a quantizer such as int8-stati
 _LISTED = "docs/rewriting.md and docs/quantizing.md list them"
 
 
-def step(text: str) -> Step:
+def read_step(text: str) -> Step:
     """Read a transform or a quantizer; a transform may be the user's own, ``FILE.py:NAME``.
 
     Raises:
@@ -23,11 +23,11 @@ def step(text: str) -> Step:
         BadSettings: A field is wrong, or the user's file does not run.
     """
     name = text.partition("(")[0].strip()
-    transforms, quantizers = catalog.names(Transform), catalog.names(Quantizer)
+    transforms, quantizers = catalog.list_plugins(Transform), catalog.list_plugins(Quantizer)
     if name in transforms or user_file.names_file(name):
-        return parse(Transform, text)
+        return parse_plugin(Transform, text)
     if name in quantizers:
-        return parse(Quantizer, text)
+        return parse_plugin(Quantizer, text)
     close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
     fix = f"use one of: {', '.join(close)}" if close else f"{_EXAMPLES}; {_LISTED}"
     raise UnknownPlugin(f"no step '{name}'", fix=fix)
@@ -39,11 +39,11 @@ def read_workload(text: str | Workload, batch: int = 0) -> Workload:
     Raises:
         BadSettings: It cannot be driven here, or says another batch itself.
     """
-    found = text if isinstance(text, Workload) else parse(Workload, text)
-    if reason := found.missing():
-        raise BadSettings(f"workload '{found.name()}' cannot be driven here", fix=reason)
-    if batch and found.batch not in (0, batch):
+    workload = text if isinstance(text, Workload) else parse_plugin(Workload, text)
+    if reason := workload.missing():
+        raise BadSettings(f"workload '{workload.name()}' cannot be driven here", fix=reason)
+    if batch and workload.batch not in (0, batch):
         raise BadSettings(
-            f"--batch {batch} contradicts --workload '{found}'", fix="say it in one place"
+            f"--batch {batch} contradicts --workload '{workload}'", fix="say it in one place"
         )
-    return replace(found, batch=batch) if batch else found
+    return replace(workload, batch=batch) if batch else workload

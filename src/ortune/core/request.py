@@ -17,10 +17,10 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
-from ortune.core.atomic_write import left_clean
-from ortune.core.capabilities import tell_mixed
-from ortune.core.errors import BadSettings, foreseen
-from ortune.core.event import Sink, silent
+from ortune.core.atomic_write import clean_up_on_failure
+from ortune.core.capabilities import warn_of_runtime_conflict
+from ortune.core.errors import BadSettings, wrap_unexpected_errors
+from ortune.core.event import Sink, ignore_event
 from ortune.core.fields import ByteSize, Field, InputRanges, InputShapes, Option, Source
 from ortune.core.hardware import memory
 
@@ -57,7 +57,7 @@ class Request:
         sink: Receives notes and events.
     """
 
-    sink: Sink = field(default=silent, kw_only=True, repr=False, compare=False)
+    sink: Sink = field(default=ignore_event, kw_only=True, repr=False, compare=False)
 
     @property
     def makes(self) -> tuple[Path, ...]:
@@ -65,7 +65,7 @@ class Request:
         out = getattr(self, "out", None)
         return () if out is None else (Path(out), Path(f"{out}.data"))
 
-    def keeps(self, made: Path) -> bool:
+    def keeps(self, path: Path) -> bool:
         """Whether one of these holds a result that stays when the work fails after it."""
         return False
 
@@ -75,13 +75,13 @@ class Request:
         Raises:
             BadSettings: One is out of bounds, or no choice.
         """
-        for one in parameters(type(self)):
-            value = getattr(self, one.name)
-            one.option.check(one.name, value)
-            if one.choices and value is not None and value not in one.choices:
+        for spec in list_request_fields(type(self)):
+            value = getattr(self, spec.name)
+            spec.option.check(spec.name, value)
+            if spec.choices and value is not None and value not in spec.choices:
                 raise BadSettings(
-                    f"{one.name}: {value!r} is not allowed",
-                    fix=f"use one of {', '.join(one.choices)}",
+                    f"{spec.name}: {value!r} is not allowed",
+                    fix=f"use one of {', '.join(spec.choices)}",
                 )
 
 
@@ -139,94 +139,105 @@ class RequestField:
     @property
     def kinds(self) -> frozenset[Any]:
         """The types of `annotation`, without their parameters."""
-        every = typing.get_args(self.annotation) if _is_union(self.annotation) else ()
-        return frozenset(typing.get_origin(one) or one for one in every or (self.annotation,))
+        members = typing.get_args(self.annotation) if _is_union(self.annotation) else ()
+        return frozenset(
+            typing.get_origin(member) or member for member in members or (self.annotation,)
+        )
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Whether it must be given."""
         return self.default is _UNSET
 
 
-def parameters(kind: type[Request]) -> tuple[RequestField, ...]:
+def list_request_fields(kind: type[Request]) -> tuple[RequestField, ...]:
     """Return the fields of a request class but its sink, positional ones first."""
-    return _parameters(typing.cast(Any, kind))
+    return _list_request_fields(typing.cast(Any, kind))
 
 
 @cache
-def _parameters(kind: Any) -> tuple[RequestField, ...]:
+def _list_request_fields(kind: Any) -> tuple[RequestField, ...]:
     hints = typing.get_type_hints(kind, None, {"Sink": Any}, include_extras=True)
     texts: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
-        parts = _ENTRY.split(_sections(cls).get("Attributes", ""))
+        parts = _ENTRY.split(_split_docstring(cls).get("Attributes", ""))
         texts |= zip(parts[1::2], (" ".join(part.split()) for part in parts[2::2]), strict=True)
-    found = [
-        _parameter(
-            one,
-            hints[one.name],
-            inspect.getattr_static(kind, one.name, None),
-            texts.get(one.name, ""),
+    specs = [
+        _make_request_field(
+            spec,
+            hints[spec.name],
+            inspect.getattr_static(kind, spec.name, None),
+            texts.get(spec.name, ""),
         )
-        for one in dataclasses.fields(kind)
-        if one.name != "sink"
+        for spec in dataclasses.fields(kind)
+        if spec.name != "sink"
     ]
-    return tuple(sorted(found, key=lambda one: not one.positional))
+    return tuple(sorted(specs, key=lambda spec: not spec.positional))
 
 
-def _parameter(made: dataclasses.Field[Any], hint: Any, held: object, text: str) -> RequestField:
-    reader = held if isinstance(held, Field) else None
-    default = _UNSET if made.default is dataclasses.MISSING else made.default
-    positional = not made.kw_only
+def _make_request_field(
+    spec: dataclasses.Field[Any], hint: Any, descriptor: object, text: str
+) -> RequestField:
+    reader = descriptor if isinstance(descriptor, Field) else None
+    default = _UNSET if spec.default is dataclasses.MISSING else spec.default
+    positional = not spec.kw_only
     if reader is not None:
-        held_as, given_as = reader.forms()
+        value_type, input_type = reader.find_types()
         return RequestField(
-            made.name, held_as | given_as, default, positional, reader.option, (), reader, text
+            spec.name,
+            value_type | input_type,
+            default,
+            positional,
+            reader.option,
+            (),
+            reader,
+            text,
         )
-    option = next((one for one in _extras(hint) if isinstance(one, Option)), Option())
-    plain = _plain(hint)
-    choices = tuple(_choices(plain))
-    return RequestField(made.name, plain, default, positional, option, choices, None, text)
+    option = next((extra for extra in _find_metadata(hint) if isinstance(extra, Option)), Option())
+    plain = _strip_annotated(hint)
+    choices = tuple(_list_choices(plain))
+    return RequestField(spec.name, plain, default, positional, option, choices, None, text)
 
 
-def _extras(hint: Any) -> Iterator[object]:
+def _find_metadata(hint: Any) -> Iterator[object]:
     if typing.get_origin(hint) is Annotated:
         yield from reversed(hint.__metadata__)
-    for one in typing.get_args(hint):
-        yield from _extras(one)
+    for arg in typing.get_args(hint):
+        yield from _find_metadata(arg)
 
 
-def _plain(hint: Any) -> Any:
+def _strip_annotated(hint: Any) -> Any:
     if typing.get_origin(hint) is Annotated:
-        return _plain(hint.__origin__)
-    return reduce(or_, map(_plain, typing.get_args(hint))) if _is_union(hint) else hint
+        return _strip_annotated(hint.__origin__)
+    return reduce(or_, map(_strip_annotated, typing.get_args(hint))) if _is_union(hint) else hint
 
 
-def _choices(hint: Any) -> Iterator[object]:
+def _list_choices(hint: Any) -> Iterator[object]:
     if typing.get_origin(hint) is typing.Literal:
         yield from typing.get_args(hint)
     elif _is_union(hint):
-        for one in typing.get_args(hint):
-            yield from _choices(one)
+        for arg in typing.get_args(hint):
+            yield from _list_choices(arg)
 
 
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
-def text(kind: type[Request]) -> tuple[str, str]:
+def read_help(kind: type[Request]) -> tuple[str, str]:
     """Return the help of a request class and its examples: of the first class that has some."""
-    every = [_sections(cls) for cls in kind.__mro__]
-    found = next((one for one in every if "Example" in one), every[0])
-    return found[""], inspect.cleandoc(found.get("Example", ""))
+    sections = [_split_docstring(cls) for cls in kind.__mro__]
+    section = next((candidate for candidate in sections if "Example" in candidate), sections[0])
+    return section[""], inspect.cleandoc(section.get("Example", ""))
 
 
-def _sections(cls: type) -> Mapping[str, str]:
+def _split_docstring(cls: type) -> Mapping[str, str]:
     """Split a docstring at its headings; what stands before them is under ""."""
     parts = _SECTION.split(inspect.cleandoc(cls.__dict__.get("__doc__") or "") + "\n")
     return {"": parts[0].strip()} | dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callable[P, T]:
+def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callable[P, T]:
     """Return the public function that makes a request and runs it.
 
     Its name, signature and docstring are those of the request class, without "Request" at the
@@ -243,53 +254,55 @@ def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callabl
                 from ortune.core.progress import notebook
 
                 if notebook.runs_here():
-                    kwargs["sink"] = stack.enter_context(notebook.display())
-            asked = cls(*args, **kwargs)
-            names = [one.name for one in parameters(cls) if one.positional]
-            stack.enter_context(foreseen([getattr(asked, name) for name in names]))
-            return carried_out(asked, run)
+                    kwargs["sink"] = stack.enter_context(notebook.display_progress())
+            instance = cls(*args, **kwargs)
+            names = [spec.name for spec in list_request_fields(cls) if spec.positional]
+            stack.enter_context(
+                wrap_unexpected_errors([getattr(instance, name) for name in names])
+            )
+            return run_request(instance, run)
 
     cls = typing.cast(type[Any], kind)
-    signature = _signature(cls, run)
+    signature = _build_signature(cls, run)
     function.__module__ = run.__module__
     spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
     function.__name__ = function.__qualname__ = name or spelled
-    function.__doc__ = _docstring(cls)
+    function.__doc__ = _build_docstring(cls)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
 
-def carried_out(asked: Q, run: Callable[[Q], T]) -> T:
+def run_request(instance: Q, run: Callable[[Q], T]) -> T:
     """Run a request within its memory limit; when it fails, nothing that it made stays behind."""
-    tell_mixed(asked.sink)
-    limit = asked.memory_limit if isinstance(asked, WorkerRequest) else None
-    with memory.limited(limit), left_clean(asked.makes, asked.keeps):
-        return run(asked)
+    warn_of_runtime_conflict(instance.sink)
+    limit = instance.memory_limit if isinstance(instance, WorkerRequest) else None
+    with memory.limit_memory(limit), clean_up_on_failure(instance.makes, instance.keeps):
+        return run(instance)
 
 
-def _signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signature:
+def _build_signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signature:
     of = inspect.Parameter
-    found = [
+    arguments = [
         of(
-            one.name,
-            of.POSITIONAL_OR_KEYWORD if one.positional else of.KEYWORD_ONLY,
-            default=one.default,
-            annotation=one.annotation,
+            spec.name,
+            of.POSITIONAL_OR_KEYWORD if spec.positional else of.KEYWORD_ONLY,
+            default=spec.default,
+            annotation=spec.annotation,
         )
-        for one in parameters(kind)
+        for spec in list_request_fields(kind)
     ]
-    sink = of("sink", of.KEYWORD_ONLY, default=silent, annotation="Sink")
+    sink = of("sink", of.KEYWORD_ONLY, default=ignore_event, annotation="Sink")
     returns = run.__annotations__.get("return", _UNSET)
-    return inspect.Signature([*found, sink], return_annotation=returns)
+    return inspect.Signature([*arguments, sink], return_annotation=returns)
 
 
-def _docstring(kind: type[Request]) -> str:
-    every = [_sections(cls) for cls in kind.__mro__]
-    found = next((one for one in every if "Raises" in one), every[0])
-    args = [f"    {one.name}: {one.help}" for one in parameters(kind)]
+def _build_docstring(kind: type[Request]) -> str:
+    sections = [_split_docstring(cls) for cls in kind.__mro__]
+    section = next((entry for entry in sections if "Raises" in entry), sections[0])
+    args = [f"    {entry.name}: {entry.help}" for entry in list_request_fields(kind)]
     args.append("    sink: Receives notes and events.")
-    parts = [found[""], "\n".join(["Args:", *args])]
+    parts = [section[""], "\n".join(["Args:", *args])]
     parts += [
-        f"{name}:\n{found[name].rstrip()}" for name in ("Returns", "Raises") if name in found
+        f"{name}:\n{section[name].rstrip()}" for name in ("Returns", "Raises") if name in section
     ]
     return "\n\n".join(parts)

@@ -21,9 +21,11 @@ _SHOWN = 20
 
 def as_json(result: object, indent: int = 2) -> str:
     """Write a result, a dataclass or a mapping, as JSON with the version that made it."""
-    from ortune.core.plugins.codec import jsonable
+    from ortune.core.plugins.codec import make_jsonable
 
-    return json.dumps({"ortune": __version__, **jsonable(result)}, indent=indent, allow_nan=False)
+    return json.dumps(
+        {"ortune": __version__, **make_jsonable(result)}, indent=indent, allow_nan=False
+    )
 
 
 class Result:
@@ -49,13 +51,13 @@ class Result:
         return {name.replace("_", " "): getattr(self, name) for name in self.headline}
 
     def __repr__(self) -> str:
-        shown = {label: _text(value) for label, value in self.summary().items()}
+        shown = {label: _format_value(value) for label, value in self.summary().items()}
         width = max(map(len, shown), default=0)
         lines = [f"  {label:<{width}}  {text}" for label, text in shown.items()]
         return "\n".join([type(self).__name__, *lines])
 
     def _repr_html_(self) -> str:
-        cells = "".join(_line((label, value)) for label, value in self.summary().items())
+        cells = "".join(_render_row((label, value)) for label, value in self.summary().items())
         return f"<b>{escape(type(self).__name__)}</b><table>{cells}</table>"
 
 
@@ -70,7 +72,7 @@ class TableResult(Result):
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return flat rows; what is nested has names such as ``score.value``."""
-        return [_flat(row) for row in getattr(self, self.table)]
+        return [_flatten_fields(row) for row in getattr(self, self.table)]
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return `records` as a pandas DataFrame.
@@ -93,33 +95,33 @@ class TableResult(Result):
         if not rows:
             return super()._repr_html_()
         names = dict.fromkeys(name for row in rows for name in row)
-        body = "".join(_line(map(row.get, names)) for row in rows[:_SHOWN])
+        body = "".join(_render_row(map(row.get, names)) for row in rows[:_SHOWN])
         more = f"<p>rows not shown: {len(rows) - _SHOWN}</p>" if len(rows) > _SHOWN else ""
-        return f"{super()._repr_html_()}<table>{_line(names, 'th')}{body}</table>{more}"
+        return f"{super()._repr_html_()}<table>{_render_row(names, 'th')}{body}</table>{more}"
 
 
-def _flat(row: Any, prefix: str = "") -> dict[str, object]:
+def _flatten_fields(row: Any, prefix: str = "") -> dict[str, object]:
     """Return a dataclass's fields but those hidden from `repr`; nested ones with a prefix."""
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for field in fields(row):
         value = getattr(row, field.name)
         if is_dataclass(value):
-            found |= _flat(value, f"{prefix}{field.name}.")
+            figures |= _flatten_fields(value, f"{prefix}{field.name}.")
         elif field.repr:
-            found[f"{prefix}{field.name}"] = value
-    return found
+            figures[f"{prefix}{field.name}"] = value
+    return figures
 
 
-def _line(values: Iterable[object], tag: str = "td") -> str:
-    cells = "".join(f"<{tag}>{escape(_text(value))}</{tag}>" for value in values)
+def _render_row(values: Iterable[object], tag: str = "td") -> str:
+    cells = "".join(f"<{tag}>{escape(_format_value(value))}</{tag}>" for value in values)
     return f"<tr>{cells}</tr>"
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_text(one)}" for name, one in value.items()) or "-"
+        return ", ".join(f"{name} {_format_value(item)}" for name, item in value.items()) or "-"
     if isinstance(value, (tuple, list)):
-        return ", ".join(map(_text, value)) or "-"
+        return ", ".join(map(_format_value, value)) or "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

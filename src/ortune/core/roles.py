@@ -31,44 +31,44 @@ _ROUNDS = frozenset({Role.ROUNDS, Role.CORRECTS, Role.CLIPS})
 """Those of them after which the model in float answers otherwise."""
 
 
-def role(step: Step) -> Role | None:
+def find_step_role(step: Step) -> Role | None:
     """Return the role that a step's class declares itself; None where it declares none."""
-    found = vars(type(step)).get("role")
-    return found if isinstance(found, Role) else None
+    value = vars(type(step)).get("role")
+    return value if isinstance(value, Role) else None
 
 
-def deciding(steps: Sequence[Step]) -> int | None:
+def find_deciding_step(steps: Sequence[Step]) -> int | None:
     """Return the index of the step that decides the layers' precision; None where none does.
 
     It is the last quantizer that does more than prepare weights for another.
     """
-    found = [
+    indices = [
         index
         for index, step in enumerate(steps)
-        if isinstance(step, Quantizer) and role(step) not in PREPARES
+        if isinstance(step, Quantizer) and find_step_role(step) not in PREPARES
     ]
-    return found[-1] if found else None
+    return indices[-1] if indices else None
 
 
 def before_rounding(steps: Sequence[Step]) -> Sequence[Step]:
     """Return steps but the last of them after which the model in float answers otherwise."""
     end = len(steps)
-    while end and role(steps[end - 1]) in _ROUNDS:
+    while end and find_step_role(steps[end - 1]) in _ROUNDS:
         end -= 1
     return steps[:end]
 
 
-def find(kind: type[S], role: Role) -> type[S] | None:
+def find_plugin(kind: type[S], role: Role) -> type[S] | None:
     """Return the first plugin by name that declares a role itself; None where there is none."""
-    for name in catalog.names(kind):
+    for name in catalog.list_plugins(kind):
         cls = catalog.load(kind, name)
         if vars(cls).get("role") is role:
             return cls
     return None
 
 
-def static_int8() -> Quantizer:
+def make_static_int8() -> Quantizer:
     """Return the integer step that is meant where none is given, with its defaults."""
-    cls = find(Quantizer, Role.STATIC)
+    cls = find_plugin(Quantizer, Role.STATIC)
     assert cls is not None
     return cls()

@@ -43,7 +43,7 @@ class Sample(Plugin):
         """Write ``model.onnx`` and ``data/*.npz`` (and ``calibration/*.npz``) into the folder."""
 
 
-def installed_file(name: str, relative: str) -> Path:
+def locate_installed_file(name: str, relative: str) -> Path:
     """Return the path of a file that a distribution installed."""
     return Path(str(distribution(name).locate_file(relative)))
 
@@ -57,10 +57,10 @@ def pip_lines(bare: tuple[str, ...], full: tuple[str, ...]) -> str | None:
         full: Packages that are imported, by their distribution's name.
     """
     lines = []
-    if wanted := [item for item in bare if not is_installed(item.partition("==")[0])]:
-        lines.append(f"pip install --no-deps {' '.join(wanted)}")
-    if wanted := [item for item in full if not is_installed(item)]:
-        lines.append(f"pip install {' '.join(wanted)}")
+    if missing := [item for item in bare if not is_installed(item.partition("==")[0])]:
+        lines.append(f"pip install --no-deps {' '.join(missing)}")
+    if missing := [item for item in full if not is_installed(item)]:
+        lines.append(f"pip install {' '.join(missing)}")
     return " && ".join(lines) or None
 
 

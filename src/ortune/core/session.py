@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
-from ortune.core.hardware.cpus import waited_ns
+from ortune.core.hardware.cpus import read_queue_wait_ns
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 """Name -> array. The batch dimension, where there is one, comes first."""
@@ -169,4 +169,4 @@ class InProcess:
         return time.perf_counter_ns()
 
     def waited(self) -> int:
-        return waited_ns()
+        return read_queue_wait_ns()

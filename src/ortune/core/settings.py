@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ortune.core.errors import OrtuneError, shortened
+from ortune.core.errors import OrtuneError, shorten_text
 from ortune.core.plugins import user_file
-from ortune.core.request import Request, RequestField, parameters
+from ortune.core.request import Request, RequestField, list_request_fields
 
 _BACKENDS = ("on", "baseline")
 """Keys of all verbs that spell backends."""
@@ -25,9 +25,9 @@ REPEAT = "ortune.toml"
 """Written into a run's folder; `ortune optimize RUN/ortune.toml` repeats the run."""
 
 
-def read(
+def read_settings(
     path: Path,
-    known: Collection[str],
+    allowed: Collection[str],
     formerly: Mapping[str, str] = MappingProxyType({}),
     refuse_key: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def read(
 
     Args:
         path: The file.
-        known: The keys it may have.
+        allowed: The keys it may have.
         formerly: Other words for keys, such as those of older files -> the key.
         refuse_key: May say more of a key that is not known, by an error of its own.
 
@@ -44,25 +44,25 @@ def read(
             person may who types it.
     """
     try:
-        found = tomllib.loads(_content(path).decode("utf-8"))
+        values = tomllib.loads(_read_content(path).decode("utf-8"))
     except ValueError as error:  # also of bytes that are no text, and of endless numbers
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
     except RecursionError:
         raise OrtuneError(f"{path} is nested too deeply", fix="write it flat") from None
-    found = {formerly.get(key, key): value for key, value in found.items()}
-    if unknown := sorted(found.keys() - known):
+    values = {formerly.get(key, key): value for key, value in values.items()}
+    if unknown := sorted(values.keys() - allowed):
         if refuse_key is not None:
             refuse_key(unknown[0])
-        fix = f"use {', '.join(sorted(known))}"
+        fix = f"use {', '.join(sorted(allowed))}"
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
-    if found.get("unsafe_pickle"):
+    if values.get("unsafe_pickle"):
         raise OrtuneError(f"{path} asks for unsafe_pickle, which runs code", fix=_TYPED)
     for key in _BACKENDS:
-        _demand_allowed(path, key, found.get(key, ()))
-    return found
+        _demand_allowed(path, key, values.get(key, ()))
+    return values
 
 
-def _demand_allowed(path: Path, key: str, given: Any) -> None:
+def _demand_allowed(path: Path, key: str, setting: Any) -> None:
     """Refuse backends whose settings write files or load code, which a file may not ask for.
 
     Words that follow the file on the command line may: a person typed them.
@@ -70,54 +70,54 @@ def _demand_allowed(path: Path, key: str, given: Any) -> None:
     from ortune.core.backend import Backend
     from ortune.core.plugins import codec, spelling, stored
 
-    texts = given if isinstance(given, list) else [given]
+    texts = setting if isinstance(setting, list) else [setting]
     backends: list[Backend] = []
     with suppress(OrtuneError):  # what cannot be read is the option's to say
-        for text in (one for one in texts if isinstance(one, str) and "(" in one):
+        for text in (item for item in texts if isinstance(item, str) and "(" in item):
             backends += (backend for backend, _ in spelling.parse_list(Backend, text))
     for backend in backends:
-        stored.demand(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
+        stored.demand_safe_data(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     """Return the bytes of a settings file; of what has no end no more than one may have is read.
 
     Raises:
         OrtuneError: It has too many.
     """
     with path.open("rb") as file:
-        found = file.read(_LARGEST + 1)
-    if len(found) > _LARGEST:
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
         raise OrtuneError(
             f"{path} is no settings file: it has more than {_LARGEST} bytes",
             fix="give the ortune.toml of a run, or one like it",
         )
-    return found
+    return data
 
 
-def demand_typed(path: Path, key: str, value: Any, wanted: tuple[type, ...]) -> None:
+def demand_typed(path: Path, key: str, value: Any, types: tuple[type, ...]) -> None:
     """Refuse a value of a type that the setting does not take.
 
     Args:
         path: The settings file.
         key: The setting.
         value: One value of it.
-        wanted: The types it may have; bool counts as itself alone.
+        types: The types it may have; bool counts as itself alone.
 
     Raises:
         OrtuneError: It has another type, is a number beyond 64 bits or a text with a NUL in it.
     """
-    right = isinstance(value, wanted) and (bool in wanted or not isinstance(value, bool))
+    right = isinstance(value, types) and (bool in types or not isinstance(value, bool))
     large = isinstance(value, int) and abs(value) >= 1 << 63
     if not right or large or (isinstance(value, str) and "\0" in value):
-        kinds = " or ".join(_KINDS[kind] for kind in wanted)
+        kinds = " or ".join(_KINDS[kind] for kind in types)
         raise OrtuneError(
-            f"{path}: {key} = {shortened(repr(value), 60)} is not {kinds}",
+            f"{path}: {key} = {shorten_text(repr(value), 60)} is not {kinds}",
             fix="correct that line; `ortune VERB --help` describes every setting",
         )
 
 
-def write(request: Request, but: Collection[str] = ()) -> str:
+def format_settings(request: Request, but: Collection[str] = ()) -> str:
     """Write the settings of a request; paths absolute, so that the file works from anywhere.
 
     Args:
@@ -125,39 +125,39 @@ def write(request: Request, but: Collection[str] = ()) -> str:
         but: Fields to leave out.
     """
     lines = []
-    for one in parameters(type(request)):
-        value = getattr(request, one.name)
+    for spec in list_request_fields(type(request)):
+        value = getattr(request, spec.name)
         if (
-            one.option.python
-            or one.name in but
+            spec.option.python
+            or spec.name in but
             or value is None
-            or (isinstance(value, bool) and value is one.default)
+            or (isinstance(value, bool) and value is spec.default)
         ):
             continue
         if callable(value):
             path = f"{value.__module__}:{value.__qualname__}"
             named = path.isascii() and re.fullmatch(r"(?!__main__)[\w.]+:\w+", path)
             lines.append(
-                f"{one.name} = {json.dumps(path)}"
+                f"{spec.name} = {json.dumps(path)}"
                 if named
-                else f"# {one.name} is a function of the program that asked: give --{one.name}"
+                else f"# {spec.name} is a function of the program that asked: give --{spec.name}"
             )
             continue
-        spelled = one.reader.spell(value) if one.reader else value
+        spelled = spec.reader.spell(value) if spec.reader else value
         if spelled not in ((), [], "", {}):
-            lines.append(f"{one.name} = {json.dumps(_portable(one, spelled))}")
+            lines.append(f"{spec.name} = {json.dumps(_make_portable(spec, spelled))}")
     return "\n".join(lines) + "\n"
 
 
-def _portable(one: RequestField, value: Any) -> Any:
+def _make_portable(spec: RequestField, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_portable(one, item) for item in value]
+        return [_make_portable(spec, item) for item in value]
     if not isinstance(value, (str, Path)):
         return value if isinstance(value, (int, float)) else str(value)
     text = str(value)
     path = (
         isinstance(value, Path)
-        or (Path in one.kinds and Path(text).exists())
+        or (Path in spec.kinds and Path(text).exists())
         or user_file.names_file(text.partition("(")[0])
     )
     return str(Path(text).absolute()) if path else text

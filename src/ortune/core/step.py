@@ -242,8 +242,8 @@ class Recipe:
     @property
     def quantizer(self) -> Quantizer | None:
         """The only quantizer, where it is the last step; None for rescues and exact recipes."""
-        found = [step for step in self.steps if isinstance(step, Quantizer)]
-        return found[0] if len(found) == 1 and found[0] is self.steps[-1] else None
+        quantizers = [step for step in self.steps if isinstance(step, Quantizer)]
+        return quantizers[0] if len(quantizers) == 1 and quantizers[0] is self.steps[-1] else None
 
     def made_portable(self) -> Recipe | None:
         """Return it with portable steps alone; None where a quantizer cannot be made one.
@@ -253,11 +253,11 @@ class Recipe:
         name, steps = self.name, list[Step]()
         for step in self.steps:
             if isinstance(step, Quantizer):
-                made = step if step.portable else step.made_portable()
-                if not made.portable:
+                quantizer = step if step.portable else step.made_portable()
+                if not quantizer.portable:
                     return None
-                name = name.replace(str(step), str(made))
-                steps.append(made)
+                name = name.replace(str(step), str(quantizer))
+                steps.append(quantizer)
             elif step.portable:
                 steps.append(step)
         return Recipe(name, tuple(steps))

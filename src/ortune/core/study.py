@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortune.core import acceptance
-from ortune.core.acceptance import FASTEST, Goal, Outcome, faster
+from ortune.core.acceptance import FASTEST, Goal, Outcome, is_faster
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
@@ -250,17 +250,21 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
         Nothing that was measured once is handed out, however the search ended.
         """
-        first, wanted, strict = self.baseline, self.job.wanted, self.strict
-        return acceptance.winner(self.final, first, strict=strict, wanted=wanted) or first
+        first, goal, strict = self.baseline, self.job.wanted, self.strict
+        return acceptance.select_winner(self.final, first, strict=strict, goal=goal) or first
 
     @property
     def promising(self) -> tuple[Trial, ...]:
         """Plans that look better than the best and were not measured again, best first."""
-        wanted, judged = self.job.wanted, {trial.key for trial in self.final}
+        goal, judged = self.job.wanted, {trial.key for trial in self.final}
         first, strict = self.baseline, self.strict
-        left = (t for t in self.trials if t.key not in judged and t.stage != BESIDE)
-        fit = [t for t in left if acceptance.promising(t, first, strict=strict, wanted=wanted)]
-        return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
+        candidates = (t for t in self.trials if t.key not in judged and t.stage != BESIDE)
+        fit = [
+            t for t in candidates if acceptance.looks_eligible(t, first, strict=strict, goal=goal)
+        ]
+        return tuple(
+            t for near in goal.group_trials(fit) for t in near if goal.is_ahead(t, self.best)
+        )
 
     @property
     def unconfirmed(self) -> tuple[Trial, ...]:
@@ -271,20 +275,20 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
         last = {t.key: t for t in self.trials if t.stage != BESIDE and t.key != self.trials[0].key}
-        found = Counter(map(acceptance.outcome, last.values()))
-        found[Outcome.UNTRIED] += self.ending.untried
-        return {kind: found[kind] for kind in Outcome}
+        outcomes = Counter(map(acceptance.classify_outcome, last.values()))
+        outcomes[Outcome.UNTRIED] += self.ending.untried
+        return {kind: outcomes[kind] for kind in Outcome}
 
     def confirmed(self, trial: Trial) -> bool:
         """Whether a trial is an accepted finalist that is faster or wanted, or the original."""
-        first, strict, wanted = self.baseline, self.strict, self.job.wanted
-        fit = acceptance.eligible(trial, first, strict=strict, wanted=wanted)
-        good = (self.accepts(trial) and faster(trial)) or fit
+        first, strict, goal = self.baseline, self.strict, self.job.wanted
+        fit = acceptance.is_eligible(trial, first, strict=strict, goal=goal)
+        good = (self.accepts(trial) and is_faster(trial)) or fit
         return (trial.part == "final" and good) or trial.key == first.key
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as requested."""
-        return acceptance.accepted(trial, strict=self.strict)
+        return acceptance.is_accepted(trial, strict=self.strict)
 
     def speedup(self, trial: Trial) -> Interval:
         """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline."""
@@ -297,4 +301,6 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that trade latency for score beyond chance, fastest first."""
-        return acceptance.front((t for t in self.trials if t.stage != BESIDE), self.budget)
+        return acceptance.find_pareto_front(
+            (t for t in self.trials if t.stage != BESIDE), self.budget
+        )

@@ -32,7 +32,7 @@ class Plan:
         return sum(getattr(self.backend, f.name) != getattr(plain, f.name) for f in fields(plain))
 
     @cached_property
-    def spelled(self) -> str:
+    def spelling(self) -> str:
         """Steps and backend as the command line spells them: what a plan is, whatever its name."""
         return f"{', '.join(map(str, self.recipe.steps))} @ {self.backend}".lstrip()
 
@@ -90,7 +90,7 @@ class Interval:
         return self.high < 1 or self.low > 1
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether its ends tell anything: of one or two blocks they may be a hundredfold apart."""
         return self.high < 100 * self.low
 
@@ -100,7 +100,7 @@ class Interval:
 
     def __str__(self) -> str:
         ends = f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
-        return ends if self.bounded else f"about {self.value:.3f}"
+        return ends if self.is_bounded else f"about {self.value:.3f}"
 
 
 @dataclass(frozen=True)

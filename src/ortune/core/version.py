@@ -5,7 +5,7 @@ from pathlib import Path
 __version__ = "0.1.0"
 
 
-def commit() -> str:
+def read_commit() -> str:
     """Return the commit, with ``-dirty`` behind it where files were changed; empty if unknown.
 
     A build writes it beside this file; a checkout is asked through git.
@@ -17,9 +17,9 @@ def commit() -> str:
         return ""
     import subprocess
 
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     try:
-        done = subprocess.run(asked, cwd=here.parents[3], capture_output=True, text=True)
+        done = subprocess.run(command, cwd=here.parents[3], capture_output=True, text=True)
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

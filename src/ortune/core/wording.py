@@ -8,43 +8,43 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # `count` is for those that start without NumPy too
+if TYPE_CHECKING:  # `format_count` is for those that start without NumPy too
     from ortune.core.study import Study
     from ortune.core.trial import Interval, Score, Trial
 
 NONE = "-"
 
 
-def times(interval: Interval) -> str:
+def format_speedup(interval: Interval) -> str:
     """Write a speed-up: ``1.92x``."""
     return f"{interval.value:.2f}x" if math.isfinite(interval.value) else NONE
 
 
-def span(interval: Interval) -> str:
+def format_span(interval: Interval) -> str:
     """Write an interval's ends: ``1.87-1.98``."""
-    return f"{interval.low:.2f}-{interval.high:.2f}" if interval.bounded else NONE
+    return f"{interval.low:.2f}-{interval.high:.2f}" if interval.is_bounded else NONE
 
 
-def ratio(trial: Trial) -> str:
+def format_ratio(trial: Trial) -> str:
     """Write a latency ratio with its interval, or that there is none."""
-    known = trial.ratio is not None and math.isfinite(trial.ratio.value)
-    return str(trial.ratio) if known else NONE
+    is_finite = trial.ratio is not None and math.isfinite(trial.ratio.value)
+    return str(trial.ratio) if is_finite else NONE
 
 
 def ratio_of(study: Study) -> str:
-    """Return the heading of a column of `ratio`."""
-    return "latency ratio, 99 %" if not workload(study) else "time ratio, 99 %"
+    """Return the heading of a column of `format_ratio`."""
+    return "latency ratio, 99 %" if not describe_workload(study) else "time ratio, 99 %"
 
 
-def foreseen(trial: Trial) -> str:
+def describe_prediction(trial: Trial) -> str:
     """Say where one new measurement of a trial's ratio will fall; empty when that is unknown."""
-    found = trial.predicted
-    if found is None or not math.isfinite(found.value):
+    prediction = trial.predicted
+    if prediction is None or not math.isfinite(prediction.value):
         return ""
-    return f"a new measurement falls in {found.low:.3f}-{found.high:.3f} (95 %)"
+    return f"a new measurement falls in {prediction.low:.3f}-{prediction.high:.3f} (95 %)"
 
 
-def workload(study: Study) -> str:
+def describe_workload(study: Study) -> str:
     """Say what was timed and what a speed-up is the ratio of; empty for the plain latency."""
     used = study.job.workload
     if str(used) == "latency":
@@ -52,23 +52,23 @@ def workload(study: Study) -> str:
     return f"Workload: {used}. A speed-up is the ratio of {used.measure}."
 
 
-def number(value: float | None) -> str:
+def format_score_value(value: float | None) -> str:
     """Write a score with five significant digits."""
     return NONE if value is None or math.isnan(value) else f"{value:.5g}"
 
 
-def score(trial: Trial) -> str:
+def format_score(trial: Trial) -> str:
     """Write the score that the budget judges."""
-    return NONE if trial.score is None else number(trial.score.value)
+    return NONE if trial.score is None else format_score_value(trial.score.value)
 
 
-def metric(spelled: str) -> str:
+def shorten_metric(spelled: str) -> str:
     """Write a metric in a word or two: its name, of a function its path."""
-    found = re.match(r'function\(path="?([^",)]+)', spelled)
-    return found[1] if found else spelled.partition("(")[0]
+    match = re.match(r'function\(path="?([^",)]+)', spelled)
+    return match[1] if match else spelled.partition("(")[0]
 
 
-def milliseconds(ns: float | None) -> str:
+def format_milliseconds(ns: float | None) -> str:
     """Write a duration with four significant digits: ``0.0512``, ``1.920``, ``12.30`` ms."""
     if ns is None or ns <= 0:
         return NONE
@@ -76,7 +76,7 @@ def milliseconds(ns: float | None) -> str:
     return f"{ms:.{max(0, 3 - math.floor(math.log10(ms)))}f}" if ms < 1000 else f"{ms:.0f}"
 
 
-def megabytes(size: int | None) -> str:
+def format_megabytes(size: int | None) -> str:
     """Write bytes in units of 10^6 with three significant digits."""
     if size is None:
         return NONE
@@ -84,7 +84,7 @@ def megabytes(size: int | None) -> str:
     return f"{mb:.0f}" if mb >= 100 else f"{mb:.3g}" if mb >= 0.001 else f"{mb:.4f}"
 
 
-def measured(trial: Trial, name: str, unit: float) -> str:
+def format_measurement(trial: Trial, name: str, unit: float) -> str:
     """Write a figure of a trial's measurement in a unit: whole from ten on."""
     if trial.measurement is None:
         return NONE
@@ -92,9 +92,9 @@ def measured(trial: Trial, name: str, unit: float) -> str:
     return f"{value / unit:.0f}" if value >= 10 * unit else f"{value / unit:.2f}"
 
 
-def count(found: int, one: str, many: str = "") -> str:
+def format_count(amount: int, singular: str, plural: str = "") -> str:
     """Write a number and its noun: ``1 plan``, ``1,200 plans``."""
-    return f"{found:,} {one if found == 1 else many or one + 's'}"
+    return f"{amount:,} {singular if amount == 1 else plural or singular + 's'}"
 
 
 def latency_ns(study: Study, trial: Trial) -> float | None:
@@ -110,14 +110,14 @@ def latency_ns(study: Study, trial: Trial) -> float | None:
     return None if trial.ratio is None else original * trial.ratio.value
 
 
-def bound(score: Score) -> str:
+def format_bound(score: Score) -> str:
     """Write what a score is at least, or at most, at its error."""
     if math.isfinite(score.low):
-        return f"at least {number(score.low)}"
-    return f"at most {number(score.high)}" if math.isfinite(score.high) else NONE
+        return f"at least {format_score_value(score.low)}"
+    return f"at most {format_score_value(score.high)}" if math.isfinite(score.high) else NONE
 
 
-def means(score: Score | None) -> str:
+def explain_verdict(score: Score | None) -> str:
     """Say in one sentence what a score's verdict means; empty for one that is not judged."""
     from ortune.core.trial import Verdict
 
@@ -130,55 +130,61 @@ def means(score: Score | None) -> str:
         return f"proved: with {100 * (1 - score.error):.3g} % confidence {claim} ({score.basis})"
     seen = "" if score.inside is None else f", {100 * score.inside:.3g} % are inside"
     if score.verdict is Verdict.FAILS:
-        found = f"{score.metric} is {number(score.value)}{seen}"
+        result = f"{score.metric} is {format_score_value(score.value)}{seen}"
         return (
-            f"fails: on {count(score.samples, 'sample')} {found}; the budget requires that {claim}"
+            f"fails: on {format_count(score.samples, 'sample')} {result}; the budget requires "
+            f"that {claim}"
         )
     more = "no number of samples proves it as it is"
     if score.needed is not None:
-        more = f"about {count(score.needed, f'unread independent {score.unit}')} would prove it"
-    seen = f"as far as {count(score.samples, 'sample')} tell ({score.basis})"
+        more = (
+            f"about {format_count(score.needed, f'unread independent {score.unit}')} would prove "
+            "it"
+        )
+    seen = f"as far as {format_count(score.samples, 'sample')} tell ({score.basis})"
     return f"likely: {claim}, {seen}; {more}"
 
 
-def fallen(scores: Sequence[Score]) -> list[str]:
+def list_failed_outputs(scores: Sequence[Score]) -> list[str]:
     """Name the outputs that the budget does not read and that fall below limits of their own."""
     from ortune.core.trial import Verdict
 
-    found = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
-    return [f"{score.metric} is {number(score.value)}: {score.basis}" for score in found]
+    failures = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
+    return [
+        f"{score.metric} is {format_score_value(score.value)}: {score.basis}" for score in failures
+    ]
 
 
-def verdict(trial: Trial) -> str:
+def describe_verdict(trial: Trial) -> str:
     """Say in a word what became of a trial's accuracy, or why there is none."""
-    from ortune.core.acceptance import Outcome, outcome
+    from ortune.core.acceptance import Outcome, classify_outcome
     from ortune.core.trial import Verdict
 
-    found = outcome(trial)
-    if found is Outcome.FAILS:
+    result = classify_outcome(trial)
+    if result is Outcome.FAILS:
         return str(Verdict.FAILS)
-    if found not in (Outcome.FASTER, Outcome.LEVEL):
-        return str(found)
+    if result not in (Outcome.FASTER, Outcome.LEVEL):
+        return str(result)
     return str(trial.score.verdict) if trial.score and trial.score.verdict else "not scored"
 
 
-def reason(trial: Trial) -> str:
+def explain_outcome(trial: Trial) -> str:
     """Say in a line why a trial won or lost, by the interval that is shown with it."""
-    from ortune.core.acceptance import Outcome, outcome
+    from ortune.core.acceptance import Outcome, classify_outcome
 
     why = " ".join((trial.why or trial.error or "").split())
-    level = outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
-    if outcome(trial) is Outcome.LEVEL and trial.ratio and not trial.ratio.bounded:
+    level = classify_outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
+    if classify_outcome(trial) is Outcome.LEVEL and trial.ratio and not trial.ratio.is_bounded:
         return "screened: one block, which proves nothing"
     return str(Outcome.LEVEL) if level else why
 
 
-def searched(study: Study, trial: Trial) -> Trial:
+def find_search_trial(study: Study, trial: Trial) -> Trial:
     """Return the search's own trial of a plan: scores of one column are on the same samples."""
     same = (t for t in study.trials if t.key == trial.key and t.part == "search")
     return next(same, trial)
 
 
-def latest(study: Study) -> tuple[Trial, ...]:
+def list_latest_trials(study: Study) -> tuple[Trial, ...]:
     """Return one trial a plan, in order of first appearance; the final one where there are two."""
     return tuple({trial.key: trial for trial in study.trials}.values())

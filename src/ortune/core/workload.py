@@ -128,16 +128,16 @@ class Workload(Plugin):
         """
         self.demand(self.batch >= 0, "batch", "0 or more")
 
-    def demand(self, holds: bool, field: str, wanted: str) -> None:
+    def demand(self, holds: bool, field: str, expected: str) -> None:
         """Refuse a field's value unless it holds.
 
         Raises:
             BadSettings: It does not.
         """
         if not holds:
-            given = getattr(self, field)
+            value = getattr(self, field)
             raise BadSettings(
-                f"{self.name()}({field}={given}) is not allowed", fix=f"give {wanted}"
+                f"{self.name()}({field}={value}) is not allowed", fix=f"give {expected}"
             )
 
     def within(self, seconds: float) -> Self:
@@ -161,7 +161,7 @@ class Workload(Plugin):
 
         By default at most 32, spread over the data.
         """
-        return spread(len(shapes), _CYCLE)
+        return spread_indices(len(shapes), _CYCLE)
 
     @abstractmethod
     def drive(self, rig: Rig, span: Span) -> Driven:
@@ -177,7 +177,7 @@ class Workload(Plugin):
         return {}
 
 
-def spread(count: int, limit: int) -> tuple[int, ...]:
+def spread_indices(count: int, limit: int) -> tuple[int, ...]:
     """Return at most `limit` indices, spread over `count`."""
-    taken = min(count, limit)
-    return tuple(k * count // taken for k in range(taken))
+    size = min(count, limit)
+    return tuple(k * count // size for k in range(size))

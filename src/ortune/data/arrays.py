@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.plugins import user_function
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.data import sizes
 
 _FAILURES = (
@@ -45,7 +45,7 @@ class Column:
     rows: Callable[[], Iterator[NDArray[Any]]]
 
     @classmethod
-    def of(cls, array: NDArray[Any]) -> Self:
+    def from_array(cls, array: NDArray[Any]) -> Self:
         """Wrap an array in memory, or a mapped one."""
         return cls(
             array.shape,
@@ -68,83 +68,98 @@ class NamedArrays:
     columns: Mapping[str, Column]
 
 
-def npz(path: Path) -> NamedArrays:
+def open_npz(path: Path) -> NamedArrays:
     """Open a .npz; rows are read one by one, compressed or not. Nothing is unpickled.
 
     Raises:
         BadData: It cannot be read.
     """
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with translate_read_errors(path), zipfile.ZipFile(path) as archive:
         members = [name for name in archive.namelist() if name.endswith(".npy")]
-        columns = {name.removesuffix(".npy"): _member(path, archive, name) for name in members}
+        columns = {
+            name.removesuffix(".npy"): _open_member(path, archive, name) for name in members
+        }
     if not columns:
         raise BadData(f"{path} holds no arrays", fix="save it with numpy.savez")
     return NamedArrays(path.name, columns)
 
 
-def npy(path: Path) -> Column:
+def map_npy(path: Path) -> Column:
     """Map a .npy file. Raises BadData: it cannot be read."""
-    with reading(path):
+    with translate_read_errors(path):
         with path.open("rb") as file:
-            shape, _, dtype = _header(file)
-            _demand_whole(path.name, shape, dtype, path.stat().st_size - file.tell())
+            shape, _, dtype = _read_header(file)
+            _require_complete(path.name, shape, dtype, path.stat().st_size - file.tell())
         if math.prod(shape) * dtype.itemsize == 0:  # it cannot be mapped
-            return Column.of(np.empty(shape, dtype))
-        return Column.of(np.load(path, mmap_mode="r", allow_pickle=False))
+            return Column.from_array(np.empty(shape, dtype))
+        return Column.from_array(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def translate_read_errors(path: Path) -> Iterator[None]:
     """Turn what goes wrong with a file into BadData."""
     try:
         yield
     except _FAILURES as error:
         raise BadData(
-            f"cannot read {path}: {user_function.reason(error)}",
+            f"cannot read {path}: {user_function.describe_error(error)}",
             fix="write the file again, as plain arrays without Python objects",
         ) from error
 
 
-def _member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
+def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
     with archive.open(name) as file:
-        shape, fortran, dtype = _header(file)
-        _demand_whole(name, shape, dtype, archive.getinfo(name).file_size - file.tell())
+        shape, fortran, dtype = _read_header(file)
+        _require_complete(name, shape, dtype, archive.getinfo(name).file_size - file.tell())
 
     def read() -> NDArray[Any]:
-        sizes.demand(sizes.array_bytes(shape, dtype), f"'{name}' in {path}")
-        with reading(path), zipfile.ZipFile(path) as archive, archive.open(name) as file:
-            found: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-            return found
+        sizes.require_memory(sizes.array_bytes(shape, dtype), f"'{name}' in {path}")
+        with (
+            translate_read_errors(path),
+            zipfile.ZipFile(path) as archive,
+            archive.open(name) as file,
+        ):
+            values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            return values
 
     def rows() -> Iterator[NDArray[Any]]:
-        with reading(path), zipfile.ZipFile(path) as archive, archive.open(name) as file:
-            _header(file)
-            one = (1, *shape[1:])
-            size = sizes.array_bytes(one, dtype)
+        with (
+            translate_read_errors(path),
+            zipfile.ZipFile(path) as archive,
+            archive.open(name) as file,
+        ):
+            _read_header(file)
+            row_shape = (1, *shape[1:])
+            size = sizes.array_bytes(row_shape, dtype)
             for _ in range(shape[0]):
                 data = file.read(size)
                 if len(data) < size:
                     raise EOFError(f"{name} ends early")
-                yield np.frombuffer(data, dtype, count=math.prod(one)).reshape(one)
+                yield np.frombuffer(data, dtype, count=math.prod(row_shape)).reshape(row_shape)
 
     if fortran or dtype.itemsize == 0:
-        return Column(shape, dtype, read, lambda: Column.of(read()).rows())
+        return Column(shape, dtype, read, lambda: Column.from_array(read()).rows())
     return Column(shape, dtype, read, rows)
 
 
-def _demand_whole(name: str, shape: Sequence[int], dtype: np.dtype[Any], there: int) -> None:
+def _require_complete(
+    name: str, shape: Sequence[int], dtype: np.dtype[Any], available_bytes: int
+) -> None:
     """Check a header against the bytes behind it, and the rows of an array without any.
 
     Raises:
         ValueError: It promises more.
     """
-    if (wanted := sizes.array_bytes(shape, dtype)) > there:
-        raise ValueError(f"the header of {name} promises {wanted} bytes, and there are {there}")
-    if not wanted and shape and shape[0] > _EMPTY_ROWS:
-        raise ValueError(f"{name} has {count(shape[0], 'row')} and no values")
+    if (expected_bytes := sizes.array_bytes(shape, dtype)) > available_bytes:
+        raise ValueError(
+            f"the header of {name} promises {expected_bytes} bytes, and there are "
+            f"{available_bytes}"
+        )
+    if not expected_bytes and shape and shape[0] > _EMPTY_ROWS:
+        raise ValueError(f"{name} has {format_count(shape[0], 'row')} and no values")
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"array format {version} is not supported")

@@ -19,17 +19,22 @@ from ortune.data import stream
 from ortune.data.feeds import Feeds
 
 
-def read(text: str) -> tuple[Augmentation, ...]:
+def parse_augmentations(text: str) -> tuple[Augmentation, ...]:
     """Read ``noise(db=30),flip,scale(low=0.9,high=1.1)``.
 
     Raises:
         OrtuneError: The text, a name or a field is wrong.
     """
-    return tuple(made for made, _ in parse_list(Augmentation, text))
+    return tuple(augmentation for augmentation, _ in parse_list(Augmentation, text))
 
 
-def augment(
-    feeds: Feeds, indices: Sequence[int], ways: Sequence[Augmentation], out: Path, *, seed: int = 0
+def augment_samples(
+    feeds: Feeds,
+    indices: Sequence[int],
+    augmentations: Sequence[Augmentation],
+    out: Path,
+    *,
+    seed: int = 0,
 ) -> Feeds:
     """Write the chosen samples and one altered copy of each for every way, into OUT.
 
@@ -45,27 +50,31 @@ def augment(
         BadData: A way alters no input of these samples, or names one that is not there.
     """
     source = stream.Stream(feeds.stream)
-    chosen = [_altered(way, source[indices[0]]) for way in ways]
+    chosen = [
+        _find_altered_inputs(augmentation, source[indices[0]]) for augmentation in augmentations
+    ]
     digests: list[str] = []
     groups: list[str] = []
 
     def samples() -> Iterator[Tensors]:
-        for turn in range(len(ways) + 1):
+        for turn in range(len(augmentations) + 1):
             for index in indices:
                 sample = source[index]
                 if turn:
                     rng = np.random.default_rng([seed, turn, index])
-                    way, names = ways[turn - 1], chosen[turn - 1]
-                    sample = sample | {name: way.alter(sample[name], rng) for name in names}
-                digests.append(feeds_module.digest(sample))
+                    augmentation, names = augmentations[turn - 1], chosen[turn - 1]
+                    sample = sample | {
+                        name: augmentation.alter(sample[name], rng) for name in names
+                    }
+                digests.append(feeds_module.digest_sample(sample))
                 groups.append(feeds.groups[index] if feeds.groups else feeds.digests[index])
                 yield sample
 
     path = out / "augmented.stream"
-    count = stream.write(path, samples())
+    count = stream.write_stream(path, samples())
     note = (
-        f"calibration: {wording.count(len(indices), 'sample')} and "
-        f"{wording.count(count - len(indices), 'altered copy', 'altered copies')}"
+        f"calibration: {wording.format_count(len(indices), 'sample')} and "
+        f"{wording.format_count(count - len(indices), 'altered copy', 'altered copies')}"
     )
     return Feeds(
         path,
@@ -74,40 +83,42 @@ def augment(
         groups=tuple(groups),
         source=feeds.source,
         synthetic=feeds.synthetic,
-        notes=(f"{note} ({', '.join(map(str, ways))})",),
+        notes=(f"{note} ({', '.join(map(str, augmentations))})",),
     )
 
 
-def _altered(way: Augmentation, sample: Tensors) -> tuple[str, ...]:
+def _find_altered_inputs(augmentation: Augmentation, sample: Tensors) -> tuple[str, ...]:
     """Return the inputs that a way alters.
 
     Raises:
         BadData: There is none, or one that is named cannot be altered.
     """
-    for name in way.inputs:
+    for name in augmentation.inputs:
         if name not in sample:
             raise BadData(
-                f"{way}: the model has no input '{name}'", fix=f"use {', '.join(sample)}"
+                f"{augmentation}: the model has no input '{name}'", fix=f"use {', '.join(sample)}"
             )
         if not _is_float(sample[name]):
             raise BadData(
-                f"{way}: input '{name}' is {sample[name].dtype}, and only floats are altered",
-                fix=f"leave {way.name()} out, or name a float input",
+                f"{augmentation}: input '{name}' is {sample[name].dtype}, and only floats are "
+                "altered",
+                fix=f"leave {augmentation.name()} out, or name a float input",
             )
-    wanted = way.inputs or tuple(name for name in sample if _is_float(sample[name]))
-    if not wanted:
-        held = ", ".join(f"{name} {array.dtype}" for name, array in sample.items())
+    candidates = augmentation.inputs or tuple(name for name in sample if _is_float(sample[name]))
+    if not candidates:
+        dtypes = ", ".join(f"{name} {array.dtype}" for name, array in sample.items())
         raise BadData(
-            f"{way} has nothing to alter: no input is float ({held})",
+            f"{augmentation} has nothing to alter: no input is float ({dtypes})",
             fix="leave --augment out: integers stay as they are",
         )
-    found = tuple(name for name in wanted if way.takes(sample[name]))
-    if not found or (way.inputs and len(found) < len(wanted)):
-        shapes = ", ".join(f"{name} {list(sample[name].shape)}" for name in wanted)
+    altered = tuple(name for name in candidates if augmentation.takes(sample[name]))
+    if not altered or (augmentation.inputs and len(altered) < len(candidates)):
+        shapes = ", ".join(f"{name} {list(sample[name].shape)}" for name in candidates)
         raise BadData(
-            f"{way} has nothing to alter in {shapes}", fix=f"leave {way.name()} out of --augment"
+            f"{augmentation} has nothing to alter in {shapes}",
+            fix=f"leave {augmentation.name()} out of --augment",
         )
-    return found
+    return altered
 
 
 def _is_float(array: NDArray[Any]) -> bool:

@@ -17,7 +17,7 @@ from ortune.core.facts import TensorSpec
 from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
-from ortune.data.labels import plain
+from ortune.data.labels import to_plain_label
 
 LABEL, GROUP = "label", "group"
 _NOT_A_BATCH = re.compile(r"seq|len|time|frame|token|height|width|point|step", re.IGNORECASE)
@@ -44,7 +44,7 @@ def is_batch(dim: int | str | None) -> bool:
     return not (named and _NOT_A_BATCH.search(str(dim)))
 
 
-def rows(inputs: Sequence[TensorSpec]) -> int | None:
+def count_sample_rows(inputs: Sequence[TensorSpec]) -> int | None:
     """Return the rows of one sample, or None when the inputs share no batch dimension."""
     firsts = [spec.shape[0] if spec.shape else None for spec in inputs]
     if any(spec.shape == () for spec in inputs) or not all(map(is_batch, firsts)):
@@ -56,7 +56,7 @@ def rows(inputs: Sequence[TensorSpec]) -> int | None:
     return fixed.pop() if fixed else 1
 
 
-def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
+def check_batch(batch: int, inputs: Sequence[TensorSpec]) -> None:
     """Check that the model takes this many samples in one run; 0 and 1 are always fine.
 
     A model of a fixed batch takes one sample a run, which holds all its rows.
@@ -66,7 +66,7 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
     """
     if batch <= 1:
         return
-    if rows(inputs) is None:
+    if count_sample_rows(inputs) is None:
         raise BadData(
             f"batch {batch}: the inputs {', '.join(spec.name for spec in inputs)} share no "
             "batch dimension",
@@ -77,7 +77,7 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
         if first == batch:
             raise BadData(
                 f"the batch of input '{spec.name}' is fixed: "
-                f"a sample has its {wording.count(first, 'row')} already",
+                f"a sample has its {wording.format_count(first, 'row')} already",
                 fix="leave --batch out",
             )
         if isinstance(first, int):
@@ -87,32 +87,38 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
             )
 
 
-def units(
-    block: NamedArrays, inputs: Sequence[TensorSpec], *, splits: bool, spared: Collection[str] = ()
+def split_block(
+    block: NamedArrays,
+    inputs: Sequence[TensorSpec],
+    *,
+    splits: bool,
+    optional: Collection[str] = (),
 ) -> Iterator[Unit]:
     """Check a block against the inputs and cut it into rows, where its inputs share them.
 
     Args:
         splits: The inputs share a batch dimension.
-        spared: Inputs that the block may leave out.
+        optional: Inputs that the block may leave out.
 
     Raises:
         BadData: It does not fit the inputs, or its labels or groups do not fit it.
     """
-    known = checks.by_name(inputs)
-    beside = {n: c for n, c in block.columns.items() if n in (LABEL, GROUP) and n not in known}
-    checks.names(block.where, [n for n in block.columns if n not in beside], inputs, spared)
+    specs = checks.specs_by_name(inputs)
+    extras = {n: c for n, c in block.columns.items() if n in (LABEL, GROUP) and n not in specs}
+    checks.check_input_names(
+        block.where, [n for n in block.columns if n not in extras], inputs, optional
+    )
     inputs = [spec for spec in inputs if spec.name in block.columns]
     columns = {spec.name: block.columns[spec.name] for spec in inputs}
-    label, group = beside.get(LABEL), beside.get(GROUP)
+    label, group = extras.get(LABEL), extras.get(GROUP)
     lengths = {column.shape[0] if column.shape else None for column in columns.values()}
     shared = splits and len(lengths) == 1 and None not in lengths
     shared = shared and (label is None or label.shape != ())
     for spec in inputs:
-        checks.shape(block.where, columns[spec.name].shape, spec, batch=shared)
-        checks.dtype(block.where, columns[spec.name].dtype, spec)
-    held = [((1, *c.shape[1:]) if shared else c.shape, c.dtype) for c in columns.values()]
-    sizes.demand(sum(sizes.array_bytes(*one) for one in held), block.where)
+        checks.check_shape(block.where, columns[spec.name].shape, spec, batch=shared)
+        checks.check_dtype(block.where, columns[spec.name].dtype, spec)
+    layouts = [((1, *c.shape[1:]) if shared else c.shape, c.dtype) for c in columns.values()]
+    sizes.require_memory(sum(sizes.array_bytes(*layout) for layout in layouts), block.where)
     if shared:
         count = next(iter(columns.values())).shape[0]
         if label is not None and label.shape[0] != count:
@@ -121,33 +127,37 @@ def units(
                 fix="give one label a row",
             )
         single = group is None or not group.shape or group.shape[0] != count
-        named = None if group is None or not single else _group(block.where, group)
+        named = None if group is None or not single else _read_group(block.where, group)
         streams = [column.rows() for column in columns.values()]
         labels = itertools.repeat(None) if label is None else label.rows()
         groups = itertools.repeat(None) if group is None or single else group.rows()
-        for at, (parts, own, member) in enumerate(
+        for at, (parts, row_label, member) in enumerate(
             zip(zip(*streams, strict=True), labels, groups, strict=False)
         ):
             yield Unit(
                 block.where if count == 1 else f"{block.where} row {at}",
                 dict(zip(columns, parts, strict=True)),
                 True,
-                None if own is None else plain(own[0]),
-                named if member is None else str(plain(member)),
+                None if row_label is None else to_plain_label(row_label[0]),
+                named if member is None else str(to_plain_label(member)),
             )
         return
     tensors = {name: column.read() for name, column in columns.items()}
-    spelled = None if group is None else _group(block.where, group)
+    spelled = None if group is None else _read_group(block.where, group)
     yield Unit(
-        block.where, tensors, False, None if label is None else plain(label.read()), spelled
+        block.where,
+        tensors,
+        False,
+        None if label is None else to_plain_label(label.read()),
+        spelled,
     )
 
 
-def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
+def stack_rows(units: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
     """Join rows of one group to samples of `size` rows; what is left over is dropped and noted."""
     waiting: list[Unit] = []
     dropped = 0
-    for unit in found:
+    for unit in units:
         if size == 1 or not unit.row:
             yield unit
             continue
@@ -162,8 +172,8 @@ def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
                     if part.tensors[name].shape != array.shape:
                         raise BadData(
                             f"{part.where}: input '{name}' cannot be joined to a batch: "
-                            f"Got {checks.spell(part.tensors[name].shape)}, "
-                            f"expected {checks.spell(array.shape)}",
+                            f"Got {checks.format_shape(part.tensors[name].shape)}, "
+                            f"expected {checks.format_shape(array.shape)}",
                             fix="pad the samples to one shape",
                         )
             tensors = {
@@ -175,15 +185,15 @@ def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
     if dropped := dropped + len(waiting):
         note(
             "the model takes "
-            f"{wording.count(size, 'row')} at once: {dropped} left over and not used"
+            f"{wording.format_count(size, 'row')} at once: {dropped} left over and not used"
         )
 
 
-def _group(where: str, group: Column) -> str:
-    found = group.read()
-    if found.size != 1:
+def _read_group(where: str, group: Column) -> str:
+    values = group.read()
+    if values.size != 1:
         raise BadData(
-            f"{where}: wrong number of groups: Got {found.size}, expected 1",
+            f"{where}: wrong number of groups: Got {values.size}, expected 1",
             fix="give one group a row, or one for the file",
         )
-    return str(plain(found))
+    return str(to_plain_label(values))

@@ -41,7 +41,7 @@ _TOLERANCE = 2e-3
 """For sums and lengths of 1: float16 has 11 bits."""
 
 
-def derive(
+def derive_budget(
     outputs: Mapping[str, Arrays], labels: Sequence[Any] | None = None
 ) -> tuple[Budget, str]:
     """Return the budget and the rule that gave it, in one line.
@@ -57,53 +57,60 @@ def derive(
         raise BadData("no outputs to derive a budget from", fix="give one with --budget")
     for name, arrays in outputs.items():
         for at, values in enumerate(arrays):
-            if not _exact(arrays) and np.isnan(values.astype(np.float64)).any():
+            if not _is_discrete(arrays) and np.isnan(values.astype(np.float64)).any():
                 raise BadData(
                     f"the model's own output '{name}' holds NaN on sample {at}",
                     fix="check the samples, or give a budget on another output with --budget",
                 )
-    if labels is not None and (best := _labelled(outputs, labels)):
-        alone = len([name for name in outputs if _columns(outputs[name])]) == 1
+    if labels is not None and (best := _find_classified_output(outputs, labels)):
+        alone = len([name for name in outputs if _count_columns(outputs[name])]) == 1
         metric = "top1" if alone else f"top1(output={json.dumps(best)})"
-        rule = f"labels are classes of output '{best}' {_dims(outputs[best])}"
+        rule = f"labels are classes of output '{best}' {_format_dims(outputs[best])}"
         return Budget.parse(
             f"{metric}>=base-0.01"
         ), f"{rule}: top-1 of all inputs may fall by 1 point"
-    shown = ", ".join(f"'{name}' {_dims(arrays)}" for name, arrays in outputs.items())
-    if all(_exact(arrays) or _scores(name, arrays) for name, arrays in outputs.items()):
-        kept = "99 % of inputs must keep their decision"
-        if any(_decisions(array) > 1 for arrays in outputs.values() for array in arrays):
-            kept = "95 % of inputs must keep 99 % of their decisions"
-        return Budget.parse("agreement>=0.99"), f"outputs that decide ({shown}): {kept}"
-    floats = {name: arrays for name, arrays in outputs.items() if not _exact(arrays)}
+    shown = ", ".join(f"'{name}' {_format_dims(arrays)}" for name, arrays in outputs.items())
+    if all(
+        _is_discrete(arrays) or _is_score_output(name, arrays) for name, arrays in outputs.items()
+    ):
+        requirement = "99 % of inputs must keep their decision"
+        if any(_count_decisions(array) > 1 for arrays in outputs.values() for array in arrays):
+            requirement = "95 % of inputs must keep 99 % of their decisions"
+        return Budget.parse("agreement>=0.99"), f"outputs that decide ({shown}): {requirement}"
+    floats = {name: arrays for name, arrays in outputs.items() if not _is_discrete(arrays)}
     widths = {arrays[0].shape[-1] for arrays in floats.values() if arrays[0].ndim == 3}
     if all(
         arrays[0].ndim == 3
-        or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _unit(arrays)))
+        or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _has_unit_rows(arrays)))
         for arrays in floats.values()
     ):
-        kept = "95 % of inputs must keep cosine 0.999"
-        return Budget.parse("cosine>=0.999"), f"embeddings ({shown}): {kept}"
-    kept = "95 % of inputs must keep 30 dB"
-    return Budget.parse("snr>=30"), f"outputs of no special kind ({shown}): {kept}"
+        requirement = "95 % of inputs must keep cosine 0.999"
+        return Budget.parse("cosine>=0.999"), f"embeddings ({shown}): {requirement}"
+    requirement = "95 % of inputs must keep 30 dB"
+    return Budget.parse("snr>=30"), f"outputs of no special kind ({shown}): {requirement}"
 
 
-def _labelled(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str | None:
+def _find_classified_output(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str | None:
     """Return the output that the labels are classes of; one that looks like scores goes first."""
     try:
-        wanted = [np.asarray(label).reshape(-1) for label in labels]
+        label_arrays = [np.asarray(label).reshape(-1) for label in labels]
     except ValueError:
         return None
-    if not all(label.dtype.kind in "iub" and label.size for label in wanted):
+    if not all(label.dtype.kind in "iub" and label.size for label in label_arrays):
         return None
-    names = sorted(outputs, key=lambda name: not _scores(name, outputs[name]))
-    return next((name for name in names if _fits(outputs[name], wanted)), None)
+    names = sorted(outputs, key=lambda name: not _is_score_output(name, outputs[name]))
+    return next((name for name in names if _matches_labels(outputs[name], label_arrays)), None)
 
 
-def _fits(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
-    width = _columns(arrays)
-    every = np.concatenate(labels)
-    if not width or every.min() < 0 or every.max() >= width or len(arrays) != len(labels):
+def _matches_labels(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
+    width = _count_columns(arrays)
+    all_labels = np.concatenate(labels)
+    if (
+        not width
+        or all_labels.min() < 0
+        or all_labels.max() >= width
+        or len(arrays) != len(labels)
+    ):
         return False
     pairs = list(zip(arrays, labels, strict=True))
     if any(array.size != label.size * width for array, label in pairs):
@@ -112,38 +119,38 @@ def _fits(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
         int(np.sum(array.reshape(-1, width).astype(np.float64).argmax(1) == label))
         for array, label in pairs
     )
-    return 2 * max(2, len(np.unique(every))) * right >= len(every)
+    return 2 * max(2, len(np.unique(all_labels))) * right >= len(all_labels)
 
 
-def _columns(arrays: Arrays) -> int:
+def _count_columns(arrays: Arrays) -> int:
     """Return the columns of a float output [..., columns], 0 if it is none."""
     widths = {array.shape[-1] if array.ndim >= 2 else 0 for array in arrays}
     width = int(widths.pop()) if len(widths) == 1 else 0
-    return width if width >= 2 and not _exact(arrays) else 0
+    return width if width >= 2 and not _is_discrete(arrays) else 0
 
 
-def _decisions(array: NDArray[Any]) -> int:
-    return array.size if _exact([array]) else array.size // max(1, array.shape[-1])
+def _count_decisions(array: NDArray[Any]) -> int:
+    return array.size if _is_discrete([array]) else array.size // max(1, array.shape[-1])
 
 
-def _exact(arrays: Arrays) -> bool:
+def _is_discrete(arrays: Arrays) -> bool:
     return arrays[0].dtype.kind in "iubUSO"
 
 
-def _scores(name: str, arrays: Arrays) -> bool:
+def _is_score_output(name: str, arrays: Arrays) -> bool:
     rank = arrays[0].ndim
-    if not 2 <= _columns(arrays) <= _WIDEST or rank not in (2, 3):
+    if not 2 <= _count_columns(arrays) <= _WIDEST or rank not in (2, 3):
         return False
     if (_FLAT_SCORES if rank == 2 else _SCORES).search(name):
         return True
     rows = (array.astype(np.float64) for array in arrays)
     return all(
-        (one >= 0).all() and np.allclose(one.sum(axis=-1), 1, rtol=0, atol=_TOLERANCE)
-        for one in rows
+        (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, rtol=0, atol=_TOLERANCE)
+        for scores in rows
     )
 
 
-def _unit(arrays: Arrays) -> bool:
+def _has_unit_rows(arrays: Arrays) -> bool:
     """Say whether all rows have length 1; rows of one element say nothing."""
     if arrays[0].shape[-1] < 2:
         return False
@@ -151,7 +158,7 @@ def _unit(arrays: Arrays) -> bool:
     return all(np.allclose(norm, 1, rtol=0, atol=_TOLERANCE) for norm in norms)
 
 
-def _dims(arrays: Arrays) -> str:
+def _format_dims(arrays: Arrays) -> str:
     """Write the shape; dimensions that differ between samples as ?."""
     shapes = {array.shape for array in arrays}
     if len({len(shape) for shape in shapes}) > 1:

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from ortune.core.errors import BadData
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
@@ -26,7 +26,7 @@ from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
 from ortune.data.sources import Source
 
-TOLD_S = 0.5
+PROGRESS_INTERVAL_S = 0.5
 """Between two words on how far the reading is."""
 
 
@@ -63,9 +63,9 @@ def load(
     labels: str | Path | Sequence[Any] | None = None,
     batch: int = 0,
     pictures: Mapping[str, Any] | None = None,
-    spared: Collection[str] = (),
+    optional: Collection[str] = (),
     steps: Callable[[Iterable[NamedArrays]], Iterator[NamedArrays]] | None = None,
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> Feeds:
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
 
@@ -76,43 +76,45 @@ def load(
             labels go by the pictures' file names.
         batch: Samples that will be stacked into one run; checked here, not stacked.
         pictures: Keys of ``preprocess.toml`` in the place of those beside the images.
-        spared: Inputs that samples may leave out, and that no batch is found by.
+        optional: Inputs that samples may leave out, and that no batch is found by.
         steps: Makes samples of files, lines and dicts in the place of the rule of the batch.
 
     Raises:
         BadData: The source, a sample or the labels cannot be used; two lines say why.
     """
-    checks.tensors(inputs)
-    batches.check(batch, inputs)
-    shown = sources.name(source)
-    work = _Loading(inputs, labels, sink, spared, splits=steps is None)
+    checks.check_tensor_inputs(inputs)
+    batches.check_batch(batch, inputs)
+    shown = sources.describe_source(source)
+    reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
-    blocks = sources.open_source(source, inputs, work.note, pictures, spared)
-    count = stream.write(path, work.samples(steps(blocks) if steps else blocks, shown))
+    blocks = sources.open_source(source, inputs, reader.add_note, pictures, optional)
+    count = stream.write_stream(
+        path, reader.read_samples(steps(blocks) if steps else blocks, shown)
+    )
     return Feeds(
         path,
         count,
-        tuple(work.digests),
-        tuple(work.labels) or None,
-        tuple(work.groups) or None,
+        tuple(reader.digests),
+        tuple(reader.labels) or None,
+        tuple(reader.groups) or None,
         shown,
-        notes=tuple(work.notes),
+        notes=tuple(reader.notes),
     )
 
 
-def digest(sample: Tensors) -> str:
+def digest_sample(sample: Tensors) -> str:
     """Return 16 hex digits over names, dtypes, shapes and values."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name in sorted(sample):
         array = sample[name]
         text = array.dtype.kind in "US"
         head = json.dumps([name, "str" if text else array.dtype.name, array.shape])
-        found.update(head.encode())
-        found.update(json.dumps(array.astype(str).tolist()).encode() if text else array.tobytes())
-    return found.hexdigest()[:16]
+        hasher.update(head.encode())
+        hasher.update(json.dumps(array.astype(str).tolist()).encode() if text else array.tobytes())
+    return hasher.hexdigest()[:16]
 
 
-class _Loading:
+class _SampleReader:
     """What is learned while the samples pass by."""
 
     def __init__(
@@ -120,44 +122,46 @@ class _Loading:
         inputs: Sequence[TensorSpec],
         labels: str | Path | Sequence[Any] | None,
         sink: Sink,
-        spared: Collection[str],
+        optional: Collection[str],
         *,
         splits: bool,
     ) -> None:
-        self._sink, self._told = sink, monotonic()
+        self._sink, self._reported_at = sink, monotonic()
         self.digests: list[str] = []
         self.labels: list[Any] = []
         self.groups: list[str] = []
         self.notes: dict[str, None] = {}
-        self._inputs, self._spared = inputs, spared
-        shared = [spec for spec in inputs if spec.name not in spared]
-        self._rows = batches.rows(shared) if splits else None
+        self._inputs, self._optional = inputs, optional
+        shared = [spec for spec in inputs if spec.name not in optional]
+        self._rows = batches.count_sample_rows(shared) if splits else None
         self._labels: list[Any] | None = None
         self._groups: list[str] | None = None
         self._annotations: Annotations | None = None
         if isinstance(labels, (str, Path)):
-            found, self._groups = label_files.read(Path(labels))
-            if isinstance(found, Annotations):
-                self._annotations = found
+            content, self._groups = label_files.read_label_file(Path(labels))
+            if isinstance(content, Annotations):
+                self._annotations = content
             else:
-                self._labels = found
+                self._labels = content
         elif labels is not None:
-            self._labels = [label_files.plain(label) for label in labels]
+            self._labels = [label_files.to_plain_label(label) for label in labels]
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Keep a note once."""
         self.notes[text] = None
 
-    def samples(self, blocks: Iterable[NamedArrays], shown: str) -> Iterator[Tensors]:
+    def read_samples(self, blocks: Iterable[NamedArrays], shown: str) -> Iterator[Tensors]:
         """Yield the checked samples. Raises BadData: one cannot be used, or there is none."""
         rows = self._rows
-        for unit in batches.stacked(self._units(blocks, rows), rows or 1, self.note):
+        for unit in batches.stack_rows(self._split_blocks(blocks, rows), rows or 1, self.add_note):
             sample = {
-                spec.name: checks.cast(unit.where, unit.tensors[spec.name], spec, self.note)
+                spec.name: checks.cast_to_input(
+                    unit.where, unit.tensors[spec.name], spec, self.add_note
+                )
                 for spec in self._inputs
                 if spec.name in unit.tensors
             }
-            self.digests.append(digest(sample))
+            self.digests.append(digest_sample(sample))
             for name, value, kept in (
                 ("label", unit.label, self.labels),
                 ("group", unit.group, self.groups),
@@ -169,8 +173,8 @@ class _Loading:
                         f"{unit.where}: some samples have a {name}, others have none",
                         fix=f"give every sample a {name}",
                     )
-            if monotonic() - self._told > TOLD_S:
-                self._told = monotonic()
+            if monotonic() - self._reported_at > PROGRESS_INTERVAL_S:
+                self._reported_at = monotonic()
                 self._sink(Progress("reading samples", len(self.digests)))
             yield sample
         if not self.digests:
@@ -180,13 +184,13 @@ class _Loading:
                 fix="give at least one sample",
             )
 
-    def _units(self, blocks: Iterable[NamedArrays], rows: int | None) -> Iterator[Unit]:
+    def _split_blocks(self, blocks: Iterable[NamedArrays], rows: int | None) -> Iterator[Unit]:
         """Yield rows and whole blocks, with labels and groups from the file where one is given."""
         at = 0
         for block in blocks:
-            splits, spared = rows is not None, self._spared
-            for unit in batches.units(block, self._inputs, splits=splits, spared=spared):
-                yield self._labelled(unit, at)
+            splits, optional = rows is not None, self._optional
+            for unit in batches.split_block(block, self._inputs, splits=splits, optional=optional):
+                yield self._attach_label(unit, at)
                 at += 1
         if self._labels is not None and at and len(self._labels) != at:
             raise BadData(
@@ -194,13 +198,13 @@ class _Loading:
                 fix="give the labels in the samples' order, files by name",
             )
 
-    def _labelled(self, unit: Unit, at: int) -> Unit:
+    def _attach_label(self, unit: Unit, at: int) -> Unit:
         if self._annotations is not None:
-            return replace(unit, label=self._annotations.of(unit.where))
+            return replace(unit, label=self._annotations.find_label(unit.where))
         if self._labels is None:
             return unit
         if unit.label is not None:
-            self.note("labels in the samples are replaced by those given apart")
+            self.add_note("labels in the samples are replaced by those given apart")
         label = self._labels[at] if at < len(self._labels) else None
         groups = self._groups
         group = groups[at] if groups is not None and at < len(groups) else unit.group

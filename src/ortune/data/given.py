@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core.errors import BadData
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.facts import TensorSpec
 from ortune.data import batches, feeds, synthetic
 from ortune.data.feeds import Feeds
 from ortune.data.sources import Source
 
-_MADE_UP = 8
+_SYNTHETIC_COUNT = 8
 
 
-def samples(
+def load_or_generate_feeds(
     data: Source | None,
     inputs: Sequence[TensorSpec],
     out: Path,
@@ -25,8 +25,8 @@ def samples(
     batch: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
-    count: int = _MADE_UP,
-    sink: Sink = silent,
+    count: int = _SYNTHETIC_COUNT,
+    sink: Sink = ignore_event,
 ) -> Feeds:
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
 
@@ -38,12 +38,14 @@ def samples(
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
     if data is not None:
-        found = feeds.load(data, inputs, out, labels=labels, batch=batch, sink=sink)
+        samples = feeds.load(data, inputs, out, labels=labels, batch=batch, sink=sink)
     elif labels is not None:
         raise BadData("labels are given without samples", fix="give --data too")
     else:
-        batches.check(batch, inputs)
-        found = synthetic.make(inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count)
-    for text in found.notes:
+        batches.check_batch(batch, inputs)
+        samples = synthetic.generate_feeds(
+            inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count
+        )
+    for text in samples.notes:
         sink(Note(text))
-    return found
+    return samples

@@ -18,7 +18,7 @@ from ortune.core.preprocess import SETTINGS, Preprocess
 from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
-from ortune.data.stream import named
+from ortune.data.stream import parse_dtype
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,33 +29,33 @@ _PIXEL = 3 * 4
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
-def blocks(
+def read_image_blocks(
     files: Sequence[Path],
     folder: Path,
     inputs: Sequence[TensorSpec],
     note: Note,
-    given: Mapping[str, Any] | None = None,
+    keys: Mapping[str, Any] | None = None,
 ) -> Iterator[NamedArrays]:
     """Yield one block an image; sub-folders of `folder` are classes, labelled 0, 1, ... by name.
 
     Args:
-        given: Keys of the settings; those in the folder without them.
+        keys: Keys of the settings; those in the folder without them.
 
     Raises:
         BadData: Pillow is missing, the settings do not fit, or a file is no image.
     """
-    given = preprocess.read(folder / SETTINGS) if given is None else given
-    settings, spec = settings_for(given, inputs, note, folder / SETTINGS)
-    numbered = classes(files, folder, note)
+    keys = preprocess.read_preprocess_keys(folder / SETTINGS) if keys is None else keys
+    settings, spec = settings_for(keys, inputs, note, folder / SETTINGS)
+    class_numbers = number_classes(files, folder, note)
     for path in files:
-        columns = {spec.name: Column.of(tensor(path, settings, spec))}
-        if path.parent.name in numbered and path.parent != folder:
-            columns["label"] = Column.of(np.array(numbered[path.parent.name]))
+        columns = {spec.name: Column.from_array(preprocess_picture(path, settings, spec))}
+        if path.parent.name in class_numbers and path.parent != folder:
+            columns["label"] = Column.from_array(np.array(class_numbers[path.parent.name]))
         yield NamedArrays(str(path.relative_to(folder)), columns)
 
 
 def settings_for(
-    given: Mapping[str, Any], inputs: Sequence[TensorSpec], note: Note, where: str | Path
+    keys: Mapping[str, Any], inputs: Sequence[TensorSpec], note: Note, where: str | Path
 ) -> tuple[Preprocess, TensorSpec]:
     """Return how pictures become an input, and which; what is not given is read off its shape.
 
@@ -65,30 +65,31 @@ def settings_for(
     Raises:
         BadData: The settings do not fit.
     """
-    name = str(given.get("input", inputs[0].name if len(inputs) == 1 else ""))
-    spec = checks.by_name(inputs).get(name)
+    name = str(keys.get("input", inputs[0].name if len(inputs) == 1 else ""))
+    spec = checks.specs_by_name(inputs).get(name)
     if spec is None:
         raise BadData(
-            f"images for the input '{name}': the model's are {', '.join(checks.by_name(inputs))}",
+            f"images for the input '{name}': the model's are "
+            f"{', '.join(checks.specs_by_name(inputs))}",
             fix=f'name one of them in {where}: input = "..."',
         )
-    arithmetic = {key: given[key] for key in ("scale", "mean", "std") if key in given}
+    arithmetic = {key: keys[key] for key in ("scale", "mean", "std") if key in keys}
     plain = {"scale": 1, "mean": 0, "std": 1}
     changed = any(value != plain[key] for key, value in arithmetic.items())
-    if spec.dtype == "uint8" and "dtype" not in given and changed:
+    if spec.dtype == "uint8" and "dtype" not in keys and changed:
         note(f"images: {SETTINGS} is ignored, as '{name}' takes pictures of uint8 as they are")
-        given = {"input": name}
-    fields = {**preprocess.defaults(spec, given), **given}
+        keys = {"input": name}
+    fields = {**preprocess.derive_defaults(spec, keys), **keys}
     try:
         settings = codec.build(Preprocess, fields)
     except BadSettings as error:
         raise BadData(f"{where}: {error.what}", fix=error.fix) from None
-    source = SETTINGS if given else f"no {SETTINGS}, so by default"
+    source = SETTINGS if keys else f"no {SETTINGS}, so by default"
     note(f"images ({source}): {settings}")
     return settings, spec
 
 
-def classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
+def number_classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
     """Number the sub-folders by name; names that are all numbers are the labels themselves."""
     names = sorted({path.parent.name for path in files if path.parent != folder})
     if len(names) < 2:
@@ -107,7 +108,7 @@ def is_picture(value: object) -> bool:
     return isinstance(value, (str, Path)) or hasattr(value, "getexif")
 
 
-def tensor(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[Any]:
+def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[Any]:
     """Return the tensor of one picture, with a batch dimension of 1 where the input has one.
 
     Args:
@@ -132,23 +133,26 @@ def tensor(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[
                 opened = picture
             wide, high = opened.size
             if settings.resize is not None:
-                wide, high = preprocess.resized(opened.size, settings.resize)
-            sizes.demand(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), name)
+                wide, high = preprocess.compute_resized_size(opened.size, settings.resize)
+            sizes.require_memory(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), name)
             image = opened.convert("L" if settings.channels == "gray" else "RGB")
     except (OSError, ValueError, PillowImage.DecompressionBombError) as error:
         raise BadData(
-            f"cannot read {name}: {user_function.reason(error)}", fix="remove it, or save it again"
+            f"cannot read {name}: {user_function.describe_error(error)}",
+            fix="remove it, or save it again",
         ) from error
-    values = preprocess.values(preprocess.pixels(image, settings, Path(name).name), settings)
+    values = preprocess.normalize_pixels(
+        preprocess.resize_and_crop(image, settings, Path(name).name), settings
+    )
     if spec.shape is None or len(spec.shape) != 3:
         values = values[None]
     try:
-        wanted = named(settings.dtype)
+        dtype = parse_dtype(settings.dtype)
     except (TypeError, AttributeError):
         raise BadData(
             f"{SETTINGS}: no dtype '{settings.dtype}'", fix="write float32 or uint8"
         ) from None
-    if wanted.kind in "iu":
-        limits = np.iinfo(wanted)
-        return np.clip(np.rint(values), limits.min, limits.max).astype(wanted)
-    return values.astype(wanted)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
+    return values.astype(dtype)

@@ -19,7 +19,7 @@ _GROWTH = 32
 """Bytes that a label takes as a value of Python."""
 
 
-def read(path: Path) -> tuple[list[Any] | Annotations, list[str] | None]:
+def read_label_file(path: Path) -> tuple[list[Any] | Annotations, list[str] | None]:
     """Read labels, and groups where a .csv has a column of that name; a .json is a COCO file.
 
     A .npy has one label along its first dimension. A .csv has one label a line, or a header line
@@ -29,14 +29,17 @@ def read(path: Path) -> tuple[list[Any] | Annotations, list[str] | None]:
         BadData: It cannot be read.
     """
     if path.suffix == ".npy":
-        found = arrays.npy(path).read()
-        sizes.demand(_GROWTH * found.size, f"labels in {path}")
-        if found.ndim == 0:
+        values = arrays.map_npy(path).read()
+        sizes.require_memory(_GROWTH * values.size, f"labels in {path}")
+        if values.ndim == 0:
             raise BadData(f"{path} holds one number", fix="give one label a sample")
-        return [plain(row) for row in found], None
+        return [to_plain_label(row) for row in values], None
     if path.suffix == ".csv":
-        with arrays.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
-            sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
+        with (
+            arrays.translate_read_errors(path),
+            path.open(newline="", encoding="utf-8-sig") as file,
+        ):
+            sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
             try:
                 rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
             except csv.Error as error:
@@ -50,30 +53,31 @@ def read(path: Path) -> tuple[list[Any] | Annotations, list[str] | None]:
             at = 0
         else:
             raise BadData(
-                f"{path} has {wording.count(len(header), 'column')} and none is named label",
+                f"{path} has {wording.format_count(len(header), 'column')} and none is named "
+                "label",
                 fix="name the columns in the first line, one of them 'label'",
             )
         if short := next((n for n, row in enumerate(rows, 1) if len(row) != len(header)), None):
             raise BadData(f"{path}: row {short} lacks a column", fix="give every row all columns")
         groups = [row[header.index("group")] for row in rows] if "group" in header else None
-        return _typed([row[at] for row in rows]), groups
+        return _parse_label_texts([row[at] for row in rows]), groups
     if path.suffix == ".json":
-        return coco.read(path), None
+        return coco.read_annotations(path), None
     raise BadData(
         f"labels in {path}: not a .npy, .csv or .json file",
         fix="give a .npy, a .csv or a COCO .json file",
     )
 
 
-def plain(value: Any) -> Any:
+def to_plain_label(value: Any) -> Any:
     """Return a label as plain data: a number, a text, or lists of them."""
-    found = np.asarray(value)
-    if found.dtype.kind == "S":
-        found = np.char.decode(found, "utf-8", "backslashreplace")
-    return found.item() if found.size == 1 else found.tolist()
+    array = np.asarray(value)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "backslashreplace")
+    return array.item() if array.size == 1 else array.tolist()
 
 
-def _typed(texts: Sequence[str]) -> list[Any]:
+def _parse_label_texts(texts: Sequence[str]) -> list[Any]:
     for kind in (int, float):
         try:
             return [kind(text) for text in texts]

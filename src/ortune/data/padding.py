@@ -45,42 +45,47 @@ class _Candidate:
     """What was seen of an input that may be a mask."""
 
     spec: TensorSpec
-    odd: str = ""
-    right: bool = True
-    left: bool = True
+    defect: str = ""
+    right_padded: bool = True
+    left_padded: bool = True
     holes: int = -1
     empty: int = -1
-    real: list[int] = field(default_factory=list)
+    real_lengths: list[int] = field(default_factory=list)
 
-    def see(self, index: int, array: NDArray[Any]) -> None:
+    def add_sample(self, index: int, array: NDArray[Any]) -> None:
         """Take one sample in."""
-        if self.odd:
+        if self.defect:
             return
         if array.ndim != 2 or not array.size:
-            self.odd = f"sample {index} is {list(array.shape)}"
+            self.defect = f"sample {index} is {list(array.shape)}"
             return
-        ones = array != 0
-        if not (array[ones] == 1).all():
-            self.odd = f"sample {index} holds more than 0 and 1"
+        mask = array != 0
+        if not (array[mask] == 1).all():
+            self.defect = f"sample {index} holds more than 0 and 1"
             return
-        counts = ones.sum(axis=1, keepdims=True)
+        counts = mask.sum(axis=1, keepdims=True)
         places = np.arange(array.shape[1])
-        right = bool((ones == (places < counts)).all())
-        left = bool((ones == (places >= array.shape[1] - counts)).all())
-        if not (right or left) and self.holes < 0:
+        pads_right = bool((mask == (places < counts)).all())
+        pads_left = bool((mask == (places >= array.shape[1] - counts)).all())
+        if not (pads_right or pads_left) and self.holes < 0:
             self.holes = index
         if not counts.all() and self.empty < 0:
             self.empty = index
-        self.right, self.left = self.right and right, self.left and left
-        self.real.append(int(counts.max()))
+        self.right_padded, self.left_padded = (
+            self.right_padded and pads_right,
+            self.left_padded and pads_left,
+        )
+        self.real_lengths.append(int(counts.max()))
 
     @property
     def fits(self) -> bool:
         """Whether it may be a mask with padding at one end."""
-        return not self.odd and self.empty < 0 and (self.right or self.left)
+        return not self.defect and self.empty < 0 and (self.right_padded or self.left_padded)
 
 
-def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "") -> Padding:
+def find_padding(
+    inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = ""
+) -> Padding:
     """Find mask, companions, side and lengths.
 
     Args:
@@ -95,31 +100,33 @@ def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "
     if mask and mask not in specs:
         raise BadData(f"there is no input '{mask}'", fix=f"use one of: {', '.join(specs)}")
     named = [specs[mask]] if mask else list(inputs)
-    candidates = [_Candidate(s) for s in named if mask or _may_be(s)]
+    candidates = [_Candidate(s) for s in named if mask or _can_be_mask(s)]
     shapes: list[dict[str, tuple[int, ...]]] = []
     for index, sample in enumerate(samples):
         shapes.append({name: array.shape for name, array in sample.items()})
-        for one in candidates:
-            one.see(index, sample[one.spec.name])
-    chosen = _chosen(candidates, shapes, asked=bool(mask))
+        for entry in candidates:
+            entry.add_sample(index, sample[entry.spec.name])
+    chosen = _select_mask(candidates, shapes, is_named=bool(mask))
     name = chosen.spec.name
     if chosen.spec.shape and isinstance(chosen.spec.shape[1], int):
         raise BadData(
             f"the length of '{name}' is fixed at {chosen.spec.shape[1]} in the model",
             fix="free it: ortune apply MODEL free-dims -o FREE.onnx",
         )
-    widths = tuple(one[name][1] for one in shapes)
-    if tuple(chosen.real) == widths:
+    widths = tuple(entry[name][1] for entry in shapes)
+    if tuple(chosen.real_lengths) == widths:
         raise BadData(
             f"no sample is padded: '{name}' holds no column of zeros",
             fix="there is nothing to gain here; give the data as they are served, padded",
         )
-    others = (s for s in inputs if s.name != name)
-    same = tuple(s.name for s in others if _same_length(s, chosen.spec, shapes))
-    return Padding(name, same, "right" if chosen.right else "left", tuple(chosen.real), widths)
+    other_inputs = (s for s in inputs if s.name != name)
+    same = tuple(s.name for s in other_inputs if _has_same_length(s, chosen.spec, shapes))
+    return Padding(
+        name, same, "right" if chosen.right_padded else "left", tuple(chosen.real_lengths), widths
+    )
 
 
-def _may_be(spec: TensorSpec) -> bool:
+def _can_be_mask(spec: TensorSpec) -> bool:
     if spec.shape is not None and len(spec.shape) != 2:
         return False
     try:
@@ -128,30 +135,38 @@ def _may_be(spec: TensorSpec) -> bool:
         return False
 
 
-def _chosen(
+def _select_mask(
     candidates: Sequence[_Candidate],
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     *,
-    asked: bool,
+    is_named: bool,
 ) -> _Candidate:
     """Return the likeliest: by name, padded at all, padded at the right."""
-    fit = [one for one in candidates if one.fits]
+    fit = [candidate for candidate in candidates if candidate.fits]
     if fit:
-        return min(fit, key=lambda one: (not _called(one), not _pads(one, shapes), not one.right))
-    for one in candidates:
-        if not (asked or _called(one)):
+        return min(
+            fit,
+            key=lambda candidate: (
+                not _has_mask_name(candidate),
+                not _has_padding(candidate, shapes),
+                not candidate.right_padded,
+            ),
+        )
+    for candidate in candidates:
+        if not (is_named or _has_mask_name(candidate)):
             continue
-        name = one.spec.name
-        if one.odd:
-            raise BadData(f"'{name}' is not a mask: {one.odd}", fix=_GIVE)
-        if one.holes >= 0:
+        name = candidate.spec.name
+        if candidate.defect:
+            raise BadData(f"'{name}' is not a mask: {candidate.defect}", fix=_GIVE)
+        if candidate.holes >= 0:
             raise BadData(
-                f"mask '{name}' has holes: sample {one.holes} is padded between real positions",
+                f"mask '{name}' has holes: sample {candidate.holes} is padded between real "
+                "positions",
                 fix="pad every row at one end",
             )
-        if one.empty >= 0:
+        if candidate.empty >= 0:
             raise BadData(
-                f"mask '{name}': sample {one.empty} has a row without a real position",
+                f"mask '{name}': sample {candidate.empty} has a row without a real position",
                 fix="leave such rows out",
             )
         raise BadData(
@@ -161,15 +176,17 @@ def _chosen(
     raise BadData("no input is a mask of 0 and 1 with padding at one end", fix=_GIVE)
 
 
-def _called(one: _Candidate) -> bool:
-    return "mask" in one.spec.name.lower()
+def _has_mask_name(candidate: _Candidate) -> bool:
+    return "mask" in candidate.spec.name.lower()
 
 
-def _pads(one: _Candidate, shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> bool:
-    return any(r < s[one.spec.name][1] for r, s in zip(one.real, shapes, strict=True))
+def _has_padding(candidate: _Candidate, shapes: Sequence[Mapping[str, tuple[int, ...]]]) -> bool:
+    return any(
+        r < s[candidate.spec.name][1] for r, s in zip(candidate.real_lengths, shapes, strict=True)
+    )
 
 
-def _same_length(
+def _has_same_length(
     spec: TensorSpec, mask: TensorSpec, shapes: Sequence[Mapping[str, tuple[int, ...]]]
 ) -> bool:
     """Whether an input is as long as the mask, by the model's names or else in every sample.
@@ -190,5 +207,7 @@ def _same_length(
     if dims is not None and (len(dims) < 2 or isinstance(dims[1], int)):
         return False
     return all(
-        len(one[spec.name]) > 1 and one[spec.name][1] == one[mask.name][1] for one in shapes
+        len(sample_shapes[spec.name]) > 1
+        and sample_shapes[spec.name][1] == sample_shapes[mask.name][1]
+        for sample_shapes in shapes
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from ortune.core.errors import BadData
 from ortune.core.hardware import memory
-from ortune.core.wording import count as counted
+from ortune.core.wording import format_count
 
 _UNASKED = 32 * 2**20
 """Smaller than this nothing is asked: it costs more than it tells."""
@@ -25,44 +25,47 @@ _LISTED = 400
 _LESS = "give smaller or fewer samples, or free some memory"
 
 
-def demand(size: int, what: str, fix: str = _LESS) -> None:
+def require_memory(size: int, subject: str, fix: str = _LESS) -> None:
     """Check that memory for a sample of so many bytes may be taken, else raise BadData."""
     if size < _UNASKED:
         return
-    wanted, most = _COPIES * size, memory.allowed()
-    if wanted > most:
-        source = "are free" if memory.limit() is None else "is the memory limit"
+    required, available = _COPIES * size, memory.count_allowed_bytes()
+    if required > available:
+        source = "are free" if memory.read_limit() is None else "is the memory limit"
         raise BadData(
-            f"{what} would take {memory.spell(wanted)} of memory, and "
-            f"{memory.spell(most)} {source}",
+            f"{subject} would take {memory.format_bytes(required)} of memory, and "
+            f"{memory.format_bytes(available)} {source}",
             fix=fix,
         )
 
 
-def demand_disk(size: int, folder: Path, what: str, fix: str) -> None:
+def require_disk(size: int, folder: Path, subject: str, fix: str) -> None:
     """Check that a folder's disk has room for so many bytes, else raise BadData."""
     if size > (room := disk_room(folder)):
         raise BadData(
-            f"{what} would take {memory.spell(size)} in {folder}, and {memory.spell(room)} "
+            f"{subject} would take {memory.format_bytes(size)} in {folder}, and "
+            f"{memory.format_bytes(room)} "
             "are free there",
             fix=fix,
         )
 
 
-def demand_listed(count: int) -> None:
+def require_list_memory(count: int) -> None:
     """Check that memory for the list of so many samples may be taken, else raise BadData."""
-    if _LISTED * count > memory.allowed():
+    if _LISTED * count > memory.count_allowed_bytes():
         raise BadData(
-            f"{counted(count, 'sample')} and more: their list alone would take over "
-            f"{memory.spell(_LISTED * count)} of memory",
+            f"{format_count(count, 'sample')} and more: their list alone would take over "
+            f"{memory.format_bytes(_LISTED * count)} of memory",
             fix="give fewer samples, or end the generator",
         )
 
 
 def disk_room(folder: Path) -> int:
     """Return the bytes that may be written below a folder, which need not be there yet."""
-    there = next(one for one in [folder.absolute(), *folder.absolute().parents] if one.exists())
-    usage = shutil.disk_usage(there)
+    existing = next(
+        path for path in [folder.absolute(), *folder.absolute().parents] if path.exists()
+    )
+    usage = shutil.disk_usage(existing)
     return max(0, usage.free - min(_RESERVE, int(_RESERVED * usage.total)))
 
 

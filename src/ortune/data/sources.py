@@ -32,55 +32,57 @@ def open_source(
     inputs: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None = None,
-    spared: Collection[str] = (),
+    optional: Collection[str] = (),
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
     Args:
         pictures: Keys of ``preprocess.toml`` in the place of those beside images.
-        spared: Inputs that may be left out.
+        optional: Inputs that may be left out.
 
     Raises:
         BadData: It does not exist, is empty or of no known kind.
     """
-    needed = [spec for spec in inputs if spec.name not in spared]
+    needed = [spec for spec in inputs if spec.name not in optional]
     if callable(source):
-        user_function.demand(source, name(source), *user_function.DATA)
-        return _called(source, name(source), inputs)
+        user_function.demand_callable(source, describe_source(source), *user_function.DATA)
+        return _call_function(source, describe_source(source), inputs)
     if isinstance(source, str) and source.startswith(rows.PREFIX):
-        return rows.hub_blocks(source, inputs, note, pictures, spared)
+        return rows.read_hub_blocks(source, inputs, note, pictures, optional)
     path = Path(source)
     if not path.exists():
         if isinstance(source, str) and user_function.is_function(source):
-            return _called(user_function.function(source, *user_function.DATA), source, inputs)
+            return _call_function(
+                user_function.import_function(source, *user_function.DATA), source, inputs
+            )
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
     if path.is_dir():
-        return _folder(path, inputs, needed, note, pictures)
+        return _open_folder(path, inputs, needed, note, pictures)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return iter([arrays.npz(path)])
+        return iter([arrays.open_npz(path)])
     if suffix in (".jsonl", ".ndjson"):
-        return _lines(path, inputs)
+        return _read_lines(path, inputs)
     if suffix in images.SUFFIXES:
-        return images.blocks([path], path.parent, needed, note, pictures)
+        return images.read_image_blocks([path], path.parent, needed, note, pictures)
     if suffix in sounds.SUFFIXES:
-        return sounds.blocks([path], path.parent, needed, note)
+        return sounds.read_sound_blocks([path], path.parent, needed, note)
     if suffix in rows.PARQUET:
-        return rows.parquet_blocks([path], inputs, note, pictures, spared)
+        return rows.read_parquet_blocks([path], inputs, note, pictures, optional)
     if suffix == ".npy" and len(needed) == 1:
-        return iter([NamedArrays(path.name, {needed[0].name: arrays.npy(path)})])
+        return iter([NamedArrays(path.name, {needed[0].name: arrays.map_npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
 
 
-def name(source: Source) -> str:
+def describe_source(source: Source) -> str:
     """Return how a source is shown."""
     if callable(source):
-        own = getattr(source, "__qualname__", type(source).__name__)
-        return f"{getattr(source, '__module__', '')}:{own}"
+        qualified_name = getattr(source, "__qualname__", type(source).__name__)
+        return f"{getattr(source, '__module__', '')}:{qualified_name}"
     return str(source)
 
 
-def _folder(
+def _open_folder(
     folder: Path,
     inputs: Sequence[TensorSpec],
     needed: Sequence[TensorSpec],
@@ -91,24 +93,24 @@ def _folder(
         (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
     )
     if archives := [p for p in entries if p.suffix == ".npz"]:
-        if others := len(entries) - len(archives):
+        if other_count := len(entries) - len(archives):
             note(
-                f"{wording.count(len(archives), '.npz file')}; not read: "
-                f"{wording.count(others, 'other')} in the folder"
+                f"{wording.format_count(len(archives), '.npz file')}; not read: "
+                f"{wording.format_count(other_count, 'other')} in the folder"
             )
-        return (arrays.npz(path) for path in archives)
+        return (arrays.open_npz(path) for path in archives)
     parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
     if parts:
-        return _per_input(folder, parts, inputs, needed)
+        return _read_per_input(folder, parts, inputs, needed)
     nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
     for files in (entries, nested):
-        if found := _of_kind(files, images.SUFFIXES):
-            return images.blocks(found, folder, needed, note, pictures)
-        if found := _of_kind(files, sounds.SUFFIXES):
-            return sounds.blocks(found, folder, needed, note)
-    if found := _of_kind(entries, rows.PARQUET):
-        spared = {spec.name for spec in inputs} - {spec.name for spec in needed}
-        return rows.parquet_blocks(found, inputs, note, pictures, spared)
+        if matches := _select_by_suffix(files, images.SUFFIXES):
+            return images.read_image_blocks(matches, folder, needed, note, pictures)
+        if matches := _select_by_suffix(files, sounds.SUFFIXES):
+            return sounds.read_sound_blocks(matches, folder, needed, note)
+    if matches := _select_by_suffix(entries, rows.PARQUET):
+        optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
+        return rows.read_parquet_blocks(matches, inputs, note, pictures, optional)
     raise BadData(
         f"no samples in {folder}: "
         + ("it is empty" if not entries else "no file is of a known kind"),
@@ -116,19 +118,21 @@ def _folder(
     )
 
 
-def _of_kind(files: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
+def _select_by_suffix(files: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
     return [path for path in files if path.suffix.lower() in suffixes and path.is_file()]
 
 
-def _per_input(
+def _read_per_input(
     folder: Path, parts: Sequence[Path], inputs: Sequence[TensorSpec], needed: Sequence[TensorSpec]
 ) -> Iterator[NamedArrays]:
     """Read D/NAME.npy (stacked samples) or D/NAME/*.npy (one block a file, in name order)."""
-    known = checks.by_name(inputs)
-    extra = [part.stem for part in parts if part.stem in (LABEL, GROUP) and part.stem not in known]
-    spared = set(known).difference(spec.name for spec in needed)
-    checks.names(str(folder), [p.stem for p in parts if p.stem not in extra], inputs, spared)
-    stacked = {part.stem: arrays.npy(part) for part in parts if part.is_file()}
+    specs = checks.specs_by_name(inputs)
+    extra = [part.stem for part in parts if part.stem in (LABEL, GROUP) and part.stem not in specs]
+    optional = set(specs).difference(spec.name for spec in needed)
+    checks.check_input_names(
+        str(folder), [p.stem for p in parts if p.stem not in extra], inputs, optional
+    )
+    stacked = {part.stem: arrays.map_npy(part) for part in parts if part.is_file()}
     files = {
         part.name: sorted(part.glob("*.npy"), key=lambda path: path.name)
         for part in parts
@@ -137,33 +141,33 @@ def _per_input(
     if not files:
         yield NamedArrays(str(folder), stacked)
         return
-    if mixed := sorted(set(stacked) & set(known)):
+    if mixed := sorted(set(stacked) & set(specs)):
         raise BadData(
             f"{folder}: {', '.join(mixed)} is one .npy, other inputs are folders",
             fix="use one form for all inputs",
         )
-    counts = {name: len(found) for name, found in files.items()}
+    counts = {name: len(input_files) for name, input_files in files.items()}
     counts |= {name: len(column.read()) for name, column in stacked.items()}
     if len(set(counts.values())) > 1:
         spelled = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise BadData(f"{folder}: different numbers of files: {spelled}", fix="give one a sample")
-    beside = {name: column.read() for name, column in stacked.items()}
+    stacked_values = {name: column.read() for name, column in stacked.items()}
     for at, paths in enumerate(zip(*files.values(), strict=True)):
-        columns = {name: arrays.npy(path) for name, path in zip(files, paths, strict=True)}
-        columns |= {name: Column.of(array[at]) for name, array in beside.items()}
+        columns = {name: arrays.map_npy(path) for name, path in zip(files, paths, strict=True)}
+        columns |= {name: Column.from_array(array[at]) for name, array in stacked_values.items()}
         yield NamedArrays(f"{paths[0].parent.name}/{paths[0].name}", columns)
 
 
-def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
-    most = max(_LINE, memory.allowed() // _GROWTH)
-    with arrays.reading(path), path.open(encoding="utf-8") as file:
+def _read_lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
+    most = max(_LINE, memory.count_allowed_bytes() // _GROWTH)
+    with arrays.translate_read_errors(path), path.open(encoding="utf-8") as file:
         for number, line in enumerate(iter(lambda: file.readline(most), ""), 1):
             if not line.strip():
                 continue
             where = f"{path.name} line {number}"
             if len(line) == most:
                 raise BadData(
-                    f"{where} is longer than the {memory.spell(most)} that fit the memory",
+                    f"{where} is longer than the {memory.format_bytes(most)} that fit the memory",
                     fix="give one sample a line, or large ones as .npz",
                 )
             try:
@@ -175,34 +179,34 @@ def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
                     f"{where} is not JSON: {error.msg} at column {error.colno}",
                     fix="write one object a line: input name to number or nested lists",
                 ) from None
-            yield _block(item, where, inputs)
+            yield _make_block(item, where, inputs)
 
 
-def _called(
+def _call_function(
     function: Callable[[], Iterable[Mapping[str, Any]]], shown: str, inputs: Sequence[TensorSpec]
 ) -> Iterator[NamedArrays]:
     try:
         for at, item in enumerate(function()):
-            yield _block(item, f"{shown} item {at}", inputs)
+            yield _make_block(item, f"{shown} item {at}", inputs)
     except OrtuneError:
         raise
     except Exception as error:
         raise BadData(
-            f"{shown} fails: {user_function.reason(error)}",
+            f"{shown} fails: {user_function.describe_error(error)}",
             fix="it takes nothing and yields dicts",
         ) from error
 
 
-def _block(item: Any, where: str, inputs: Sequence[TensorSpec]) -> NamedArrays:
+def _make_block(item: Any, where: str, inputs: Sequence[TensorSpec]) -> NamedArrays:
     if not isinstance(item, Mapping):
         raise BadData(
             f"{where} is {type(item).__name__}, not a mapping", fix="give input name: values"
         )
-    specs = checks.by_name(inputs)
+    specs = checks.specs_by_name(inputs)
     return NamedArrays(
         where,
         {
-            str(key): Column.of(checks.as_array(value, where, specs.get(str(key))))
+            str(key): Column.from_array(checks.as_array(value, where, specs.get(str(key))))
             for key, value in item.items()
         },
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortune.core.errors import BadData
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.data.feeds import Feeds
 
 FEWEST = 8
@@ -38,7 +38,9 @@ class Parts:
     notes: tuple[str, ...] = ()
 
 
-def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = None) -> Parts:
+def split_samples(
+    feeds: Feeds, calibration: Feeds | None = None, min_final: int | None = None
+) -> Parts:
     """Split into calibration (25 %, at most 128), search (50 %) and final (the rest).
 
     With calibration feeds of their own the data are split into search (60 %) and final. Equal
@@ -48,55 +50,76 @@ def split(feeds: Feeds, calibration: Feeds | None = None, wanted: int | None = N
 
     Args:
         calibration: Samples to calibrate on, given apart.
-        wanted: Independent samples (groups count as one) that a proof needs. Where these shares
-            hold out fewer, so many are held out, if `least` allows; the rest is then divided into
-            calibration and search as before, 1 to 2.
+        min_final: Independent samples (groups count as one) that a proof needs. Where these shares
+            hold out fewer, so many are held out, if `compute_split_minimum` allows; the rest is
+            then divided into calibration and search as before, 1 to 2.
 
     Raises:
         BadData: A calibration sample is also in the data.
     """
     if calibration is not None:
-        disjoint(feeds, calibration)
-    units = sorted(_units(feeds), key=lambda unit: _order(feeds, unit))
+        require_disjoint(feeds, calibration)
+    units = sorted(_group_units(feeds), key=lambda unit: _make_sort_key(feeds, unit))
     everything = tuple(range(feeds.count))
-    own = None if calibration is None else tuple(range(calibration.count))
+    calibration_indices = None if calibration is None else tuple(range(calibration.count))
     if feeds.count < FEWEST or len(units) < 3:
         few = (
-            f"only {count(feeds.count, 'sample')}"
+            f"only {format_count(feeds.count, 'sample')}"
             if feeds.count < FEWEST
-            else f"only {count(len(units), 'independent group')} of samples"
+            else f"only {format_count(len(units), 'independent group')} of samples"
         )
         note = f"{few}: calibration, search and final scores share them; scores are optimistic"
-        if own is not None:
+        if calibration_indices is not None:
             note = f"{few}: search and final scores share them; scores are optimistic"
         return Parts(
-            everything if own is None else own, everything, everything, own is not None, (note,)
+            everything if calibration_indices is None else calibration_indices,
+            everything,
+            everything,
+            calibration_indices is not None,
+            (note,),
         )
     quotas = (min(feeds.count // 4, CALIBRATION), feeds.count // 2)
-    *kept, final = _deal(units, (feeds.count * 6 // 10,) if own is not None else quotas)
-    if wanted is not None and len(final) < wanted and len(units) >= least(wanted):
-        rest, final = _deal(units, (len(units) - wanted,), weigh=lambda unit: 1)
-        third = min(sum(map(len, rest)) // 3, CALIBRATION)
-        kept = [rest] if own is not None else _deal(rest, (third,))
-    *first, search = map(_indices, kept)
-    return Parts(first[0] if own is None else own, search, _indices(final), own is not None)
+    *kept, final = _deal_units(
+        units, (feeds.count * 6 // 10,) if calibration_indices is not None else quotas
+    )
+    if (
+        min_final is not None
+        and len(final) < min_final
+        and len(units) >= compute_split_minimum(min_final)
+    ):
+        remaining_units, final = _deal_units(
+            units, (len(units) - min_final,), weigh=lambda unit: 1
+        )
+        third = min(sum(map(len, remaining_units)) // 3, CALIBRATION)
+        kept = (
+            [remaining_units]
+            if calibration_indices is not None
+            else _deal_units(remaining_units, (third,))
+        )
+    *first, search = map(_list_indices, kept)
+    return Parts(
+        first[0] if calibration_indices is None else calibration_indices,
+        search,
+        _list_indices(final),
+        calibration_indices is not None,
+    )
 
 
-def least(wanted: int) -> int:
-    """Return how many independent samples there must be for `wanted` to be held out.
+def compute_split_minimum(min_final: int) -> int:
+    """Return how many independent samples there must be for `min_final` to be held out.
 
     A third of all, and twice `FEWEST`, are left to calibrate and to choose on.
     """
-    return max(wanted + 2 * FEWEST, math.ceil(3 * wanted / 2))
+    return max(min_final + 2 * FEWEST, math.ceil(3 * min_final / 2))
 
 
-def independent(feeds: Feeds, indices: Sequence[int]) -> int:
+def count_independent(feeds: Feeds, indices: Sequence[int]) -> int:
     """Count samples of which none equals another or shares its group."""
-    held = set(indices)
-    return sum(not held.isdisjoint(unit) for unit in _units(feeds))
+    selected = set(indices)
+    return sum(not selected.isdisjoint(unit) for unit in _group_units(feeds))
 
 
-def distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
+def find_distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
     """Return the places in `indices` of samples that equal none before them."""
     first: dict[str, int] = {}
     for place, index in enumerate(indices):
@@ -104,7 +127,7 @@ def distinct(feeds: Feeds, indices: Sequence[int]) -> tuple[int, ...]:
     return tuple(first.values())
 
 
-def disjoint(feeds: Feeds, calibration: Feeds) -> None:
+def require_disjoint(feeds: Feeds, calibration: Feeds) -> None:
     """Refuse samples to calibrate on that are also among those to score on.
 
     Raises:
@@ -115,16 +138,19 @@ def disjoint(feeds: Feeds, calibration: Feeds) -> None:
         places.setdefault(digest, at)
     both = [(at, places[d]) for at, d in enumerate(calibration.digests) if d in places]
     if both:
-        shown = ", ".join(f"{one} = {two}" for one, two in both[:_SHOWN])
+        shown = ", ".join(
+            f"{calibration_index} = {data_index}"
+            for calibration_index, data_index in both[:_SHOWN]
+        )
         more = f" and {len(both) - _SHOWN} more" if len(both) > _SHOWN else ""
         raise BadData(
-            f"{count(len(both), 'calibration sample')} also in the data "
+            f"{format_count(len(both), 'calibration sample')} also in the data "
             f"(calibration sample = data sample, from 0: {shown}{more})",
             fix="take them out of one of the two, or leave --calibration out",
         )
 
 
-def _units(feeds: Feeds) -> list[list[int]]:
+def _group_units(feeds: Feeds) -> list[list[int]]:
     """Join samples that must not be parted: of one group, or equal, also through others."""
     parent = list(range(feeds.count))
 
@@ -141,13 +167,13 @@ def _units(feeds: Feeds) -> list[list[int]]:
             keys.append(("group", feeds.groups[at]))
         for key in keys:
             parent[root(at)] = root(first.setdefault(key, at))
-    found: dict[int, list[int]] = {}
+    units: dict[int, list[int]] = {}
     for at in range(feeds.count):
-        found.setdefault(root(at), []).append(at)
-    return list(found.values())
+        units.setdefault(root(at), []).append(at)
+    return list(units.values())
 
 
-def _deal(
+def _deal_units(
     units: Sequence[list[int]],
     quotas: Sequence[int],
     weigh: Callable[[list[int]], int] = len,
@@ -177,20 +203,20 @@ def _deal(
     return dealt
 
 
-def _indices(units: Sequence[list[int]]) -> tuple[int, ...]:
+def _list_indices(units: Sequence[list[int]]) -> tuple[int, ...]:
     return tuple(sorted(at for unit in units for at in unit))
 
 
-def _order(feeds: Feeds, unit: Sequence[int]) -> tuple[str, str]:
+def _make_sort_key(feeds: Feeds, unit: Sequence[int]) -> tuple[str, str]:
     """Return a sort key: the class, then a digest of the contents."""
     smallest = min(feeds.digests[at] for at in unit)
     shuffled = hashlib.sha256(smallest.encode()).hexdigest()
-    if feeds.labels is None or not _few(feeds.labels):
+    if feeds.labels is None or not _has_few_classes(feeds.labels):
         return "", shuffled
     return min(repr(feeds.labels[at]) for at in unit), shuffled
 
 
-def _few(labels: Sequence[Any]) -> bool:
+def _has_few_classes(labels: Sequence[Any]) -> bool:
     """Say whether labels are classes of which each has some samples."""
     if not all(isinstance(label, (int, str)) for label in labels):
         return False

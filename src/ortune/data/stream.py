@@ -22,7 +22,7 @@ from typing import IO, Any, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.atomic_write import atomic, reported
+from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 from ortune.data import sizes
@@ -36,10 +36,10 @@ LOOK_BYTES, LOOK_SAMPLES = 64 * 2**20, 2**18
 _FEWER = "give fewer samples, end the generator, or set TMPDIR to a larger disk"
 
 
-def write(path: Path, samples: Iterable[Tensors]) -> int:
-    """Write the samples one by one and return their number; see `writing`."""
+def write_stream(path: Path, samples: Iterable[Tensors]) -> int:
+    """Write the samples one by one and return their number; see `open_writer`."""
     count = 0
-    with writing(path) as add:
+    with open_writer(path) as add:
         for sample in samples:
             add(sample)
             count += 1
@@ -47,7 +47,7 @@ def write(path: Path, samples: Iterable[Tensors]) -> int:
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
+def open_writer(path: Path) -> Iterator[Callable[[Tensors], None]]:
     """Give a function that adds one sample; the file appears when all are in.
 
     Takes every NumPy dtype but structured ones, and ml_dtypes' by name. Text is kept with a fixed
@@ -59,24 +59,25 @@ def writing(path: Path) -> Iterator[Callable[[Tensors], None]]:
         BadData: An array holds Python objects.
         OrtuneError: The file cannot be written.
     """
-    with atomic(path, durable=False) as draft:
-        with reported(path):
+    with open_draft(path, durable=False) as draft:
+        with report_write_errors(path):
             file = draft.open("wb")
         with file:
             writer = _Writer(file, path.parent)
 
             def add(sample: Tensors) -> None:
-                with reported(path):
+                with report_write_errors(path):
                     writer.add(sample)
 
             yield add
-            with reported(path):
+            with report_write_errors(path):
                 writer.close()
                 file.flush()
 
 
 class Stream(Sequence[dict[str, NDArray[Any]]]):
-    """The samples of a file that `write` made; arrays are read-only views of the mapped file.
+    """The samples of a file that `write_stream` made; arrays are read-only views of the mapped
+    file.
 
     Attributes:
         names: Array names in order of first appearance.
@@ -94,25 +95,25 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise BadData(f"cannot read {path}: {error}", fix="write the file again") from error
-        index = _index(path, self._map)
+        index = _read_index(path, self._map)
         try:
-            self._forms = [_form(*form) for form in index["forms"]]
-            samples = [_places(sample) for sample in index["samples"]]
-            alike = len({len(one) for one in samples}) == 1
+            self._forms = [_parse_form(*form) for form in index["forms"]]
+            samples = [_parse_places(sample) for sample in index["samples"]]
+            alike = len({len(places) for places in samples}) == 1
             # Where all have as many arrays the index takes a twentieth of the memory.
             packed: Any = np.array(samples, np.int64) if alike else samples
             self._samples: Sequence[Sequence[int]] = packed
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise _wrong(path, error) from None
+            raise _make_index_error(path, error) from None
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
 
     @property
     def shapes(self) -> Mapping[str, frozenset[tuple[int, ...]]]:
         """Name -> all shapes that the array has, in whatever sample; no data are read."""
-        found: dict[str, set[tuple[int, ...]]] = {}
+        by_name: dict[str, set[tuple[int, ...]]] = {}
         for name, _, shape in self._forms:
-            found.setdefault(name, set()).add(shape)
-        return {name: frozenset(shapes) for name, shapes in found.items()}
+            by_name.setdefault(name, set()).add(shape)
+        return {name: frozenset(shapes) for name, shapes in by_name.items()}
 
     @property
     def widest(self) -> int:
@@ -150,13 +151,13 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
                 name, dtype, shape = self._forms[form]
                 found[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         except (ValueError, TypeError, IndexError, OverflowError) as error:
-            raise _wrong(self.path, error) from None
+            raise _make_index_error(self.path, error) from None
         return found
 
 
-def _form(name: object, kind: object, dims: Sequence[object]) -> Form:
+def _parse_form(name: object, kind: object, dims: Sequence[object]) -> Form:
     """Check one form of an index: what lies in the file is never read as pointers."""
-    dtype, shape = named(str(kind)), tuple(one for one in dims if isinstance(one, int))
+    dtype, shape = parse_dtype(str(kind)), tuple(dim for dim in dims if isinstance(dim, int))
     if (
         dtype.hasobject
         or not dtype.itemsize
@@ -167,21 +168,21 @@ def _form(name: object, kind: object, dims: Sequence[object]) -> Form:
     return str(name), dtype, shape
 
 
-def _places(sample: Sequence[object]) -> list[int]:
-    found = [one for one in sample if isinstance(one, int) and one >= 0]
-    if len(found) != len(sample) or len(found) % 2:
+def _parse_places(sample: Sequence[object]) -> list[int]:
+    places = [place for place in sample if isinstance(place, int) and place >= 0]
+    if len(places) != len(sample) or len(places) % 2:
         raise ValueError(f"no sample is {sample!r:.80}")
-    return found
+    return places
 
 
-def _wrong(path: Path, error: Exception) -> BadData:
+def _make_index_error(path: Path, error: Exception) -> BadData:
     return BadData(
         f"{path} has an index that is none: {type(error).__name__}: {error}",
         fix="write the file again",
     )
 
 
-def named(text: str) -> np.dtype[Any]:
+def parse_dtype(text: str) -> np.dtype[Any]:
     """Return the dtype of NumPy's name or spelling, or of ml_dtypes' name."""
     try:
         return np.dtype(text)
@@ -208,17 +209,17 @@ class _Writer:
         file.write(_MAGIC)
 
     def add(self, sample: Tensors) -> None:
-        for name, given in sample.items():
-            values = _storable(name, given)
+        for name, value in sample.items():
+            values = _to_storable(name, value)
             spelled = values.dtype.name if values.dtype.isbuiltin == 2 else values.dtype.str
             form = self._forms.setdefault((name, spelled, values.shape), len(self._forms))
-            self._places.extend((form, self._record(values)))
+            self._places.extend((form, self._write_record(values)))
         self._ends.append(len(self._places))
         if self._file.tell() > self._next_bytes:
             self._next_bytes = self._file.tell() + LOOK_BYTES
-            sizes.demand_disk(LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
+            sizes.require_disk(LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
         if len(self._ends) % LOOK_SAMPLES == 0:
-            sizes.demand_listed(len(self._ends))
+            sizes.require_list_memory(len(self._ends))
 
     def close(self) -> None:
         begin = self._file.tell()
@@ -233,7 +234,7 @@ class _Writer:
         size = self._file.tell() - begin
         self._file.write(size.to_bytes(8, "little") + _MAGIC)
 
-    def _record(self, array: NDArray[Any]) -> int:
+    def _write_record(self, array: NDArray[Any]) -> int:
         """Append one .npy record and return the offset of its data."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGN))
         # .npy has no spelling for ml_dtypes' types: their bits are stored, the index has the name.
@@ -245,8 +246,8 @@ class _Writer:
         return offset
 
 
-def _storable(name: str, given: Any) -> NDArray[Any]:
-    array = np.asarray(given, order="C")
+def _to_storable(name: str, value: Any) -> NDArray[Any]:
+    array = np.asarray(value, order="C")
     if array.dtype.kind == "T" or (
         array.dtype.hasobject and all(isinstance(item, str) for item in array.flat)
     ):
@@ -259,11 +260,11 @@ def _storable(name: str, given: Any) -> NDArray[Any]:
     return array.astype(f"{array.dtype.kind}1") if array.itemsize == 0 else array
 
 
-def _index(path: Path, data: mmap.mmap) -> dict[str, Any]:
+def _read_index(path: Path, data: mmap.mmap) -> dict[str, Any]:
     end = len(data) - len(_MAGIC) - 8
     if end >= len(_MAGIC) and data[: len(_MAGIC)] == _MAGIC and data[end + 8 :] == _MAGIC:
         size = int.from_bytes(data[end : end + 8], "little")
         with contextlib.suppress(ValueError, RecursionError):
-            found: dict[str, Any] = json.loads(data[max(0, end - size) : end])
-            return found
+            index: dict[str, Any] = json.loads(data[max(0, end - size) : end])
+            return index
     raise BadData(f"{path} is not a finished stream of samples", fix="write the file again")

@@ -15,7 +15,7 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sizes, stream
-from ortune.data.feeds import Feeds, digest
+from ortune.data.feeds import Feeds, digest_sample
 
 Shapes = Mapping[str, tuple[int, ...]]
 Ranges = Mapping[str, tuple[float, float]]
@@ -29,7 +29,7 @@ _DIMENSIONS = 64
 _DRAWN = np.dtype(np.float64)
 
 
-def make(
+def generate_feeds(
     inputs: Sequence[TensorSpec],
     out: Path,
     *,
@@ -51,53 +51,56 @@ def make(
         BadData: A name is no input, a shape or a range does not fit it, an input's shape is
             unknown, or there is no room for a sample.
     """
-    checks.tensors(inputs)
-    known = checks.by_name(inputs)
+    checks.check_tensor_inputs(inputs)
+    specs = checks.specs_by_name(inputs)
     for name in [*shapes, *ranges]:
-        if name not in known:
+        if name not in specs:
             raise BadData(
-                f"the model has no input '{name}'", fix=f"its inputs are: {', '.join(known)}"
+                f"the model has no input '{name}'", fix=f"its inputs are: {', '.join(specs)}"
             )
-    named = _sizes(inputs, shapes)
+    dim_sizes = _resolve_dim_sizes(inputs, shapes)
     chosen = {
-        spec.name: shapes[spec.name] if spec.name in shapes else _shape(spec, named)
+        spec.name: shapes[spec.name] if spec.name in shapes else _choose_shape(spec, dim_sizes)
         for spec in inputs
     }
     for spec in inputs:
-        checks.shape("--shape", chosen[spec.name], spec, batch=False)
+        checks.check_shape("--shape", chosen[spec.name], spec, batch=False)
         if len(chosen[spec.name]) > _DIMENSIONS:
             raise BadData(
-                f"input '{spec.name}' has {wording.count(len(chosen[spec.name]), 'dimension')}",
+                f"input '{spec.name}' has "
+                f"{wording.format_count(len(chosen[spec.name]), 'dimension')}",
                 fix=f"export it with {_DIMENSIONS} at most, as arrays have",
             )
-    _demand_room(inputs, chosen, out, count)
+    _require_room(inputs, chosen, out, count)
     draws: dict[str, Draw] = {}
     notes = []
     for spec in inputs:
         shape = chosen[spec.name]
-        words, draws[spec.name] = _drawn(spec, shape, ranges.get(spec.name))
-        notes.append(f"made up: {spec.name} {spec.dtype} {checks.spell(shape)}, {words}")
+        words, draws[spec.name] = _make_draw(spec, shape, ranges.get(spec.name))
+        notes.append(f"made up: {spec.name} {spec.dtype} {checks.format_shape(shape)}, {words}")
     digests: list[str] = []
 
     def samples() -> Iterator[Tensors]:
         for index in range(count):
             rng = np.random.default_rng([seed, index])
             sample = {name: draw(rng) for name, draw in draws.items()}
-            digests.append(digest(sample))
+            digests.append(digest_sample(sample))
             yield sample
 
     path = out / "feeds.stream"
-    made = stream.write(path, samples())
-    return Feeds(path, made, tuple(digests), source="made up", synthetic=True, notes=tuple(notes))
+    written = stream.write_stream(path, samples())
+    return Feeds(
+        path, written, tuple(digests), source="made up", synthetic=True, notes=tuple(notes)
+    )
 
 
-def _demand_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count: int) -> None:
+def _require_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count: int) -> None:
     """Check that made-up samples fit memory and disk before one is made, else raise BadData."""
     bytes_of = {
         spec.name: sizes.array_bytes(
             shapes[spec.name],
             # Values are drawn in 64 bits and then narrowed.
-            max(_DRAWN, _dtype(spec), key=lambda dtype: dtype.itemsize),
+            max(_DRAWN, _resolve_dtype(spec), key=lambda dtype: dtype.itemsize),
         )
         for spec in inputs
     }
@@ -105,54 +108,54 @@ def _demand_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count:
     if largest is None:
         return
     spelled = "x".join(map(str, shapes[largest.name]))
-    what = f"a made-up sample with {largest.name}:{spelled}"
+    subject = f"a made-up sample with {largest.name}:{spelled}"
     fix = f"give a smaller shape: --shape {largest.name}:..."
-    sizes.demand(sum(bytes_of.values()), what, fix)
-    stored = sum(sizes.array_bytes(shapes[spec.name], _dtype(spec)) for spec in inputs)
-    sizes.demand_disk(count * stored, out, f"{count} times {what}", fix)
+    sizes.require_memory(sum(bytes_of.values()), subject, fix)
+    stored = sum(sizes.array_bytes(shapes[spec.name], _resolve_dtype(spec)) for spec in inputs)
+    sizes.require_disk(count * stored, out, f"{count} times {subject}", fix)
 
 
-def _dtype(spec: TensorSpec) -> np.dtype[Any]:
-    return np.dtype("U1") if spec.dtype in checks.TEXT else stream.named(spec.dtype)
+def _resolve_dtype(spec: TensorSpec) -> np.dtype[Any]:
+    return np.dtype("U1") if spec.dtype in checks.TEXT else stream.parse_dtype(spec.dtype)
 
 
-def _sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, int]:
+def _resolve_dim_sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str, int]:
     """Return the sizes that the given shapes set for named dimensions, and 1 for batches."""
-    found: dict[str, int] = {}
+    dim_sizes: dict[str, int] = {}
     for spec in inputs:
         for axis, dim in enumerate(spec.shape or ()):
             batch = axis == 0 and batches.is_batch(dim)
             if isinstance(dim, str) and (batch or "batch" in dim.lower()):
-                found[dim] = 1
+                dim_sizes[dim] = 1
     for spec in inputs:
-        given = shapes.get(spec.name)
-        if given is not None and spec.shape is not None and len(given) == len(spec.shape):
-            named = zip(spec.shape, given, strict=True)
-            found |= {dim: size for dim, size in named if isinstance(dim, str)}
-    return found
+        shape = shapes.get(spec.name)
+        if shape is not None and spec.shape is not None and len(shape) == len(spec.shape):
+            named = zip(spec.shape, shape, strict=True)
+            dim_sizes |= {dim: size for dim, size in named if isinstance(dim, str)}
+    return dim_sizes
 
 
-def _shape(spec: TensorSpec, named: Mapping[str, int]) -> tuple[int, ...]:
+def _choose_shape(spec: TensorSpec, dim_sizes: Mapping[str, int]) -> tuple[int, ...]:
     if spec.shape is None:
         raise BadData(
             f"the shape of input '{spec.name}' is unknown",
             fix=f"give it: --shape {spec.name}:1x16",
         )
-    made_up = _made_up(spec)
-    found = []
+    guesses = _guess_sizes(spec)
+    dims = []
     for axis, dim in enumerate(spec.shape):
         if isinstance(dim, int):
-            found.append(dim)
-        elif isinstance(dim, str) and dim in named:
-            found.append(named[dim])
+            dims.append(dim)
+        elif isinstance(dim, str) and dim in dim_sizes:
+            dims.append(dim_sizes[dim])
         elif axis == 0 and batches.is_batch(dim):
-            found.append(1)
+            dims.append(1)
         else:
-            found.append(made_up.get(axis, _FREE))
-    return tuple(found)
+            dims.append(guesses.get(axis, _FREE))
+    return tuple(dims)
 
 
-def _made_up(spec: TensorSpec) -> dict[int, int]:
+def _guess_sizes(spec: TensorSpec) -> dict[int, int]:
     """Return sizes by axis for inputs that look like images or signals."""
     shape = spec.shape or ()
     if len(shape) == 4 and shape[1] in (1, 3, 4):
@@ -162,16 +165,16 @@ def _made_up(spec: TensorSpec) -> dict[int, int]:
     return {1: _SIGNAL} if len(shape) == 2 and "float" in spec.dtype else {}
 
 
-def _drawn(
+def _make_draw(
     spec: TensorSpec, shape: tuple[int, ...], limits: tuple[float, float] | None
 ) -> tuple[str, Draw]:
     """Return how values are made up, in words and as a function."""
     if spec.dtype in checks.TEXT:
         return "text 'a'", lambda rng: np.full(shape, "a")
-    dtype, name = stream.named(spec.dtype), spec.name.lower()
+    dtype, name = stream.parse_dtype(spec.dtype), spec.name.lower()
     exact = dtype.kind in "iu"
     if limits is not None:
-        return _within(spec, shape, limits)
+        return _make_ranged_draw(spec, shape, limits)
     if dtype.kind == "b":
         return "true", lambda rng: np.ones(shape, dtype)
     if "mask" in name or (exact and "attention" in name):
@@ -189,11 +192,11 @@ def _drawn(
     return "standard normal", lambda rng: rng.standard_normal(shape).astype(dtype)
 
 
-def _within(
+def _make_ranged_draw(
     spec: TensorSpec, shape: tuple[int, ...], limits: tuple[float, float]
 ) -> tuple[str, Draw]:
     low, high = limits
-    words, dtype = f"{low:g}..{high:g}", stream.named(spec.dtype)
+    words, dtype = f"{low:g}..{high:g}", stream.parse_dtype(spec.dtype)
     if dtype.kind not in "iub":
         limit = float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
         if low < -limit or high > limit:
@@ -208,7 +211,7 @@ def _within(
     if spec.rows is not None and (low < -spec.rows or high >= spec.rows):
         raise BadData(
             f"range {words} of '{spec.name}' goes beyond its table of "
-            f"{wording.count(spec.rows, 'row')}",
+            f"{wording.format_count(spec.rows, 'row')}",
             fix=f"give --range {spec.name}:0..{spec.rows - 1}, or leave it out",
         )
     if low != int(low) or high != int(high) or low < least or high > most:

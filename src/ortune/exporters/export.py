@@ -21,16 +21,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.backends.runtimes.torch.export import Interface, exporters
+from ortune.backends.runtimes.torch.export import Interface, list_exporters
 from ortune.backends.runtimes.torch.module import SCRIPTS, ModuleSource
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.event import Progress
 from ortune.core.facts import TensorSpec
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
 from ortune.core.plugins.user_function import here_counts
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.session import Tensors
 from ortune.data import stream, synthetic
@@ -114,25 +114,29 @@ class Exported(Result):
     state: Path | None = None
 
 
-def run(asked: Export) -> Exported:
+def run(request: Export) -> Exported:
     """Export into a folder of its own and move the verified file to its place."""
-    out = free(asked.out, asked.force)
+    out = check_output_file(request.out, request.force)
     with TemporaryDirectory(prefix="ortune-") as name:
-        found = export_module(asked, Path(name), out.name)
-        for path in found.path.parent.glob(f"{out.name}*"):
+        result = export_module(request, Path(name), out.name)
+        for path in result.path.parent.glob(f"{out.name}*"):
             shutil.move(path, out.absolute().parent / path.name)
-    return replace(found, path=out, state=None)
+    return replace(result, path=out, state=None)
 
 
-def module_source(asked: Export) -> ModuleSource:
+def module_source(request: Export) -> ModuleSource:
     """Return where the module and its weights are."""
-    weights = str(Path(asked.weights).absolute()) if asked.weights else ""
+    weights = str(Path(request.weights).absolute()) if request.weights else ""
     return ModuleSource(
-        asked.source, weights, asked.state_dict_key, asked.strip_prefix, asked.unsafe_pickle
+        request.source,
+        weights,
+        request.state_dict_key,
+        request.strip_prefix,
+        request.unsafe_pickle,
     )
 
 
-def export_module(asked: Export, work: Path, name: str) -> Exported:
+def export_module(request: Export, work: Path, name: str) -> Exported:
     """Export a module; the file is ``NAME`` somewhere in `work`, its weights ``state.pt``.
 
     Raises:
@@ -143,60 +147,64 @@ def export_module(asked: Export, work: Path, name: str) -> Exported:
     if importlib.util.find_spec("torch") is None:
         raise BackendMissing("PyTorch is not installed", fix="pip install ortune[torch]")
     here_counts()
-    names = exporters(asked.source)
-    if asked.exporter not in ("all", *names):
+    names = list_exporters(request.source)
+    if request.exporter not in ("all", *names):
         raise BadSettings(
-            f"--exporter {asked.exporter} takes folders of transformers alone",
+            f"--exporter {request.exporter} takes folders of transformers alone",
             fix=f"use one of {', '.join(names)}",
         )
-    return _Run(asked, work.resolve(), name).exported(
-        names if asked.exporter == "all" else (asked.exporter,)
+    return _Run(request, work.resolve(), name).export_module(
+        names if request.exporter == "all" else (request.exporter,)
     )
 
 
 class _Run:
     """One export: the module's answers first, then files of exporters against them."""
 
-    def __init__(self, asked: Export, work: Path, name: str) -> None:
-        self._asked, self._work, self._name = asked, work, name
-        self._module = module_source(asked)
+    def __init__(self, request: Export, work: Path, name: str) -> None:
+        self._asked, self._work, self._name = request, work, name
+        self._module = module_source(request)
 
-    def exported(self, names: Sequence[str]) -> Exported:
-        asked, inputs = self._asked, self._inputs()
-        tried = inputs.sizes()
+    def export_module(self, names: Sequence[str]) -> Exported:
+        request, inputs = self._asked, self._read_inputs()
+        tried = inputs.list_sizes()
         feeds = [
-            inputs.write(self._work / f"feeds-{at}", size, asked.ranges, asked.samples, at)
+            inputs.write_samples(
+                self._work / f"feeds-{at}", size, request.ranges, request.samples, at
+            )
             for at, size in enumerate(tried)
         ]
-        told = self._ask(
+        answers = self._ask_worker(
             "answer_module",
             names=list(inputs.names),
             feeds=[str(path) for path in feeds],
             enough=ENOUGH,
             out=str(self._work),
         )
-        taken: list[int] = told["taken"]
+        accepted: list[int] = answers["taken"]
         state = self._work / "state.pt"
         if not self._module.source.endswith((*SCRIPTS, ".pt2")):
             self._module = ModuleSource(self._module.source, str(state))
-        self._interface = Interface(inputs.names, tuple(told["outputs"]), inputs.axes)
-        self._sizes, self._feeds = [tried[k] for k in taken], [feeds[k] for k in taken]
-        self._expected = [stream.Stream(self._work / f"{place}.stream") for place in taken]
+        self._interface = Interface(inputs.names, tuple(answers["outputs"]), inputs.axes)
+        self._sizes, self._feeds = [tried[k] for k in accepted], [feeds[k] for k in accepted]
+        self._expected = [stream.Stream(self._work / f"{place}.stream") for place in accepted]
         first = self._expected[0][0]
-        self._limit = tolerance(first) if asked.tolerance is None else asked.tolerance
+        self._limit = choose_tolerance(first) if request.tolerance is None else request.tolerance
         attempts: list[ExportAttempt] = []
         for exporter in names:
-            attempts.append(self._attempt(exporter))
-            if attempts[-1].sizes == len(taken):
+            attempts.append(self._try_exporter(exporter))
+            if attempts[-1].sizes == len(accepted):
                 break
         else:
-            reasons = "; ".join(f"{one.exporter}: {one.why}" for one in attempts)
+            reasons = "; ".join(f"{attempt.exporter}: {attempt.why}" for attempt in attempts)
             raise BadModel(
                 f"no exporter's file answers like PyTorch: {reasons}",
                 fix="make fewer dimensions --dynamic, give a --tolerance, or change the module",
             )
         kept = attempts[-1] = replace(attempts[-1], kept=True)
-        refused = [f"{_spelled(tried[int(k)])}: {why}" for k, why in told["refused"].items()]
+        refused = [
+            f"{_format_sizes(tried[int(k)])}: {why}" for k, why in answers["refused"].items()
+        ]
         return Exported(
             path=self._work / kept.exporter / self._name,
             exporter=kept.exporter,
@@ -205,43 +213,43 @@ class _Run:
             error=kept.error or 0.0,
             tolerance=self._limit,
             sizes=tuple(self._sizes),
-            samples=asked.samples,
+            samples=request.samples,
             refused=tuple(refused),
             attempts=tuple(attempts),
             state=state,
         )
 
-    def _inputs(self) -> Inputs:
+    def _read_inputs(self) -> Inputs:
         """Return what the module takes: as it was asked, or as it says itself.
 
         Raises:
             BadSettings: Neither says.
         """
-        asked = self._asked
-        if asked.inputs:
-            return name_dimensions(asked.inputs, asked.dynamic)
-        told = self._ask("describe_module")
-        specs = [codec.decode(TensorSpec, one) for one in told["inputs"]]
+        request = self._asked
+        if request.inputs:
+            return name_dimensions(request.inputs, request.dynamic)
+        description = self._ask_worker("describe_module")
+        specs = [codec.decode(TensorSpec, spec) for spec in description["inputs"]]
         if not specs:
-            names = told["parameters"]
+            names = description["parameters"]
             example = " ".join(f"--input {name}=1x..." for name in names)
             raise BadSettings(
                 f"what {self._asked.source} takes is not known: {', '.join(names)}",
                 fix=f"give {example}, such as --input {names[0] if names else 'x'}=1x3x224x224",
             )
-        if any(isinstance(dim, str) for one in specs for dim in one.shape or ()):
-            named = {dim for one in specs for dim in one.shape or () if isinstance(dim, str)}
-            return Inputs(tuple(specs), {dim: told["sizes"][dim] for dim in sorted(named)})
-        return name_dimensions(specs, asked.dynamic)
+        if any(isinstance(dim, str) for spec in specs for dim in spec.shape or ()):
+            named = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+            return Inputs(tuple(specs), {dim: description["sizes"][dim] for dim in sorted(named)})
+        return name_dimensions(specs, request.dynamic)
 
-    def _ask(self, do: str, **more: Any) -> dict[str, Any]:
+    def _ask_worker(self, do: str, **more: Any) -> dict[str, Any]:
         """Have a worker load the module.
 
         Raises:
             BadModel: It does not, or the worker ended.
         """
         try:
-            with self._worker(do) as worker:
+            with self._open_worker(do) as worker:
                 return worker.ask(do, given=codec.encode(self._module), **more)
         except WorkerFailed as error:
             failure = error.failure
@@ -250,22 +258,22 @@ class _Run:
                 fix=failure.fix or f"to see it alone: {failure.reproduce}",
             ) from None
 
-    def _worker(self, label: str) -> Worker:
+    def _open_worker(self, label: str) -> Worker:
         job = WorkerJob({}, Cpu(), {}, worker_folder(self._work / "workers", label))
         limit = self._asked.memory_limit
         sink = self._asked.sink
         return Worker(job, timeout_s=self._asked.timeout, memory_limit=limit, sink=sink)
 
-    def _attempt(self, how: str) -> ExportAttempt:
+    def _try_exporter(self, how: str) -> ExportAttempt:
         self._asked.sink(Progress(f"exporting with {how}"))
         began = time.monotonic()
         folder = self._work / how
         folder.mkdir()
         draft = folder / "draft" / "model.onnx"
         draft.parent.mkdir()
-        made = ExportAttempt(how)
+        attempt = ExportAttempt(how)
         try:
-            with self._worker(how) as worker:
+            with self._open_worker(how) as worker:
                 worker.ask(
                     "export_module",
                     given=codec.encode(self._module),
@@ -275,20 +283,22 @@ class _Run:
                     out=str(draft),
                     opset=self._asked.opset,
                 )
-            nodes, takes = _rewrite(draft, self._interface, folder / self._name)
+            nodes, takes = _rewrite_draft(draft, self._interface, folder / self._name)
             shutil.rmtree(draft.parent)
-            made = replace(made, nodes=nodes, seconds=time.monotonic() - began)
-            return self._judged(made, folder / self._name, takes)
+            attempt = replace(attempt, nodes=nodes, seconds=time.monotonic() - began)
+            return self._verify_file(attempt, folder / self._name, takes)
         except WorkerFailed as error:
-            return replace(made, seconds=time.monotonic() - began, why=error.failure.reason)
+            return replace(attempt, seconds=time.monotonic() - began, why=error.failure.reason)
         except OrtuneError as error:
-            return replace(made, seconds=time.monotonic() - began, why=error.what)
+            return replace(attempt, seconds=time.monotonic() - began, why=error.what)
 
-    def _judged(self, made: ExportAttempt, path: Path, takes: Sequence[str]) -> ExportAttempt:
+    def _verify_file(
+        self, attempt: ExportAttempt, path: Path, takes: Sequence[str]
+    ) -> ExportAttempt:
         """Run a file on every input and compare; inputs that it dropped are left out."""
         fed = path.parent / "fed.stream"
-        rows = [dict(row) for one in self._feeds for row in stream.Stream(one)]
-        stream.write(fed, ({name: row[name] for name in takes} for row in rows))
+        rows = [dict(row) for reference in self._feeds for row in stream.Stream(reference)]
+        stream.write_stream(fed, ({name: row[name] for name in takes} for row in rows))
         out = worker_folder(path.parent / "workers", "check")
         job = WorkerJob({MAIN: path}, Cpu(), {MAIN: fed}, out)
         limit = self._asked.memory_limit
@@ -299,65 +309,71 @@ class _Run:
                 indices = range(at, at + len(expected))
                 at = indices.stop
                 try:
-                    found = keep_outputs(worker, indices, out / f"{indices.start}.stream")
-                    pairs = zip(expected, found, strict=True)
-                    error, said = max(difference(one, two) for one, two in pairs)
-                    said = f"{said}; {self._limit:.2g} is allowed" if error > self._limit else ""
+                    outputs = keep_outputs(worker, indices, out / f"{indices.start}.stream")
+                    pairs = zip(expected, outputs, strict=True)
+                    error, problem = max(
+                        compare_outputs(reference, candidate) for reference, candidate in pairs
+                    )
+                    problem = (
+                        f"{problem}; {self._limit:.2g} is allowed" if error > self._limit else ""
+                    )
                 except WorkerFailed as failed:
                     if not worker.alive:
                         raise
-                    error, said = math.inf, failed.failure.reason
-                worst, good = max(worst, error), good + (not said)
-                why = why or (said and f"{_spelled(size)}: {said}")
-        known = None if math.isinf(worst) else worst
-        return replace(made, sizes=good, error=known, why=why or _VERIFIED)
+                    error, problem = math.inf, failed.failure.reason
+                worst, good = max(worst, error), good + (not problem)
+                why = why or (problem and f"{_format_sizes(size)}: {problem}")
+        finite_error = None if math.isinf(worst) else worst
+        return replace(attempt, sizes=good, error=finite_error, why=why or _VERIFIED)
 
 
-def _spelled(sizes: Mapping[str, int]) -> str:
+def _format_sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{dim}={size}" for dim, size in sizes.items()) or "the given shapes"
 
 
-def tolerance(expected: Tensors) -> float:
+def choose_tolerance(expected: Tensors) -> float:
     """Return the largest error that rounding alone may make."""
     kinds = {array.dtype for array in expected.values()}
     return SHORT if np.dtype(np.float16) in kinds else FLOAT32
 
 
-def difference(expected: Tensors, found: Tensors) -> tuple[float, str]:
+def compare_outputs(expected: Tensors, actual: Tensors) -> tuple[float, str]:
     """Return the largest error of any output, and what is wrong with that output.
 
     The error is a share of the output's largest value; infinite where shapes or types differ,
     where one side is not finite alone, or where whole numbers are not equal.
     """
-    errors = (_difference(name, wanted, found.get(name)) for name, wanted in expected.items())
+    errors = (
+        _compare_output(name, reference, actual.get(name)) for name, reference in expected.items()
+    )
     return max(errors, default=(0.0, ""))
 
 
-def _difference(
-    name: str, wanted: NDArray[np.generic], found: NDArray[np.generic] | None
+def _compare_output(
+    name: str, expected: NDArray[np.generic], actual: NDArray[np.generic] | None
 ) -> tuple[float, str]:
-    if found is None:
+    if actual is None:
         return np.inf, f"'{name}' is missing"
-    if wanted.shape != found.shape:
-        return np.inf, f"'{name}' has the shape {found.shape}, not {wanted.shape}"
-    if wanted.dtype != found.dtype:
-        return np.inf, f"'{name}' is {found.dtype}, not {wanted.dtype}"
-    if wanted.dtype.kind != "f":
-        other = int((wanted != found).sum())
-        values = wording.count(wanted.size, "value")
+    if expected.shape != actual.shape:
+        return np.inf, f"'{name}' has the shape {actual.shape}, not {expected.shape}"
+    if expected.dtype != actual.dtype:
+        return np.inf, f"'{name}' is {actual.dtype}, not {expected.dtype}"
+    if expected.dtype.kind != "f":
+        other = int((expected != actual).sum())
+        values = wording.format_count(expected.size, "value")
         return (np.inf if other else 0.0), f"'{name}' differs in {other} of {values}"
-    one, two = wanted.astype(np.float64), found.astype(np.float64)
-    finite = np.isfinite(one)
-    same = np.array_equal(one[~finite], two[~finite], equal_nan=True)
-    if not same or not np.isfinite(two[finite]).all():
+    reference, candidate = expected.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(reference)
+    same = np.array_equal(reference[~finite], candidate[~finite], equal_nan=True)
+    if not same or not np.isfinite(candidate[finite]).all():
         return np.inf, f"'{name}' is not finite where PyTorch is, or the other way round"
-    off = float(np.abs(one[finite] - two[finite]).max(initial=0))
-    peak = float(np.abs(one[finite]).max(initial=0))
+    off = float(np.abs(reference[finite] - candidate[finite]).max(initial=0))
+    peak = float(np.abs(reference[finite]).max(initial=0))
     error = off / peak if peak else off
     return error, f"'{name}' is off by {error:.2g} of its largest value"
 
 
-def _rewrite(draft: Path, asked: Interface, out: Path) -> tuple[int, tuple[str, ...]]:
+def _rewrite_draft(draft: Path, interface: Interface, out: Path) -> tuple[int, tuple[str, ...]]:
     """Write a draft with the names asked for; return its nodes and the inputs that it takes.
 
     Raises:
@@ -365,41 +381,48 @@ def _rewrite(draft: Path, asked: Interface, out: Path) -> tuple[int, tuple[str, 
     """
     model = file.load(draft)
     outputs = model.graph.outputs
-    if len(outputs) != len(asked.outputs):
+    if len(outputs) != len(interface.outputs):
         raise BadModel(
-            f"it gives {wording.count(len(outputs), 'output')}, PyTorch {len(asked.outputs)}",
+            f"it gives {wording.format_count(len(outputs), 'output')}, PyTorch "
+            f"{len(interface.outputs)}",
             fix="return each tensor once",
         )
-    for value, name in zip(outputs, asked.outputs, strict=True):
+    for value, name in zip(outputs, interface.outputs, strict=True):
         if value.name != name:
             value.name = name
-    _rename_dims(model, asked)
+    _rename_dims(model, interface)
     file.save(model, out)
     nodes = sum(1 for _ in model.graph.all_nodes())
     return nodes, tuple(str(value.name) for value in model.graph.inputs)
 
 
-def _rename_dims(model: ir.Model, asked: Interface) -> None:
+def _rename_dims(model: ir.Model, interface: Interface) -> None:
     """Give dynamic dimensions their names, also in the expressions that are made of them."""
-    wanted: dict[str, str] = {}
+    new_names: dict[str, str] = {}
     for value in model.graph.inputs:
-        for axis, dim in asked.axes(str(value.name)).items():
-            held = value.shape[axis] if value.shape is not None else None
-            if isinstance(held, ir.SymbolicDim) and held.value and held.value != dim:
-                wanted[held.value] = dim
-    if not wanted:
+        for axis, dim in interface.list_dynamic_axes(str(value.name)).items():
+            dimension = value.shape[axis] if value.shape is not None else None
+            if (
+                isinstance(dimension, ir.SymbolicDim)
+                and dimension.value
+                and dimension.value != dim
+            ):
+                new_names[dimension.value] = dim
+    if not new_names:
         return
 
     def renamed(dim: int | str | None) -> int | str | None:
         if not isinstance(dim, str):
             return dim
-        return _SYMBOL.sub(lambda found: wanted.get(found[0], found[0]), dim)
+        return _SYMBOL.sub(lambda match: new_names.get(match[0], match[0]), dim)
 
     values = [*model.graph.inputs, *model.graph.outputs]
     values += [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in values:
-        if value.shape is not None and any(isinstance(one, ir.SymbolicDim) for one in value.shape):
-            dims = (one if isinstance(one, int) else one.value for one in value.shape)
+        if value.shape is not None and any(
+            isinstance(size, ir.SymbolicDim) for size in value.shape
+        ):
+            dims = (size if isinstance(size, int) else size.value for size in value.shape)
             value.shape = ir.Shape(map(renamed, dims))
 
 
@@ -430,16 +453,16 @@ class Inputs:
             if isinstance(dim, str)
         )
 
-    def sizes(self) -> list[dict[str, int]]:
+    def list_sizes(self) -> list[dict[str, int]]:
         """Return the sizes to try, the example first; the later ones stand in for refused ones."""
-        found: list[dict[str, int]] = []
+        candidates: list[dict[str, int]] = []
         for step in _STEPS:
-            one = {dim: step(size) for dim, size in self.example.items()}
-            if one not in found:
-                found.append(one)
-        return found
+            candidate = {dim: step(size) for dim, size in self.example.items()}
+            if candidate not in candidates:
+                candidates.append(candidate)
+        return candidates
 
-    def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    def compute_shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
         """Return input -> shape at these sizes."""
         return {
             spec.name: tuple(
@@ -448,7 +471,7 @@ class Inputs:
             for spec in self.specs
         }
 
-    def write(
+    def write_samples(
         self,
         out: Path,
         sizes: Mapping[str, int],
@@ -458,11 +481,11 @@ class Inputs:
     ) -> Path:
         """Make inputs of these sizes up; return the stream that holds them."""
         ranges = {name: ends for name, ends in ranges.items() if name in self.names}
-        shapes = self.shapes(sizes)
-        made = synthetic.make(
+        shapes = self.compute_shapes(sizes)
+        samples = synthetic.generate_feeds(
             self.specs, out, shapes=shapes, ranges=ranges, count=count, seed=seed
         )
-        return made.stream
+        return samples.stream
 
 
 def name_dimensions(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
@@ -471,19 +494,19 @@ def name_dimensions(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
     Raises:
         BadSettings: An axis is of no input, beyond its rank, or one name has two sizes.
     """
-    known = {spec.name: spec for spec in specs}
+    specs_by_name = {spec.name: spec for spec in specs}
     example: dict[str, int] = {}
     for name, axis, dim in axes:
-        shape = known[name].shape or () if name in known else None
+        shape = specs_by_name[name].shape or () if name in specs_by_name else None
         if shape is None or axis >= len(shape):
             lack = (
                 "no input of the module"
                 if shape is None
-                else f"of {wording.count(len(shape), 'axis', 'axes')}"
+                else f"of {wording.format_count(len(shape), 'axis', 'axes')}"
             )
             raise BadSettings(
                 f"--dynamic {name}:{axis}={dim}: {name} is {lack}",
-                fix=f"the inputs are: {', '.join(known)}",
+                fix=f"the inputs are: {', '.join(specs_by_name)}",
             )
         size = shape[axis]
         if not isinstance(size, int):
@@ -493,16 +516,21 @@ def name_dimensions(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
                 f"'{dim}' is {example[dim]} and {size} in one example",
                 fix="give the inputs one size there, or two names",
             )
-        known[name] = replace(
-            known[name], shape=(*shape[:axis], dim, *(known[name].shape or ())[axis + 1 :])
+        specs_by_name[name] = replace(
+            specs_by_name[name],
+            shape=(*shape[:axis], dim, *(specs_by_name[name].shape or ())[axis + 1 :]),
         )
-    return Inputs(tuple(known.values()), example)
+    return Inputs(tuple(specs_by_name.values()), example)
 
 
 def size_to_trace(sizes: Sequence[Mapping[str, int]]) -> int:
     """Return the place of the sizes to trace with: none is 1, which tracing takes as fixed."""
-    fit = [place for place, one in enumerate(sizes) if all(size > 1 for size in one.values())]
+    fit = [
+        place
+        for place, size_by_dim in enumerate(sizes)
+        if all(size > 1 for size in size_by_dim.values())
+    ]
     return min(fit, key=lambda place: sum(sizes[place].values()), default=0)
 
 
-export = verb(Export, run)
+export = make_verb(Export, run)

@@ -39,27 +39,30 @@ class InputSpecs(Field[tuple[TensorSpec, ...], Sequence[str] | None]):
 
     def read(self, value: Any) -> tuple[TensorSpec, ...]:
         """Convert to a tuple."""
-        found = tuple(
-            one if isinstance(one, TensorSpec) else self._one(str(one)) for one in _texts(value)
+        specs = tuple(
+            item if isinstance(item, TensorSpec) else self._read_input(str(item))
+            for item in _list_texts(value)
         )
-        if len({spec.name for spec in found}) < len(found):
+        if len({spec.name for spec in specs}) < len(specs):
             raise BadSettings("two inputs have one name", fix="give each once")
-        return found
+        return specs
 
-    def _one(self, text: str) -> TensorSpec:
-        found = _INPUT.fullmatch(text.strip())
-        dtype = found[3] or "f32" if found else ""
-        if found is None or (dtype not in _DTYPES and dtype not in _DTYPES.values()):
+    def _read_input(self, text: str) -> TensorSpec:
+        match = _INPUT.fullmatch(text.strip())
+        dtype = match[3] or "f32" if match else ""
+        if match is None or (dtype not in _DTYPES and dtype not in _DTYPES.values()):
             raise BadSettings(
                 f"cannot read the input '{text[:60]}'",
                 fix=f"write image=1x3x224x224:f32, with one of {', '.join(_DTYPES)}",
             )
-        dims = tuple(int(dim) for dim in found[2].split("x")) if found[2] else ()
-        return TensorSpec(found[1], _DTYPES.get(dtype, dtype), dims)
+        dims = tuple(int(dim) for dim in match[2].split("x")) if match[2] else ()
+        return TensorSpec(match[1], _DTYPES.get(dtype, dtype), dims)
 
     def spell(self, value: tuple[TensorSpec, ...]) -> list[str]:
         """Write one text an input."""
-        return [f"{one.name}={'x'.join(map(str, one.shape or ()))}:{one.dtype}" for one in value]
+        return [
+            f"{spec.name}={'x'.join(map(str, spec.shape or ()))}:{spec.dtype}" for spec in value
+        ]
 
 
 class DynamicAxes(Field[Axes, Sequence[str] | None]):
@@ -70,29 +73,29 @@ class DynamicAxes(Field[Axes, Sequence[str] | None]):
 
     def read(self, value: Any) -> Axes:
         """Convert to a tuple."""
-        given = [one for text in _texts(value) for one in self._split(text)]
-        found = tuple(one if isinstance(one, tuple) else self._one(one) for one in given)
-        if len({one[:2] for one in found}) < len(found):
+        items = [item for text in _list_texts(value) for item in self._split_axes(text)]
+        axes = tuple(item if isinstance(item, tuple) else self._read_axis(item) for item in items)
+        if len({item[:2] for item in axes}) < len(axes):
             raise BadSettings("one axis is named twice", fix="give each once")
-        return found
+        return axes
 
-    def _split(self, text: Any) -> list[Any]:
+    def _split_axes(self, text: Any) -> list[Any]:
         return text.split(",") if isinstance(text, str) else [text]
 
-    def _one(self, text: str) -> tuple[str, int, str]:
-        found = _AXIS.fullmatch(text.strip())
-        if found is None:
+    def _read_axis(self, text: str) -> tuple[str, int, str]:
+        match = _AXIS.fullmatch(text.strip())
+        if match is None:
             raise BadSettings(
                 f"cannot read the dimension '{text[:60]}'", fix="write image:0=batch"
             )
-        return found[1], int(found[2]), found[3]
+        return match[1], int(match[2]), match[3]
 
     def spell(self, value: Axes) -> list[str]:
         """Write one text an axis."""
         return [f"{name}:{axis}={dim}" for name, axis, dim in value]
 
 
-def _texts(value: Any) -> Sequence[Any]:
+def _list_texts(value: Any) -> Sequence[Any]:
     return () if value is None else (value,) if isinstance(value, (str, TensorSpec)) else value
 
 

@@ -22,8 +22,13 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
-from ortune.core.wording import count
-from ortune.measurement.evidence import Paired, estimate, numbered, weigh
+from ortune.core.wording import format_count
+from ortune.measurement.evidence import (
+    PairedRecords,
+    estimate_score,
+    number_groups,
+    weigh_evidence,
+)
 from ortune.measurement.statistics import betting, binomial, paired
 from ortune.metrics.common.fidelity import SHARE, Fidelity
 
@@ -34,7 +39,7 @@ EXACT_DB = 80.0
 Floats = NDArray[np.float64]
 
 
-def judge(
+def judge_accuracy(
     budget: Budget,
     candidate: Floats,
     baseline: Floats,
@@ -59,27 +64,27 @@ def judge(
     Raises:
         BadData: A record is outside the bounds that the metric declares.
     """
-    metric, units = budget.metric, numbered(groups, len(candidate))
+    metric, units = budget.metric, number_groups(groups, len(candidate))
     rows = np.arange(len(candidate)) if proof is None else np.asarray(proof, np.int64)
-    data = Paired(budget, candidate, baseline, units, rows, error, seed)
-    found = weigh(data)
-    share = metric.kept_by if found.inside is not None else None
-    basis = found.basis if found.units != 0 else "no unread samples"
-    verdict, needed, units_behind = Verdict.LIKELY, found.needed, None
-    nan = math.isnan(found.value) or math.isnan(found.base)
-    if nan or not budget.admits(found.value, found.base):
+    data = PairedRecords(budget, candidate, baseline, units, rows, error, seed)
+    evidence = weigh_evidence(data)
+    share = metric.kept_by if evidence.inside is not None else None
+    basis = evidence.basis if evidence.units != 0 else "no unread samples"
+    verdict, needed, units_behind = Verdict.LIKELY, evidence.needed, None
+    nan = math.isnan(evidence.value) or math.isnan(evidence.base)
+    if nan or not budget.admits(evidence.value, evidence.base):
         verdict, needed = Verdict.FAILS, None
     elif exact and snr_db is not None and snr_db >= EXACT_DB:
         verdict, needed = Verdict.PROVED, None
         basis = f"exact steps, outputs equal to {snr_db:.0f} dB"
-    elif found.proved:
-        verdict, needed, units_behind = Verdict.PROVED, None, found.units
+    elif evidence.proved:
+        verdict, needed, units_behind = Verdict.PROVED, None, evidence.units
     better = metric.higher_is_better
-    bound = (min if better else max)(found.bound, found.value)
+    bound = (min if better else max)(evidence.bound, evidence.value)
     return Score(
         str(metric),
-        found.value,
-        found.base,
+        evidence.value,
+        evidence.base,
         low=bound if better else -math.inf,
         high=math.inf if better else bound,
         samples=len(candidate),
@@ -89,18 +94,18 @@ def judge(
         error=error,
         proved_on=units_behind,
         share=share,
-        inside=found.inside,
-        claim=claim(budget, metric.kind(baseline), groups is not None),
+        inside=evidence.inside,
+        claim=describe_claim(budget, metric.kind(baseline), groups is not None),
         unit=data.noun,
     )
 
 
-def scored(metric: Metric, records: Floats, groups: Sequence[str] | None = None) -> float:
+def compute_score(metric: Metric, records: Floats, groups: Sequence[str] | None = None) -> float:
     """Return the score of records [samples, k] alone, as a budget compares it."""
-    return estimate(metric, records, numbered(groups, len(records)))
+    return estimate_score(metric, records, number_groups(groups, len(records)))
 
 
-def claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
+def describe_claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
     """Say as a clause what a budget asks for, such as ``top1 falls by at most 0.01``."""
     metric, limit = budget.metric, f"{abs(budget.limit):g}"
     name, better = getattr(metric, "path", "") or str(metric), metric.higher_is_better
@@ -121,7 +126,7 @@ def claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
     return f"{name} {down}s by at most {limit}" if worse else f"{name} {up}s by at least {limit}"
 
 
-def provable(
+def count_provable_samples(
     budget: Budget, baseline: Floats | None, error: float = ERROR, *, grouped: bool = False
 ) -> int | None:
     """Return the least samples that prove a candidate whose answers do not change.
@@ -135,24 +140,26 @@ def provable(
     """
     metric, kind = budget.metric, budget.metric.kind(baseline)
     if kind is Kind.SHARE:
-        return binomial.unchanged(metric.kept_by, error)
+        return binomial.compute_min_samples(metric.kept_by, error)
     bounds = metric.bounds
     if kind is Kind.FIGURE or bounds is None:
         return None
     sign = 1 if metric.higher_is_better else -1
     if budget.relative and kind is Kind.RIGHT and not grouped:
-        return paired.unchanged(-budget.limit, error)
+        return paired.compute_min_samples(-budget.limit, error)
     if budget.relative:
-        return betting.unchanged(-sign * budget.limit, bounds[1] - bounds[0], error)
+        return betting.compute_min_units(-sign * budget.limit, bounds[1] - bounds[0], error)
     if baseline is None or not len(baseline):
         return None
     scores, worst = sign * baseline[:, 0], min(sign * bounds[0], sign * bounds[1])
     if kind is Kind.RIGHT and not grouped:
-        return binomial.needed(float(scores.mean()), budget.limit, error)
-    return betting.needed(scores, np.ones(len(scores)), sign * budget.limit, worst, error)
+        return binomial.find_required_samples(float(scores.mean()), budget.limit, error)
+    return betting.estimate_required_units(
+        scores, np.ones(len(scores)), sign * budget.limit, worst, error
+    )
 
 
-def demand_provable(budget: Budget) -> None:
+def require_provable(budget: Budget) -> None:
     """Refuse a budget that asks for a figure where only a proof will do.
 
     Raises:
@@ -166,7 +173,7 @@ def demand_provable(budget: Budget) -> None:
         )
 
 
-def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> str:
+def warn_coarse_budget(budget: Budget, samples: int, baseline: Floats | None = None) -> str:
     """Say when the budget is finer than one sample's right or wrong; else empty.
 
     Args:
@@ -179,5 +186,8 @@ def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> 
     fine = limit if budget.relative else 1 - limit
     if fine <= 0 or fine * samples >= 1 - 1e-9:
         return ""
-    told, wanted = f"cannot tell {fine:.4g}: one is {1 / samples:.2g}", math.ceil(1 / fine - 1e-9)
-    return f"{count(samples, 'scored sample')} {told}; {wanted:,} would"
+    resolution, required = (
+        f"cannot tell {fine:.4g}: one is {1 / samples:.2g}",
+        math.ceil(1 / fine - 1e-9),
+    )
+    return f"{format_count(samples, 'scored sample')} {resolution}; {required:,} would"

@@ -32,20 +32,20 @@ class Bounded(Protocol):
 
 
 @dataclass
-class _Seen:
+class _WorkerMemory:
     """A worker's process, its bytes at the last look, and by how much they had grown."""
 
     process: psutil.Process | None
     bytes: int = 0
     growth: int = 0
 
-    def look(self) -> int:
+    def read_memory(self) -> int:
         """Read the bytes that the process holds and no file backs; 0 when it is gone."""
         try:
-            found = self.process.memory_info() if self.process else None
+            info = self.process.memory_info() if self.process else None
         except psutil.Error:
-            found = None
-        now = max(0, found.rss - getattr(found, "shared", 0)) if found else 0
+            info = None
+        now = max(0, info.rss - getattr(info, "shared", 0)) if info else 0
         self.growth, self.bytes = now - self.bytes, now
         return now
 
@@ -61,13 +61,13 @@ class Allowance:
     def __init__(self, tick_s: float = 0.1) -> None:
         self._tick_s = tick_s
         self._lock = threading.Lock()
-        self._live: dict[Bounded, _Seen] = {}
+        self._live: dict[Bounded, _WorkerMemory] = {}
         self._watcher: threading.Thread | None = None
 
-    def taken(self) -> int:
+    def count_bytes(self) -> int:
         """Return the bytes that live workers hold now."""
         with self._lock:
-            return sum(replace(seen).look() for seen in self._live.values())
+            return sum(replace(seen).read_memory() for seen in self._live.values())
 
     def add(self, worker: Bounded) -> None:
         """Watch a worker until `drop`."""
@@ -76,9 +76,9 @@ class Allowance:
         except psutil.Error:
             process = None
         with self._lock:
-            self._live[worker] = _Seen(process)
+            self._live[worker] = _WorkerMemory(process)
             if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch, daemon=True)
+                self._watcher = threading.Thread(target=self._watch_workers, daemon=True)
                 self._watcher.start()
 
     def drop(self, worker: Bounded) -> None:
@@ -90,31 +90,31 @@ class Allowance:
         """End a worker where all together take too much: what is held now is never missed."""
         with self._lock:
             if self._live:
-                self._look()
+                self._enforce_limit()
 
-    def _watch(self) -> None:
+    def _watch_workers(self) -> None:
         while True:
             time.sleep(self._tick_s)
             with self._lock:
                 if not self._live:
                     self._watcher = None
                     return
-                self._look()
+                self._enforce_limit()
 
-    def _look(self) -> None:
-        total = sum(seen.look() for seen in self._live.values())
+    def _enforce_limit(self) -> None:
+        total = sum(seen.read_memory() for seen in self._live.values())
         limit = min(worker.limit for worker in self._live)
         if total <= limit:
             return
         youngest = reversed(self._live)
-        worst = max(youngest, key=lambda one: self._live[one].growth)
-        wanted = self._live.pop(worst).bytes
-        why = f"ended by the memory limit of {memory.spell(limit)}: it wanted "
-        others = f", beside {memory.spell(total - wanted)} of other workers"
-        worst.end(f"{why}{memory.spell(wanted)}{others if self._live else ''}")
+        worst = max(youngest, key=lambda candidate: self._live[candidate].growth)
+        worst_bytes = self._live.pop(worst).bytes
+        why = f"ended by the memory limit of {memory.format_bytes(limit)}: it wanted "
+        beside = f", beside {memory.format_bytes(total - worst_bytes)} of other workers"
+        worst.end(f"{why}{memory.format_bytes(worst_bytes)}{beside if self._live else ''}")
 
 
 @cache
-def allowance() -> Allowance:
+def shared_allowance() -> Allowance:
     """Return the one of this process: whoever starts workers shares it."""
     return Allowance()

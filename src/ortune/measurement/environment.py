@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ortune.core.capabilities import HERE, mixed, runtimes
-from ortune.core.errors import BadSettings, OrtuneError, shortened
-from ortune.core.outputs import caches
+from ortune.core.capabilities import HERE, find_runtime_conflict, list_runtimes
+from ortune.core.errors import BadSettings, OrtuneError, shorten_text
+from ortune.core.outputs import find_cache_folder
 
 RECORD = "environment.json"
 """The file by which a folder is known as an environment of ours."""
@@ -21,7 +21,7 @@ _PYTHON = Path("Scripts", "python.exe") if os.name == "nt" else Path("bin", "pyt
 _PACKAGE = Path(__file__).parents[1]
 
 
-def folder(name: str) -> Path:
+def environment_folder(name: str) -> Path:
     """Return where an environment of this name lies, whether or not there is one.
 
     Raises:
@@ -30,21 +30,21 @@ def folder(name: str) -> Path:
     """
     if name == HERE or not _NAME.fullmatch(name):
         raise BadSettings(
-            f"'{shortened(name, 80)}' is no name for an environment",
+            f"'{shorten_text(name, 80)}' is no name for an environment",
             fix="write a word of a-z, 0-9, '-' and '.', such as ort-1.24.4",
         )
-    return _home() / name
+    return _environments_root() / name
 
 
-def names() -> tuple[str, ...]:
+def list_environment_names() -> tuple[str, ...]:
     """Return the names of the environments of ours that there are, in order."""
-    found = []
+    matches = []
     with suppress(OSError, OrtuneError):
-        found = [path.name for path in _home().iterdir() if _ours(path)]
-    return tuple(sorted(found))
+        matches = [path.name for path in _environments_root().iterdir() if _is_environment(path)]
+    return tuple(sorted(matches))
 
 
-def interpreter(environment: str) -> tuple[str, ...]:
+def find_interpreter(environment: str) -> tuple[str, ...]:
     """Return the command that starts Python in an environment.
 
     Raises:
@@ -53,20 +53,20 @@ def interpreter(environment: str) -> tuple[str, ...]:
     """
     if environment == HERE:
         return (sys.executable,)
-    known = names()
-    if environment not in known:
+    available = list_environment_names()
+    if environment not in available:
         raise BadSettings(
-            f"no environment '{shortened(environment, 80)}' on this machine",
-            fix=f"use one of: {', '.join((HERE, *known))}; `ortune env add` makes more",
+            f"no environment '{shorten_text(environment, 80)}' on this machine",
+            fix=f"use one of: {', '.join((HERE, *available))}; `ortune env add` makes more",
         )
-    command = python(folder(environment))
+    command = python_path(environment_folder(environment))
     if not command.exists():
         raise BadSettings(
             f"the Python that environment '{environment}' was made with is gone",
             fix=f"`ortune env remove {environment}`, then add it again",
         )
-    home = packages(folder(environment))
-    if problem := mixed(runtimes([str(home)])) if home else None:
+    home = find_packages(environment_folder(environment))
+    if problem := find_runtime_conflict(list_runtimes([str(home)])) if home else None:
         raise BadSettings(
             f"in environment '{environment}' {problem[0]}",
             fix=f"`ortune env remove {environment}`, then add it again",
@@ -74,12 +74,12 @@ def interpreter(environment: str) -> tuple[str, ...]:
     return (str(command),)
 
 
-def python(root: Path) -> Path:
+def python_path(root: Path) -> Path:
     """Return the interpreter of the environment in a folder."""
     return root / _PYTHON
 
 
-def variables(environment: str) -> Mapping[str, str]:
+def worker_variables(environment: str) -> Mapping[str, str]:
     """Return the environment variables by which a worker finds our own source, and no more of us.
 
     In an environment it is on the import path alone, through a link: what lies beside it here,
@@ -92,7 +92,7 @@ def variables(environment: str) -> Mapping[str, str]:
     if environment == HERE:
         return {}
     key = hashlib.sha256(str(_PACKAGE).encode()).hexdigest()[:12]
-    home = folder(environment) / "source" / key
+    home = environment_folder(environment) / "source" / key
     link = home / _PACKAGE.name
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -104,35 +104,37 @@ def variables(environment: str) -> Mapping[str, str]:
             f"{error.strerror or error}",
             fix=f"make '{home}' a folder that may be written and take links",
         ) from error
-    found = {"PYTHONPATH": str(home), "PYTHONNOUSERSITE": "1"}
-    if folders := libraries(folder(environment)):
+    environment_variables = {"PYTHONPATH": str(home), "PYTHONNOUSERSITE": "1"}
+    if folders := find_nvidia_folders(environment_folder(environment)):
         before = os.environ.get("LD_LIBRARY_PATH")
-        found["LD_LIBRARY_PATH"] = os.pathsep.join([*folders, *([before] if before else [])])
-    return found
+        environment_variables["LD_LIBRARY_PATH"] = os.pathsep.join(
+            [*folders, *([before] if before else [])]
+        )
+    return environment_variables
 
 
-def packages(root: Path) -> Path | None:
+def find_packages(root: Path) -> Path | None:
     """Return where the packages of the environment in a folder lie; None where there are none."""
-    found = [*root.glob("lib/python3*/site-packages"), *root.glob("Lib/site-packages")]
-    return next(iter(found), None)
+    candidates = [*root.glob("lib/python3*/site-packages"), *root.glob("Lib/site-packages")]
+    return next(iter(candidates), None)
 
 
-def libraries(root: Path) -> tuple[str, ...]:
+def find_nvidia_folders(root: Path) -> tuple[str, ...]:
     """Return the folders of an environment's packages that hold NVIDIA's shared libraries."""
-    home = packages(root)
+    home = find_packages(root)
     if home is None:
         return ()
-    found = [*sorted(home.glob("nvidia/*/lib")), home / "tensorrt_libs"]
-    return tuple(str(path) for path in found if path.is_dir())
+    candidates = [*sorted(home.glob("nvidia/*/lib")), home / "tensorrt_libs"]
+    return tuple(str(path) for path in candidates if path.is_dir())
 
 
-def _home() -> Path:
+def _environments_root() -> Path:
     """Return where environments lie.
 
     Raises:
         OrtuneError: There is no cache folder.
     """
-    ours = caches()
+    ours = find_cache_folder()
     if ours is None:
         raise OrtuneError(
             "there is no cache folder for environments", fix="set XDG_CACHE_HOME to a folder"
@@ -140,5 +142,5 @@ def _home() -> Path:
     return ours / "environments"
 
 
-def _ours(path: Path) -> bool:
+def _is_environment(path: Path) -> bool:
     return bool(_NAME.fullmatch(path.name)) and (path / RECORD).is_file()

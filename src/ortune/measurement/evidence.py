@@ -47,7 +47,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedRecords:
     """The records of two sides on the same samples.
 
     Attributes:
@@ -92,20 +92,20 @@ class Paired:
         """What is counted."""
         return "sample" if len(np.unique(self.units)) == len(self.units) else "group"
 
-    def counted(self, found: int) -> str:
+    def describe_count(self, number: int) -> str:
         """Name what the proof was made on."""
-        held = "held-out " if len(self.proof) < len(self.units) else ""
-        return f"{found} {held}{self.noun}{'' if found == 1 else 's'}"
+        prefix = "held-out " if len(self.proof) < len(self.units) else ""
+        return f"{number} {prefix}{self.noun}{'' if number == 1 else 's'}"
 
 
-def numbered(groups: Sequence[str] | None, count: int) -> Rows:
+def number_groups(groups: Sequence[str] | None, count: int) -> Rows:
     """Return the number of each sample's group, from 0; its own number without groups."""
     if groups is None:
         return np.arange(count)
     return np.unique(np.asarray(groups, str), return_inverse=True)[1].reshape(-1)
 
 
-def weigh(data: Paired) -> Evidence:
+def weigh_evidence(data: PairedRecords) -> Evidence:
     """Test by the kind of the metric.
 
     Raises:
@@ -114,33 +114,42 @@ def weigh(data: Paired) -> Evidence:
     metric = data.budget.metric
     kind = metric.kind(data.baseline)
     if kind is Kind.SHARE:
-        return _share(data)
+        return _test_share(data)
     value, base = (metric.aggregate(records) for records in (data.candidate, data.baseline))
     if math.isnan(value) or math.isnan(base):
         return Evidence(
             value, base, -data.sign * math.inf, False, None, None, None, "not a number"
         )
     if kind is Kind.FIGURE:
-        return _figure(data, value, base, "a figure is not proved")
+        return _bootstrap_figure(data, value, base, "a figure is not proved")
     single = len(np.unique(data.units[data.proof])) == len(data.proof)
-    if kind is Kind.RIGHT and single and _binary(data.candidate) and _binary(data.baseline):
-        return _right(data, value, base)
+    if kind is Kind.RIGHT and single and _is_binary(data.candidate) and _is_binary(data.baseline):
+        return _test_right_answers(data, value, base)
     if metric.bounds is None:
-        return _figure(data, value, base, "no bounds of a record are declared")
-    return _mean(data, value, base, metric.bounds)
+        return _bootstrap_figure(data, value, base, "no bounds of a record are declared")
+    return _test_mean(data, value, base, metric.bounds)
 
 
-def _share(data: Paired) -> Evidence:
+def _test_share(data: PairedRecords) -> Evidence:
     """Count the units inside, each being as good as its worst sample."""
     metric, share = data.budget.metric, data.budget.metric.kept_by
-    own, base = data.sign * metric.each(data.candidate), data.sign * metric.each(data.baseline)
-    margin = own - base if data.budget.relative else own
-    worst, proof = _worst(margin, data.units), _worst(margin[data.proof], data.units[data.proof])
+    candidate, base = (
+        data.sign * metric.each(data.candidate),
+        data.sign * metric.each(data.baseline),
+    )
+    margin = candidate - base if data.budget.relative else candidate
+    worst, proof = (
+        _worst_of_units(margin, data.units),
+        _worst_of_units(margin[data.proof], data.units[data.proof]),
+    )
     proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
-    kept, worst_base = _kept(worst, share), _kept(_worst(base, data.units), share)
+    kept, worst_base = (
+        _kept_score(worst, share),
+        _kept_score(_worst_of_units(base, data.units), share),
+    )
     value = worst_base + kept if data.budget.relative else kept
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
-    may = binomial.allowed(len(proof), share, data.error)
+    may = binomial.find_allowed_outside(len(proof), share, data.error)
     bound = float(np.sort(proof)[may]) if may >= 0 else -math.inf
     outside = int((proof < data.goal - data.slack).sum())
     return Evidence(
@@ -149,30 +158,30 @@ def _share(data: Paired) -> Evidence:
         bound=data.sign * (bound + worst_base if data.budget.relative else bound),
         proved=outside <= may,
         units=len(proof),
-        needed=binomial.needed(inside, share, data.error),
+        needed=binomial.find_required_samples(inside, share, data.error),
         inside=inside,
-        basis=f"{len(proof) - outside} of {data.counted(len(proof))} inside",
+        basis=f"{len(proof) - outside} of {data.describe_count(len(proof))} inside",
     )
 
 
-def estimate(metric: Metric, records: Floats, units: Rows) -> float:
+def estimate_score(metric: Metric, records: Floats, units: Rows) -> float:
     """Return the score of one side alone over all samples."""
     if not metric.kept_by or metric.kind(records) is not Kind.SHARE:
         return metric.aggregate(records)
     sign = 1.0 if metric.higher_is_better else -1.0
-    return sign * _kept(_worst(sign * metric.each(records), units), metric.kept_by)
+    return sign * _kept_score(_worst_of_units(sign * metric.each(records), units), metric.kept_by)
 
 
-def _worst(margin: Floats, units: Rows) -> Floats:
+def _worst_of_units(margin: Floats, units: Rows) -> Floats:
     """Return the least of each unit that is there; NaN is the least of all numbers."""
-    found, place = np.unique(units, return_inverse=True)
-    worst = np.full(len(found), np.inf)
+    unique_units, place = np.unique(units, return_inverse=True)
+    worst = np.full(len(unique_units), np.inf)
     with np.errstate(invalid="ignore"):
         np.minimum.at(worst, place, margin)
     return worst
 
 
-def _kept(scores: Floats, share: float) -> float:
+def _kept_score(scores: Floats, share: float) -> float:
     """Return the score that `share` of the units keep; NaN if any is."""
     if not len(scores) or np.isnan(scores).any():
         return math.nan
@@ -180,54 +189,56 @@ def _kept(scores: Floats, share: float) -> float:
     return float(np.sort(scores)[len(scores) - max(best, 1)])
 
 
-def _right(data: Paired, value: float, base: float) -> Evidence:
+def _test_right_answers(data: PairedRecords, value: float, base: float) -> Evidence:
     """Test right and wrong answers of independent samples exactly."""
     scores, n = data.scores[data.proof], len(data.proof)
-    every = len(data.scores)
+    total = len(data.scores)
     if data.budget.relative:
         delta, lost, won = -data.goal, int((scores < 0).sum()), int((scores > 0).sum())
         proved = paired.p_value(n, lost, won, delta, data.error) <= data.error
-        bound = base - paired.most_lost(n, lost, won, data.error)
+        bound = base - paired.estimate_loss_bound(n, lost, won, data.error)
         limit = base - delta
         bound = max(bound, limit) if proved else min(bound, math.nextafter(limit, -math.inf))
-        basis = f"{lost} lost, {won} won of {data.counted(n)}, exact"
+        basis = f"{lost} lost, {won} won of {data.describe_count(n)}, exact"
         losses, wins = int((data.scores < 0).sum()), int((data.scores > 0).sum())
-        needed = paired.needed(losses / every, wins / every, delta, data.error)
+        needed = paired.estimate_required_samples(losses / total, wins / total, delta, data.error)
     else:
         right = int(scores.sum())
-        bound = binomial.least(right, n, data.error)
+        bound = binomial.compute_clopper_pearson(right, n, data.error)
         proved = bound >= data.goal - data.slack
-        basis = f"{right} right of {data.counted(n)}, exact"
-        needed = binomial.needed(value, data.goal, data.error)
+        basis = f"{right} right of {data.describe_count(n)}, exact"
+        needed = binomial.find_required_samples(value, data.goal, data.error)
     return Evidence(value, base, bound, proved, n, needed, None, basis)
 
 
-def _mean(data: Paired, value: float, base: float, bounds: tuple[float, float]) -> Evidence:
+def _test_mean(
+    data: PairedRecords, value: float, base: float, bounds: tuple[float, float]
+) -> Evidence:
     """Bet that the mean is above the limit, unit by unit."""
     low, high = bounds
     for records in (data.candidate, data.baseline):
         check_bounds(data.budget.metric, records)
     least = low - high if data.budget.relative else min(data.sign * low, data.sign * high)
-    sums, sizes = _sums(data.scores[data.proof], data.units[data.proof])
+    sums, sizes = _sum_units(data.scores[data.proof], data.units[data.proof])
     # Whole units are shuffled: of shuffled samples the largest groups would come up first.
     order = np.random.default_rng(data.seed).permutation(len(sums))
     sums, sizes = sums[order], sizes[order]
-    every = _sums(data.scores, data.units)
+    all_units = _sum_units(data.scores, data.units)
     goal, error = data.goal, data.error
-    found = betting.lower_bound(sums, sizes, least, error)
+    lower_bound = betting.lower_bound(sums, sizes, least, error)
     return Evidence(
         value,
         base,
-        data.sign * found + (base if data.budget.relative else 0.0),
-        betting.proves(sums, sizes, goal, least, error),
+        data.sign * lower_bound + (base if data.budget.relative else 0.0),
+        betting.is_mean_above(sums, sizes, goal, least, error),
         len(sums),
-        betting.needed(*every, goal, least, error),
+        betting.estimate_required_units(*all_units, goal, least, error),
         None,
-        f"bets on {data.counted(len(sums))}",
+        f"bets on {data.describe_count(len(sums))}",
     )
 
 
-def _sums(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
+def _sum_units(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
     """Return the sum and the size of each unit that is there."""
     place = np.unique(units, return_inverse=True)[1]
     sums, sizes = np.bincount(place, scores), np.bincount(place)
@@ -252,13 +263,13 @@ def check_bounds(metric: Metric, records: Floats) -> None:
         )
 
 
-def _figure(data: Paired, value: float, base: float, why: str) -> Evidence:
+def _bootstrap_figure(data: PairedRecords, value: float, base: float, why: str) -> Evidence:
     """Draw units anew; at best that makes something likely."""
     metric, relative = data.budget.metric, data.budget.relative
 
     def drawn(rows: Rows) -> float:
-        found = metric.aggregate(data.candidate[rows])
-        return found + base - metric.aggregate(data.baseline[rows]) if relative else found
+        score = metric.aggregate(data.candidate[rows])
+        return score + base - metric.aggregate(data.baseline[rows]) if relative else score
 
     def mean(rows: Rows) -> float:
         return data.sign * float(data.scores[rows].mean()) + (base if relative else 0.0)
@@ -266,12 +277,12 @@ def _figure(data: Paired, value: float, base: float, why: str) -> Evidence:
     order = np.argsort(data.units, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(data.units[order])) + 1)
     statistic = mean if metric.kind(data.baseline) is not Kind.FIGURE else drawn
-    low, high = bootstrap.interval(statistic, members, data.error, data.seed)
+    low, high = bootstrap.compute_interval(statistic, members, data.error, data.seed)
     bound = low if data.sign > 0 else high
     noun = data.noun if len(members) == 1 else f"{data.noun}s"
     basis = f"bootstrap over {len(members)} {noun}; {why}"
     return Evidence(value, base, bound, False, None, None, None, basis)
 
 
-def _binary(records: Floats) -> bool:
+def _is_binary(records: Floats) -> bool:
     return bool(np.isin(records[:, 0], (0.0, 1.0)).all())

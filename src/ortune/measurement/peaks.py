@@ -67,7 +67,7 @@ _Weights: TypeAlias = Mapping[str, NDArray[Any]]
 _Model: TypeAlias = tuple[PeakModel, list[onnx.NodeProto], _Weights]
 
 
-def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
+def measure_ceilings(backend: Backend, seconds: float = SECONDS) -> Ceilings:
     """Measure the ceilings of a backend with its threads, in a worker; about twice `seconds`.
 
     Every figure is the best of interleaved rounds: a ceiling is what can be reached, and whatever
@@ -82,7 +82,7 @@ def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
         cached = max(_LEAST_CACHE, min(cache // 8, _MOST_CACHE)) // 4096 * 4096
         room = min(4 * cache, _MOST_MEMORY, psutil.virtual_memory().available // 8)
         memory = max(_LEAST_MEMORY // 4, room) // 4096 * 4096
-        models = write(folder, memory, cached)
+        models = write_peak_models(folder, memory, cached)
         plain = backend
         if isinstance(plain, Cpu):  # nothing may keep the models from running as written
             plain = replace(plain, disable=(), level="all", arena_growth="as-requested")
@@ -100,10 +100,10 @@ def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
                 f"the ceilings of {backend} cannot be measured: {error.failure.reason}",
                 fix="profile without them, or check the backend with `ortune doctor`",
             ) from None
-    return ceilings(backend, models, answer["least_ns"], cache)
+    return compute_ceilings(backend, models, answer["least_ns"], cache)
 
 
-def ceilings(
+def compute_ceilings(
     backend: Backend,
     models: Mapping[str, PeakModel],
     least_ns: Mapping[str, Sequence[int]],
@@ -114,10 +114,10 @@ def ceilings(
     Args:
         least_ns: Name -> least time of a run, a round each.
     """
-    best = {name: float(min(found)) for name, found in least_ns.items()}
+    best = {name: float(min(times)) for name, times in least_ns.items()}
     overhead = max(1.0, (best["many"] - best["few"]) / (MANY - FEW))
     call = max(0.0, best["few"] - FEW * overhead)
-    net = {name: max(0.5 * taken, taken - call) for name, taken in best.items()}
+    net = {name: max(0.5 * duration, duration - call) for name, duration in best.items()}
 
     def rate(name: str) -> float:
         return 1e9 * models[name].size / net[name]
@@ -143,17 +143,17 @@ def ceilings(
 def last_level_cache(folder: Path = _CPU) -> int:
     """Return the bytes of the largest cache of the first CPU, 16 MiB where that is unknown."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    found = []
+    cache_sizes = []
     for path in folder.glob("index*/size"):
         try:
             text = path.read_text().strip()
-            found.append(int(text.rstrip("KMG")) * units.get(text[-1:], 1))
+            cache_sizes.append(int(text.rstrip("KMG")) * units.get(text[-1:], 1))
         except (OSError, ValueError):
             continue
-    return max(found, default=_TYPICAL)
+    return max(cache_sizes, default=_TYPICAL)
 
 
-def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
+def write_peak_models(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
     """Write the models to ``folder/NAME.onnx``; all give small outputs.
 
     A runtime may copy what it returns: that time must not count.
@@ -162,44 +162,48 @@ def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
         memory: Bytes of a tensor that no cache holds.
         cache: Bytes of a tensor that the last-level cache holds several times.
     """
-    made = {f"float{side}": _product(side, side, side) for side in _SIDES}
-    made["int8"] = _integers(*_INT8)
+    peak_models = {f"float{side}": _make_float_product(side, side, side) for side in _SIDES}
+    peak_models["int8"] = _make_int8_product(*_INT8)
     for name, size in (("memory", memory), ("cache", cache)):
         rows = size // 4 // _ROW
-        made[f"{name}-copy"] = _copy(rows)
-        made[f"{name}-read"] = PeakModel((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
-    made |= {"few": _chain(FEW), "many": _chain(MANY)}
+        peak_models[f"{name}-copy"] = _make_copy(rows)
+        peak_models[f"{name}-read"] = (
+            PeakModel((rows, _ROW), 0, 4 * rows * _ROW),
+            [_make_reduce_max("x")],
+            {},
+        )
+    peak_models |= {"few": _make_chain(FEW), "many": _make_chain(MANY)}
     info = partial(helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
-    for name, (model, nodes, weights) in made.items():
+    for name, (model, nodes, weights) in peak_models.items():
         ends = [info("x", shape=model.shape)], [info(nodes[-1].output[0], shape=[None, None])]
-        held = [numpy_helper.from_array(array, key) for key, array in weights.items()]
-        graph = helper.make_graph(nodes, "peak", *ends, held)
+        initializers = [numpy_helper.from_array(array, key) for key, array in weights.items()]
+        graph = helper.make_graph(nodes, "peak", *ends, initializers)
         imports = [helper.make_opsetid("", _OPSET)]
         proto = helper.make_model(graph, opset_imports=imports, ir_version=_IR)
         onnx.save(proto, folder / f"{name}.onnx")
-    return {name: model for name, (model, _, _) in made.items()}
+    return {name: model for name, (model, _, _) in peak_models.items()}
 
 
-def _product(rows: int, deep: int, columns: int) -> _Model:
-    nodes = [_node("MatMul", "x w", "y"), _widest("y")]
+def _make_float_product(rows: int, deep: int, columns: int) -> _Model:
+    nodes = [_make_node("MatMul", "x w", "y"), _make_reduce_max("y")]
     return (
         PeakModel((rows, deep), 2 * rows * deep * columns),
         nodes,
-        {"w": _noise(deep, columns)},
+        {"w": _random_weights(deep, columns)},
     )
 
 
-def _integers(rows: int, deep: int, columns: int) -> _Model:
+def _make_int8_product(rows: int, deep: int, columns: int) -> _Model:
     """U8 by S8 as runtimes take it: Q/DQ pairs around a float product."""
     nodes = [
-        _node("QuantizeLinear", "x scale zero", "q"),
-        _node("DequantizeLinear", "q scale zero", "left"),
-        _node("DequantizeLinear", "w scale none", "right"),
-        _node("MatMul", "left right", "y"),
-        _widest("y"),
+        _make_node("QuantizeLinear", "x scale zero", "q"),
+        _make_node("DequantizeLinear", "q scale zero", "left"),
+        _make_node("DequantizeLinear", "w scale none", "right"),
+        _make_node("MatMul", "left right", "y"),
+        _make_reduce_max("y"),
     ]
     weights: dict[str, NDArray[Any]] = {
-        "w": np.clip(_noise(deep, columns) * 20, -63, 63).astype(np.int8),
+        "w": np.clip(_random_weights(deep, columns) * 20, -63, 63).astype(np.int8),
         "scale": np.array(0.01, np.float32),
         "zero": np.array(128, np.uint8),
         "none": np.array(0, np.int8),
@@ -207,27 +211,27 @@ def _integers(rows: int, deep: int, columns: int) -> _Model:
     return PeakModel((rows, deep), 2 * rows * deep * columns), nodes, weights
 
 
-def _copy(rows: int) -> _Model:
+def _make_copy(rows: int) -> _Model:
     """Relu reads and writes everything; of what it writes the first row is returned."""
-    nodes = [_node("Relu", "x", "r"), _node("Slice", "r begin end begin", "y")]
+    nodes = [_make_node("Relu", "x", "r"), _make_node("Slice", "r begin end begin", "y")]
     weights: dict[str, NDArray[Any]] = {"begin": np.array([0]), "end": np.array([1])}
     return PeakModel((rows, _ROW), 0, 8 * rows * _ROW), nodes, weights
 
 
-def _chain(count: int) -> _Model:
+def _make_chain(count: int) -> _Model:
     """Softmax, as no runtime merges two of them."""
     names = ["x", *(f"t{i}" for i in range(1, count)), "y"]
-    nodes = [_node("Softmax", a, b) for a, b in itertools.pairwise(names)]
+    nodes = [_make_node("Softmax", a, b) for a, b in itertools.pairwise(names)]
     return PeakModel((1, 8)), nodes, {}
 
 
-def _node(op: str, inputs: str, output: str) -> onnx.NodeProto:
+def _make_node(op: str, inputs: str, output: str) -> onnx.NodeProto:
     return helper.make_node(op, inputs.split(), [output])
 
 
-def _widest(name: str) -> onnx.NodeProto:
+def _make_reduce_max(name: str) -> onnx.NodeProto:
     return helper.make_node("ReduceMax", [name], ["max"], axes=[1])
 
 
-def _noise(*shape: int) -> NDArray[np.float32]:
+def _random_weights(*shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)

@@ -24,17 +24,23 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime import messages
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, visible
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.errors import (
+    BackendMissing,
+    BadModel,
+    BadSettings,
+    escape_control_chars,
+    summarize_error,
+)
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
-from ortune.measurement.allowance import allowance
-from ortune.measurement.environment import interpreter, variables
+from ortune.measurement.allowance import shared_allowance
+from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency
 
@@ -81,13 +87,13 @@ class Worker:
         timeout_s: float = 300,
         memory_limit: int | None = None,
         deadlines: Mapping[str, float] | None = None,
-        sink: Sink = silent,
+        sink: Sink = ignore_event,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        python, path = interpreter(job.environment), variables(job.environment)
+        python, path = find_interpreter(job.environment), worker_variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
-        _demand(job)
-        self.limit = memory_limit or memory.allowed(allowance().taken())
+        _check_job(job)
+        self.limit = memory_limit or memory.count_allowed_bytes(shared_allowance().count_bytes())
         self._ended = ""
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
@@ -96,7 +102,7 @@ class Worker:
         self._commands.unlink(missing_ok=True)
         self._log = job.out / "worker.log"
         command = [*python, "-m", program[0], str(self._job), *program[1:]]
-        self.reproduce = _reproducing(path, command, self._commands)
+        self.reproduce = _reproduction_line(path, command, self._commands)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -107,11 +113,13 @@ class Worker:
                 env={**os.environ, **path},
             )
         if self._process.stderr is not None:
-            threading.Thread(target=_show, args=(self._process.stderr,), daemon=True).start()
+            threading.Thread(
+                target=_forward_log, args=(self._process.stderr,), daemon=True
+            ).start()
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener = threading.Thread(target=self._forward_answers, daemon=True)
         self._listener.start()
-        allowance().add(self)
+        shared_allowance().add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -135,13 +143,13 @@ class Worker:
             pipe.write(line.encode() + b"\n")
             pipe.flush()
         except BrokenPipeError:
-            raise self._failed(self._death()) from None
-        answer = self._read(limit_s, do)
-        allowance().check()
+            raise self._make_failure(self._describe_death()) from None
+        answer = self._read_answer(limit_s, do)
+        shared_allowance().check()
         if self._ended:
-            raise self._failed(self._death())
+            raise self._make_failure(self._describe_death())
         if "error" in answer:
-            raise self._failed(str(answer["error"]), str(answer.get("fix", "")))
+            raise self._make_failure(str(answer["error"]), str(answer.get("fix", "")))
         return answer
 
     @property
@@ -157,45 +165,45 @@ class Worker:
     def end(self, why: str) -> None:
         """Kill the process; what was asked of it fails for this reason."""
         self._ended = why
-        self._kill()
+        self._kill_group()
 
     def close(self) -> None:
         """End the process: politely first."""
-        allowance().drop(self)
+        shared_allowance().drop(self)
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
-        self._kill()
+        self._kill_group()
         self._process.wait()
         self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
 
-    def _kill(self) -> None:
+    def _kill_group(self) -> None:
         """Kill the process, the leader of a group, and those that it left: they hold its pipes."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (AttributeError, OSError):  # the group is empty, or this system has none
             self._process.kill()
 
-    def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
+    def _read_answer(self, timeout_s: float, do: str) -> dict[str, Any]:
         """Return the answer; what tells how far it is goes to the sink.
 
         While an engine is being built the deadline moves on with every word of it.
         """
         began = time.monotonic()
-        until = began + min(timeout_s, time_limit.left_s())
+        until = began + min(timeout_s, time_limit.compute_remaining_s())
         while True:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                self._kill()
-                time_limit.check()
-                raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
+                self._kill_group()
+                time_limit.check_time()
+                raise self._make_failure(f"no answer to '{do}' after {timeout_s:.3g} s") from None
             if not line:
-                raise self._failed(self._death())
+                raise self._make_failure(self._describe_death())
             answer: dict[str, Any] = json.loads(line)
             if "progress" not in answer:
                 return answer
@@ -203,7 +211,7 @@ class Worker:
             if answer.get("building"):
                 until = max(until, min(time.monotonic() + timeout_s, began + _LONGEST_BUILD_S))
 
-    def _listen(self) -> None:
+    def _forward_answers(self) -> None:
         """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""
         pipe = self._process.stdout
         if pipe is not None:
@@ -211,29 +219,29 @@ class Worker:
                 self._answers.put(line)
         self._answers.put(b"")
 
-    def _death(self) -> str:
+    def _describe_death(self) -> str:
         code = self._process.wait()
         if self._ended:
             return self._ended
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        tail = f": {gist(lines[-1])}" if lines else ""
+        tail = f": {summarize_error(lines[-1])}" if lines else ""
         if code < 0:
-            known = {one.value: one.name for one in signal.Signals}
-            return f"the worker was killed by {known.get(-code, -code)}{tail}"
+            signal_names = {entry.value: entry.name for entry in signal.Signals}
+            return f"the worker was killed by {signal_names.get(-code, -code)}{tail}"
         return f"the worker ended with exit code {code}{tail}"
 
-    def _failed(self, reason: str, fix: str = "") -> WorkerFailed:
+    def _make_failure(self, reason: str, fix: str = "") -> WorkerFailed:
         fix = fix or (_MORE_MEMORY if self._ended else "")
         return WorkerFailed(Failure(reason, self.reproduce, fix), self)
 
 
-def _reproducing(path: Mapping[str, str], command: list[str], commands: Path) -> str:
+def _reproduction_line(path: Mapping[str, str], command: list[str], commands: Path) -> str:
     """Return the line that repeats a worker's life."""
     words = [f"{name}={shlex.quote(text)}" for name, text in path.items()]
     return " ".join([*words, shlex.join(command), "<", shlex.quote(str(commands))])
 
 
-def _demand(job: WorkerJob) -> None:
+def _check_job(job: WorkerJob) -> None:
     """Refuse more threads than twice the CPUs, and a batch beyond memory, wherever they come from.
 
     Raises:
@@ -242,19 +250,19 @@ def _demand(job: WorkerJob) -> None:
     """
     batch = job.workload.batch
     for path in job.feeds.values() if batch > 1 else ():
-        what = f"a run of {count(batch, 'sample')}"
-        sizes.demand(batch * Stream(path).widest, what, "give a smaller --batch")
+        subject = f"a run of {format_count(batch, 'sample')}"
+        sizes.require_memory(batch * Stream(path).widest, subject, "give a smaller --batch")
     for plugin in (job.backend, job.workload):
-        codec.check_numbers(plugin, [one.name for one in fields(plugin)], here=True)
+        codec.check_numbers(plugin, [item.name for item in fields(plugin)], here=True)
 
 
-def _show(log: IO[bytes]) -> None:
+def _forward_log(log: IO[bytes]) -> None:
     """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
     with log:
         for line in log:
             text = _COLOUR.sub("", line.decode(errors="replace"))
-            sys.stderr.write(visible(text))
-            if why := messages.explained(text):
+            sys.stderr.write(escape_control_chars(text))
+            if why := messages.explain_line(text):
                 sys.stderr.write(f"  harmless: {why}\n")
 
 
@@ -269,7 +277,7 @@ def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[d
         return [worker.ask(do, **arguments) for do, arguments in commands]
 
 
-def lone(
+def single_model_job(
     model: Path,
     backend: Backend,
     stream: Path,
@@ -299,21 +307,21 @@ def lone(
 def worker_folder(root: Path, label: str) -> Path:
     """Return a fresh numbered folder for a worker's files."""
     root.mkdir(parents=True, exist_ok=True)
-    taken = sum(1 for _ in root.iterdir())
-    return root / f"{taken:04}-{label}"
+    existing = sum(1 for _ in root.iterdir())
+    return root / f"{existing:04}-{label}"
 
 
-def capabilities(backend: Backend, environment: str = HERE) -> Capabilities:
+def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilities:
     """Return what an environment offers a backend.
 
     Raises:
         BadSettings: The runtime there does not know a setting, or there is no such environment.
     """
-    return _asked(backend, environment, interpreter(environment))
+    return _query_uncached(backend, environment, find_interpreter(environment))
 
 
 @cache
-def _asked(backend: Backend, environment: str, python: tuple[str, ...]) -> Capabilities:
+def _query_uncached(backend: Backend, environment: str, python: tuple[str, ...]) -> Capabilities:
     """Ask it; another interpreter under the same name is another environment."""
     with TemporaryDirectory(prefix="ortune-") as folder:
         job = WorkerJob({}, backend, {}, Path(folder), environment=environment)
@@ -328,18 +336,18 @@ def _asked(backend: Backend, environment: str, python: tuple[str, ...]) -> Capab
     return codec.decode(Capabilities, answer)
 
 
-def demand(backend: Backend, environment: str = HERE) -> Capabilities:
+def require_backend(backend: Backend, environment: str = HERE) -> Capabilities:
     """Return what an environment offers a backend that can run there.
 
     Raises:
         BackendMissing: It cannot.
-        BadSettings: As `capabilities`.
+        BadSettings: As `query_capabilities`.
     """
-    found = capabilities(backend, environment)
-    if found.missing:
+    offer = query_capabilities(backend, environment)
+    if offer.missing:
         where = HERE if environment == HERE else f"in environment '{environment}'"
-        raise BackendMissing(f"backend '{backend.name()}' cannot run {where}", fix=found.missing)
-    return found
+        raise BackendMissing(f"backend '{backend.name()}' cannot run {where}", fix=offer.missing)
+    return offer
 
 
 def optimize_offline(
@@ -381,7 +389,7 @@ def keep_outputs(
     return Stream(path)
 
 
-def outputs(job: WorkerJob, indices: Sequence[int], path: Path) -> Stream:
+def compute_outputs(job: WorkerJob, indices: Sequence[int], path: Path) -> Stream:
     """Like `keep_outputs`, of a worker that is started for it.
 
     Raises:

@@ -20,32 +20,32 @@ from typing import Any
 from ortune.core import atomic_write
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData
-from ortune.core.event import Sink, silent
+from ortune.core.event import Sink, ignore_event
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.data.sequences import pairs, steps
-from ortune.data.sequences.request import FILE, SequenceAsked
+from ortune.data.sequences.request import FILE, SequenceOptions
 from ortune.data.sequences.rolling import Rolling
 from ortune.data.sequences.steps import Steps
 from ortune.data.sources import Source
-from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.process import Worker, WorkerFailed, single_model_job
 
 _KEY = "rolled.json"
 _TIMEOUT_S, _RUN_S = 300, 10
 
 
 @dataclass(frozen=True)
-class Sequenced:
+class StatefulModel:
     """A model whose samples are steps.
 
     Attributes:
         model: Its file.
         digest: Of the file.
         facts: What it takes and gives.
-        asked: How samples are ordered, and the states, where named.
+        options: How samples are ordered, and the states, where named.
         backend: What runs it.
         shapes: Of states at the first step, where given.
         work: Folder for the worker's files.
@@ -55,33 +55,33 @@ class Sequenced:
     model: Path
     digest: str
     facts: Facts
-    asked: SequenceAsked
+    options: SequenceOptions
     backend: Backend
     shapes: Mapping[str, tuple[int, ...]]
     work: Path
     earlier: Path | None = None
 
     @property
-    def how(self) -> Rolling:
+    def rolling(self) -> Rolling:
         """The states.
 
         Raises:
             BadData: There are none, or one that is named cannot be one.
         """
-        facts, texts = self.facts, self.asked.state
-        found = (
-            pairs.named(texts, facts.inputs, facts.outputs)
+        facts, texts = self.facts, self.options.state
+        state_pairs = (
+            pairs.parse_state_pairs(texts, facts.inputs, facts.outputs)
             if texts
-            else pairs.find(facts.inputs, facts.outputs)
+            else pairs.find_state_pairs(facts.inputs, facts.outputs)
         )
-        states = [pair.input for pair in found]
+        states = [pair.input for pair in state_pairs]
         for name in self.shapes:
             if name not in states:
                 raise BadData(
                     f"--shape {name}: it is of what is made up, and the samples are given",
                     fix=f"leave it out, or give it of a state: {', '.join(states)}",
                 )
-        return Rolling(facts.inputs, found, dict(self.shapes))
+        return Rolling(facts.inputs, state_pairs, dict(self.shapes))
 
     def load(
         self,
@@ -90,7 +90,7 @@ class Sequenced:
         *,
         labels: str | Path | Sequence[Any] | None = None,
         batch: int = 0,
-        sink: Sink = silent,
+        sink: Sink = ignore_event,
     ) -> Feeds:
         """Read samples and roll the states through them into ``OUT/feeds.stream``.
 
@@ -104,7 +104,7 @@ class Sequenced:
         Raises:
             BadData: Samples, sequences or states cannot be used.
         """
-        how = self.how
+        how = self.rolling
         cut = Steps(how.inputs, how.states)
         read = feeds_module.load(
             source,
@@ -112,15 +112,17 @@ class Sequenced:
             out / "given",
             labels=labels,
             batch=batch,
-            spared=how.spared,
-            steps=cut if self.asked.sequence == FILE else None,
+            optional=how.optional_inputs,
+            steps=cut if self.options.sequence == FILE else None,
             sink=sink,
         )
-        sequences = steps.sequences(self.asked.sequence, read.count, read.groups, cut.lengths)
+        sequences = steps.group_into_sequences(
+            self.options.sequence, read.count, read.groups, cut.lengths
+        )
         key = codec.digest([read.digests, sequences, how, self.digest, str(self.backend)])
         path = out / "feeds.stream"
-        if not _kept(self.earlier, key, path):
-            job = lone(self.model, self.backend, read.stream, self.work, "roll")
+        if not _reuse_samples(self.earlier, key, path):
+            job = single_model_job(self.model, self.backend, read.stream, self.work, "roll")
             limit_s = _TIMEOUT_S + _RUN_S * read.count
             try:
                 with Worker(job, timeout_s=limit_s, sink=sink) as worker:
@@ -135,10 +137,10 @@ class Sequenced:
                 ) from None
         shutil.rmtree(out / "given")
         atomic_write.write_text(out / _KEY, json.dumps({"key": key}) + "\n")
-        return _feeds(read, sequences, how, path, self.digest)
+        return _make_rolled_feeds(read, sequences, how, path, self.digest)
 
 
-def _kept(earlier: Path | None, key: str, path: Path) -> bool:
+def _reuse_samples(earlier: Path | None, key: str, path: Path) -> bool:
     """Take the samples of an earlier run, if they are of the same key; say whether they are."""
     if earlier is None:
         return False
@@ -153,22 +155,26 @@ def _kept(earlier: Path | None, key: str, path: Path) -> bool:
     return False
 
 
-def _feeds(
+def _make_rolled_feeds(
     read: Feeds, sequences: Sequence[Sequence[int]], how: Rolling, path: Path, model: str
 ) -> Feeds:
     """Return the rolled samples, with labels and groups in their order."""
-    every = [at for one in sequences for at in one]
+    order = [at for members in sequences for at in members]
     digests, start = [], codec.digest([model, how])
-    for one in sequences:
+    for members in sequences:
         before = start
-        for at in one:
+        for at in members:
             before = sha256(f"{before} {read.digests[at]}".encode()).hexdigest()[:16]
             digests.append(before)
     return replace(
         read,
         stream=path,
         digests=tuple(digests),
-        labels=None if read.labels is None else tuple(read.labels[at] for at in every),
-        groups=tuple(group for one in steps.named(sequences, read.groups) for group in one),
-        notes=(*read.notes, steps.told(sequences, how.pairs)),
+        labels=None if read.labels is None else tuple(read.labels[at] for at in order),
+        groups=tuple(
+            group
+            for members in steps.list_step_groups(sequences, read.groups)
+            for group in members
+        ),
+        notes=(*read.notes, steps.describe_sequences(sequences, how.pairs)),
     )

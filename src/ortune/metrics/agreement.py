@@ -31,19 +31,19 @@ class Agreement(Fidelity):
         Raises:
             BadData: No output decides anything.
         """
-        names = self.chosen(expected)
-        if outputs.broken(expected, actual, names):
+        names = self.select_outputs(expected)
+        if outputs.has_broken_values(expected, actual, names):
             return float("nan"), float("nan")
-        deciding = [name for name in names if _decides(expected, name)]
+        deciding = [name for name in names if _is_deciding(expected, name)]
         if not deciding:
             raise BadData(
                 f"agreement: no output of {', '.join(names)} has classes along its last axis",
                 fix="use snr or cosine",
             )
         arrays = [expected[name] for name in deciding]
-        rows = [1 if outputs.is_exact(one) else max(1, one.shape[-1]) for one in arrays]
-        count = max(one.size // row for one, row in zip(arrays, rows, strict=True))
-        return min(_agree(expected, actual, name) for name in deciding), count
+        rows = [1 if outputs.is_exact(array) else max(1, array.shape[-1]) for array in arrays]
+        count = max(array.size // row for array, row in zip(arrays, rows, strict=True))
+        return min(_compute_agreement(expected, actual, name) for name in deciding), count
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -57,23 +57,25 @@ class Agreement(Fidelity):
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the outputs that decide something."""
-        return frozenset(name for name in self.chosen(outputs) if _decides(outputs, name))
+        return frozenset(
+            name for name in self.select_outputs(outputs) if _is_deciding(outputs, name)
+        )
 
 
-def _decides(expected: Tensors, name: str) -> bool:
+def _is_deciding(expected: Tensors, name: str) -> bool:
     array = expected[name]
     return outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
 
 
-def _agree(expected: Tensors, actual: Tensors, name: str) -> float:
-    one, two = expected[name], actual.get(name)
-    if two is None or two.shape != one.shape:
+def _compute_agreement(expected: Tensors, actual: Tensors, name: str) -> float:
+    reference, candidate = expected[name], actual.get(name)
+    if candidate is None or candidate.shape != reference.shape:
         return 0.0
-    if one.size == 0:
+    if reference.size == 0:
         return 1.0
-    if outputs.is_exact(one):
-        return 1 - outputs.mismatches(one, two) / one.size
-    if one.dtype.kind == "c":
-        one, two = abs(one), abs(two)
-    same = one.astype(np.float64).argmax(-1) == two.astype(np.float64).argmax(-1)
+    if outputs.is_exact(reference):
+        return 1 - outputs.count_mismatches(reference, candidate) / reference.size
+    if reference.dtype.kind == "c":
+        reference, candidate = abs(reference), abs(candidate)
+    same = reference.astype(np.float64).argmax(-1) == candidate.astype(np.float64).argmax(-1)
     return float(np.mean(same))

@@ -22,22 +22,22 @@ class Cosine(Fidelity):
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Return a cosine in [-1, 1]."""
-        names = self.chosen(expected)
-        if outputs.broken(expected, actual, names):
+        names = self.select_outputs(expected)
+        if outputs.has_broken_values(expected, actual, names):
             return float("nan")
-        return min((_cosine(expected, actual, name) for name in names), default=1.0)
+        return min((_compute_cosine(expected, actual, name) for name in names), default=1.0)
 
 
-def _cosine(expected: Tensors, actual: Tensors, name: str) -> float:
+def _compute_cosine(expected: Tensors, actual: Tensors, name: str) -> float:
     """Return that of one output; both sides are scaled first, so that squares cannot overflow."""
-    if not outputs.alike(expected, actual, name):
+    if not outputs.has_same_shape(expected, actual, name):
         return 0.0
     if outputs.is_exact(expected[name]):
-        return float(outputs.mismatches(expected[name], actual[name]) == 0)
-    one, two = outputs.pair(expected[name], actual[name])
-    tops = [float(np.max(np.abs(x), initial=0.0)) for x in (one, two)]
+        return float(outputs.count_mismatches(expected[name], actual[name]) == 0)
+    reference, candidate = outputs.pair_finite(expected[name], actual[name])
+    tops = [float(np.max(np.abs(x), initial=0.0)) for x in (reference, candidate)]
     if 0.0 in tops:
         return float(tops[0] == tops[1])
-    x, y = one / tops[0], two / tops[1]
-    found = float(x @ y) / float(np.sqrt((x @ x) * (y @ y)))
-    return min(1.0, max(-1.0, found))
+    x, y = reference / tops[0], candidate / tops[1]
+    cosine = float(x @ y) / float(np.sqrt((x @ x) * (y @ y)))
+    return min(1.0, max(-1.0, cosine))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.plugins import user_function
 from ortune.core.session import Tensors
-from ortune.metrics.common.outputs import broken
+from ortune.metrics.common.outputs import has_broken_values
 from ortune.metrics.common.user_metric import UserMetric
 
 
@@ -38,7 +38,7 @@ class Function(UserMetric):
         """
         if not self.path:
             raise BadSettings("the metric 'function' has no path", fix="write pkg.module:fn>=0.9")
-        return user_function.function(self.path, *user_function.METRIC)
+        return user_function.import_function(self.path, *user_function.METRIC)
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return what the function returned.
@@ -48,51 +48,51 @@ class Function(UserMetric):
         """
         function = self.function
         try:
-            given = function(dict(expected), dict(actual), label)
-            found = np.asarray(given, np.float64).reshape(-1)
+            returned = function(dict(expected), dict(actual), label)
+            numbers = np.asarray(returned, np.float64).reshape(-1)
         except Exception as error:
             raise BadData(
-                f"{self.path} fails: {user_function.reason(error)}",
+                f"{self.path} fails: {user_function.describe_error(error)}",
                 fix="it gets (expected, actual, label) of one sample and returns a number",
             ) from error
-        if given is None or not len(found):
-            raise BadData(f"{self.path} returned {given!r}", fix="return a number a sample")
-        is_broken = broken(expected, actual, list(expected))
-        return [float("nan")] * len(found) if is_broken else list(found)
+        if returned is None or not len(numbers):
+            raise BadData(f"{self.path} returned {returned!r}", fix="return a number a sample")
+        is_broken = has_broken_values(expected, actual, list(expected))
+        return [float("nan")] * len(numbers) if is_broken else list(numbers)
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the outputs that the function asks for; all where it fails."""
-        seen = _Remembering(outputs)
+        seen = _RecordingOutputs(outputs)
         try:
             self.function(dict(outputs), seen, label)
         except Exception:  # it says so itself when it scores
             return frozenset(outputs)
-        return frozenset(seen.asked)
+        return frozenset(seen.read_names)
 
 
-class _Remembering(dict[str, NDArray[Any]]):
+class _RecordingOutputs(dict[str, NDArray[Any]]):
     """Outputs that remember which of them were asked for."""
 
     def __init__(self, outputs: Tensors) -> None:
         super().__init__(outputs)
-        self.asked: set[str] = set()
+        self.read_names: set[str] = set()
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        self.asked.add(name)
+        self.read_names.add(name)
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        self.asked.add(name)
+        self.read_names.add(name)
         return super().get(name, default)
 
     def __iter__(self) -> Iterator[str]:
-        self.asked.update(self.keys())
+        self.read_names.update(self.keys())
         return super().__iter__()
 
     def values(self) -> Any:
-        self.asked.update(self.keys())
+        self.read_names.update(self.keys())
         return super().values()
 
     def items(self) -> Any:
-        self.asked.update(self.keys())
+        self.read_names.update(self.keys())
         return super().items()

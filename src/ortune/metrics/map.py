@@ -12,7 +12,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Metric
 from ortune.core.plugins import bounds, stored, user_function
 from ortune.core.session import Tensors
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.metrics.common import detection
 from ortune.metrics.common.detection import Boxes, Floats, Format
 
@@ -93,21 +93,26 @@ class Map(Metric):
             array = np.asarray(actual.get(name, np.nan))
             if array.dtype.kind in "fc" and not np.isfinite(array).all():
                 return _BROKEN
-        found = self._decode(actual, inputs) if self.decode else self._read(actual, *names)
-        if not all(np.isfinite(one).all() for one in (found.boxes, found.scores, found.classes)):
+        detections = (
+            self._decode_boxes(actual, inputs) if self.decode else self._read_boxes(actual, *names)
+        )
+        if not all(
+            np.isfinite(values).all()
+            for values in (detections.boxes, detections.scores, detections.classes)
+        ):
             return _BROKEN
         if self.least:
-            found = found.select(found.scores >= self.least)
+            detections = detections.select_rows(detections.scores >= self.least)
         if self.nms:
-            found = detection.suppress(found, self.nms)
+            detections = detection.suppress_overlaps(detections, self.nms)
         if self.frame and size:
             by = np.array([*size, *size]) / np.array([*self.frame, *self.frame])
-            found = replace(found, boxes=found.boxes * by)
-        return detection.record(found, truth, detection.thresholds(self.iou))
+            detections = replace(detections, boxes=detections.boxes * by)
+        return detection.match_detections(detections, truth, detection.list_thresholds(self.iou))
 
     def aggregate(self, records: Floats) -> float:
         """Return the average precision of all pictures together."""
-        return detection.average_precision(records, len(detection.thresholds(self.iou)))
+        return detection.average_precision(records, len(detection.list_thresholds(self.iou)))
 
     def each(self, records: Floats) -> Floats:
         """Return each picture's by itself; of one without labelled boxes 1 if nothing is found."""
@@ -135,27 +140,29 @@ class Map(Metric):
                 )
         return list(names.values())
 
-    def _read(self, outputs: Tensors, *names: str) -> Boxes:
+    def _read_boxes(self, outputs: Tensors, *names: str) -> Boxes:
         arrays = [np.asarray(outputs[name]) for name in names]
         valid = None
         if self.valid:
             real = arrays.pop().reshape(-1)
             if len(real) != 1:
                 raise BadData(
-                    f"map: output '{self.valid}' has {count(len(real), 'number')}, not one",
+                    f"map: output '{self.valid}' has {format_count(len(real), 'number')}, not one",
                     fix="score one picture a sample, or use map(decode=pkg.module:function)",
                 )
             valid = int(real[0])
         places, scores, kinds = (*arrays, None)[:3]
         return detection.read_detections(places, scores, kinds, self.layout, valid=valid)
 
-    def _decode(self, outputs: Tensors, inputs: Tensors) -> Boxes:
-        function: Callable[..., Any] = user_function.function(self.decode, *user_function.DECODE)
+    def _decode_boxes(self, outputs: Tensors, inputs: Tensors) -> Boxes:
+        function: Callable[..., Any] = user_function.import_function(
+            self.decode, *user_function.DECODE
+        )
         try:
             places, scores, classes = function(dict(outputs), dict(inputs))
         except Exception as error:
             raise BadData(
-                f"{self.decode} fails: {user_function.reason(error)}",
+                f"{self.decode} fails: {user_function.describe_error(error)}",
                 fix="it gets (outputs, inputs) of one sample and returns boxes, scores, classes",
             ) from error
         return detection.read_detections(

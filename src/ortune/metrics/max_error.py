@@ -24,21 +24,21 @@ class MaxError(Fidelity):
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Return the largest difference; NaN also where an output changed its shape."""
-        names = self.chosen(expected)
-        if outputs.broken(expected, actual, names) or not all(
-            outputs.alike(expected, actual, name) for name in names
+        names = self.select_outputs(expected)
+        if outputs.has_broken_values(expected, actual, names) or not all(
+            outputs.has_same_shape(expected, actual, name) for name in names
         ):
             return float("nan")
         largest = 0.0
-        for one, two in ((expected[name], actual[name]) for name in names):
-            if one.dtype.kind in "iub":
-                wide = np.longdouble if one.dtype.itemsize == 8 else np.float64
-                off = np.abs(one.astype(wide) - two.astype(wide))
-            elif outputs.is_exact(one):
-                off = np.array(outputs.mismatches(one, two) > 0)
+        for reference, candidate in ((expected[name], actual[name]) for name in names):
+            if reference.dtype.kind in "iub":
+                wide = np.longdouble if reference.dtype.itemsize == 8 else np.float64
+                off = np.abs(reference.astype(wide) - candidate.astype(wide))
+            elif outputs.is_exact(reference):
+                off = np.array(outputs.count_mismatches(reference, candidate) > 0)
             else:
-                left, right = outputs.pair(one, two)
-                off = np.abs(left - right)
+                lhs, rhs = outputs.pair_finite(reference, candidate)
+                off = np.abs(lhs - rhs)
             largest = max(largest, float(np.max(off, initial=0.0)))
         return largest
 

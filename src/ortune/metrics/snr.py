@@ -29,22 +29,25 @@ class Snr(Fidelity):
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return signal and noise power; an output that changed its shape is all noise."""
-        names = self.chosen(expected)
-        if outputs.broken(expected, actual, names):
+        names = self.select_outputs(expected)
+        if outputs.has_broken_values(expected, actual, names):
             return float("nan"), float("nan")
         signal = noise = 0.0
         unlike = total = 0
         for name in names:
-            wanted, same = expected[name], outputs.alike(expected, actual, name)
-            if outputs.is_exact(wanted):
-                size = max(1, wanted.size)
+            reference, same = expected[name], outputs.has_same_shape(expected, actual, name)
+            if outputs.is_exact(reference):
+                size = max(1, reference.size)
                 total += size
-                unlike += outputs.mismatches(wanted, actual[name]) if same else size
+                unlike += outputs.count_mismatches(reference, actual[name]) if same else size
             elif same:
-                one, two = outputs.pair(wanted, actual[name])
-                signal, noise = signal + float(one @ one), noise + float((one - two) @ (one - two))
+                clean, noisy = outputs.pair_finite(reference, actual[name])
+                signal, noise = (
+                    signal + float(clean @ clean),
+                    noise + float((clean - noisy) @ (clean - noisy)),
+                )
             else:
-                values = outputs.numbers(wanted)
+                values = outputs.to_floats(reference)
                 power = float(np.square(values[np.isfinite(values)]).sum())
                 signal, noise = signal + power, noise + (power or 1.0)
         if not total:
@@ -55,18 +58,18 @@ class Snr(Fidelity):
         """Return dB from the summed powers."""
         if not len(records):
             return float("nan")
-        return float(_decibels(records.sum(axis=0, keepdims=True))[0])
+        return float(_compute_decibels(records.sum(axis=0, keepdims=True))[0])
 
     def each(self, records: Floats) -> Floats:
         """Return the dB of every sample."""
-        return _decibels(records)
+        return _compute_decibels(records)
 
 
-def _decibels(powers: Floats) -> Floats:
+def _compute_decibels(powers: Floats) -> Floats:
     """Return dB of rows (signal, noise); equal zeros are equal outputs."""
     signal, noise = powers[:, 0], powers[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = 10 * (np.log10(signal) - np.log10(noise))
-    found[noise == 0] = _CAP
-    found[np.isnan(signal) | np.isnan(noise)] = np.nan
-    return np.asarray(np.clip(found, -_CAP, _CAP), np.float64)
+        decibels = 10 * (np.log10(signal) - np.log10(noise))
+    decibels[noise == 0] = _CAP
+    decibels[np.isnan(signal) | np.isnan(noise)] = np.nan
+    return np.asarray(np.clip(decibels, -_CAP, _CAP), np.float64)

@@ -16,4 +16,4 @@ class Top5(TopK):
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """See `top_k.share`."""
-        return top_k.share(expected, actual, label, self.output, 5)
+        return top_k.score_top_k(expected, actual, label, self.output, 5)

@@ -14,12 +14,18 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Moments, Probe, Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.roles import Role
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.rounding.coordinate_descent import descend
-from ortune.quantizers.common.rounding.matrices import biased, moments, put_weight, shift, watch
-from ortune.quantizers.common.rounding.targets import Preparation, Rounding, roundings
+from ortune.quantizers.common.rounding.coordinate_descent import round_by_descent
+from ortune.quantizers.common.rounding.matrices import (
+    find_bias,
+    list_moment_probes,
+    put_weight,
+    read_moments,
+    shift_bias,
+)
+from ortune.quantizers.common.rounding.targets import Preparation, Rounding, list_roundings
 
 _INSIDE = np.float32(1 - 2.0**-22)
 """Keeps what is stored as the largest integer from exceeding the value that set the step."""
@@ -56,51 +62,59 @@ class AdaptiveRounding(Preparation):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the layers; the next step's exact rewrites are done first."""
-        found = [r for r in roundings(model, self.before) if self._fits(r)]
-        return watch(layer for rounding in found for layer in rounding.layers)
+        targets = [r for r in list_roundings(model, self.before) if self._is_narrow_enough(r)]
+        return list_moment_probes(layer for rounding in targets for layer in rounding.layers)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        found = roundings(model, self.before)
+        targets = list_roundings(model, self.before)
         editor = edit.Editor(model.graph)
-        all_weights = count(len(found), "weight")
-        done = sum(self._round(editor, one, ranges) for one in found if self._fits(one))
+        all_weights = format_count(len(targets), "weight")
+        done = sum(
+            self._round_weight(editor, rounding, ranges)
+            for rounding in targets
+            if self._is_narrow_enough(rounding)
+        )
         if not done:
             raise Refused(
                 f"of {all_weights} none has an observed input of {self.widest} at most",
                 fix="raise widest, or quantize without this step",
             )
-        if done < len(found):
-            edit.note(model, f"rounded plainly: {len(found) - done} of {all_weights}")
+        if done < len(targets):
+            edit.add_note(model, f"rounded plainly: {len(targets) - done} of {all_weights}")
         return done
 
-    def _fits(self, rounding: Rounding) -> bool:
+    def _is_narrow_enough(self, rounding: Rounding) -> bool:
         return rounding.columns.shape[2] <= self.widest
 
-    def _round(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
-        known = [(layer, moments(layer, ranges)) for layer in rounding.layers]
-        seen = [(layer, found) for layer, found in known if found is not None]
-        if len(seen) < len(known):
+    def _round_weight(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
+        observations = [(layer, read_moments(layer, ranges)) for layer in rounding.layers]
+        seen = [(layer, moment) for layer, moment in observations if moment is not None]
+        if len(seen) < len(observations):
             return False
         columns = rounding.columns
-        array = rounding.layers[0].array()
-        old, steps = columns.split(array), rounding.steps(array)
+        array = rounding.layers[0].read_weight()
+        old, steps = columns.split_matrices(array), rounding.compute_steps(array)
         fixed = np.abs(old) >= steps * (rounding.largest - 0.001)
-        integers = descend(
-            old / steps, self._objective(seen), fixed, largest=rounding.largest, sweeps=self.sweeps
+        integers = round_by_descent(
+            old / steps,
+            self._compute_objective(seen),
+            fixed,
+            largest=rounding.largest,
+            sweeps=self.sweeps,
         )
         new = np.where(fixed, old, integers * (steps * _INSIDE)).astype(np.float32)
-        for layer, found in seen:
-            shift(editor, layer, old - new, found.mean)
-        put_weight(editor, rounding.layers, columns.join(new))
+        for layer, moment in seen:
+            shift_bias(editor, layer, old - new, moment.mean)
+        put_weight(editor, rounding.layers, columns.join_matrices(new))
         return True
 
-    def _objective(self, seen: Sequence[tuple[Layer, Moments]]) -> NDArray[np.float64]:
+    def _compute_objective(self, seen: Sequence[tuple[Layer, Moments]]) -> NDArray[np.float64]:
         """Return damped second moments: around the mean where a bias takes up its change."""
         total = np.zeros_like(seen[0][1].second)
-        for layer, found in seen:
-            total += found.count * found.second
-            if biased(layer) is not None:
-                total -= found.count * (found.mean[:, :, None] * found.mean[:, None, :])
+        for layer, moment in seen:
+            total += moment.count * moment.second
+            if find_bias(layer) is not None:
+                total -= moment.count * (moment.mean[:, :, None] * moment.mean[:, None, :])
         diagonal = np.einsum("gii->gi", total)
         size = diagonal.mean(axis=1, keepdims=True)
         diagonal += np.where(size > 0, self.damping * size, 1.0)

@@ -11,11 +11,11 @@ from ortune.core.observer import Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16.format import BFLOAT16, Format
-from ortune.quantizers.common.float16.narrow import Sixteen
+from ortune.quantizers.common.float16.narrow import HalfPrecision
 
 
 @dataclass(frozen=True)
-class Bf16(Sixteen):
+class Bf16(HalfPrecision):
     """bfloat16 everywhere an operator has it, Casts where one wants float32; half the file.
 
     float32's range with 8 bits of precision: nothing overflows that did not before, and rounding
@@ -34,8 +34,10 @@ class Bf16(Sixteen):
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model; a note names the operators without a kernel on the CPU."""
         count = super().apply(model, ranges)
-        if lacking := lacks(model):
-            edit.note(model, f"onnxruntime's CPU provider has no bfloat16 {', '.join(lacking)}")
+        if lacking := list_missing_kernels(model):
+            edit.add_note(
+                model, f"onnxruntime's CPU provider has no bfloat16 {', '.join(lacking)}"
+            )
         return count
 
 
@@ -48,12 +50,12 @@ CPU_KERNELS = frozenset(_CPU_TEXT.split())
 """What onnxruntime 1.31's CPU provider runs in bfloat16; a test asks the installed one."""
 
 
-def lacks(model: ir.Model) -> list[str]:
+def list_missing_kernels(model: ir.Model) -> list[str]:
     """Return the operators of a model that read or write bfloat16 and have no kernel for it."""
-    found = {
+    ops = {
         node.op_type
-        for node in edit.every_node(model)
+        for node in edit.walk_nodes(model)
         for value in (*node.inputs, *node.outputs)
         if value is not None and value.dtype == ir.DataType.BFLOAT16
     }
-    return sorted(found - CPU_KERNELS)
+    return sorted(ops - CPU_KERNELS)

@@ -12,11 +12,16 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.core.roles import Role
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.rounding.matrices import biased, moments, shift, watch
-from ortune.quantizers.common.rounding.targets import Preparation, Rounding, roundings
+from ortune.quantizers.common.rounding.matrices import (
+    find_bias,
+    list_moment_probes,
+    read_moments,
+    shift_bias,
+)
+from ortune.quantizers.common.rounding.targets import Preparation, Rounding, list_roundings
 
 
 @dataclass(frozen=True)
@@ -33,29 +38,42 @@ class BiasCorrection(Preparation):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the layers that have, or may have, a bias."""
-        every = (layer for one in roundings(model, self.before) for layer in one.layers)
-        return watch((layer for layer in every if biased(layer) is not None), products=False)
+        layers = (
+            layer for rounding in list_roundings(model, self.before) for layer in rounding.layers
+        )
+        return list_moment_probes(
+            (layer for layer in layers if find_bias(layer) is not None), products=False
+        )
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        found = roundings(model, self.before)
+        targets = list_roundings(model, self.before)
         editor = edit.Editor(model.graph)
-        layers = sum(len(one.layers) for one in found)
-        done = sum(_correct(editor, one, layer, ranges) for one in found for layer in one.layers)
+        layers = sum(len(rounding.layers) for rounding in targets)
+        done = sum(
+            _correct_bias(editor, rounding, layer, ranges)
+            for rounding in targets
+            for layer in rounding.layers
+        )
         if not done:
             raise Refused(
-                f"of {count(layers, 'layer')} none has a constant bias and an observed input",
+                f"of {format_count(layers, 'layer')} none has a constant bias and an observed "
+                "input",
                 fix="quantize without this step",
             )
         if done < layers:
-            edit.note(model, f"no bias to correct: {layers - done} of {count(layers, 'layer')}")
+            edit.add_note(
+                model, f"no bias to correct: {layers - done} of {format_count(layers, 'layer')}"
+            )
         return done
 
 
-def _correct(editor: edit.Editor, rounding: Rounding, layer: Layer, ranges: Ranges) -> bool:
-    seen = moments(layer, ranges, products=False)
+def _correct_bias(editor: edit.Editor, rounding: Rounding, layer: Layer, ranges: Ranges) -> bool:
+    seen = read_moments(layer, ranges, products=False)
     if seen is None:
         return False
-    array = layer.array()
-    grid = rounding.grid(array)
-    lost = rounding.columns.split(array.astype(np.float64) - grid.dequantize(grid.quantize(array)))
-    return shift(editor, layer, lost, seen.mean)
+    array = layer.read_weight()
+    grid = rounding.make_grid(array)
+    rounding_error = rounding.columns.split_matrices(
+        array.astype(np.float64) - grid.dequantize(grid.quantize(array))
+    )
+    return shift_bias(editor, layer, rounding_error, seen.mean)

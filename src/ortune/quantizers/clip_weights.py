@@ -14,10 +14,15 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.roles import Role
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.ir import edit
-from ortune.quantizers.common.rounding.matrices import moments, put_weight, shift, watch
-from ortune.quantizers.common.rounding.targets import Preparation, Rounding, roundings
+from ortune.quantizers.common.rounding.matrices import (
+    list_moment_probes,
+    put_weight,
+    read_moments,
+    shift_bias,
+)
+from ortune.quantizers.common.rounding.targets import Preparation, Rounding, list_roundings
 
 
 @dataclass(frozen=True)
@@ -50,43 +55,43 @@ class ClipWeights(Preparation):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the layers, nothing when not weighted."""
-        found = roundings(model, self.before)
-        return watch(x for r in found for x in r.layers) if self.weighted else []
+        targets = list_roundings(model, self.before)
+        return list_moment_probes(x for r in targets for x in r.layers) if self.weighted else []
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        found = roundings(model, self.before)
+        targets = list_roundings(model, self.before)
         editor = edit.Editor(model.graph)
-        all_weights = count(len(found), "weight")
-        done = sum(self._clip(editor, one, ranges) for one in found)
+        all_weights = format_count(len(targets), "weight")
+        done = sum(self._clip_weight(editor, rounding, ranges) for rounding in targets)
         if not done:
             raise Refused(
                 f"clipping lowers the rounding error of none of {all_weights}",
                 fix="quantize without this step",
             )
-        if done < len(found):
-            edit.note(model, f"best unclipped: {len(found) - done} of {all_weights}")
+        if done < len(targets):
+            edit.add_note(model, f"best unclipped: {len(targets) - done} of {all_weights}")
         return done
 
-    def _clip(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
+    def _clip_weight(self, editor: edit.Editor, rounding: Rounding, ranges: Ranges) -> bool:
         columns = rounding.columns
-        array = rounding.layers[0].array()
-        old = columns.split(array)
-        seen = [(layer, moments(layer, ranges)) for layer in rounding.layers]
+        array = rounding.layers[0].read_weight()
+        old = columns.split_matrices(array)
+        seen = [(layer, read_moments(layer, ranges)) for layer in rounding.layers]
         squares = [np.einsum("gii->gi", m.second) for _, m in seen if m is not None]
         power = np.sum(squares, axis=0) if squares else np.ones((1, 1))
-        top = rounding.steps(array) * rounding.largest
-        share = self._share(old, top, power.astype(np.float32), rounding)
+        top = rounding.compute_steps(array) * rounding.largest
+        share = self._find_best_share(old, top, power.astype(np.float32), rounding)
         bound = np.where(share < 1, share * top, np.inf).astype(np.float32)
         new = np.clip(old, -bound, bound)
         if np.array_equal(new, old):
             return False
-        for layer, found in seen:
-            if found is not None:
-                shift(editor, layer, old - new, found.mean)
-        put_weight(editor, rounding.layers, columns.join(new))
+        for layer, moment in seen:
+            if moment is not None:
+                shift_bias(editor, layer, old - new, moment.mean)
+        put_weight(editor, rounding.layers, columns.join_matrices(new))
         return True
 
-    def _share(
+    def _find_best_share(
         self,
         values: NDArray[np.float32],
         top: NDArray[np.float32],
@@ -100,9 +105,9 @@ class ClipWeights(Preparation):
             step = top * (share / rounding.largest)
             rounded = np.clip(np.rint(values / step), -rounding.largest, rounding.largest) * step
             error = np.square(rounded - values) * power[:, None]
-            lost = error.sum(axis=2, keepdims=True)
+            loss = error.sum(axis=2, keepdims=True)
             if not rounding.per_channel:
-                lost = np.broadcast_to(lost.sum(), top.shape)
-            better = lost < least
-            best, least = np.where(better, share, best), np.where(better, lost, least)
+                loss = np.broadcast_to(loss.sum(), top.shape)
+            better = loss < least
+            best, least = np.where(better, share, best), np.where(better, loss, least)
         return best

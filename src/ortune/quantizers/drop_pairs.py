@@ -15,7 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
-from ortune.quantizers.common.qdq.dequantize import drop_pair, pairs
+from ortune.quantizers.common.qdq.dequantize import drop_pair, find_activation_pairs
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
 
 LAYERS = ("Conv", "MatMul", "Gemm")
@@ -60,13 +60,15 @@ class DropPairs(Quantizer):
         yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        edit.inline(model)
-        if not any(node.op_type == "QuantizeLinear" for node in edit.every_node(model)):
+        edit.inline_functions(model)
+        if not any(node.op_type == "QuantizeLinear" for node in edit.walk_nodes(model)):
             raise Refused("no quantize / dequantize pair to take out", fix="leave the step out")
         count = 0
         for graph in [model.graph, *model.graph.subgraphs()]:
             editor = edit.Editor(graph)
-            while idle := [node for node in pairs(graph) if not self._useful(node)]:
+            while idle := [
+                node for node in find_activation_pairs(graph) if not self._is_useful(node)
+            ]:
                 dropped = sum(drop_pair(editor, node) for node in idle)
                 if not dropped:
                     break
@@ -78,15 +80,19 @@ class DropPairs(Quantizer):
             )
         return count
 
-    def _useful(self, node: ir.Node) -> bool:
+    def _is_useful(self, node: ir.Node) -> bool:
         source = node.inputs[0]
         maker = source.producer() if source is not None else None
-        if maker is not None and maker.op_type not in _FREE and self._takes(maker):
+        if maker is not None and maker.op_type not in _FREE and self._has_integer_kernel(maker):
             return True
-        wide = [late.outputs[0] for late in qdq.readers(node.outputs[0])]
-        return any(self._takes(reader) for value in wide for reader in qdq.readers(value))
+        wide = [late.outputs[0] for late in qdq.list_consumers(node.outputs[0])]
+        return any(
+            self._has_integer_kernel(reader)
+            for value in wide
+            for reader in qdq.list_consumers(value)
+        )
 
-    def _takes(self, node: ir.Node) -> bool:
+    def _has_integer_kernel(self, node: ir.Node) -> bool:
         """Whether an integer kernel computes the node, as the pairs are now."""
         if node.domain or node.op_type not in self.around:
             return False
@@ -101,20 +107,22 @@ class DropPairs(Quantizer):
             return False
         if node.op_type in _FREE:
             return True
-        after = qdq.readers(node.outputs[0])
+        after = qdq.list_consumers(node.outputs[0])
         if len(after) != 1 or after[0].op_type != "QuantizeLinear":
             # A Relu or Clip between a layer and its pair is fused too.
             readers = list(after)
             if node.op_type not in ("Conv", "Add", "Gemm") or len(readers) != 1:
                 return False
-            behind = qdq.readers(readers[0].outputs[0])
+            behind = qdq.list_consumers(readers[0].outputs[0])
             clipped = readers[0].op_type in ("Relu", "Clip")
             return clipped and len(behind) == 1 and behind[0].op_type == "QuantizeLinear"
-        return node.op_type not in _SAME_GRID or _kept(floats[0], after[0])
+        return node.op_type not in _SAME_GRID or _has_same_grid(floats[0], after[0])
 
 
-def _kept(value: ir.Value, after: ir.Node) -> bool:
-    before = qdq.maker(value, "DequantizeLinear")
-    one = qdq.grid(before) if before is not None else None
-    two = qdq.grid(after)
-    return one is not None and two is not None and one.same(two)
+def _has_same_grid(value: ir.Value, after: ir.Node) -> bool:
+    before = qdq.find_runtime_producer(value, "DequantizeLinear")
+    before_grid = qdq.read_grid(before) if before is not None else None
+    after_grid = qdq.read_grid(after)
+    return (
+        before_grid is not None and after_grid is not None and before_grid.is_same_grid(after_grid)
+    )

@@ -46,20 +46,23 @@ class FloatConvs(Quantizer):
             yield cls()
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        edit.inline(model)
-        wanted = {_INTEGER.get(op, op) for op in self.ops}
+        edit.inline_functions(model)
+        integer_ops = {_INTEGER.get(op, op) for op in self.ops}
         count = 0
         for graph in [model.graph, *model.graph.subgraphs()]:
             layers = FloatLayers(edit.Editor(graph), at_load=self.at_load)
             for node in list(graph):
-                if node.op_type in wanted and not node.domain:
-                    count += layers.rewrite(node)
+                if node.op_type in integer_ops and not node.domain:
+                    count += layers.rewrite_node(node)
         if not count:
             raise Refused(
                 f"no dynamically quantized {', '.join(self.ops)} to turn back into float",
                 fix="see `ortune inspect` for the model's operators",
             )
-        left = sum(1 for node in edit.every_node(model) if node.op_type in wanted)
-        if left:
-            edit.note(model, f"{wording.count(left, 'integer layer')} in another form left alone")
+        remaining = sum(1 for node in edit.walk_nodes(model) if node.op_type in integer_ops)
+        if remaining:
+            edit.add_note(
+                model,
+                f"{wording.format_count(remaining, 'integer layer')} in another form left alone",
+            )
         return count

@@ -9,14 +9,14 @@ from typing import ClassVar, Literal
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.roles import Role, find
+from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer
 from ortune.quantizers.common.float16.format import FLOAT16, Format
-from ortune.quantizers.common.float16.narrow import PAIR_OPSET, Sixteen
+from ortune.quantizers.common.float16.narrow import PAIR_OPSET, HalfPrecision
 
 
 @dataclass(frozen=True)
-class Fp16(Sixteen):
+class Fp16(HalfPrecision):
     """float16 everywhere an operator has it, Casts where one wants float32; half the file.
 
     Types are written into Cast, Constant and ConstantOfShape and into the bodies of If, Loop and
@@ -38,7 +38,9 @@ class Fp16(Sixteen):
     ) -> Iterable[tuple[Quantizer, ...]]:
         """Yield static int8 with the rest in float16, for a GPU that is fast at both."""
         both = {"int8", "fp16"} <= backend.arithmetic and backend.runs_on == "gpu"
-        static = find(Quantizer, Role.STATIC) if both and facts.opset >= PAIR_OPSET else None
+        static = (
+            find_plugin(Quantizer, Role.STATIC) if both and facts.opset >= PAIR_OPSET else None
+        )
         for base in static.offers(facts, backend, capabilities) if static is not None else ():
             yield (base, cls(pairs=True))
             return

@@ -21,9 +21,9 @@ from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.quantizers.common.layers import Layer, layers
-from ortune.quantizers.common.node_filter import wanted
-from ortune.quantizers.common.nodes import constants, dequantized, discard_back
+from ortune.quantizers.common.layers import Layer, find_layers
+from ortune.quantizers.common.node_filter import select_nodes
+from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 
@@ -76,43 +76,44 @@ class Fp8(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the activations of the layers, after inlining local functions."""
-        edit.inline(model)
-        names = dict.fromkeys(str(layer.x.name) for layer in self._layers(model))
+        edit.inline_functions(model)
+        names = dict.fromkeys(str(layer.x.name) for layer in self._find_layers(model))
         return [Probe(name, self.observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Write the pairs and return how many layers became float8."""
-        edit.inline(model)
-        found = list(self._layers(model))
-        known = [layer for layer in found if _step(ranges.get(str(layer.x.name)))]
-        if not known:
+        edit.inline_functions(model)
+        candidates = list(self._find_layers(model))
+        active = [layer for layer in candidates if _compute_step(ranges.get(str(layer.x.name)))]
+        if not active:
             raise Refused(
                 "no Conv, MatMul or Gemm with a constant weight is large enough for float8",
                 fix="leave fp8 out, or lower min_side",
             )
         writer = _Writer(model, per_channel=self.per_channel)
-        for layer in known:
-            step = _step(ranges[str(layer.x.name)])
-            layer.node.replace_input_with(0, writer.activation(layer, np.float32(step)))
-            layer.node.replace_input_with(1, writer.weight(layer))
-        for layer in known:
-            discard_back(layer.weight)
-        if len(found) > len(known):
-            edit.note(
+        for layer in active:
+            step = _compute_step(ranges[str(layer.x.name)])
+            layer.node.replace_input_with(0, writer.quantize_activation(layer, np.float32(step)))
+            layer.node.replace_input_with(1, writer.quantize_weight(layer))
+        for layer in active:
+            discard_upstream(layer.weight)
+        if len(candidates) > len(active):
+            edit.add_note(
                 model,
-                f"{wording.count(len(found) - len(known), 'layer')} only ever saw zeros: "
+                f"{wording.format_count(len(candidates) - len(active), 'layer')} only ever saw "
+                "zeros: "
                 "left alone",
             )
-        return len(known)
+        return len(active)
 
-    def _layers(self, model: ir.Model) -> Iterator[Layer]:
-        among = wanted(model, self.include, self.exclude)
+    def _find_layers(self, model: ir.Model) -> Iterator[Layer]:
+        among = select_nodes(model, self.include, self.exclude)
         for graph in (model.graph, *model.graph.subgraphs()):
-            for layer in layers(graph, self.ops):
-                if layer.node in among and self._fits(layer):
+            for layer in find_layers(graph, self.ops):
+                if layer.node in among and self._is_large_enough(layer):
                     yield layer
 
-    def _fits(self, layer: Layer) -> bool:
+    def _is_large_enough(self, layer: Layer) -> bool:
         if layer.op == "Conv":
             window = math.prod(layer.shape[2:])
             return min(layer.shape[:2]) > self.min_side and window < MAX_KERNEL
@@ -127,40 +128,40 @@ class _Writer:
         self._per_channel = per_channel
         self._pairs: dict[tuple[ir.Value, ir.Graph | None], ir.Value] = {}
         self._weights: dict[tuple[ir.Value, int | None], list[ir.Value]] = {}
-        self._zero = self._editor.constant(
+        self._zero = self._editor.add_constant(
             "float8_zero", np.zeros((), dtype=ml_dtypes.float8_e4m3fn)
         )
 
-    def activation(self, layer: Layer, step: np.float32) -> ir.Value:
+    def quantize_activation(self, layer: Layer, step: np.float32) -> ir.Value:
         key = (layer.x, layer.node.graph)
         if key not in self._pairs:
             name = str(layer.x.name)
-            scale = self._editor.constant(f"{name}_scale", np.asarray(step))
+            scale = self._editor.add_constant(f"{name}_scale", np.asarray(step))
             grid = [scale, self._zero]
-            q = self._editor.node("QuantizeLinear", [layer.x, *grid], name=f"{name}_q")
+            q = self._editor.make_node("QuantizeLinear", [layer.x, *grid], name=f"{name}_q")
             q.outputs[0].shape, q.outputs[0].dtype = layer.x.shape, ir.DataType.FLOAT8E4M3FN
-            dq = dequantized(self._editor, name, [q.outputs[0], *grid])
+            dq = make_dequantize(self._editor, name, [q.outputs[0], *grid])
             edit.insert_before(layer.node, q, dq)
             self._pairs[key] = dq.outputs[0]
         return self._pairs[key]
 
-    def weight(self, layer: Layer) -> ir.Value:
+    def quantize_weight(self, layer: Layer) -> ir.Value:
         axis = layer.axis if self._per_channel else None
         key, stem = (layer.weight, axis), str(layer.weight.name)
         if key not in self._weights:
-            array = layer.array()
-            steps = weight_steps(array, axis)
-            held = to_float8(array, steps, layer.axis)
-            self._weights[key] = constants(self._editor, stem, float8=held, scale=steps)
-        dq = dequantized(self._editor, stem, self._weights[key], axis)
+            array = layer.read_weight()
+            steps = compute_weight_steps(array, axis)
+            values = to_float8(array, steps, layer.axis)
+            self._weights[key] = add_constants(self._editor, stem, float8=values, scale=steps)
+        dq = make_dequantize(self._editor, stem, self._weights[key], axis)
         edit.insert_before(layer.node, dq)
         return dq.outputs[0]
 
 
-def weight_steps(array: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
+def compute_weight_steps(array: NDArray[Any], axis: int | None) -> NDArray[np.float32]:
     """Return the largest magnitude over 448, of each slice along `axis` or of all."""
-    others = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
-    top = np.maximum(array.max(axis=others), -array.min(axis=others))
+    other_axes = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+    top = np.maximum(array.max(axis=other_axes), -array.min(axis=other_axes))
     return np.asarray(np.maximum(top / LARGEST, SMALLEST_STEP), np.float32)
 
 
@@ -173,7 +174,7 @@ def to_float8(array: NDArray[Any], steps: NDArray[np.float32], axis: int) -> NDA
     return np.clip(array / steps, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
 
 
-def _step(seen: Range | None) -> float:
+def _compute_step(seen: Range | None) -> float:
     """Return the step that covers a range, 0 where nothing but zero was seen."""
     top = 0.0 if seen is None else max(abs(seen.low), abs(seen.high))
     return max(top / LARGEST, SMALLEST_STEP) if top else 0.0

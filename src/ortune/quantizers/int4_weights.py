@@ -10,7 +10,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.roles import Role, find
+from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer, Step
 from ortune.quantizers.common.block_grid import Bits
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights
@@ -51,12 +51,12 @@ class Int4Weights(BlockWeights):
         if not facts.names_tokens or not tuple(cls.offers(facts, backend, capabilities)):
             return
         fast = "int8-dynamic" in backend.arithmetic
-        rest = find(Quantizer, Role.DYNAMIC if fast else Role.WEIGHTS)
+        head_quantizer = find_plugin(Quantizer, Role.DYNAMIC if fast else Role.WEIGHTS)
         fields = {"embeddings": True} if fast else {"form": "nbits", "block": 32}
-        if rest is not None:
+        if head_quantizer is not None:
             for method in ("hqq", "gptq"):
                 blocks = cls(ops=("MatMul", "Gemm"), method=method, head=False)
-                yield (blocks, codec.build(rest, fields))
+                yield (blocks, codec.build(head_quantizer, fields))
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the same with float tables, with data, and with float products.

@@ -19,11 +19,11 @@ from ortune.core.step import Quantizer, Step
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
-from ortune.quantizers.common.dynamic import Dynamic
-from ortune.quantizers.common.grid import Grid, weight_grid
-from ortune.quantizers.common.layers import Layer, layers
-from ortune.quantizers.common.node_filter import chosen
-from ortune.quantizers.common.rounding.matrices import watch, worst
+from ortune.quantizers.common.dynamic import DynamicRewriter
+from ortune.quantizers.common.grid import Grid, make_weight_grid
+from ortune.quantizers.common.layers import Layer, find_layers
+from ortune.quantizers.common.node_filter import match_nodes
+from ortune.quantizers.common.rounding.matrices import find_worst_layers, list_moment_probes
 from ortune.quantizers.common.weights import embeddings as tables
 
 
@@ -89,9 +89,13 @@ class Int8Dynamic(Quantizer):
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the worst two products in float, which is soon built, then the accuracy kit."""
-        if int8_rescues.products(facts) > 1 and self.leave_worst == 0 and "MatMul" in self.ops:
+        if (
+            int8_rescues.count_products(facts) > 1
+            and self.leave_worst == 0
+            and "MatMul" in self.ops
+        ):
             yield (replace(self, leave_worst=2),)
-            yield from int8_rescues.before(self, int8_rescues.DYNAMIC)
+            yield from int8_rescues.prepend_kit(self, int8_rescues.DYNAMIC)
 
     @property
     def calibrates(self) -> bool:
@@ -99,72 +103,86 @@ class Int8Dynamic(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, to find the worst; none where all are wanted."""
-        return watch(_plain(self.chosen(model))) if self.leave_worst else []
+        return (
+            list_moment_probes(_list_matrix_layers(self.chosen(model))) if self.leave_worst else []
+        )
 
     def chosen(self, model: ir.Model) -> Sequence[Layer]:
         """Return the products that become integer, for steps that prepare their weights."""
-        edit.inline(model)
-        left = chosen(model, self.exclude, "exclude")
+        edit.inline_functions(model)
+        excluded = match_nodes(model, self.exclude, "exclude")
         ops = [op for op in self.ops if op in ("MatMul", "Gemm")]
-        nodes = (node for graph in _graphs(model) for node in graph if node not in left)
-        return [one for one in layers(nodes, ops) if min(one.shape[-2:]) >= self.min_side]
+        nodes = (node for graph in _list_graphs(model) for node in graph if node not in excluded)
+        return [
+            layer for layer in find_layers(nodes, ops) if min(layer.shape[-2:]) >= self.min_side
+        ]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        edit.inline(model)
-        left = chosen(model, self.exclude, "exclude") | self._worst(model, ranges)
-        found = tables.tables(model) if self.embeddings else {}
+        edit.inline_functions(model)
+        excluded = match_nodes(model, self.exclude, "exclude") | self._find_worst_nodes(
+            model, ranges
+        )
+        embedding_tables = tables.find_tables(model) if self.embeddings else {}
         ops = (*self.ops, "Conv") if self.conv else self.ops
-        rewriter = Dynamic(
+        rewriter = DynamicRewriter(
             model.graph,
             kind=self.weights,
             per_channel=self.per_channel,
             reduce_range=self.reduce_range,
             min_side=self.min_side,
         )
-        nodes = [node for graph in _graphs(model) for node in graph]
-        alike = [node for node in nodes if node.op_type in ops and node not in left]
-        count = sum(map(rewriter.rewrite, alike))
+        nodes = [node for graph in _list_graphs(model) for node in graph]
+        alike = [node for node in nodes if node.op_type in ops and node not in excluded]
+        count = sum(map(rewriter.rewrite_node, alike))
         if not count:
             raise Refused(
                 f"no {', '.join(ops)} with a constant float32 weight of at least "
-                f"{wording.count(self.min_side, 'row')} and as many columns to quantize",
+                f"{wording.format_count(self.min_side, 'row')} and as many columns to quantize",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
-        tables.store_tables(model, edit.Editor(model.graph), found, {}, left, alone=True)
+        tables.store_tables(
+            model, edit.Editor(model.graph), embedding_tables, {}, excluded, alone=True
+        )
         for node in rewriter.refused:
-            edit.refuse(model, node, "the integer operator lacks one of its attributes or inputs")
-        others = len(alike) - count - len(rewriter.refused)
-        if others:
-            what = "layer" if others == 1 else "layers"
-            edit.note(model, f"left in float: {others} {what} without a large constant weight")
-        recurrent = sum(1 for node in edit.every_node(model) if node.op_type == "GRU")
+            edit.note_refusal(
+                model, node, "the integer operator lacks one of its attributes or inputs"
+            )
+        skipped = len(alike) - count - len(rewriter.refused)
+        if skipped:
+            noun = "layer" if skipped == 1 else "layers"
+            edit.add_note(
+                model, f"left in float: {skipped} {noun} without a large constant weight"
+            )
+        recurrent = sum(1 for node in edit.walk_nodes(model) if node.op_type == "GRU")
         if recurrent:
-            edit.note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
+            edit.add_note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
         return count
 
-    def _worst(self, model: ir.Model, ranges: Ranges) -> frozenset[ir.Node]:
+    def _find_worst_nodes(self, model: ir.Model, ranges: Ranges) -> frozenset[ir.Node]:
         """Return the products to leave in float."""
         if not self.leave_worst:
             return frozenset()
 
         def grid(layer: Layer) -> Grid:
             axis = layer.axis if self.per_channel else None
-            return weight_grid(layer.array(), axis, reduce_range=self.reduce_range)
+            return make_weight_grid(layer.read_weight(), axis, reduce_range=self.reduce_range)
 
-        found = worst(_plain(self.chosen(model)), ranges, grid, self.leave_worst)
-        if found:
-            names = ", ".join(f"'{layer.node.name}'" for layer in found)
-            edit.note(model, f"left in float, as rounding costs most there: {names}")
-        return frozenset(layer.node for layer in found)
+        worst_layers = find_worst_layers(
+            _list_matrix_layers(self.chosen(model)), ranges, grid, self.leave_worst
+        )
+        if worst_layers:
+            names = ", ".join(f"'{layer.node.name}'" for layer in worst_layers)
+            edit.add_note(model, f"left in float, as rounding costs most there: {names}")
+        return frozenset(layer.node for layer in worst_layers)
 
 
-def _graphs(model: ir.Model) -> tuple[ir.Graph, ...]:
+def _list_graphs(model: ir.Model) -> tuple[ir.Graph, ...]:
     """Return the main graph and the bodies of If, Loop and Scan."""
     return (model.graph, *model.graph.subgraphs())
 
 
-def _plain(products: Sequence[Layer]) -> list[Layer]:
+def _list_matrix_layers(products: Sequence[Layer]) -> list[Layer]:
     """Stacked matrices are not weighed."""
     return [layer for layer in products if len(layer.shape) == 2]

@@ -21,13 +21,13 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.node_filter import chosen
+from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
-from ortune.quantizers.common.qdq.insert import Pairs, grids
+from ortune.quantizers.common.qdq.insert import PairInserter, make_activation_grids
 from ortune.quantizers.common.qdq.placement import Placement, place_all
-from ortune.quantizers.common.qdq.prepare import prepare, widen
-from ortune.quantizers.common.qdq.smooth import factors, smoothable
+from ortune.quantizers.common.qdq.prepare import prepare_for_int8, widen_convolutions
+from ortune.quantizers.common.qdq.smooth import compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights import embeddings as tables
 from ortune.quantizers.common.weights.integer_weights import Packer
 
@@ -100,7 +100,7 @@ class Int8Static(Quantizer):
     split: Annotated[int, Bounds(high=64)] = 0
 
     def __post_init__(self) -> None:
-        runtime_rules.refuse(self.target, wide=bool(self.wide), tables=self.embeddings)
+        runtime_rules.reject_unsupported(self.target, wide=bool(self.wide), tables=self.embeddings)
         if not self.observer.covers:
             raise BadSettings(
                 f"observer={self.observer} does not say where values lie",
@@ -126,8 +126,8 @@ class Int8Static(Quantizer):
         """
         if "int8" not in backend.arithmetic or facts.quantized:
             return
-        base = cls._for(backend, capabilities)
-        products = int8_rescues.products(facts)
+        base = cls._choose_settings(backend, capabilities)
+        products = int8_rescues.count_products(facts)
         convolves = facts.has("Conv", "ConvTranspose")
         attends = products > 1 and facts.has("Softmax", "LayerNormalization")
         smoothed = replace(base, smooth=0.75, split=4)
@@ -143,16 +143,16 @@ class Int8Static(Quantizer):
             yield from (base if deep or not attends else smoothed).extensions(facts)
 
     @classmethod
-    def _for(cls, backend: Backend, capabilities: Capabilities) -> Self:
+    def _choose_settings(cls, backend: Backend, capabilities: Capabilities) -> Self:
         target = next((name for name in runtime_rules.TARGETS if name == backend.name()), None)
         if target is None:
             target = "openvino" if "int8-weights" in backend.arithmetic else "cpu"
         if target != "cpu":
             return cls(target=target)
-        match runtime_rules.for_cpu(frozenset(capabilities.instruction_sets)):
-            case runtime_rules.Gives.REDUCED:
+        match runtime_rules.find_cpu_treatment(frozenset(capabilities.instruction_sets)):
+            case runtime_rules.Treatment.REDUCED:
                 return cls(reduce_range=True)
-            case runtime_rules.Gives.SIGNED:
+            case runtime_rules.Treatment.SIGNED:
                 return cls(activations="s8")
             case _:
                 return cls()
@@ -165,7 +165,7 @@ class Int8Static(Quantizer):
         """
         if self.target != "cpu" or not self.upsample or self.exclude:
             return
-        if "ConvTranspose" not in self._ops() and facts.has("ConvTranspose"):
+        if "ConvTranspose" not in self._list_ops() and facts.has("ConvTranspose"):
             yield catalog.load(Transform, "split-conv-transpose")()
         if facts.has("ConvTranspose", "DepthToSpace"):
             yield catalog.load(Transform, "depth-to-space-nhwc")()
@@ -177,11 +177,13 @@ class Int8Static(Quantizer):
         """
         smoothed = bool(self.smooth or self.split)
         last = replace(self, smooth=0.0, split=0)
-        yield from int8_rescues.prepared(last, facts, smoothed=smoothed)
-        if facts.has("Conv", "ConvTranspose") and int8_rescues.products(facts) > 1:
-            for rest in int8_rescues.stored_weights() if self.target == "cpu" else ():
-                yield (replace(self, ops=("MatMul", "Gemm")), rest)
-        for observer in int8_rescues.other_observers(self.observer):
+        yield from int8_rescues.prepend_static_kit(last, facts, smoothed=smoothed)
+        if facts.has("Conv", "ConvTranspose") and int8_rescues.count_products(facts) > 1:
+            for weight_storage in (
+                int8_rescues.find_weight_storage() if self.target == "cpu" else ()
+            ):
+                yield (replace(self, ops=("MatMul", "Gemm")), weight_storage)
+        for observer in int8_rescues.list_other_observers(self.observer):
             yield (replace(self, observer=observer),)
 
     def extensions(self, facts: Facts) -> Iterable[Self]:
@@ -198,37 +200,39 @@ class Int8Static(Quantizer):
         First local functions are inlined, scales and biases behind convolutions folded into them,
         and transposed convolutions rewritten, all exactly.
         """
-        self._prepare(model)
-        placements, _ = self._place(model, None)
-        found: dict[str, Observer] = {}
+        self._prepare_model(model)
+        placements, _ = self._place_pairs(model, None)
+        observers: dict[str, Observer] = {}
         for placement in placements:
-            smooth = smoothable(placement) if self.smooth or self.split else {}
-            for value in placement.watched():
-                wanted = _CHANNELS if value in smooth else self.observer
-                if found.get(str(value.name)) != _CHANNELS:
-                    found[str(value.name)] = wanted
-        return [Probe(name, observer) for name, observer in found.items()]
+            smooth = find_smoothable(placement) if self.smooth or self.split else {}
+            for value in placement.list_range_tensors():
+                choice = _CHANNELS if value in smooth else self.observer
+                if observers.get(str(value.name)) != _CHANNELS:
+                    observers[str(value.name)] = choice
+        return [Probe(name, observer) for name, observer in observers.items()]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        self._prepare(model)
+        self._prepare_model(model)
         # Join groups of convolutions; not before the accuracy kit has seen their weights.
-        if self.target == "cpu" and "Conv" in self._ops():
-            widen(model, self.exclude)
-        placements, scope = self._place(model, ranges)
+        if self.target == "cpu" and "Conv" in self._list_ops():
+            widen_convolutions(model, self.exclude)
+        placements, scope = self._place_pairs(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
-        scopes.note(model, scope.why, len(layers))
+        scopes.note_float_layers(model, scope.reasons, len(layers))
         if not layers:
-            reasons = scopes.summary(scope.why, 0)
+            reasons = scopes.summarize_reasons(scope.reasons, 0)
             raise Refused(
-                f"no {', '.join(self._ops())} with a constant float32 weight to quantize"
+                f"no {', '.join(self._list_ops())} with a constant float32 weight to quantize"
                 f"{reasons and f' ({reasons})'}",
                 fix="apply requantize, which takes the model back to float first"
-                if scopes.QUANTIZED in scope.why.values()
+                if scopes.QUANTIZED in scope.reasons.values()
                 else "see `ortune inspect` for the model's operators and dtypes",
             )
-        signed = runtime_rules.symmetric_s8(self.target)
+        signed = runtime_rules.needs_symmetric_s8(self.target)
         editor = edit.Editor(model.graph)
-        found = tables.tables(model) if runtime_rules.takes_tables(self.target) else {}
+        embedding_tables = (
+            tables.find_tables(model) if runtime_rules.takes_tables(self.target) else {}
+        )
         packer = Packer(
             editor,
             layers,
@@ -237,10 +241,10 @@ class Int8Static(Quantizer):
             kind="s8" if signed else self.weights,
             target=self.target,
         )
-        wide = chosen(model, self.wide, "wide")
+        wide = match_nodes(model, self.wide, "wide")
         for placement in reversed(placements):
-            smooth = factors(placement, ranges, alpha=self.smooth, most=self.split)
-            steps = grids(
+            smooth = compute_smoothings(placement, ranges, alpha=self.smooth, most=self.split)
+            steps = make_activation_grids(
                 placement,
                 ranges,
                 smooth,
@@ -249,16 +253,21 @@ class Int8Static(Quantizer):
                 symmetric=signed or self.symmetric,
                 absorbs=self.target == "cpu",
             )
-            pairs = Pairs(editor, steps, smooth, model.opset_imports.get("", 0))
-            pairs.put(placement)
+            pairs = PairInserter(editor, steps, smooth, model.opset_imports.get("", 0))
+            pairs.insert_pairs(placement)
             if pairs.foreign:
                 model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
-                packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
+                packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
         if self.target == "cpu":
-            qoperators.part_products(editor, layers)
+            qoperators.separate_products(editor, layers)
         tables.store_tables(
-            model, editor, found, packer.constants(), scope.left, alone=self.embeddings
+            model,
+            editor,
+            embedding_tables,
+            packer.list_stored_weights(),
+            scope.excluded,
+            alone=self.embeddings,
         )
         return len(layers)
 
@@ -267,23 +276,23 @@ class Int8Static(Quantizer):
 
         The exact rewrites that the weights go through first are done in place.
         """
-        self._prepare(model)
-        placements, _ = self._place(model, None)
+        self._prepare_model(model)
+        placements, _ = self._place_pairs(model, None)
         return [layer for placement in placements for layer in placement.layers]
 
-    def _ops(self) -> tuple[str, ...]:
-        return self.ops or runtime_rules.of_layers(self.target)
+    def _list_ops(self) -> tuple[str, ...]:
+        return self.ops or runtime_rules.list_layer_ops(self.target)
 
-    def _prepare(self, model: ir.Model) -> None:
-        to_split = self.upsample and "ConvTranspose" not in self._ops()
-        prepare(model, self.target, self.exclude, split=to_split, spread=self.upsample)
+    def _prepare_model(self, model: ir.Model) -> None:
+        to_split = self.upsample and "ConvTranspose" not in self._list_ops()
+        prepare_for_int8(model, self.target, self.exclude, split=to_split, spread=self.upsample)
 
-    def _place(
+    def _place_pairs(
         self, model: ir.Model, ranges: Ranges | None
     ) -> tuple[list[Placement], scopes.Scope]:
-        found = scopes.scope(
+        scope = scopes.select_scope(
             model,
-            self._ops(),
+            self._list_ops(),
             target=self.target,
             include=self.include,
             exclude=self.exclude,
@@ -291,5 +300,5 @@ class Int8Static(Quantizer):
             head=self.head,
             min_side=self.min_side,
         )
-        through = self.through or runtime_rules.between(self.target)
-        return place_all(found, through, ranges), found
+        through = self.through or runtime_rules.list_following_ops(self.target)
+        return place_all(scope, through, ranges), scope

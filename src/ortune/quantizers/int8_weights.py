@@ -18,12 +18,12 @@ from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.block_grid import Bits
-from ortune.quantizers.common.layers import transposed
-from ortune.quantizers.common.node_filter import wanted
-from ortune.quantizers.common.nodes import cast_and_multiplied, dequantized
+from ortune.quantizers.common.layers import resolve_transpose
+from ortune.quantizers.common.node_filter import select_nodes
+from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
 from ortune.quantizers.common.weights.embeddings import look_up
-from ortune.quantizers.common.weights.integer_weights import Stored, tables_of
+from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 """Operator -> inputs that are weights; input 1 of all others."""
@@ -96,26 +96,26 @@ class Int8Weights(BlockWeights):
         """Store the weights and return how many constants were replaced, as in blocks."""
         if self.form != "channel":
             return super().apply(model, ranges)
-        edit.inline(model)
+        edit.inline_functions(model)
         axes: dict[ir.Value, int] = {}
-        among = wanted(model, self.include, self.exclude)
-        for node in edit.every_node(model):
-            for source, axis in self._weights(node) if node in among else ():
+        among = select_nodes(model, self.include, self.exclude)
+        for node in edit.walk_nodes(model):
+            for source, axis in self._list_weights(node) if node in among else ():
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
                 axes[source] = first
         if not axes:
             raise Refused(
                 f"no {', '.join(self.ops)} with a float32 weight of "
-                f"{wording.count(self.min_size, 'element')}",
+                f"{wording.format_count(self.min_size, 'element')}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         editor = edit.Editor(model.graph)
         for source, axis in axes.items():
-            _store(editor, source, axis, fold=self.fold)
+            _store_weight(editor, source, axis, fold=self.fold)
         return len(axes)
 
-    def _weights(self, node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
+    def _list_weights(self, node: ir.Node) -> Iterator[tuple[ir.Value, int]]:
         """Yield the large constants that a node multiplies or looks up, with their channels."""
         if node.domain or node.op_type not in self.ops:
             return
@@ -123,7 +123,7 @@ class Int8Weights(BlockWeights):
             value = node.inputs[index] if index < len(node.inputs) else None
             if value is None:
                 continue
-            source, order = transposed(value)
+            source, order = resolve_transpose(value)
             tensor = edit.const_tensor(source)
             if tensor is None or source is None or tensor.dtype != ir.DataType.FLOAT:
                 continue
@@ -131,38 +131,38 @@ class Int8Weights(BlockWeights):
             if rank < 2 or tensor.size < self.min_size:
                 continue
             axis = AXES.get(node.op_type, rank - 1)
-            if node.op_type == "Gemm" and edit.attribute(node, "transB", 0):
+            if node.op_type == "Gemm" and edit.read_attribute(node, "transB", 0):
                 axis = 0
             if node.op_type != "Gather":
                 yield source, order[axis]
-            elif source is value and not edit.attribute(node, "axis", 0):
+            elif source is value and not edit.read_attribute(node, "axis", 0):
                 yield source, rank - 1
 
 
-def _store(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> None:
+def _store_weight(editor: edit.Editor, source: ir.Value, axis: int, *, fold: bool) -> None:
     array = edit.const_array(source)
     assert array is not None
-    grid = grids.weight_grid(array, axis)
+    grid = grids.make_weight_grid(array, axis)
     stem = str(source.name)
-    integers = editor.constant(f"{stem}_int", grid.quantize(array))
-    tables = tables_of(source) if axis == array.ndim - 1 else []
+    integers = editor.add_constant(f"{stem}_int", grid.quantize(array))
+    tables = find_lookups(source) if axis == array.ndim - 1 else []
     if tables or not fold:
-        scale = editor.constant(f"{stem}_scale", grid.scale)
-        zero = editor.constant(f"{stem}_zero", grid.zero)
+        scale = editor.add_constant(f"{stem}_scale", grid.scale)
+        zero = editor.add_constant(f"{stem}_zero", grid.zero)
     for node in tables:
-        held = Stored(integers, scale, zero, axis, tuple(range(array.ndim)), grid)
-        look_up(editor, node, held)
-    if others := tuple(source.uses()):
-        made: tuple[ir.Node, ...]
+        stored = StoredWeight(integers, scale, zero, axis, tuple(range(array.ndim)), grid)
+        look_up(editor, node, stored)
+    if remaining_uses := tuple(source.uses()):
+        new_nodes: tuple[ir.Node, ...]
         if fold:
             shape = [-1 if i == grid.axis else 1 for i in range(array.ndim)]
-            factor = editor.constant(f"{stem}_scale", grid.scale.reshape(shape))
-            made = cast_and_multiplied(editor, stem, integers, factor)
+            factor = editor.add_constant(f"{stem}_scale", grid.scale.reshape(shape))
+            new_nodes = make_cast_and_mul(editor, stem, integers, factor)
         else:
-            made = (dequantized(editor, stem, [integers, scale, zero], axis),)
+            new_nodes = (make_dequantize(editor, stem, [integers, scale, zero], axis),)
         producer = source.producer()
         home = source.graph if producer is None else producer.graph
-        edit.insert_first(home or editor.graph, *made)
-        for node, index in others:
-            node.replace_input_with(index, made[-1].outputs[0])
-    edit.discard(source)
+        edit.insert_first(home or editor.graph, *new_nodes)
+        for node, index in remaining_uses:
+            node.replace_input_with(index, new_nodes[-1].outputs[0])
+    edit.discard_constant(source)

@@ -12,7 +12,7 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.quantizers.common.nodes import stand_in
+from ortune.quantizers.common.nodes import replace_value
 from ortune.quantizers.common.qdq.qoperators import Operators
 
 
@@ -30,24 +30,24 @@ class Qoperator(Quantizer):
     needs_opset: ClassVar[int] = 13
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        edit.inline(model)
+        edit.inline_functions(model)
         count, foreign = 0, False
         for graph in [model.graph, *model.graph.subgraphs()]:
             editor = edit.Editor(graph)
             operators = Operators(editor)
             for node in list(graph):
-                taken = operators.take(node) if node.graph is graph else None
-                if taken is not None:
-                    made = editor.node(
-                        taken.op,
-                        taken.inputs,
-                        taken.attributes,
-                        name=f"{node.name}_{taken.op}",
-                        domain=MICROSOFT if taken.foreign else "",
+                operator = operators.find_operator(node) if node.graph is graph else None
+                if operator is not None:
+                    new_node = editor.make_node(
+                        operator.op,
+                        operator.inputs,
+                        operator.attributes,
+                        name=f"{node.name}_{operator.op}",
+                        domain=MICROSOFT if operator.foreign else "",
                     )
-                    edit.insert_before(node, made)
-                    stand_in(taken.last.outputs[0], made.outputs[0])
-                    foreign = foreign or taken.foreign
+                    edit.insert_before(node, new_node)
+                    replace_value(operator.last.outputs[0], new_node.outputs[0])
+                    foreign = foreign or operator.foreign
                     count += 1
         if not count:
             raise Refused(

@@ -15,9 +15,9 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
-from ortune.core.roles import Role, find, static_int8
+from ortune.core.roles import Role, find_plugin, make_static_int8
 from ortune.core.step import Quantizer
-from ortune.quantizers.common.qdq.dequantize import restore
+from ortune.quantizers.common.qdq.dequantize import restore_float
 
 _INTEGER = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
@@ -44,10 +44,10 @@ class Requantize(Quantizer):
     @property
     def portable(self) -> bool:
         """As the quantizer is."""
-        return self._inner().portable
+        return self._select_quantizer().portable
 
     def made_portable(self) -> Self:
-        return replace(self, step=self._inner().made_portable())
+        return replace(self, step=self._select_quantizer().made_portable())
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
@@ -60,27 +60,28 @@ class Requantize(Quantizer):
                 ops[_INTEGER.get(op, op)] = ops.get(_INTEGER.get(op, op), 0) + count
         was = replace(facts, ops=ops)
         for role in (Role.STATIC, Role.DYNAMIC):
-            quantizer = find(Quantizer, role)
+            quantizer = find_plugin(Quantizer, role)
             offered = quantizer.offers(was, backend, capabilities) if quantizer else ()
             for offer in islice(offered, 1):
                 yield cls(step=offer)
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that the quantizer needs, after the model is float again."""
-        restore(model)
-        return self._inner().probes(model)
+        restore_float(model)
+        return self._select_quantizer().probes(model)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        restore(model)
-        left = [
+        restore_float(model)
+        remaining = [
             n for n in model.graph.all_nodes() if n.op_type in ("QLinearConv", "QLinearMatMul")
         ]
-        if left:
+        if remaining:
             raise Refused(
-                f"{say.count(len(left), 'layer')} written as integer operators, which stay",
+                f"{say.format_count(len(remaining), 'layer')} written as integer operators, "
+                "which stay",
                 fix="apply u8s8, which makes the fast pair of dtypes of them",
             )
-        return self._inner().apply(model, ranges)
+        return self._select_quantizer().apply(model, ranges)
 
-    def _inner(self) -> Quantizer:
-        return self.step or static_int8()
+    def _select_quantizer(self) -> Quantizer:
+        return self.step or make_static_int8()

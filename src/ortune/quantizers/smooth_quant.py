@@ -17,10 +17,15 @@ from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.nodes import multiplied
-from ortune.quantizers.common.qdq.smooth import Smoothing, absorb, add_product, smoothing
-from ortune.quantizers.common.rounding.matrices import biased, put_weight
-from ortune.quantizers.common.rounding.targets import Preparation, roundings
+from ortune.quantizers.common.nodes import multiply_channels
+from ortune.quantizers.common.qdq.smooth import (
+    Smoothing,
+    absorb_factor,
+    add_product,
+    compute_smoothing,
+)
+from ortune.quantizers.common.rounding.matrices import find_bias, put_weight
+from ortune.quantizers.common.rounding.targets import Preparation, list_roundings
 
 
 @dataclass(frozen=True)
@@ -59,68 +64,73 @@ class SmoothQuant(Preparation):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         channels = catalog.load(Observer, "channels")()
-        return [Probe(str(value.name), channels) for value in self._read(model)]
+        return [Probe(str(value.name), channels) for value in self._find_readers(model)]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        read = self._read(model)
+        read = self._find_readers(model)
         editor = edit.Editor(model.graph)
         done = folded = beside = 0
         for value, layers in read.items():
             seen = ranges.get(str(value.name))
-            found = seen and smoothing(seen, layers, alpha=self.alpha, most=self.split)
-            if not found:
+            choice = seen and compute_smoothing(seen, layers, alpha=self.alpha, most=self.split)
+            if not choice:
                 continue
             done += 1
-            folded += self._smooth(editor, value, layers, found)
-            beside += bool(found.split)
+            folded += self._smooth_layers(editor, value, layers, choice)
+            beside += bool(choice.split)
         if not done:
             raise Refused(
                 "there is no matrix product whose input has a fixed number of channels",
                 fix="smooth-quant is for transformers; see cross-layer-equalization for others",
             )
-        edit.note(
-            model, f"{folded} of {wording.count(done - beside, 'division')} free at run time"
+        edit.add_note(
+            model,
+            f"{folded} of {wording.format_count(done - beside, 'division')} free at run time",
         )
         if beside:
-            edit.note(
-                model, f"{wording.count(beside, 'activation')} with channels apart, in float"
+            edit.add_note(
+                model,
+                f"{wording.format_count(beside, 'activation')} with channels apart, in float",
             )
         return done
 
-    def _read(self, model: ir.Model) -> dict[ir.Value, list[Layer]]:
-        found: dict[ir.Value, list[Layer]] = {}
-        for rounding in roundings(model, self.before):
+    def _find_readers(self, model: ir.Model) -> dict[ir.Value, list[Layer]]:
+        readers: dict[ir.Value, list[Layer]] = {}
+        for rounding in list_roundings(model, self.before):
             shared = len({layer.x for layer in rounding.layers}) > 1
             for layer in rounding.layers:
                 if not shared and not layer.convolves and layer.node.graph is model.graph:
-                    found.setdefault(layer.x, []).append(layer)
-        widths = {x: {Smoothing.width(one) for one in layers} for x, layers in found.items()}
-        return {x: layers for x, layers in found.items() if len(widths[x]) == 1}
+                    readers.setdefault(layer.x, []).append(layer)
+        widths = {
+            x: {Smoothing.count_input_channels(reader) for reader in layers}
+            for x, layers in readers.items()
+        }
+        return {x: layers for x, layers in readers.items() if len(widths[x]) == 1}
 
-    def _smooth(
-        self, editor: edit.Editor, value: ir.Value, layers: list[Layer], found: Smoothing
+    def _smooth_layers(
+        self, editor: edit.Editor, value: ir.Value, layers: list[Layer], choice: Smoothing
     ) -> bool:
         """Edit the weights and the activation, and say whether that is free at run time."""
-        nodes, width = {layer.node for layer in layers}, found.width(layers[0])
+        nodes, width = {layer.node for layer in layers}, choice.count_input_channels(layers[0])
         for layer in layers:
-            if found.split:
-                _beside(editor, layer, found.split)
-            put_weight(editor, [layer], found.scaled(layer, layer.array()))
-        if found.factor is None:
+            if choice.split:
+                _add_split_product(editor, layer, choice.split)
+            put_weight(editor, [layer], choice.scale_weight(layer, layer.read_weight()))
+        if choice.factor is None:
             inverse = np.ones(width, np.float32)
-            inverse[list(found.split)] = 0
+            inverse[list(choice.split)] = 0
         else:
-            inverse = (1 / found.factor).astype(np.float32)
-            if self.fold and absorb(editor, value, inverse, nodes):
+            inverse = (1 / choice.factor).astype(np.float32)
+            if self.fold and absorb_factor(editor, value, inverse, nodes):
                 return True
-        divided = multiplied(editor, value, inverse, editor.graph)
+        divided = multiply_channels(editor, value, inverse, editor.graph)
         for node in nodes:
             node.replace_input_with(0, divided)
         return False
 
 
-def _beside(editor: edit.Editor, layer: Layer, split: tuple[int, ...]) -> None:
-    alpha = float(edit.attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
-    place = biased(layer)
+def _add_split_product(editor: edit.Editor, layer: Layer, split: tuple[int, ...]) -> None:
+    alpha = float(edit.read_attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
+    place = find_bias(layer)
     last = layer.node if place is None else place[0]
-    add_product(editor, layer, layer.array() * np.float32(alpha), split, last)
+    add_product(editor, layer, layer.read_weight() * np.float32(alpha), split, last)

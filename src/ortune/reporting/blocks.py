@@ -23,20 +23,22 @@ class Part:
     order: int = 90
 
 
-def gather(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
+def gather_parts(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
     """Return the parts of a report in order; a section without blocks is left out.
 
     Args:
         terminal: Only what belongs on a terminal.
     """
-    sections = [catalog.load(Section, name)() for name in catalog.names(Section)]
-    shown = [one for one in sections if one.terminal or not terminal]
-    ordered = sorted(shown, key=lambda one: (one.order, one.name()))
-    parts = (Part(one.name(), tuple(one.blocks(study)), one.order) for one in ordered)
+    sections = [catalog.load(Section, name)() for name in catalog.list_plugins(Section)]
+    shown = [section for section in sections if section.terminal or not terminal]
+    ordered = sorted(shown, key=lambda section: (section.order, section.name()))
+    parts = (
+        Part(section.name(), tuple(section.blocks(study)), section.order) for section in ordered
+    )
     return tuple(part for part in parts if part.blocks)
 
 
-def tabled(chart: Bars) -> Table:
+def tabulate_bars(chart: Bars) -> Table:
     """Return a bar chart as a table: label, a column a segment, the notes where there are any."""
     single = len(chart.segments) == 1
     columns = ("", *([chart.unit] if single else [f"{s} ({chart.unit})" for s in chart.segments]))
@@ -48,13 +50,13 @@ def tabled(chart: Bars) -> Table:
     return Table((*columns, *([""] if noted else [])), rows)
 
 
-def numeric(table: Table) -> tuple[bool, ...]:
+def find_numeric_columns(table: Table) -> tuple[bool, ...]:
     """Say for each column whether it is set to the right: what is in it starts with a digit."""
     return tuple(
-        _numbers([row[index] for row in table.rows]) for index in range(len(table.columns))
+        _is_numeric([row[index] for row in table.rows]) for index in range(len(table.columns))
     )
 
 
-def _numbers(cells: list[str]) -> bool:
+def _is_numeric(cells: list[str]) -> bool:
     filled = [cell for cell in cells if cell not in ("", "-")]
     return bool(filled) and all(cell.lstrip("-+")[:1].isdigit() for cell in filled)

@@ -8,15 +8,15 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from ortune.core.atomic_write import replacing
+from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import OrtuneError
 from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.core.version import __version__
 from ortune.reporting import canvas, rows
-from ortune.reporting.beside import whole
-from ortune.reporting.blocks import Part, numeric
-from ortune.reporting.markdown import markdown
+from ortune.reporting.beside import build_report_parts
+from ortune.reporting.blocks import Part, find_numeric_columns
+from ortune.reporting.markdown import render_markdown
 
 _FORMATS = (".html", ".htm", ".md")
 
@@ -35,9 +35,9 @@ def report(study: Study, path: str | Path, force: bool = False) -> Path:
         raise OrtuneError(
             f"cannot write a report as '{path.name}'", fix=f"end it in {' or '.join(_FORMATS)}"
         )
-    text = markdown(study) if path.suffix.lower() == ".md" else render(study)
+    text = render_markdown(study) if path.suffix.lower() == ".md" else render_html(study)
     originals = [Path(source) for source in study.models.values()]
-    with replacing(path, force=force, sources=originals) as draft:
+    with open_output_draft(path, force=force, sources=originals) as draft:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
@@ -58,17 +58,17 @@ _LEGEND = {
 }
 
 
-def render(study: Study) -> str:
+def render_html(study: Study) -> str:
     """Return the whole page; everything that comes from the study is escaped."""
-    name = ", ".join(Path(one).name for one in study.job.model.split(", "))
+    name = ", ".join(Path(path).name for path in study.job.model.split(", "))
     foot = "Every number of the search comes from the run's ledger, which keeps the raw samples."
-    return page(name, whole(study), foot)
+    return render_page(name, build_report_parts(study), foot)
 
 
-def page(title: str, parts: Sequence[Part], foot: str = "") -> str:
+def render_page(title: str, parts: Sequence[Part], foot: str = "") -> str:
     """Return parts as a page of their own, everything in them escaped."""
     name = escape(title)
-    body = "\n".join(_section(part) for part in parts)
+    body = "\n".join(_render_section(part) for part in parts)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -79,7 +79,7 @@ def page(title: str, parts: Sequence[Part], foot: str = "") -> str:
 <title>ortune: {name}</title>
 <link rel="icon" href="data:,">
 <style>
-{_style()}</style>
+{_read_stylesheet()}</style>
 </head>
 <body>
 <main>
@@ -93,23 +93,23 @@ def page(title: str, parts: Sequence[Part], foot: str = "") -> str:
 
 
 @cache
-def _style() -> str:
+def _read_stylesheet() -> str:
     return files("ortune.reporting").joinpath("report.css").read_text(encoding="utf-8")
 
 
-def _section(part: Part) -> str:
+def _render_section(part: Part) -> str:
     """Write a part; what stands under a folded heading goes into an element that opens."""
     inner, fold = [], ""
     for block in part.blocks:
         if isinstance(block, Heading):
             inner.append(fold)
             fold = "</details>" if block.folded else ""
-        inner.append(_block(block))
+        inner.append(_render_block(block))
     inside = "\n".join(filter(None, [*inner, fold]))
     return f'<section id="{escape(part.name)}">\n{inside}\n</section>'
 
 
-def _block(block: Block) -> str:
+def _render_block(block: Block) -> str:
     match block:
         case Heading(text, folded):
             title = f"<h2>{escape(text)}</h2>"
@@ -120,48 +120,56 @@ def _block(block: Block) -> str:
             arrows = text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")  # "->" may be broken in two
             return f'<p class="{escape(tone)}">{escape(arrows)}</p>'
         case Table():
-            return _table(block)
+            return _render_table(block)
         case Scatter():
-            return _scatter(block)
+            return _render_scatter(block)
         case Bars():
             kinds = [rows.segment_class(block, index) for index in range(len(block.segments))]
-            named = zip(kinds, block.segments, strict=True) if len(block.segments) > 1 else ()
-            keys = [_key(_BOX.format(kind), name) for kind, name in named]
-            return rows.bars(block) + _legend(keys)
+            labels = zip(kinds, block.segments, strict=True) if len(block.segments) > 1 else ()
+            keys = [_render_key(_BOX.format(kind), name) for kind, name in labels]
+            return rows.draw_bars(block) + _render_legend(keys)
         case Intervals():
-            shown = {one.tone for one in block.rows}
-            keys = [_key(rows.sign(tone), text) for tone, text in block.legend if tone in shown]
-            return _legend(keys) + rows.intervals(block)
+            shown = {estimate.tone for estimate in block.rows}
+            keys = [
+                _render_key(rows.draw_legend_mark(tone), text)
+                for tone, text in block.legend
+                if tone in shown
+            ]
+            return _render_legend(keys) + rows.draw_intervals(block)
         case Lines():
             keys = [
-                _key(_DASH.format(canvas.line_class(block, line)), line.name)
+                _render_key(_DASH.format(canvas.line_class(block, line)), line.name)
                 for line in block.lines
                 if line.name
             ]
             shown = {mark.tone for mark in block.marks}
             keys += [
-                _key(_DOT.format("mark " + canvas.mark_class(block, tone)), text)
+                _render_key(_DOT.format("mark " + canvas.mark_class(block, tone)), text)
                 for tone, text in block.legend
                 if tone in shown
             ]
-            return _plot((canvas.lines_svg(block), canvas.lines_svg(block, canvas.NARROW)), keys)
+            return _render_plot(
+                (canvas.draw_lines(block), canvas.draw_lines(block, canvas.NARROW)), keys
+            )
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     # The class of each column: numbers to the right, sentences wrapped.
     lengths = [max(map(len, column), default=0) for column in zip(*table.rows, strict=True)]
     long = lengths or [0] * len(table.columns)
     kinds = [
         "num" if right else "long" if length > _LONG else ""
-        for right, length in zip(numeric(table), long, strict=True)
+        for right, length in zip(find_numeric_columns(table), long, strict=True)
     ]
     head = "".join(
-        f"<th{_named(kind if kind == 'num' else '')}>{escape(name)}</th>" if name else "<td></td>"
+        f"<th{_format_class(kind if kind == 'num' else '')}>{escape(name)}</th>"
+        if name
+        else "<td></td>"
         for name, kind in zip(table.columns, kinds, strict=True)
     )
     marks = table.marks or ("",) * len(table.rows)
     body = "\n".join(
-        f"<tr{_named(mark)}>{_cells(table, row, kinds)}</tr>"
+        f"<tr{_format_class(mark)}>{_render_cells(table, row, kinds)}</tr>"
         for row, mark in zip(table.rows, marks, strict=True)
     )
     return (
@@ -170,38 +178,40 @@ def _table(table: Table) -> str:
     )
 
 
-def _cells(table: Table, row: Sequence[str], kinds: Sequence[str]) -> str:
+def _render_cells(table: Table, row: Sequence[str], kinds: Sequence[str]) -> str:
     """Write cells; each repeats its column's name, which stands before it on a narrow page."""
     return "".join(
-        f'<td{_named(kind)} data-column="{escape(column)}">{escape(cell)}</td>'
+        f'<td{_format_class(kind)} data-column="{escape(column)}">{escape(cell)}</td>'
         for cell, kind, column in zip(row, kinds, table.columns, strict=True)
     )
 
 
-def _named(name: str) -> str:
+def _format_class(name: str) -> str:
     return f' class="{escape(name)}"' if name else ""
 
 
-def _scatter(plot: Scatter) -> str:
+def _render_scatter(plot: Scatter) -> str:
     shown = {p.tone or ("best" if i in plot.front else "other") for i, p in enumerate(plot.points)}
     legend = dict(plot.legend) or _LEGEND
-    keys = [_key(_DOT.format(kind), text) for kind, text in legend.items() if kind in shown]
-    if canvas.outside(plot):
+    keys = [_render_key(_DOT.format(kind), text) for kind, text in legend.items() if kind in shown]
+    if canvas.has_outliers(plot):
         keys.append("<span>triangles lie beyond the axes</span>")
-    return _plot((canvas.scatter_svg(plot), canvas.scatter_svg(plot, canvas.NARROW)), keys)
+    return _render_plot(
+        (canvas.draw_scatter(plot), canvas.draw_scatter(plot, canvas.NARROW)), keys
+    )
 
 
-def _plot(drawn: tuple[str, str], keys: Sequence[str]) -> str:
+def _render_plot(drawings: tuple[str, str], keys: Sequence[str]) -> str:
     """Write a plot for a wide page and for a narrow one: one of them is shown."""
-    wide, narrow = drawn
+    wide, narrow = drawings
     both = f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
-    return f'<div class="plot">{both}</div>{_legend(keys)}'
+    return f'<div class="plot">{both}</div>{_render_legend(keys)}'
 
 
-def _legend(keys: Sequence[str]) -> str:
+def _render_legend(keys: Sequence[str]) -> str:
     return f'<div class="legend">{"".join(keys)}</div>' if keys else ""
 
 
-def _key(sign: str, text: str) -> str:
+def _render_key(sign: str, text: str) -> str:
     mark = f'<svg viewBox="0 0 12 12" aria-hidden="true">{sign}</svg>'
     return f"<span>{mark}{escape(text)}</span>"

@@ -9,10 +9,10 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
-from ortune.core.progress.wrapping import longest_word, wrapped
+from ortune.core.progress.wrapping import longest_word, wrap_text
 from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
-from ortune.reporting.blocks import Part, gather, numeric
+from ortune.reporting.blocks import Part, find_numeric_columns, gather_parts
 
 _GAP = 2
 _INDENT = 4
@@ -25,22 +25,22 @@ _SHADES = "█▒░▓"
 _MARKS = {"win": "bold green", "lose": "dim"}
 
 
-def terminal(study: Study) -> list[RenderableType]:
+def render_terminal(study: Study) -> list[RenderableType]:
     """Return what a console prints; widths are chosen when it prints."""
-    return printed(gather(study, terminal=True))
+    return make_renderables(gather_parts(study, terminal=True))
 
 
-def printed(parts: Sequence[Part]) -> list[RenderableType]:
+def make_renderables(parts: Sequence[Part]) -> list[RenderableType]:
     """Return what a console prints of some parts; plots but bars are left out for their tables."""
-    return [item for part in parts for block in part.blocks for item in _block(block)]
+    return [item for part in parts for block in part.blocks for item in _render_block(block)]
 
 
-def _block(block: Block) -> Iterator[RenderableType]:
+def _render_block(block: Block) -> Iterator[RenderableType]:
     match block:
         case Heading(text):
             yield Paragraph(f"\n{text}", "bold")
         case Text(text, "code"):
-            yield _line(f"  {text}", _TONES["code"])
+            yield _make_line(f"  {text}", _TONES["code"])
         case Text(text, tone):
             yield Paragraph(text, _TONES.get(tone, ""))
         case Table():
@@ -51,7 +51,7 @@ def _block(block: Block) -> Iterator[RenderableType]:
             return
 
 
-def _line(text: str, style: str = "") -> Line:
+def _make_line(text: str, style: str = "") -> Line:
     """Return a line that the console prints as it is."""
     return Line(text, style=style, no_wrap=True, overflow="ignore")
 
@@ -65,8 +65,8 @@ class Paragraph:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Break it for the console's width."""
-        for line in wrapped(self.text, options.max_width):
-            yield _line(line, self.style)
+        for line in wrap_text(self.text, options.max_width):
+            yield _make_line(line, self.style)
 
 
 @dataclass(frozen=True)
@@ -86,25 +86,25 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay the table out for the console's width."""
         table, width = self.table, options.max_width
-        natural, least = _widths(table, cell_len), _widths(table, longest_word)
-        left = width - sum(natural[:-1]) - _GAP * (len(natural) - 1)
-        hang = len(natural) > 1 and left < min(natural[-1], _WORTH)
+        natural, least = _measure_columns(table, cell_len), _measure_columns(table, longest_word)
+        remaining = width - sum(natural[:-1]) - _GAP * (len(natural) - 1)
+        hang = len(natural) > 1 and remaining < min(natural[-1], _WORTH)
         shown = len(natural) - hang
         marks = table.marks or ("",) * len(table.rows)
         if sum(least[:shown]) + _GAP * (shown - 1) > width:
             for row, mark in zip(table.rows, marks, strict=True):
-                yield from _stacked(table.columns, row, width, _MARKS.get(mark, ""))
+                yield from _stack_row(table.columns, row, width, _MARKS.get(mark, ""))
             return
-        widths = _shrunk(natural[:shown], least, width)
-        right = (self.right or numeric(table))[:shown]
+        widths = _shrink_widths(natural[:shown], least, width)
+        right = (self.right or find_numeric_columns(table))[:shown]
         if any(table.columns):
-            yield from _row(table.columns[:shown], widths, right, "bold")
-            yield _line("─" * (sum(widths) + _GAP * (shown - 1)), "dim")
+            yield from _render_row(table.columns[:shown], widths, right, "bold")
+            yield _make_line("─" * (sum(widths) + _GAP * (shown - 1)), "dim")
         for row, mark in zip(table.rows, marks, strict=True):
             style = _MARKS.get(mark, "")
-            yield from _row(row[:shown], widths, right, style)
+            yield from _render_row(row[:shown], widths, right, style)
             if hang and row[-1]:
-                yield from _indented(row[-1], width, style or "dim")
+                yield from _indent_text(row[-1], width, style or "dim")
 
 
 @dataclass(frozen=True)
@@ -121,76 +121,80 @@ class Chart:
         label, note = (max(map(cell_len, texts), default=0) for texts in (names, notes))
         room = width - label - note - 2 * _GAP
         beside = room >= _BAR[0]
-        drawn = _drawn(chart, max(1, min(room if beside else width, _BAR[1])))
-        for name, bar, said in zip(names, drawn, notes, strict=True):
+        drawn = _draw_bars(chart, max(1, min(room if beside else width, _BAR[1])))
+        for name, bar, caption in zip(names, drawn, notes, strict=True):
             if beside:
                 space = " " * (label + _GAP - cell_len(name))
-                yield _line(f"{name}{space}{bar}{' ' * _GAP}{said}".rstrip())
+                yield _make_line(f"{name}{space}{bar}{' ' * _GAP}{caption}".rstrip())
             else:
-                yield Paragraph(f"{name}  {said}".rstrip())
-                yield _line(bar.rstrip())
+                yield Paragraph(f"{name}  {caption}".rstrip())
+                yield _make_line(bar.rstrip())
         keys = [f"{_SHADES[i % len(_SHADES)]} {name}" for i, name in enumerate(chart.segments)]
         legend = "  ".join(keys) + ", " if len(keys) > 1 else ""
         yield Paragraph(f"{legend}{chart.unit}", "dim")
 
 
-def _drawn(chart: Bars, room: int) -> list[str]:
+def _draw_bars(chart: Bars, room: int) -> list[str]:
     """Draw every bar, filled with spaces to the longest."""
     longest = max((sum(bar.parts) for bar in chart.bars), default=0.0) or 1.0
-    found = []
+    lines = []
     for bar in chart.bars:
         drawn, so_far = "", 0.0
         for index, part in enumerate(bar.parts):
             so_far += part
             end = round(so_far / longest * room)
             drawn += _SHADES[index % len(_SHADES)] * (end - len(drawn))
-        found.append(drawn.ljust(room))
-    return found
+        lines.append(drawn.ljust(room))
+    return lines
 
 
-def _widths(table: Table, width: Callable[[str], int]) -> list[int]:
+def _measure_columns(table: Table, width: Callable[[str], int]) -> list[int]:
     cells = [table.columns, *table.rows]
     return [max(width(row[index]) for row in cells) for index in range(len(table.columns))]
 
 
-def _shrunk(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+def _shrink_widths(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
     """Take from the widest column that may give until the row fits; no word is broken."""
     widths = list(natural)
     room = width - _GAP * (len(widths) - 1)
     while sum(widths) > room:
-        giving = [index for index, one in enumerate(widths) if one > least[index]]
+        giving = [
+            index for index, column_width in enumerate(widths) if column_width > least[index]
+        ]
         widths[max(giving, key=widths.__getitem__)] -= 1
     return widths
 
 
-def _row(
+def _render_row(
     cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], style: str
 ) -> Iterator[Line]:
-    broken = [_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    broken = [_wrap_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
     for level in range(max(map(len, broken))):
         parts = []
         for lines, width, is_right in zip(broken, widths, right, strict=True):
             text = lines[level] if level < len(lines) else ""
             space = " " * (width - cell_len(text))
             parts.append(space + text if is_right else text + space)
-        yield _line((" " * _GAP).join(parts).rstrip(), style)
+        yield _make_line((" " * _GAP).join(parts).rstrip(), style)
 
 
-def _cell(text: str, width: int) -> list[str]:
+def _wrap_cell(text: str, width: int) -> list[str]:
     """Break a cell; spaces at the start of a line of it would not be where they stood."""
-    return wrapped(" ".join(text.split()), width)
+    return wrap_text(" ".join(text.split()), width)
 
 
-def _stacked(columns: Sequence[str], row: Sequence[str], width: int, style: str) -> Iterator[Line]:
+def _stack_row(
+    columns: Sequence[str], row: Sequence[str], width: int, style: str
+) -> Iterator[Line]:
     """Write the first cell, and the others below it with the names of their columns."""
-    for line in _cell(row[0], width):
-        yield _line(line, style)
-    others = zip(columns[1:], row[1:], strict=True)
-    said = "; ".join(" ".join(filter(None, pair)) for pair in others if pair[1])
-    if said:
-        yield from _indented(said, width, style or "dim")
+    for line in _wrap_cell(row[0], width):
+        yield _make_line(line, style)
+    remaining_cells = zip(columns[1:], row[1:], strict=True)
+    details = "; ".join(" ".join(filter(None, pair)) for pair in remaining_cells if pair[1])
+    if details:
+        yield from _indent_text(details, width, style or "dim")
 
 
-def _indented(text: str, width: int, style: str) -> Iterator[Line]:
-    for line in _cell(text, width - _INDENT):
-        yield _line(" " * _INDENT + line, style)
+def _indent_text(text: str, width: int, style: str) -> Iterator[Line]:
+    for line in _wrap_cell(text, width - _INDENT):
+        yield _make_line(" " * _INDENT + line, style)

@@ -35,7 +35,7 @@ _DISTURBED = 0.5
 
 
 @dataclass(frozen=True)
-class Beaten:
+class StoppingRule:
     """Says when a trial has lost against what is to be beaten.
 
     Attributes:
@@ -55,16 +55,23 @@ class Beaten:
         if not len(logs):
             return ""
         blocks = float(len(pair.blocks)) if done is None else done
-        limit = math.log(_BEHIND[max(known for known in _BEHIND if known <= blocks)])
-        if stats.disturbed([pair]) > _DISTURBED:
+        limit = math.log(
+            _BEHIND[max(timed_blocks for timed_blocks in _BEHIND if timed_blocks <= blocks)]
+        )
+        if stats.disturbed_share([pair]) > _DISTURBED:
             limit *= 2
-        behind = stats.centre(logs) - math.log(self.best)
+        behind = stats.trimmed_mean(logs) - math.log(self.best)
         if behind <= limit:
             return ""
-        return f"stopped after {_spoken(blocks)}: {math.exp(behind):.2f} times the best so far"
+        return (
+            f"stopped after {_describe_blocks(blocks)}: {math.exp(behind):.2f} times the best so "
+            "far"
+        )
 
 
-def against(plan: Plan, trials: Sequence[Trial], wanted: Goal, *, strict: bool) -> Beaten:
+def make_stopping_rule(
+    plan: Plan, trials: Sequence[Trial], goal: Goal, *, strict: bool
+) -> StoppingRule:
     """Return what a plan's trial is stopped by: the best other that keeps the budget so far.
 
     A plan that was screened does not run against its own block: that may have been a lucky one.
@@ -76,10 +83,10 @@ def against(plan: Plan, trials: Sequence[Trial], wanted: Goal, *, strict: bool) 
     """
     certain = strict and not plan.lossy
     rivals = [t for t in trials[1:] if t.plan != plan and not (certain and t.plan.lossy)]
-    return Beaten(to_beat([trials[0], *rivals], wanted))
+    return StoppingRule(to_beat([trials[0], *rivals], goal))
 
 
-def _spoken(blocks: float) -> str:
+def _describe_blocks(blocks: float) -> str:
     if blocks < 1:
         return "its first burst" if blocks else "a warm-up run"
     return f"{blocks:.0f} block{'' if blocks == 1 else 's'}"

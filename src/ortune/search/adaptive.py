@@ -7,10 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ortune.core.trial import Effort, Proposal, Untried
-from ortune.search.compare import leaders
-from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
-from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.mixtures import Bases, WantedSurvey, expected_mixtures, surveys
+from ortune.search.compare import select_leaders
+from ortune.search.expectation.candidates import (
+    Candidate,
+    find_obstacle,
+    list_candidates,
+    list_screening_plans,
+)
+from ortune.search.expectation.expectations import Expectation, Expectations
+from ortune.search.expectation.mixtures import (
+    MixtureBases,
+    SurveyCandidate,
+    estimate_mixtures,
+    rank_surveys,
+)
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import LeftOut, View
 
@@ -20,15 +30,15 @@ _AS_SMALL = 0.01
 
 
 @dataclass(frozen=True)
-class _Ranked:
+class _RankedCandidate:
     """A plan without a trial, what is expected of it, and what that is worth.
 
     Attributes:
         mixed: What mixtures of its regions may gain where it fails, after `more` seconds.
     """
 
-    one: Candidate
-    expected: Expected
+    candidate: Candidate
+    expected: Expectation
     worth: float
     mixed: float = 0.0
     more: float = 0.0
@@ -67,25 +77,30 @@ class Adaptive:
         """Return what to try now."""
         if view.spare <= 0 and len(view.trials) > 1:
             return None
-        for one in screened(view):
-            if not view.tried(one.plan) and not hopeless(one.plan, view.alike(one.plan)):
-                return _proposal(one, "screen")
+        for option in list_screening_plans(view):
+            if not view.has_trial(option.plan) and not find_obstacle(
+                option.plan, view.list_same_steps(option.plan)
+            ):
+                return _make_proposal(option, "screen")
         # One plan is tried however short the time is: without any there is no finalist.
-        room, wanted = view.spare if len(view.trials) > 1 else math.inf, surveys(view)
-        fit = (
-            one
-            for one in self._ranked(view, wanted)
-            if one.worth + one.mixed >= self.worth and one.expected.seconds <= room
+        room, survey_candidates = (
+            view.spare if len(view.trials) > 1 else math.inf,
+            rank_surveys(view),
         )
-        first, survey = next(fit, None), next(iter(wanted), None)
+        fit = (
+            option
+            for option in self._rank_candidates(view, survey_candidates)
+            if option.worth + option.mixed >= self.worth and option.expected.seconds <= room
+        )
+        first, survey = next(fit, None), next(iter(survey_candidates), None)
         if survey and survey.gain >= self.worth and _comes_first(survey, first, view.spare):
             return survey.request
         if first is not None:
-            told = _told(view, first.expected)
+            expectation = _describe_expectation(view, first.expected)
             mixes = first.mixed > first.worth
-            return _proposal(first.one, "search", told + _AS_BASE * mixes)
-        limit = (1 + self.near) * math.exp(_best(view))
-        for trial in leaders(view.trials, view.wanted):
+            return _make_proposal(first.candidate, "search", expectation + _AS_BASE * mixes)
+        limit = (1 + self.near) * math.exp(_best_log_ratio(view))
+        for trial in select_leaders(view.trials, view.goal):
             near = trial.ratio is not None and trial.ratio.value <= limit
             if near and not trial.taken("search") and trial.seconds - trial.building <= view.spare:
                 why = "screened, and near the best"
@@ -95,35 +110,57 @@ class Adaptive:
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
         untried = [
-            Untried(str(one.plan), why)
-            for one in candidates(view)
-            if (why := hopeless(one.plan, view.alike(one.plan)))
+            Untried(str(option.plan), why)
+            for option in list_candidates(view)
+            if (why := find_obstacle(option.plan, view.list_same_steps(option.plan)))
         ]
-        ranked = self._ranked(view, surveys(view))
-        late = [one for one in ranked if one.worth >= self.worth]
-        for one in ranked:
-            lack = "no time left" if one.worth >= self.worth else "gains too little"
-            untried.append(Untried(str(one.one.plan), f"{lack}: {_told(view, one.expected)}"))
+        ranked = self._rank_candidates(view, rank_surveys(view))
+        late = [option for option in ranked if option.worth >= self.worth]
+        for option in ranked:
+            lack = "no time left" if option.worth >= self.worth else "gains too little"
+            untried.append(
+                Untried(
+                    str(option.candidate.plan),
+                    f"{lack}: {_describe_expectation(view, option.expected)}",
+                )
+            )
         notes = [
-            f"not tried for lack of time: {one.one.plan}, {_told(view, one.expected)}"
-            for one in late[:1]
+            f"not tried for lack of time: {option.candidate.plan}, "
+            f"{_describe_expectation(view, option.expected)}"
+            for option in late[:1]
         ]
         return LeftOut(tuple(notes), len(late), untried=tuple(untried))
 
-    def _ranked(self, view: View, wanted: Sequence[WantedSurvey]) -> list[_Ranked]:
+    def _rank_candidates(
+        self, view: View, survey_candidates: Sequence[SurveyCandidate]
+    ) -> list[_RankedCandidate]:
         """Return the plans without a trial, by expected gain per second."""
-        found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
-        known = Expectations(view)
-        expected = known.of([one.plan for one in found])
-        mixed, worth = expected_mixtures(view, known), _worth(view)
-        bases = Bases(view, known.durations, wanted)
-        ranked = [_Ranked(one, of, worth(of)) for one, of in mixed.items()]
-        for one, of in zip(found, expected, strict=True):
-            ranked.append(_Ranked(one, of, worth(of), *bases.of(one.plan, of)))
-        return sorted(ranked, key=lambda one: -one.rate)
+        untried = [
+            candidate
+            for candidate in list_candidates(view)
+            if not find_obstacle(candidate.plan, view.list_same_steps(candidate.plan))
+        ]
+        expectations = Expectations(view)
+        expected = expectations.estimate_plans([candidate.plan for candidate in untried])
+        mixed, worth = estimate_mixtures(view, expectations), _make_worth(view)
+        bases = MixtureBases(view, expectations.durations, survey_candidates)
+        ranked = [
+            _RankedCandidate(candidate, expectation, worth(expectation))
+            for candidate, expectation in mixed.items()
+        ]
+        for candidate, expectation in zip(untried, expected, strict=True):
+            ranked.append(
+                _RankedCandidate(
+                    candidate,
+                    expectation,
+                    worth(expectation),
+                    *bases.estimate_gain(candidate.plan, expectation),
+                )
+            )
+        return sorted(ranked, key=lambda candidate: -candidate.rate)
 
 
-def _comes_first(survey: WantedSurvey, plan: _Ranked | None, spare: float) -> bool:
+def _comes_first(survey: SurveyCandidate, plan: _RankedCandidate | None, spare: float) -> bool:
     """Whether a survey gains more per second than a plan, or more than it and fits no more after
     it."""
     if plan is None or survey.gain / survey.seconds > plan.rate:
@@ -132,43 +169,50 @@ def _comes_first(survey: WantedSurvey, plan: _Ranked | None, spare: float) -> bo
     return not fits_later and survey.gain > plan.worth + plan.mixed
 
 
-def _best(view: View) -> float:
+def _best_log_ratio(view: View) -> float:
     """Return the log-ratio above which no plan can win; 0 is the original's."""
     return math.log(max(view.to_beat, 1e-9))
 
 
-def _worth(view: View) -> Callable[[Expected], float]:
+def _make_worth(view: View) -> Callable[[Expectation], float]:
     """Return what says how much a plan is expected to gain: of the latency, or else of the bytes.
 
     Where size or memory is preferred a plan must not be slower; weights are most of both. Of what
     is as small the fastest is wanted.
     """
-    best = _best(view)
-    if view.wanted.prefer == "speed":
-        return lambda found: found.worth(best)
-    fit, first = leaders(view.trials, view.wanted), view.trials[0].size or 1
+    best = _best_log_ratio(view)
+    if view.goal.prefer == "speed":
+        return lambda expectation: expectation.expected_gain(best)
+    fit, first = select_leaders(view.trials, view.goal), view.trials[0].size or 1
     least = math.log(min([1.0, *(trial.size / first for trial in fit if trial.size)]))
     fastest = math.log(fit[0].ratio.value) if fit and fit[0].ratio else 0.0
 
-    def worth(found: Expected) -> float:
-        smaller = found.latency.below(0.0) * found.size.gain(least)
-        as_small = found.size.below(least + _AS_SMALL)
-        return found.keeps * (smaller + as_small * found.latency.gain(min(0.0, fastest)))
+    def worth(expectation: Expectation) -> float:
+        smaller = expectation.latency.probability_below(0.0) * expectation.size.improvement_over(
+            least
+        )
+        as_small = expectation.size.probability_below(least + _AS_SMALL)
+        return expectation.keeps * (
+            smaller + as_small * expectation.latency.improvement_over(min(0.0, fastest))
+        )
 
     return worth
 
 
-def _proposal(one: Candidate, effort: Effort, told: str = "") -> Proposal:
-    why = "; ".join(filter(None, [one.why, told]))
-    return Proposal(one.plan, one.stage, why, effort, neighbour_of=one.neighbour_of)
+def _make_proposal(candidate: Candidate, effort: Effort, expectation: str = "") -> Proposal:
+    why = "; ".join(filter(None, [candidate.why, expectation]))
+    return Proposal(
+        candidate.plan, candidate.stage, why, effort, neighbour_of=candidate.neighbour_of
+    )
 
 
-def _told(view: View, found: Expected) -> str:
+def _describe_expectation(view: View, expectation: Expectation) -> str:
     """Return what is expected of a plan, in words."""
-    low, high = (found.latency.mean + z * found.latency.sd for z in (-1.645, 1.645))
-    size = f"size {math.exp(found.size.mean):.2f}, " if view.wanted.prefer != "speed" else ""
+    low, high = (expectation.latency.mean + z * expectation.latency.sd for z in (-1.645, 1.645))
+    size = f"size {math.exp(expectation.size.mean):.2f}, " if view.goal.prefer != "speed" else ""
     return (
-        f"{size}expected ratio {math.exp(found.latency.mean):.2f} [{math.exp(low):.2f}, "
-        f"{math.exp(high):.2f}], best so far {math.exp(_best(view)):.2f}; keeps the budget with "
-        f"{100 * found.keeps:.0f} % and takes {found.seconds:.0f} s"
+        f"{size}expected ratio {math.exp(expectation.latency.mean):.2f} [{math.exp(low):.2f}, "
+        f"{math.exp(high):.2f}], best so far {math.exp(_best_log_ratio(view)):.2f}; keeps the "
+        "budget with "
+        f"{100 * expectation.keeps:.0f} % and takes {expectation.seconds:.0f} s"
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from ortune.core.acceptance import between
+from ortune.core.acceptance import compare_latency
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Trial
 from ortune.measurement.arrivals.lanes import percentile
@@ -45,14 +45,14 @@ class BatchRow:
         return self.tail_ns is not None and self.tail_ns <= seconds * 1e9
 
 
-def own_batch(study: Study) -> int:
+def read_search_batch(study: Study) -> int:
     """Return the batch that the search was made at."""
     return max(1, study.job.workload.batch)
 
 
 def at(study: Study, batch: int) -> Study:
     """Return the study of the leading plans at a batch that was timed."""
-    if batch == own_batch(study):
+    if batch == read_search_batch(study):
         return study
     job = replace(study.job, workload=replace(study.job.workload, batch=batch))
     header = replace(study.header, job=job)
@@ -62,7 +62,7 @@ def at(study: Study, batch: int) -> Study:
 def rows(study: Study) -> list[BatchRow]:
     """Return a row for every batch at which a plan was timed, ascending."""
     timed = (batch for batch, trials in study.batches.items() if len(trials) > 1)
-    return [_best(study, batch) for batch in sorted({own_batch(study), *timed})]
+    return [_best(study, batch) for batch in sorted({read_search_batch(study), *timed})]
 
 
 def _best(study: Study, batch: int) -> BatchRow:
@@ -77,7 +77,7 @@ def _best(study: Study, batch: int) -> BatchRow:
         batch,
         trial,
         state,
-        _compared(study, here, trial),
+        _compare_to_winner(study, here, trial),
         percentile(ns, 50),
         tail,
         tail_ns,
@@ -85,17 +85,17 @@ def _best(study: Study, batch: int) -> BatchRow:
     )
 
 
-def _compared(study: Study, here: Study, trial: Trial) -> Interval | None:
+def _compare_to_winner(study: Study, here: Study, trial: Trial) -> Interval | None:
     """Return the time of a plan over that of the search's winner, at a batch."""
-    known = [t for t in here.trials if t.key == study.best.key]
-    if not known or trial.key == study.best.key:
+    winner_trials = [t for t in here.trials if t.key == study.best.key]
+    if not winner_trials or trial.key == study.best.key:
         return None
-    found = between(trial, known[-1])
-    return found if found.value == found.value else None
+    ratio = compare_latency(trial, winner_trials[-1])
+    return ratio if ratio.value == ratio.value else None
 
 
 def _tail(ns: Sequence[int]) -> tuple[str, float | None]:
     for p in (99, 90):
-        if (found := percentile(ns, p)) is not None:
-            return f"p{p}", found
+        if (tail_ns := percentile(ns, p)) is not None:
+            return f"p{p}", tail_ns
     return "p50", percentile(ns, 50)

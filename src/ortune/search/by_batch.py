@@ -12,14 +12,14 @@ from ortune.core.event import Note, Sink, TrialStarted
 from ortune.core.facts import Facts
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Score, Status, Trial
-from ortune.core.wording import count
-from ortune.data.batches import check
+from ortune.core.wording import format_count
+from ortune.data.batches import check_batch
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, time_pair
-from ortune.measurement.timing.turns import Started, ready
-from ortune.search.batch_rows import own_batch
-from ortune.search.compare import apart, finalists
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, time_pair
+from ortune.measurement.timing.turns import Started, wait_until_ready
+from ortune.search.batch_rows import read_search_batch
+from ortune.search.compare import is_clearly_faster, select_finalists
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
@@ -28,7 +28,7 @@ from ortune.search.request import Optimize
 
 
 @dataclass
-class AtBatch:
+class BatchTrials:
     """One batch: the trials so far, and how plans become more of them."""
 
     batch: int
@@ -41,21 +41,21 @@ class AtBatch:
         self._effort = Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
 
     @contextmanager
-    def live(self) -> Iterator[tuple[Worker, Started]]:
+    def start_original(self) -> Iterator[tuple[Worker, Started]]:
         """Start the original. Raises WorkerFailed: it does not run at this batch."""
         context = self.context
         baseline = context.job.baseline
-        with measure.start(context, context.models, baseline, "baseline") as worker:
-            yield worker, ready(worker)
+        with measure.start_worker(context, context.models, baseline, "baseline") as worker:
+            yield worker, wait_until_ready(worker)
 
-    def original(self, trial: Trial, live: Worker) -> None:
+    def time_original(self, trial: Trial, live: Worker) -> None:
         """Time the original against itself: what this batch calls equal."""
-        with self.live() as (worker, started):
+        with self.start_original() as (worker, started):
             pair = time_pair(live, worker, self._effort)
-        made = measure.measurement(started, [pair])
-        self._record(replace(trial, measurement=made, ratio=Interval(1.0, 1.0, 1.0)))
+        measurement = measure.make_measurement(started, [pair])
+        self._record_trial(replace(trial, measurement=measurement, ratio=Interval(1.0, 1.0, 1.0)))
 
-    def look(self, trial: Trial, live: Worker) -> Trial:
+    def time_plan(self, trial: Trial, live: Worker) -> Trial:
         """Time a plan in one pair; whatever happens is a trial.
 
         One that was never scored, as it was slower at the search's batch, is scored if it is not
@@ -65,7 +65,7 @@ class AtBatch:
             OrtuneError: Its model cannot be built any more.
         """
         self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
-        seen = measure.attempt(
+        seen = measure.measure_plan(
             self.context,
             trial.key,
             trial.plan,
@@ -77,11 +77,11 @@ class AtBatch:
             scored="never" if trial.scores else "unless slower",
         )
         scores = () if seen.status is Status.FAILED else seen.scores or trial.scores
-        made = replace(seen, scores=scores, stage=trial.stage, proposed=trial.proposed)
-        learnt = measure.learnt(self.ledger.trials, but=trial.key)
-        return self._record(measure.concluded(self.context, made, learnt))
+        attempt = replace(seen, scores=scores, stage=trial.stage, proposed=trial.proposed)
+        learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
+        return self._record_trial(measure.judge_trial(self.context, attempt, learnt))
 
-    def confirm(self, trial: Trial) -> Trial:
+    def confirm_plan(self, trial: Trial) -> Trial:
         """Time a plan in fresh pairs; its accuracy is as it was scored.
 
         Raises:
@@ -89,18 +89,18 @@ class AtBatch:
         """
         self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
         files = build_all(self.context, trial.plan, self.sink)
-        learnt = measure.learnt(self.ledger.trials, but=trial.key)
-        effort = claiming(self.pair_seconds)
-        made = measure.finalist(
+        learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
+        effort = claim_effort(self.pair_seconds)
+        final = measure.measure_finalist(
             *(self.context, trial, files, stats.PAIRS, effort, self.sink, learnt),
-            known=trial.scores,
+            former_scores=trial.scores,
         )
-        return self._record(replace(made, stage=trial.stage, proposed=trial.proposed))
+        return self._record_trial(replace(final, stage=trial.stage, proposed=trial.proposed))
 
-    def _record(self, trial: Trial) -> Trial:
+    def _record_trial(self, trial: Trial) -> Trial:
         self.ledger.append(trial)
-        said = trial.why if trial.ratio is None else f"{trial.ratio}"
-        self.sink(Note(f"batch {self.batch}: {trial.plan}: {said}"))
+        summary = trial.why if trial.ratio is None else f"{trial.ratio}"
+        self.sink(Note(f"batch {self.batch}: {trial.plan}: {summary}"))
         return trial
 
 
@@ -112,40 +112,40 @@ _FIRST = 2
 """Of these, timed at all batches before the others are at any."""
 
 
-def demand(asked: Optimize, facts: Facts) -> None:
+def validate_batches(request: Optimize, facts: Facts) -> None:
     """Refuse batches that the model, the data or the workload cannot have: raise BadSettings."""
-    if asked.evaluate:
+    if request.evaluate:
         raise BadSettings(
             "--batches stacks samples, and --evaluate makes its own calls",
             fix="leave out --batches, or give --data in place of --evaluate",
         )
-    if asked.max_latency is not None and asked.driven.measure != "latency":
+    if request.max_latency is not None and request.driven.measure != "latency":
         raise BadSettings(
-            f"--max-latency is of one run, and {asked.driven.name()} measures "
-            f"{asked.driven.measure}",
+            f"--max-latency is of one run, and {request.driven.name()} measures "
+            f"{request.driven.measure}",
             fix="leave out --max-latency, or use --workload latency",
         )
     try:
-        check(max(asked.batches), facts.inputs)
+        check_batch(max(request.batches), facts.inputs)
     except BadData as error:
         fix = error.fix.replace("--batch ", "--batches ")
         raise BadSettings(error.what, fix=fix) from None
 
 
-def leading(study: Study) -> list[Trial]:
+def select_leading_plans(study: Study) -> list[Trial]:
     """Return the plans worth timing at other batches: the winner, then the fastest others.
 
     One of each recipe and kind of backend. A plan that is slower at the search's own batch may
     lead at another; what fails the budget or breaks a bound may not.
     """
     latest = {t.key: t for t in study.trials if t.key != study.baseline.key}
-    last = [t for t in latest.values() if t.ratio is not None and study.job.wanted.fits(t)]
+    last = [t for t in latest.values() if t.ratio is not None and study.job.wanted.keeps_bounds(t)]
     fit = [t for t in last if t.status not in (Status.FAILS, Status.FAILED)]
     ranked = sorted(fit, key=lambda t: (t.key != study.best.key, t.ratio.value if t.ratio else 1))
-    found: dict[tuple[str, type], Trial] = {}
+    by_kind: dict[tuple[str, type], Trial] = {}
     for trial in ranked:
-        found.setdefault((trial.plan.recipe.key, type(trial.plan.backend)), trial)
-    return list(found.values())[:LEADERS]
+        by_kind.setdefault((trial.plan.recipe.key, type(trial.plan.backend)), trial)
+    return list(by_kind.values())[:LEADERS]
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Sweep:
 
     context: Context
     study: Study
-    left: Callable[[], float]
+    remaining_s: Callable[[], float]
     sink: Sink
     pair_seconds: float = 1.0
     notes: list[str] = field(default_factory=list)
@@ -165,87 +165,105 @@ class Sweep:
 
     def run(self, batches: Sequence[int]) -> None:
         """Look at every batch once, then confirm as far as time goes: leaders, then rivals."""
-        plans = leading(self.study)
-        every = [self._at(batch) for batch in batches if batch != own_batch(self.study)]
-        timed = [one for one in every if self._looked(one, plans[:_FIRST])]
-        timed = [one for one in timed if self._looked(one, plans)]
-        unsure = [one for one in timed if not self._confirmed(one, rival=False)]
-        unsure += [one for one in timed if not self._confirmed(one, rival=True)]
+        plans = select_leading_plans(self.study)
+        batch_trials = [
+            self._open_batch(batch) for batch in batches if batch != read_search_batch(self.study)
+        ]
+        timed = [
+            at_batch for at_batch in batch_trials if self._time_plans(at_batch, plans[:_FIRST])
+        ]
+        timed = [at_batch for at_batch in timed if self._time_plans(at_batch, plans)]
+        unsure = [
+            at_batch for at_batch in timed if not self._confirm_leader(at_batch, rival=False)
+        ]
+        unsure += [
+            at_batch for at_batch in timed if not self._confirm_leader(at_batch, rival=True)
+        ]
         if unsure:
-            sizes = ", ".join(map(str, sorted({one.batch for one in unsure})))
-            self._note(f"time is up, not confirmed in fresh pairs: what leads at batch {sizes}")
+            sizes = ", ".join(map(str, sorted({at_batch.batch for at_batch in unsure})))
+            self._add_note(
+                f"time is up, not confirmed in fresh pairs: what leads at batch {sizes}"
+            )
 
-    def _at(self, batch: int) -> AtBatch:
+    def _open_batch(self, batch: int) -> BatchTrials:
         root = self.context.root / "batches" / str(batch)
         root.mkdir(parents=True, exist_ok=True)
         workload = replace(self.context.job.workload, batch=batch)
         context = replace(self.context, job=replace(self.context.job, workload=workload))
-        return AtBatch(batch, context, Ledger(root), self.pair_seconds, self.sink)
+        return BatchTrials(batch, context, Ledger(root), self.pair_seconds, self.sink)
 
-    def _looked(self, one: AtBatch, plans: Sequence[Trial]) -> bool:
+    def _time_plans(self, at_batch: BatchTrials, plans: Sequence[Trial]) -> bool:
         """Time the original and the plans once; say whether any plan could be timed."""
-        left = [t for t in plans if one.ledger.find(t.key, "search") is None]
-        if left and not self._late(one, left):
+        pending = [t for t in plans if at_batch.ledger.find(t.key, "search") is None]
+        if pending and not self._is_out_of_time(at_batch, pending):
             try:
-                with one.live() as (live, _):
-                    if not one.ledger.trials:
-                        one.original(self.study.baseline, live)
-                    for place, trial in enumerate(left):
-                        if place and self._late(one, left[place:]):
+                with at_batch.start_original() as (live, _):
+                    if not at_batch.ledger.trials:
+                        at_batch.time_original(self.study.baseline, live)
+                    for place, trial in enumerate(pending):
+                        if place and self._is_out_of_time(at_batch, pending[place:]):
                             break
-                        known = replace(trial, scores=self._scores.get(trial.key, trial.scores))
-                        with self._timing("look"):
-                            seen = one.look(known, live)
+                        scored_trial = replace(
+                            trial, scores=self._scores.get(trial.key, trial.scores)
+                        )
+                        with self._track_duration("look"):
+                            seen = at_batch.time_plan(scored_trial, live)
                         self._scores[trial.key] = seen.scores
             except WorkerFailed as error:
                 why = error.failure.reason
-                self._note(f"the original does not run at batch {one.batch}: {why}")
-        return len(one.ledger.trials) > 1
+                self._add_note(f"the original does not run at batch {at_batch.batch}: {why}")
+        return len(at_batch.ledger.trials) > 1
 
-    def _late(self, one: AtBatch, left: Sequence[Trial]) -> bool:
+    def _is_out_of_time(self, at_batch: BatchTrials, pending: Sequence[Trial]) -> bool:
         """Whether there is no time to look at one more plan; it is noted."""
-        if self._may("look"):
+        if self._has_time_for("look"):
             return False
-        plans = count(len(left), "plan")
-        self._note(f"time is up, not timed at batch {one.batch}: {plans}")
+        plans = format_count(len(pending), "plan")
+        self._add_note(f"time is up, not timed at batch {at_batch.batch}: {plans}")
         return True
 
-    def _confirmed(self, one: AtBatch, *, rival: bool) -> bool:
+    def _confirm_leader(self, at_batch: BatchTrials, *, rival: bool) -> bool:
         """Re-measure in fresh pairs who leads at a batch, or who leads at the search's own.
 
         A rival is what the leader must be apart from, for it to be said that they cross.
         """
-        trials = one.ledger.trials
-        lead = next(iter(finalists(trials, one.context.job.wanted)), None)
+        trials = at_batch.ledger.trials
+        lead = next(iter(select_finalists(trials, at_batch.context.job.wanted)), None)
         if lead is None:
             return True
         if rival:
-            known = one.ledger.find(lead.key, "final") or lead
-            other = one.ledger.find(self.study.best.key, "search")
-            if other is None or other.key in (lead.key, trials[0].key) or apart(known, other):
+            latest = at_batch.ledger.find(lead.key, "final") or lead
+            other = at_batch.ledger.find(self.study.best.key, "search")
+            if (
+                other is None
+                or other.key in (lead.key, trials[0].key)
+                or is_clearly_faster(latest, other)
+            ):
                 return True
             lead = other
-        if lead.ratio is None or one.ledger.find(lead.key, "final") is not None:
+        if lead.ratio is None or at_batch.ledger.find(lead.key, "final") is not None:
             return True
-        if not self._may("confirm"):
+        if not self._has_time_for("confirm"):
             return False
         try:
-            with self._timing("confirm"):
-                one.confirm(lead)
+            with self._track_duration("confirm"):
+                at_batch.confirm_plan(lead)
         except BaselineFailed as error:
-            self._note(f"the original failed at batch {one.batch}: {error.failure.reason}")
+            self._add_note(
+                f"the original failed at batch {at_batch.batch}: {error.failure.reason}"
+            )
         return True
 
-    def _may(self, kind: str) -> bool:
-        return self.left() > self._longest.get(kind, 0.0)
+    def _has_time_for(self, kind: str) -> bool:
+        return self.remaining_s() > self._longest.get(kind, 0.0)
 
     @contextmanager
-    def _timing(self, kind: str) -> Iterator[None]:
+    def _track_duration(self, kind: str) -> Iterator[None]:
         began = time.monotonic()
         yield
         self._longest[kind] = max(self._longest.get(kind, 0.0), time.monotonic() - began)
 
-    def _note(self, text: str) -> None:
+    def _add_note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
             self.sink(Note(text))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 
-from ortune.core.acceptance import Goal, eligible
+from ortune.core.acceptance import Goal, is_eligible
 from ortune.core.trial import Status, Trial, Verdict
 from ortune.search.recipe.descent import GAIN
 
@@ -16,7 +16,7 @@ _OF_ONE_SIZE = 2
 """Finalists at most that need as much of what is preferred: accuracy may fail one of them."""
 
 
-def leaders(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
+def select_leaders(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     """Return verified plans that may win, those first that are wanted most.
 
     Accuracy that is only likely will do: proof may come with all samples.
@@ -24,10 +24,10 @@ def leaders(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
     Args:
         trials: The original first.
     """
-    return list(chain(*_groups(trials, wanted)))
+    return list(chain(*_group_leaders(trials, goal)))
 
 
-def finalists(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
+def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     """Return the leaders that are worth re-measuring, best bet first.
 
     Of size or memory the best two of a kind. Of speed the second is of other steps than the first
@@ -37,20 +37,22 @@ def finalists(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
     Args:
         trials: The original first.
     """
-    if wanted.prefer == "speed":
-        return [trial for group in _groups(trials, wanted) for trial in _varied(group)]
-    return [trial for group in _groups(trials, wanted) for trial in group[:_OF_ONE_SIZE]]
+    if goal.prefer == "speed":
+        return [
+            trial for group in _group_leaders(trials, goal) for trial in _diversify_leaders(group)
+        ]
+    return [trial for group in _group_leaders(trials, goal) for trial in group[:_OF_ONE_SIZE]]
 
 
-def in_turn(
-    found: Sequence[Trial], taken: Sequence[Trial], trials: Sequence[Trial], higher: bool
+def order_remaining(
+    candidates: Sequence[Trial], measured: Sequence[Trial], trials: Sequence[Trial], higher: bool
 ) -> list[Trial]:
     """Return the finalists that are left, those last that scored no better in the search than one
     whose final left the budget: all samples have judged that score.
 
     Args:
-        found: All of them, best bet first.
-        taken: Those that were re-measured.
+        candidates: All of them, best bet first.
+        measured: Those that were re-measured.
         trials: Of the whole search, finals among them.
         higher: More is better in the budget's metric.
     """
@@ -58,12 +60,12 @@ def in_turn(
     sign = 1.0 if higher else -1.0
     judged = (t.score for t in trials if t.part == "search" and t.key in fell)
     least = max((sign * score.value for score in judged if score), default=-math.inf)
-    keys = {trial.key for trial in taken}
-    left = (trial for trial in found if trial.key not in keys)
-    return sorted(left, key=lambda t: t.score is not None and sign * t.score.value <= least)
+    keys = {trial.key for trial in measured}
+    remaining = (trial for trial in candidates if trial.key not in keys)
+    return sorted(remaining, key=lambda t: t.score is not None and sign * t.score.value <= least)
 
 
-def _varied(ordered: Sequence[Trial]) -> list[Trial]:
+def _diversify_leaders(ordered: Sequence[Trial]) -> list[Trial]:
     """Move the best plan of other steps behind the first, if it is near."""
     first = ordered[0]
     limit = NEAR * first.ratio.value if first.ratio else 0.0
@@ -83,14 +85,14 @@ def _varied(ordered: Sequence[Trial]) -> list[Trial]:
     return [first, other, *(trial for trial in ordered[1:] if trial is not other)]
 
 
-def _groups(trials: Sequence[Trial], wanted: Goal) -> list[list[Trial]]:
+def _group_leaders(trials: Sequence[Trial], goal: Goal) -> list[list[Trial]]:
     original = trials[0]
     searched = (t for t in trials if t.part == "search" and t.key != original.key)
     return list(
-        wanted.ordered(
+        goal.group_trials(
             t
             for t in searched
-            if eligible(t, original, strict=False, wanted=wanted, quicker=_seems_faster)
+            if is_eligible(t, original, strict=False, goal=goal, quicker=_seems_faster)
         )
     )
 
@@ -99,7 +101,7 @@ def _seems_faster(trial: Trial) -> bool:
     return trial.ratio is not None and trial.ratio.value < 1
 
 
-def to_beat(trials: Sequence[Trial], wanted: Goal) -> float:
+def to_beat(trials: Sequence[Trial], goal: Goal) -> float:
     """Return the latency ratio above which a plan cannot win.
 
     With speed it is that of the fastest verified plan so far that keeps the bounds; where size or
@@ -108,30 +110,30 @@ def to_beat(trials: Sequence[Trial], wanted: Goal) -> float:
     Args:
         trials: The original first.
     """
-    if wanted.prefer != "speed":
+    if goal.prefer != "speed":
         return 1.0
-    best = next(iter(leaders(trials, wanted)), None)
+    best = next(iter(select_leaders(trials, goal)), None)
     return min(1.0, best.ratio.value) if best and best.ratio else 1.0
 
 
-def settled(leader: Trial, trial: Trial, wanted: Goal) -> bool:
+def is_beaten(leader: Trial, trial: Trial, goal: Goal) -> bool:
     """Whether a plan cannot win any more beside one that was re-measured."""
-    if wanted.saves(leader, trial):
+    if goal.needs_less(leader, trial):
         return True
-    return apart(leader, trial) and not wanted.saves(trial, leader)
+    return is_clearly_faster(leader, trial) and not goal.needs_less(trial, leader)
 
 
-def quicker(one: Trial, two: Trial) -> bool:
+def is_faster(first: Trial, second: Trial) -> bool:
     """Whether one plan's estimate is below another's by more than 1 %."""
-    return bool(one.ratio and two.ratio and one.ratio.value < GAIN * two.ratio.value)
+    return bool(first.ratio and second.ratio and first.ratio.value < GAIN * second.ratio.value)
 
 
-def apart(one: Trial, two: Trial) -> bool:
+def is_clearly_faster(first: Trial, second: Trial) -> bool:
     """Whether one plan is faster than another beyond both their intervals."""
-    return bool(one.ratio and two.ratio and one.ratio.high < two.ratio.low)
+    return bool(first.ratio and second.ratio and first.ratio.high < second.ratio.low)
 
 
-def reaches(trial: Trial, speedup: float) -> bool:
+def has_proved_speedup(trial: Trial, speedup: float) -> bool:
     """Whether a finalist is proved to be at least `speedup` times as fast."""
     proved = trial.score is not None and trial.score.verdict is Verdict.PROVED
     return bool(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ortune.core.acceptance import Outcome, outcome
+from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.trial import Trial
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
 from ortune.search.experiment import measure
@@ -16,25 +16,27 @@ LONGEST_S = 90
 """Seconds of a finalist at most that are worth asking for."""
 
 
-def what_would_be_found(trials: Sequence[Trial], finals: Sequence[Trial]) -> str:
+def describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> str:
     """Say how long would tell 3 % where a finalist is not told from the original; else empty."""
-    taken = [t for t in finals if t.measurement is not None]
-    if not any(outcome(t) is Outcome.LEVEL for t in taken):
+    timed = [t for t in finals if t.measurement is not None]
+    if not any(classify_outcome(t) is Outcome.LEVEL for t in timed):
         return ""
-    each = fmean(t.seconds for t in taken) / stats.PAIRS
-    learnt = measure.learnt(trials)
+    each = fmean(t.seconds for t in timed) / stats.PAIRS
+    learnt = measure.pool_variance(trials)
     needed = stats.pairs_for(learnt)
     if needed is not None and needed <= stats.PAIRS:
         return ""
-    had = f"{count(stats.PAIRS, 'pair')} of fresh processes, {stats.PAIRS * each:.0f} s"
+    had = f"{format_count(stats.PAIRS, 'pair')} of fresh processes, {stats.PAIRS * each:.0f} s"
     if needed is not None and needed * each <= LONGEST_S:
-        text = f"to find a difference of 3 % a finalist needs {count(needed, 'pair')} here, "
+        text = (
+            f"to find a difference of 3 % a finalist needs {format_count(needed, 'pair')} here, "
+        )
         return text + f"{needed * each:.0f} s; it had {had}"
     text = f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
-    return text + f"{had}, find one of {100 * stats.found(learnt):.0f} %"
+    return text + f"{had}, find one of {100 * stats.minimum_detectable_effect(learnt):.0f} %"
 
 
-def machine(
+def assess_machine(
     trials: Sequence[Trial], finals: Sequence[Trial], record: noise.Record
 ) -> tuple[Mapping[str, str], noise.Judgement]:
     """Return readings that say how far the machine could be trusted, and the verdict on it.
@@ -49,14 +51,14 @@ def machine(
     groups = [t.measurement.pairs for t in finals if t.measurement is not None]
     first, equal = trials[0].measurement, None
     if first is not None:
-        equal = stats.ratio(first.pairs, learnt=stats.Learnt.of(groups))
+        equal = stats.latency_ratio(first.pairs, learnt=stats.PooledVariance.pool(groups))
         readings["A/A ratio of the original to itself"] = str(equal)
-    share = stats.disturbed(pairs)
-    known = "not readable here" if share != share else f"{100 * share:.1f} %"
-    readings["runs disturbed by neighbours"] = known
-    readings |= record.readings()
-    reach = stats.half_width(measure.learnt(trials))
+    share = stats.disturbed_share(pairs)
+    disturbance = "not readable here" if share != share else f"{100 * share:.1f} %"
+    readings["runs disturbed by neighbours"] = disturbance
+    readings |= record.format_readings()
+    reach = stats.half_width(measure.pool_variance(trials))
     readings["half-width of a claim by all pairs"] = f"{100 * reach:.1f} %"
     claimed = any(t.ratio is not None and t.ratio.clear for t in finals)
-    judged = noise.judge(record, share, equal, reach=reach, claimed=claimed)
+    judged = noise.judge_noise(record, share, equal, reach=reach, claimed=claimed)
     return readings, judged

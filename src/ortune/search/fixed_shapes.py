@@ -22,7 +22,7 @@ class Unfixed(Exception):
     """The sizes cannot be fixed; the text says why."""
 
 
-def fixing(context: Context) -> Transform:
+def make_fix_dims(context: Context) -> Transform:
     """Return the step that gives every dynamic dimension the size that all samples have.
 
     Raises:
@@ -31,7 +31,7 @@ def fixing(context: Context) -> Transform:
     if set(context.models) != {MAIN}:
         raise Unfixed("several models are tuned together")
     inputs = context.facts.inputs
-    if all(spec.shape is not None and _dynamic(spec) == () for spec in inputs):
+    if all(spec.shape is not None and _dynamic_axes(spec) == () for spec in inputs):
         raise Unfixed("the model has no dynamic dimension")
     if context.job.workload.batch > 1:
         raise Unfixed("runs of several samples are timed, and single ones scored")
@@ -43,18 +43,18 @@ def fixing(context: Context) -> Transform:
             seen.setdefault(input_name, set()).update(shapes)
     sizes: dict[str, int] = {}
     for spec in inputs:
-        for name, size in _sizes(spec, seen):
+        for name, size in _list_sizes(spec, seen):
             if sizes.setdefault(name, size) != size:
                 raise Unfixed(f"'{name}' is {sizes[name]} and {size} in one sample")
     dims = tuple(f"{name}:{size}" for name, size in sizes.items())
     return codec.build(catalog.load(Transform, "fix-dims"), {"dims": dims})
 
 
-def _dynamic(spec: TensorSpec) -> tuple[int, ...]:
+def _dynamic_axes(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(i for i, dim in enumerate(spec.shape or ()) if not isinstance(dim, int))
 
 
-def _sizes(
+def _list_sizes(
     spec: TensorSpec, seen: Mapping[str, set[tuple[int, ...]]]
 ) -> Iterator[tuple[str, int]]:
     """Yield the dimensions of an input as `fix-dims` names them, with their sizes."""
@@ -64,12 +64,14 @@ def _sizes(
     (shape,) = shapes
     if spec.shape is None or len(spec.shape) != len(shape):
         raise Unfixed(f"the rank of '{spec.name}' is not known")
-    for axis in _dynamic(spec):
+    for axis in _dynamic_axes(spec):
         name = spec.shape[axis]
         yield str(name) if name else f"{spec.name}.{axis}", shape[axis]
 
 
-def tell(attempts: Attempts, space: Space, winner: Trial | None, left: float) -> None:
+def note_fixed_shapes(
+    attempts: Attempts, space: Space, winner: Trial | None, remaining_s: float
+) -> None:
     """Note what the winner gains with fixed sizes, where that was not asked for and can be.
 
     It is timed against the winner itself, in the time that is left, and kept nowhere: a model that
@@ -81,16 +83,18 @@ def tell(attempts: Attempts, space: Space, winner: Trial | None, left: float) ->
     if space.fixing is None or space.fixed:
         return
     plan = Plan(AS_IS, space.baseline) if winner is None else winner.plan
-    said = "all samples have one shape: --fixed-shapes makes a model of it that takes no other"
+    advice = "all samples have one shape: --fixed-shapes makes a model of it that takes no other"
     cost = winner.seconds if winner is not None else 0.0
-    if left <= max(_SHARE * cost, 3 * attempts.pair_seconds):
-        attempts.note(f"{said}; what that brings was not measured, for lack of time")
+    if remaining_s <= max(_SHARE * cost, 3 * attempts.pair_seconds):
+        attempts.add_note(f"{advice}; what that brings was not measured, for lack of time")
         return
-    found = attempts.versus(space.with_fixed_shapes(plan), plan)
-    what = "winner" if winner is not None else "original"
-    if found is None:
-        attempts.note(f"{said}; the {what} does not run so")
-    elif found.high < 1:
-        attempts.note(f"{said}; the {what} then needs {found} of its time")
+    interval = attempts.time_against(space.with_fixed_shapes(plan), plan)
+    label = "winner" if winner is not None else "original"
+    if interval is None:
+        attempts.add_note(f"{advice}; the {label} does not run so")
+    elif interval.high < 1:
+        attempts.add_note(f"{advice}; the {label} then needs {interval} of its time")
     else:
-        attempts.note(f"{said}; nothing is gained on the {what} beyond the noise: {found}")
+        attempts.add_note(
+            f"{advice}; nothing is gained on the {label} beyond the noise: {interval}"
+        )

@@ -12,7 +12,7 @@ from ortune.backends.runtimes.torch.module import is_source
 from ortune.backends.torch import Torch
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
-from ortune.core.errors import BadSettings, gist
+from ortune.core.errors import BadSettings, summarize_error
 from ortune.core.event import Note, Sink
 from ortune.core.plugins import codec
 from ortune.core.plugins.user_function import here_counts, is_function
@@ -34,18 +34,19 @@ _SECONDS = 4.0
 """Of timing that a row gets."""
 
 
-def repeatable(asked: Optimize) -> Optimize:
+def make_repeatable(request: Optimize) -> Optimize:
     """Return a request whose settings file names a function as it was: it is no path."""
     return replace(
-        asked, model=[name if is_function(name) else Path(name) for name in _named(asked)]
+        request,
+        model=[name if is_function(name) else Path(name) for name in _model_names(request)],
     )
 
 
-def _named(asked: Optimize) -> list[str]:
-    return [str(path) for path in asked.models]
+def _model_names(request: Optimize) -> list[str]:
+    return [str(path) for path in request.models]
 
 
-def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]]:
+def export_model(request: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]]:
     """Export the module that a search is asked for, once a run.
 
     Returns:
@@ -55,68 +56,81 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
     Raises:
         OrtuneError: The module does not load or run, or no export answers like it.
     """
-    named = _named(asked)
-    modules = [text for text in named if is_source(text)]
+    names = _model_names(request)
+    modules = [text for text in names if is_source(text)]
     if not modules:
-        options = {"--weights": asked.weights, "--input": asked.inputs, "--dynamic": asked.dynamic}
+        options = {
+            "--weights": request.weights,
+            "--input": request.inputs,
+            "--dynamic": request.dynamic,
+        }
         if used := [word for word, value in options.items() if value]:
             raise BadSettings(
                 f"{used[0]} is of a PyTorch module, and the model is a file",
                 fix="give pkg.module:factory in place of the file, or leave it out",
             )
-        return asked, ()
-    if len(named) > 1:
+        return request, ()
+    if len(names) > 1:
         raise BadSettings(
             f"several models are given, and {modules[0]} is a module",
             fix="run `ortune export` on each first",
         )
     source, folder = modules[0], root.absolute() / FOLDER
-    shared = {one.name: getattr(asked, one.name) for one in fields(ModuleRequest)}
-    given = Export(
-        source, ranges=asked.ranges, memory_limit=asked.memory_limit, out=folder / _MODEL, **shared
+    shared = {field.name: getattr(request, field.name) for field in fields(ModuleRequest)}
+    export_request = Export(
+        source,
+        ranges=request.ranges,
+        memory_limit=request.memory_limit,
+        out=folder / _MODEL,
+        **shared,
     )
-    _export(given, folder)
-    own = Path(source).suffix in (".pt", ".pth", ".ts", ".jit", ".pt2")
+    _export_module(export_request, folder)
+    is_saved = Path(source).suffix in (".pt", ".pth", ".ts", ".jit", ".pt2")
     plain = Torch(
-        threads=asked.original.threads,
+        threads=request.original.threads,
         source=str(Path(source).absolute()) if Path(source).exists() else source,
-        weights="" if own else str(folder / _STATE),
+        weights="" if is_saved else str(folder / _STATE),
     )
-    return replace(asked, model=folder / _MODEL), (plain, replace(plain, compile=True))
+    return replace(request, model=folder / _MODEL), (plain, replace(plain, compile=True))
 
 
-def _export(given: Export, folder: Path) -> None:
+def _export_module(export_request: Export, folder: Path) -> None:
     """Export into a folder that then holds the model, the weights and their key."""
     from ortune.exporters.export import export_module, module_source
 
     here_counts()
-    module = module_source(given)
-    files = [source_file(name) for name in (given.source, module.weights)]
+    module = module_source(export_request)
+    files = [source_file(name) for name in (export_request.source, module.weights)]
     texts = [digest_of(path) for path in files if path is not None]
     key = codec.digest(
-        [codec.encode(module), given.dynamic, *texts, [codec.encode(one) for one in given.inputs]]
+        [
+            codec.encode(module),
+            export_request.dynamic,
+            *texts,
+            [codec.encode(spec) for spec in export_request.inputs],
+        ]
     )
-    known = folder / _KEY
-    if known.is_file() and json.loads(known.read_text(encoding="utf-8")).get("key") == key:
+    key_path = folder / _KEY
+    if key_path.is_file() and json.loads(key_path.read_text(encoding="utf-8")).get("key") == key:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    found = export_module(given, folder / "work", _MODEL)
-    for path in found.path.parent.glob(f"{_MODEL}*"):
+    result = export_module(export_request, folder / "work", _MODEL)
+    for path in result.path.parent.glob(f"{_MODEL}*"):
         path.replace(folder / path.name)
-    if found.state is not None:
-        found.state.replace(folder / _STATE)
+    if result.state is not None:
+        result.state.replace(folder / _STATE)
     shutil.rmtree(folder / "work")
-    told = codec.jsonable(replace(found, path=folder / _MODEL, state=folder / _STATE))
-    write_text(known, json.dumps({"key": key, **told}, indent=1))
-    given.sink(
+    record = codec.make_jsonable(replace(result, path=folder / _MODEL, state=folder / _STATE))
+    write_text(key_path, json.dumps({"key": key, **record}, indent=1))
+    export_request.sink(
         Note(
-            f"exported by {found.exporter}: within {found.error:.2g} of PyTorch's answers at "
-            f"{len(found.sizes)} sizes"
+            f"exported by {result.exporter}: within {result.error:.2g} of PyTorch's answers at "
+            f"{len(result.sizes)} sizes"
         )
     )
 
 
-def compare(context: Context, rows: tuple[Backend, ...], sink: Sink) -> None:
+def compare_module(context: Context, rows: tuple[Backend, ...], sink: Sink) -> None:
     """Time the module beside the original and score it: rows of the table, and no more.
 
     Whatever goes wrong with a row is what the row says.
@@ -131,9 +145,14 @@ def compare(context: Context, rows: tuple[Backend, ...], sink: Sink) -> None:
                 Plan(Recipe("PyTorch"), backend), BESIDE, "what the model was exported from"
             )
             try:
-                attempts.one(proposal, always_score=True)
+                attempts.try_plan(proposal, always_score=True)
             except WorkerFailed as error:
-                sink(Note(f"PyTorch was not timed: {gist(error.failure.reason)}", warning=True))
+                sink(
+                    Note(
+                        f"PyTorch was not timed: {summarize_error(error.failure.reason)}",
+                        warning=True,
+                    )
+                )
                 return
             except KeyboardInterrupt:
                 sink(Note("interrupted: PyTorch was not timed", warning=True))

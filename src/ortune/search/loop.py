@@ -8,25 +8,32 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from ortune.core.acceptance import Outcome, winner
+from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.search import conclusion, fixed_shapes
-from ortune.search.abandon import against
-from ortune.search.compare import finalists, in_turn, leaders, quicker, reaches, settled
-from ortune.search.expectation.mixtures import Mixing, longest_s
+from ortune.search.abandon import make_stopping_rule
+from ortune.search.compare import (
+    has_proved_speedup,
+    is_beaten,
+    is_faster,
+    order_remaining,
+    select_finalists,
+    select_leaders,
+)
+from ortune.search.expectation.mixtures import MixtureSearch, longest_s
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
-from ortune.search.experiment.ledger import ended, write_ending
-from ortune.search.experiment.surveys import unfinished_s
+from ortune.search.experiment.ledger import is_finished, write_ending
+from ortune.search.experiment.surveys import sum_unfinished_s
 from ortune.search.mixed_precision.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.policy import LeftOut, Policy, View
 from ortune.search.recipe.space import Space
@@ -50,13 +57,13 @@ class Aim:
     clock: Callable[[], float] = time.monotonic
     afterwards: float = 0.0
 
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         """Return the seconds left of the time budget."""
         return self.seconds - (self.clock() - self.began)
 
-    def all_left(self) -> float:
+    def total_remaining_s(self) -> float:
         """Return the same with what follows the search."""
-        return self.left() + self.afterwards
+        return self.remaining_s() + self.afterwards
 
 
 FINALISTS = 3
@@ -66,7 +73,7 @@ _SET_UP = 0.25
 _TOLD = 200  # plans that an ending names as not tried, at most
 
 
-def search(
+def run_search(
     context: Context,
     explore: Callable[[Callable[[str], None]], Space],
     policy: Policy,
@@ -92,7 +99,7 @@ def search(
             if not loop.trials:
                 raise
             sink(Note("interrupted: what was found so far is kept", warning=True))
-            loop.conclude()
+            loop.rejudge_finals()
             loop.judge_machine()
         ending = Ending(
             tuple(loop.history),
@@ -127,31 +134,37 @@ class _Loop:
         seconds = min(4.0, max(1.0, self.aim.seconds / 45))
         self.attempts = Attempts(self.context, seconds, self.sink, self.stack)
         self.regions = RegionSearch(self.context, self.attempts)
-        self.wanted = self.context.job.wanted
-        self.before = noise.snapshot()
+        self.goal = self.context.job.wanted
+        self.before = noise.take_snapshot()
         self.judgement = noise.Judgement(False, ())
 
     def run(self, explore: Callable[[Callable[[str], None]], Space]) -> str:
         """Try, confirm and explain; say how it ended."""
-        if not ended(self.context.root):  # killed or interrupted: it has the time that was left
+        if not is_finished(
+            self.context.root
+        ):  # killed or interrupted: it has the time that was left
             former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
             if self.aim.target_speedup is None:  # else finals are measured on the way
-                self.closing = closing(self.trials)
+                self.closing = list_closing_trials(self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
-            self.sink(TimeLeft(self.aim.all_left()))
-        self.attempts.baseline()
+            self.sink(TimeLeft(self.aim.total_remaining_s()))
+        self.attempts.measure_baseline()
         self._count_set_up()
-        space = explore(self.attempts.note)
-        finished = self._try(space)
+        space = explore(self.attempts.add_note)
+        finished = self._try_plans(space)
         if finished != "target":
-            finished = self._confirm(finished)
-        self.conclude()
-        if text := conclusion.what_would_be_found(self.trials, self._finals()):
-            self.attempts.note(text)
-        base, costs_s = self.context.job.baseline, lambda: self._reserve().explained_s
-        for one in explained(self.attempts, self._winner(), base, costs_s, self.aim.left):
-            self.history.append(one)  # an interrupt leaves those measured so far
-        fixed_shapes.tell(self.attempts, space, self._winner(), self.aim.left())
+            finished = self._confirm_finalists(finished)
+        self.rejudge_finals()
+        if text := conclusion.describe_needed_time(self.trials, self._list_finals()):
+            self.attempts.add_note(text)
+        base, costs_s = self.context.job.baseline, lambda: self._make_reserve().history_row_s
+        for contribution in measure_contributions(
+            self.attempts, self._find_winner(), base, costs_s, self.aim.remaining_s
+        ):
+            self.history.append(contribution)  # an interrupt leaves those measured so far
+        fixed_shapes.note_fixed_shapes(
+            self.attempts, space, self._find_winner(), self.aim.remaining_s()
+        )
         self.judge_machine()
         return finished
 
@@ -162,166 +175,182 @@ class _Loop:
 
     def _count_set_up(self) -> None:
         """Where reading and scoring the original took long, say so and count from here."""
-        again = not ended(self.context.root)
+        again = not is_finished(self.context.root)
         former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if again else 0.0
-        taken = self.aim.seconds - self.aim.left() - former
-        if taken > _SET_UP * self.aim.seconds:
-            self.attempts.note(
-                f"reading, and running and scoring the original, took {taken:.0f} s; "
+        setup_s = self.aim.seconds - self.aim.remaining_s() - former
+        if setup_s > _SET_UP * self.aim.seconds:
+            self.attempts.add_note(
+                f"reading, and running and scoring the original, took {setup_s:.0f} s; "
                 "--time counts from here"
             )
-            self.aim = replace(self.aim, began=self.aim.began + taken)
-            self.sink(TimeLeft(self.aim.all_left()))
+            self.aim = replace(self.aim, began=self.aim.began + setup_s)
+            self.sink(TimeLeft(self.aim.total_remaining_s()))
 
-    def _reserve(self, trials: Sequence[Trial] = ()) -> Reserve:
+    def _make_reserve(self, trials: Sequence[Trial] = ()) -> Reserve:
         parts = {i for part in self.context.parts.values() for i in part.indices}
-        return Reserve(trials or self._current(), self.attempts.pair_seconds, len(parts))
+        return Reserve(trials or self._list_trials(), self.attempts.pair_seconds, len(parts))
 
     # --- stages -----------------------------------------------------------------------------
 
-    def _try(self, space: Space) -> str:
+    def _try_plans(self, space: Space) -> str:
         """Try what the policy proposes until it has nothing more or the target is reached."""
-        if any(self._on_target(trial) for trial in self._current()):
+        if any(self._is_on_target(trial) for trial in self._list_trials()):
             return "target"
-        view = self._view(space)
-        self.regions.settle(view)
+        view = self._make_view(space)
+        self.regions.record_mixtures(view)
         while (view.spare > 0 or len(view.trials) <= 1) and (
             proposal := self.policy.next(view)
         ) is not None:
             if isinstance(proposal, SurveyRequest):
-                self.regions.survey(proposal, view)
-                view = self._view(space)
+                self.regions.measure_regions(proposal, view)
+                view = self._make_view(space)
                 continue
-            if view.tried(proposal.plan, proposal.effort):
+            if view.has_trial(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
-            stop = against(proposal.plan, view.trials, self.wanted, strict=self.aim.strict)
-            trial = self.attempts.one(proposal, stop=stop, build_s=view.build_s)
-            if self._on_target(trial):
+            stop = make_stopping_rule(
+                proposal.plan, view.trials, self.goal, strict=self.aim.strict
+            )
+            trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)
+            if self._is_on_target(trial):
                 return "target"
             self._show_first(trial, view)
-            view = self._view(space)
-            self.regions.settle(view)
-        self.left_out = found = self.policy.left_out(view)
-        late = found.late or (view.spare <= 0 and self.policy.next(view) is not None)
+            view = self._make_view(space)
+            self.regions.record_mixtures(view)
+        self.left_out = omissions = self.policy.left_out(view)
+        late = omissions.late or (view.spare <= 0 and self.policy.next(view) is not None)
         if late:
             # Told now only: the verdict counts it.
-            left = f"{count(found.late, 'plan')} {Outcome.UNTRIED}" if found.late else ""
-            self.sink(Note(f"the time for plans is up{': ' * bool(left)}{left}"))
-        for text in found.notes:
-            self.attempts.note(text)
+            late_plans = (
+                f"{format_count(omissions.late, 'plan')} {Outcome.UNTRIED}"
+                if omissions.late
+                else ""
+            )
+            self.sink(Note(f"the time for plans is up{': ' * bool(late_plans)}{late_plans}"))
+        for text in omissions.notes:
+            self.attempts.add_note(text)
         return "time" if late else "done"
 
     def _show_first(self, trial: Trial, before: View) -> None:
         """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
-        first = not leaders(before.trials, self.wanted)
-        if first and trial in leaders([self.trials[0], trial], self.wanted):
+        first = not select_leaders(before.trials, self.goal)
+        if first and trial in select_leaders([self.trials[0], trial], self.goal):
             self.sink(Unconfirmed(trial))
 
-    def _view(self, space: Space) -> View:
-        known = self.context
-        trials = [trial for trial in self._current() if trial not in self.closing]
-        left = self.aim.left() + sum(trial.seconds for trial in self.closing)
-        back = self._reserve(trials).kept_back(
-            self._candidates(), FINALISTS, self.aim.seconds, left
+    def _make_view(self, space: Space) -> View:
+        context = self.context
+        trials = [trial for trial in self._list_trials() if trial not in self.closing]
+        remaining_s = self.aim.remaining_s() + sum(trial.seconds for trial in self.closing)
+        back = self._make_reserve(trials).kept_back(
+            self._list_finalists(), FINALISTS, self.aim.seconds, remaining_s
         )
         return View(
-            *(known.facts, space, trials, left, self.aim.seconds, known.budget),
+            *(context.facts, space, trials, remaining_s, self.aim.seconds, context.budget),
             kept_back=back,
-            by_operator=known.by_operator,
-            paid=known.paid,
-            wanted=self.wanted,
-            surveys=self.regions.known,
+            by_operator=context.by_operator,
+            paid=context.paid,
+            goal=self.goal,
+            surveys=self.regions.surveys,
             by_region=self.regions.possible,
         )
 
-    def _current(self) -> list[Trial]:
+    def _list_trials(self) -> list[Trial]:
         """Return this job's trials, the original first; where plugins were edited, none of old."""
         plans = (t for t in self.trials if t.stage != BESIDE)
-        found = [t for t in plans if t.key == self.attempts.key(t.plan)]
-        return sorted(found, key=lambda t: t.stage != "baseline")
+        current = [t for t in plans if t.key == self.attempts.trial_key(t.plan)]
+        return sorted(current, key=lambda t: t.stage != "baseline")
 
-    def _confirm(self, finished: str) -> str:
+    def _confirm_finalists(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten.
 
         What scored as one that then left the budget comes last. Where no finalist keeps the
         budget, the fastest plan that changes no numbers is one too.
         """
-        found = self._candidates()
-        chosen, higher = found[:FINALISTS], self.context.budget.metric.higher_is_better
+        candidates = self._list_finalists()
+        chosen, higher = candidates[:FINALISTS], self.context.budget.metric.higher_is_better
         for index, trial in enumerate(chosen, 1):
-            reserve, leader = self._reserve(), self._winner()
+            reserve, leader = self._make_reserve(), self._find_winner()
             needed = reserve.final_s(trial) + reserve.closing_s
-            if (index > 1 or leader is not None) and self.aim.left() < needed:
-                late = sum(not self._judged(one) for one in chosen[index - 1 :])
+            if (index > 1 or leader is not None) and self.aim.remaining_s() < needed:
+                late = sum(not self._is_confirmed(finalist) for finalist in chosen[index - 1 :])
                 if not late:
                     break
-                self.attempts.note(f"time is up, not re-measured: {count(late, 'finalist')}")
+                self.attempts.add_note(
+                    f"time is up, not re-measured: {format_count(late, 'finalist')}"
+                )
                 return "time"
-            if leader is None or not settled(leader, trial, self.wanted):
-                self.attempts.final(trial, reserve.seconds_each(trial, self.aim.left()))
+            if leader is None or not is_beaten(leader, trial, self.goal):
+                self.attempts.measure_final(
+                    trial, reserve.seconds_each(trial, self.aim.remaining_s())
+                )
             if index < FINALISTS:
-                left = in_turn(found, chosen[:index], self.trials, higher)
-                chosen[index:] = left[: FINALISTS - index]
-            elif index == FINALISTS and self._winner() is None:
-                chosen += [t for t in found if not (t.plan.lossy or self._judged(t))][:1]
+                remaining = order_remaining(candidates, chosen[:index], self.trials, higher)
+                chosen[index:] = remaining[: FINALISTS - index]
+            elif index == FINALISTS and self._find_winner() is None:
+                chosen += [t for t in candidates if not (t.plan.lossy or self._is_confirmed(t))][
+                    :1
+                ]
         return finished
 
-    def _candidates(self) -> list[Trial]:
-        return finalists([t for t in self._current() if not self._idle(t)], self.wanted)
+    def _list_finalists(self) -> list[Trial]:
+        return select_finalists(
+            [t for t in self._list_trials() if not self._is_idle(t)], self.goal
+        )
 
-    def _judged(self, trial: Trial) -> bool:
+    def _is_confirmed(self, trial: Trial) -> bool:
         """Whether a plan was re-measured."""
         return self.attempts.ledger.find(trial.key, "final") is not None
 
-    def _idle(self, trial: Trial) -> bool:
+    def _is_idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
         around = self.attempts.ledger.find(trial.neighbour_of, "search")
-        gains = around is None or quicker(trial, around) or self.wanted.saves(trial, around)
+        gains = around is None or is_faster(trial, around) or self.goal.needs_less(trial, around)
         return not gains
 
     # --- judgement --------------------------------------------------------------------------
 
-    def _on_target(self, trial: Trial) -> bool:
+    def _is_on_target(self, trial: Trial) -> bool:
         """Re-measure a plan that seems to reach the target; true when it is proved."""
-        wanted = self.aim.target_speedup
-        if wanted is None or trial not in leaders([self.trials[0], trial], self.wanted):
+        speedup = self.aim.target_speedup
+        if speedup is None or trial not in select_leaders([self.trials[0], trial], self.goal):
             return False
-        if trial.ratio is None or trial.ratio.value > 1 / wanted:
+        if trial.ratio is None or trial.ratio.value > 1 / speedup:
             return False
         full = sum(t.part == "final" for t in self.trials) >= FINALISTS
-        if full and not self._judged(trial):
+        if full and not self._is_confirmed(trial):
             return False
-        return reaches(self.attempts.final(trial), wanted)
+        return has_proved_speedup(self.attempts.measure_final(trial), speedup)
 
-    def _winner(self) -> Trial | None:
+    def _find_winner(self) -> Trial | None:
         finals = (t for t in self.trials if t.part == "final")
         original = self.trials[0]
-        return winner(finals, original, strict=self.aim.strict, wanted=self.wanted)
+        return select_winner(finals, original, strict=self.aim.strict, goal=self.goal)
 
-    def conclude(self) -> None:
+    def rejudge_finals(self) -> None:
         """Judge every finalist again: those measured after it told how far pairs differ here."""
-        for trial in self._finals():
-            learnt = measure.learnt(self.trials, but=trial.key)
-            found = measure.concluded(self.context, trial, learnt)
-            if found != trial:
-                self.attempts.ledger.append(found)
+        for trial in self._list_finals():
+            learnt = measure.pool_variance(self.trials, but=trial.key)
+            judged = measure.judge_trial(self.context, trial, learnt)
+            if judged != trial:
+                self.attempts.ledger.append(judged)
 
-    def _finals(self) -> list[Trial]:
-        return [trial for trial in self._current() if trial.part == "final"]
+    def _list_finals(self) -> list[Trial]:
+        return [trial for trial in self._list_trials() if trial.part == "final"]
 
     def judge_machine(self) -> None:
         """Say how far the machine could be trusted since the search began."""
-        record = noise.between(self.before, noise.snapshot())
-        found, self.judgement = conclusion.machine(self.trials, self._finals(), record)
-        self.readings |= found
+        record = noise.compare_snapshots(self.before, noise.take_snapshot())
+        readings, self.judgement = conclusion.assess_machine(
+            self.trials, self._list_finals(), record
+        )
+        self.readings |= readings
 
 
-def explained(
+def measure_contributions(
     attempts: Attempts,
     best: Trial | None,
     base: Backend,
     takes: Callable[[], float],
-    left: Callable[[], float],
+    remaining_s: Callable[[], float],
 ) -> Iterator[Contribution]:
     """Measure what each kind of change brought on the way to the winner, while there is time.
 
@@ -332,32 +361,32 @@ def explained(
     yield Contribution("baseline", attempts.ledger.trials[0].key)
     if best is None:
         return
-    for name, plan in parts(best.plan, base):
-        key = attempts.key(plan)
+    for name, plan in list_changes(best.plan, base):
+        key = attempts.trial_key(plan)
         if key == best.key:
             continue
-        known = attempts.ledger.find(key, "search")
-        timed = known is not None and known.taken("search") and not known.stopped
-        if not timed and left() < takes():
-            attempts.note(f"time is up: what {name} alone brings was not measured")
+        recorded = attempts.ledger.find(key, "search")
+        timed = recorded is not None and recorded.taken("search") and not recorded.stopped
+        if not timed and remaining_s() < takes():
+            attempts.add_note(f"time is up: what {name} alone brings was not measured")
             continue
         proposal = Proposal(plan, "history", f"what {name} alone brings")
-        trial = attempts.one(proposal, always_score=True)
+        trial = attempts.try_plan(proposal, always_score=True)
         if trial.ratio is not None:
             yield Contribution(name, trial.key)
-    yield Contribution(last(best.plan, base), best.key)
+    yield Contribution(name_last_change(best.plan, base), best.key)
 
 
-def parts(best: Plan, base: Backend) -> list[tuple[str, Plan]]:
+def list_changes(best: Plan, base: Backend) -> list[tuple[str, Plan]]:
     """Return name and plan of the changes that led to the best one, on the original's backend."""
     exact = tuple(step for step in best.recipe.steps if isinstance(step, Transform))
-    found = [("graph", Plan(Recipe("clean", exact), base))] if exact else []
+    changes = [("graph", Plan(Recipe("clean", exact), base))] if exact else []
     if best.recipe.lossy:
-        found.append(("quantization", Plan(best.recipe, base)))
-    return found
+        changes.append(("quantization", Plan(best.recipe, base)))
+    return changes
 
 
-def last(best: Plan, base: Backend) -> str:
+def name_last_change(best: Plan, base: Backend) -> str:
     """Return the name of the last change, that to the best plan itself."""
     if best.backend != base:
         return "runtime"
@@ -376,71 +405,75 @@ class RegionSearch:
         return self._context.by_region and len(self._context.models) <= 1
 
     @property
-    def known(self) -> Sequence[Survey]:
+    def surveys(self) -> Sequence[Survey]:
         """All surveys so far, in order; none of plugins that were edited since."""
-        key = self._attempts.key
-        return [one for one in self._attempts.surveys.known if one.key == key(one.plan)]
+        key = self._attempts.trial_key
+        return [
+            survey for survey in self._attempts.journal.surveys if survey.key == key(survey.plan)
+        ]
 
     @property
     def seconds(self) -> float:
         """What they took, and what went into one that was killed."""
-        every = self._attempts.surveys.known
-        lost = unfinished_s(self._context.root, {one.key for one in every})
-        return sum(survey.seconds for survey in self.known) + lost
+        surveys = self._attempts.journal.surveys
+        lost = sum_unfinished_s(self._context.root, {entry.key for entry in surveys})
+        return sum(survey.seconds for survey in self.surveys) + lost
 
-    def survey(self, request: SurveyRequest, view: View) -> None:
+    def measure_regions(self, request: SurveyRequest, view: View) -> None:
         """Make a survey within the time that is not the finalists'.
 
         Raises:
             AssertionError: The policy asks for one a second time.
         """
-        if any(one.plan.spelled == request.plan.spelled for one in self.known):
+        if any(survey.plan.spelling == request.plan.spelling for survey in self.surveys):
             raise AssertionError(f"{request.plan} is to be surveyed a second time")
-        self._attempts.survey(request, min(request.seconds, longest_s(view)))
+        self._attempts.survey_regions(request, min(request.seconds, longest_s(view)))
 
-    def settle(self, view: View) -> None:
+    def record_mixtures(self, view: View) -> None:
         """Write down what came of mixtures, once each, those of a run that was killed too."""
-        written = {one.key for one in self._attempts.surveys.mixtures}
+        written = {record.key for record in self._attempts.journal.mixtures}
         for survey in view.surveys:
-            known = Mixing.of(survey, view)
-            for trial in known.mixtures if known is not None else ():
+            mixing = MixtureSearch.from_survey(survey, view)
+            for trial in mixing.mixtures if mixing is not None else ():
                 if trial.key not in written:
-                    assert known is not None
-                    expected = known.expected(trial)
-                    kept, why = _kept(trial, view)
-                    self._attempts.surveys.add(
+                    assert mixing is not None
+                    expected = mixing.replay_expectation(trial)
+                    kept, why = _judge_mixture(trial, view)
+                    self._attempts.journal.add(
                         MixtureTried(
-                            survey=known.survey.key,
+                            survey=mixing.survey.key,
                             key=trial.key,
                             plan=trial.plan,
-                            left=expected.left,
-                            regions=len(known.survey.regions),
+                            left=expected.float_regions,
+                            regions=len(mixing.survey.regions),
                             expected_ratio=expected.ratio,
-                            expected_lost=expected.lost,
+                            expected_lost=expected.budget_utilization,
                             ratio=trial.ratio,
-                            lost=known.lost(trial),
+                            lost=mixing.budget_utilization(trial),
                             kept=kept,
                             why=why,
                         )
                     )
 
 
-def _kept(trial: Trial, view: View) -> tuple[bool, str]:
+def _judge_mixture(trial: Trial, view: View) -> tuple[bool, str]:
     """Say whether a mixture is the best so far, and why it is or is not."""
     if trial.status is Status.FAILS:
         return False, "it fails the budget"
     if trial.ratio is None or trial.status not in (Status.OK, Status.LEVEL, Status.SCREENED):
         return False, trial.why or str(trial.status)
-    best = next(iter(leaders(view.trials, view.wanted)), None)
+    best = next(iter(select_leaders(view.trials, view.goal)), None)
     if best is None or best.key == trial.key:
         return best is not None, "the best so far" if best else "it is no faster than the original"
     return False, f"{best.plan} is preferred"
 
 
-def closing(trials: Sequence[Trial]) -> list[Trial]:
+def list_closing_trials(trials: Sequence[Trial]) -> list[Trial]:
     """Return the finals and the history at the end of a ledger: a search that had come so far.
 
     Where it goes on, what these taught must not make it search anew.
     """
-    ends = takewhile(lambda one: one.part == "final" or one.stage == "history", reversed(trials))
+    ends = takewhile(
+        lambda trial: trial.part == "final" or trial.stage == "history", reversed(trials)
+    )
     return list(ends)

@@ -17,19 +17,19 @@ from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
-from ortune.core.custom_ops import equipped
+from ortune.core.custom_ops import add_custom_ops
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.event import Note, TimeLeft
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
-from ortune.core.plugins.spelling import parse
-from ortune.core.request import verb
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.request import make_verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.accuracy import demand_provable
+from ortune.measurement.accuracy import require_provable
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
 from ortune.search import by_batch, from_torch, warm_start
@@ -38,88 +38,90 @@ from ortune.search.experiment import golden
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import (
     Ledger,
-    locked,
+    lock_run,
     read_header,
     read_study,
     read_trials,
     write_ending,
 )
-from ortune.search.experiment.prepare import prepare
-from ortune.search.fixed_shapes import Unfixed, fixing
-from ortune.search.loop import FINALISTS, Aim, search
-from ortune.search.padding import proposed
-from ortune.search.recipe.space import Space, Target
+from ortune.search.experiment.prepare import prepare_context
+from ortune.search.fixed_shapes import Unfixed, make_fix_dims
+from ortune.search.loop import FINALISTS, Aim, run_search
+from ortune.search.padding import choose_position_buckets
+from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
-from ortune.search.targets import read_targets, spelled_on
+from ortune.search.targets import read_targets, spell_on
 
 _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 """What a settings file does not repeat."""
 
 
-def run(asked: Optimize) -> Study:
+def run(request: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
-    if asked.strict and asked.budget is not None:
-        demand_provable(Budget.parse(asked.budget))
-    own = tuple(parse(Transform, text) for text in asked.rules)
-    targets = _targets(asked, own)
-    original = _baseline(targets) if asked.baseline is None else asked.original
-    asked = replace(asked, baseline=original)
+    if request.strict and request.budget is not None:
+        require_provable(Budget.parse(request.budget))
+    rules = tuple(parse_plugin(Transform, text) for text in request.rules)
+    targets = _select_targets(request, rules)
+    original = _default_baseline(targets) if request.baseline is None else request.original
+    request = replace(request, baseline=original)
     backends = [*(target.backend for target in targets), original]
-    _demand_storable(backends)
-    root, typed = Path(asked.out), from_torch.repeatable(asked)
+    _require_storable(backends)
+    root, typed = Path(request.out), from_torch.make_repeatable(request)
     make_folder(root)
-    asked, rows = from_torch.exported(asked, root)
+    request, rows = from_torch.export_model(request, root)
     began = monotonic()
-    record = warm_start.record_for(asked)
-    if asked.batches:
-        by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
-    for one in (target for target in targets if target.environment != HERE):
-        asked.sink(Note(f"{one.backend.name()} runs in environment {one.environment}"))
-    asked.sink(TimeLeft(asked.time))
-    with locked(root):
-        demand_asked(root, asked, [*backends, *rows])
-        context = prepare(
-            asked,
+    record = warm_start.record_for(request)
+    if request.batches:
+        by_batch.validate_batches(request, model_facts.read_facts(file.load(request.models[0])))
+    for remote in (target for target in targets if target.environment != HERE):
+        request.sink(Note(f"{remote.backend.name()} runs in environment {remote.environment}"))
+    request.sink(TimeLeft(request.time))
+    with lock_run(root):
+        require_requested(root, request, [*backends, *rows])
+        context = prepare_context(
+            request,
             root,
-            asked.sink,
-            on=spelled_on(equipped(asked.on, asked.custom_ops).strip(), targets),
-            wanted=asked.wanted,
-            command=asked.command,
-            finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
-            by_region=asked.regions,
+            request.sink,
+            on=spell_on(add_custom_ops(request.on, request.custom_ops).strip(), targets),
+            goal=request.goal,
+            command=request.command,
+            finalists=FINALISTS * (1 if request.target_speedup is None else 2),
+            by_region=request.regions,
         )
-        if not asked.fixed_shapes:
-            _demand_free_shapes(root, own)
-        again = settings.write(replace(typed, out=root), but=_OF_A_CALL)
+        if not request.fixed_shapes:
+            _require_free_shapes(root, rules)
+        again = settings.format_settings(replace(typed, out=root), but=_OF_A_CALL)
         write_text(root / settings.REPEAT, again)
-        exact = asked.data is None and not asked.evaluate
-        context = warm_start.begun(context, record, asked.sink, by_region=asked.regions)
-        counted = warm_start.concluded(root)
-        context = planned(context, targets, exact, asked.fixed_shapes)
-        searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))
-        kept = asked.time - searching
-        aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic, kept)
-        finding = partial(explore, context, targets, exact, fixed=asked.fixed_shapes)
-        search(context, finding, Adaptive(), aim, asked.sink)
-        if asked.batches:
-            _time_batches(context, asked, replace(aim, seconds=asked.time, afterwards=0.0))
+        exact = request.data is None and not request.evaluate
+        context = warm_start.load_warm_start(
+            context, record, request.sink, by_region=request.regions
+        )
+        counted = warm_start.is_concluded(root)
+        context = plan_calibration(context, targets, exact, request.fixed_shapes)
+        searching = request.time * (1 - by_batch.SHARE * bool(request.batches))
+        kept = request.time - searching
+        aim = Aim(searching, began, request.target_speedup, request.strict, monotonic, kept)
+        finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
+        run_search(context, finding, Adaptive(), aim, request.sink)
+        if request.batches:
+            _time_batches(context, request, replace(aim, seconds=request.time, afterwards=0.0))
         if rows and read_study(root).finished != "interrupted":
-            from_torch.compare(context, rows, asked.sink)
+            from_torch.compare_module(context, rows, request.sink)
     study = read_study(root)
     if study.finished != "interrupted":
-        golden.write(study, context)
+        golden.write_golden_samples(study, context)
         if record is not None and not counted:
-            warm_start.learn(study, record, asked.sink)
+            warm_start.record_study(study, record, request.sink)
     else:
         golden.write_inputs(context)
-        asked.sink(Note(f"the same command goes on from here: {root}"))
+        request.sink(Note(f"the same command goes on from here: {root}"))
     return study
 
 
-optimize = verb(Optimize, run)
+optimize = make_verb(Optimize, run)
 
 
-def _demand_storable(backends: Sequence[Backend]) -> None:
+def _require_storable(backends: Sequence[Backend]) -> None:
     """Refuse settings that a run may not hold: what a search writes is read again, and handed on.
 
     Verbs that measure and store no run (`bench`, `tune`, `profile`) take whatever a person types.
@@ -129,47 +131,47 @@ def _demand_storable(backends: Sequence[Backend]) -> None:
     """
     fix = "leave it out; `ortune bench` and `ortune tune` take it"
     for backend in backends:
-        stored.demand(codec.encode(backend), str(backend), fix=fix)
+        stored.demand_safe_data(codec.encode(backend), str(backend), fix=fix)
 
 
-def _targets(asked: Optimize, own: tuple[Transform, ...]) -> list[Target]:
+def _select_targets(request: Optimize, rules: tuple[Transform, ...]) -> list[SearchTarget]:
     """Return where to search, with what the request asks of every plan there."""
     targets = [
         replace(
             target,
-            splits=asked.driven.splits(target.capabilities.effective_cpus),
-            rules=own,
-            portable=asked.portable,
+            splits=request.driven.splits(target.capabilities.effective_cpus),
+            rules=rules,
+            portable=request.portable,
         )
-        for target in read_targets(equipped(asked.on, asked.custom_ops))
+        for target in read_targets(add_custom_ops(request.on, request.custom_ops))
     ]
-    _demand_portable(targets)
+    _require_portable(targets)
     for target in targets:
         if why := target.backend.unverified:
-            asked.sink(Note(f"{target.backend.name()} is unverified: {why}"))
+            request.sink(Note(f"{target.backend.name()} is unverified: {why}"))
     return targets
 
 
-def _time_batches(context: Context, asked: Optimize, aim: Aim) -> None:
+def _time_batches(context: Context, request: Optimize, aim: Aim) -> None:
     """Time the leading plans of a search at the batches that were asked for."""
     study = read_study(context.root)
     if study.finished == "interrupted":
         return
-    pair_seconds = min(2.0, max(0.5, asked.time / 180))
-    sweep = by_batch.Sweep(context, study, aim.left, asked.sink, pair_seconds)
+    pair_seconds = min(2.0, max(0.5, request.time / 180))
+    sweep = by_batch.Sweep(context, study, aim.remaining_s, request.sink, pair_seconds)
     finished = study.finished
     try:
-        sweep.run(asked.batches)
+        sweep.run(request.batches)
     except KeyboardInterrupt:
-        asked.sink(Note("interrupted: what was found so far is kept", warning=True))
+        request.sink(Note("interrupted: what was found so far is kept", warning=True))
         finished = "interrupted"
-    ending = replace(study.ending, finished=finished, max_latency=asked.max_latency)
+    ending = replace(study.ending, finished=finished, max_latency=request.max_latency)
     write_ending(context.root, replace(ending, notes=(*ending.notes, *sweep.notes)))
 
 
-def explore(
+def explore_space(
     context: Context,
-    targets: Sequence[Target],
+    targets: Sequence[SearchTarget],
     exact: bool,
     note: Callable[[str], None],
     *,
@@ -180,26 +182,28 @@ def explore(
     Args:
         fixed: All but the original take the one shape of the samples alone, where they have one.
     """
-    space = _plans(context, targets, exact, fixed)
+    space = _make_space(context, targets, exact, fixed)
     if fixed:
-        note(_fixed(context))
-    asked = any(isinstance(target.backend, Bucketed) for target in targets)
-    buckets = None if exact or asked else unpadded(context, note)
+        note(_describe_fixed_shapes(context))
+    is_bucketed = any(isinstance(target.backend, Bucketed) for target in targets)
+    buckets = None if exact or is_bucketed else propose_buckets(context, note)
     return replace(space, buckets=buckets)
 
 
-def _plans(context: Context, targets: Sequence[Target], exact: bool, fixed: bool) -> Space:
+def _make_space(
+    context: Context, targets: Sequence[SearchTarget], exact: bool, fixed: bool
+) -> Space:
     """Return the plans there are before padding is looked at."""
     job = context.job
     step = None
     with suppress(Unfixed):
-        step = fixing(context)
+        step = make_fix_dims(context)
     return Space(
         *(context.facts, targets, job.workload, job.baseline, exact), fixing=step, fixed=fixed
     )
 
 
-def _demand_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
+def _require_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
     """Refuse a run whose plans may take one shape alone, where that is not asked for any more.
 
     Raises:
@@ -213,24 +217,24 @@ def _demand_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
         )
 
 
-def _fixed(context: Context) -> str:
+def _describe_fixed_shapes(context: Context) -> str:
     """Say what the result will take, or why it stays as it is."""
     try:
-        return f"--fixed-shapes: the result takes one shape alone, by {fixing(context)}"
+        return f"--fixed-shapes: the result takes one shape alone, by {make_fix_dims(context)}"
     except Unfixed as why:
         return f"--fixed-shapes changes nothing: {why}"
 
 
-def planned(
-    context: Context, targets: Sequence[Target], exact: bool, fixed: bool = False
+def plan_calibration(
+    context: Context, targets: Sequence[SearchTarget], exact: bool, fixed: bool = False
 ) -> Context:
     """Return what is fixed with the recipes there are: their quantizers calibrate in one pass."""
-    space = _plans(context, targets, exact, fixed)
+    space = _make_space(context, targets, exact, fixed)
     recipes = {
         recipe: None
         for target in targets
-        for backend in space.variants(target)
-        for recipe in space.recipes(target, backend)
+        for backend in space.list_variants(target)
+        for recipe in space.list_recipes(target, backend)
     }
     materials = {
         name: replace(material, planned=tuple(recipes))
@@ -239,7 +243,7 @@ def planned(
     return replace(context, materials=materials)
 
 
-def _demand_portable(targets: Sequence[Target]) -> None:
+def _require_portable(targets: Sequence[SearchTarget]) -> None:
     """Refuse pins that are bound to this machine where --portable is asked: raise BadSettings."""
     for target in targets:
         if target.portable and not target.backend.portable:
@@ -249,11 +253,11 @@ def _demand_portable(targets: Sequence[Target]) -> None:
             )
 
 
-def _baseline(targets: Sequence[Target]) -> Backend:
+def _default_baseline(targets: Sequence[SearchTarget]) -> Backend:
     """The CPU provider at its best level: pinned threads if any, all custom operators."""
     pinned = [t for t in targets if "threads" in t.pinned]
-    own = [t for t in pinned if isinstance(t.backend, Cpu)]
-    chosen = next(iter(own or pinned), None)
+    cpu_targets = [t for t in pinned if isinstance(t.backend, Cpu)]
+    chosen = next(iter(cpu_targets or pinned), None)
     ops = tuple(dict.fromkeys(text for t in targets for text in t.backend.custom_ops))
     return Cpu(threads=chosen.backend.threads if chosen else 0, custom_ops=ops)
 
@@ -279,7 +283,7 @@ def make_folder(root: Path) -> None:
         ) from None
 
 
-def unpadded(context: Context, note: Callable[[str], None]) -> Bucketed | None:
+def propose_buckets(context: Context, note: Callable[[str], None]) -> Bucketed | None:
     """Return the baseline behind buckets; None where padding cannot be cut, or gains nothing.
 
     That padding is without effect is proved on the original as it came; what a plan itself
@@ -292,7 +296,7 @@ def unpadded(context: Context, note: Callable[[str], None]) -> Bucketed | None:
     indices = () if context.evaluate else context.parts["search"].indices
     model, samples = context.models[MAIN], context.feeds[MAIN]
     try:
-        found = proposed(model, context.job.baseline, samples, folder, indices)
+        proposal = choose_position_buckets(model, context.job.baseline, samples, folder, indices)
     except BadData:
         return None
     except WorkerFailed as error:
@@ -302,14 +306,14 @@ def unpadded(context: Context, note: Callable[[str], None]) -> Bucketed | None:
         note(f"padding is not cut: {error.what}")
         return None
     note(
-        f"{100 * found.padding.share:.0f} % of the positions are padding: cut in buckets of "
-        f"{', '.join(map(str, found.backend.lengths))}, which compute "
-        f"{100 * found.positions:.0f} % of them"
+        f"{100 * proposal.padding.share:.0f} % of the positions are padding: cut in buckets of "
+        f"{', '.join(map(str, proposal.backend.lengths))}, which compute "
+        f"{100 * proposal.positions:.0f} % of them"
     )
-    return found.backend
+    return proposal.backend
 
 
-def demand_asked(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
+def require_requested(root: Path, request: Optimize, targets: Sequence[Backend]) -> None:
     """Refuse a run whose plans name code or threads that nobody has asked for now.
 
     Args:
@@ -324,20 +328,20 @@ def demand_asked(root: Path, asked: Optimize, targets: Sequence[Backend]) -> Non
         return
     folders = (root, *(path.parent for path in root.glob("batches/*/ledger.jsonl")))
     plans = [trial.plan for trial in chain.from_iterable(map(read_trials, folders))]
-    given = {*stored.code(codec.encode(targets)), asked.evaluate}
-    if asked.budget is not None:
-        given.update(stored.code(codec.encode(Budget.parse(asked.budget))))
-    named = stored.code(codec.encode([header.job, plans]))
-    if strange := [name for name in named if name not in given]:
+    requested = {*stored.list_code_names(codec.encode(targets)), request.evaluate}
+    if request.budget is not None:
+        requested.update(stored.list_code_names(codec.encode(Budget.parse(request.budget))))
+    code_names = stored.list_code_names(codec.encode([header.job, plans]))
+    if strange := [name for name in code_names if name not in requested]:
         raise BadData(
             f"the run in {root} names code that was not asked for: '{strange[0]}'",
             fix="do not trust this run, or name that code as when the search began",
         )
-    most = max((effective_cpus(), *(stored.threads(backend) for backend in targets)))
-    above = max((stored.threads(plan.backend) for plan in plans), default=0)
+    most = max((effective_cpus(), *(stored.count_threads(backend) for backend in targets)))
+    above = max((stored.count_threads(plan.backend) for plan in plans), default=0)
     if above > most:
         raise BadData(
-            f"the run in {root} has a plan of {count(above, 'thread')}, and there are "
-            f"{count(effective_cpus(), 'CPU')} here",
+            f"the run in {root} has a plan of {format_count(above, 'thread')}, and there are "
+            f"{format_count(effective_cpus(), 'CPU')} here",
             fix="do not trust this run; search again into another -o folder",
         )

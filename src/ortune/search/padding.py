@@ -15,17 +15,17 @@ import numpy as np
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, Refused
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.result import Result
 from ortune.core.trial import Interval
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import stream
-from ortune.data.padding import Padding, find
+from ortune.data.padding import Padding, find_padding
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.process import Worker, WorkerFailed, lone, outputs
-from ortune.search.recipe.compare import decibels
+from ortune.measurement.process import Worker, WorkerFailed, compute_outputs, single_model_job
+from ortune.search.recipe.compare import compute_snr_db
 
 
 def choose(
@@ -52,28 +52,28 @@ def choose(
     whole = cost(width)
 
     @cache
-    def best(end: int, left: int) -> tuple[float, tuple[int, ...]]:
+    def best(end: int, remaining: int) -> tuple[float, tuple[int, ...]]:
         """Serve the first `end` lengths with at most `left` buckets."""
         if not end:
             return 0.0, ()
-        if not left:
+        if not remaining:
             return float("inf"), ()
         price = cost(places[end - 1])
-        found = []
+        options = []
         for start in range(end):
-            before, chosen = best(start, left - 1)
+            before, chosen = best(start, remaining - 1)
             total = before + price * float(upto[end] - upto[start])
-            found.append((total, (*chosen, places[end - 1])))
-        return min(found, key=lambda one: (one[0], len(one[1])))
+            options.append((total, (*chosen, places[end - 1])))
+        return min(options, key=lambda option: (option[0], len(option[1])))
 
     ends = [
         (best(end, count)[0] + whole * float(upto[-1] - upto[end]), best(end, count)[1])
         for end in range(len(places) + 1)
     ]
-    return min(ends, key=lambda one: (one[0], len(one[1])))[1]
+    return min(ends, key=lambda option: (option[0], len(option[1])))[1]
 
 
-def served(length: int, buckets: Sequence[int], width: int) -> int:
+def select_length(length: int, buckets: Sequence[int], width: int) -> int:
     """Return the length that a call is computed at."""
     return next((n for n in buckets if length <= n < width), width)
 
@@ -85,8 +85,10 @@ def share(
     cost: Callable[[int], float] = float,
 ) -> float:
     """Return the cost of all calls in buckets, as a share of their cost as padded."""
-    found = sum(cost(served(n, buckets, w)) for n, w in zip(lengths, widths, strict=True))
-    return found / sum(cost(w) for w in widths)
+    bucket_cost = sum(
+        cost(select_length(n, buckets, w)) for n, w in zip(lengths, widths, strict=True)
+    )
+    return bucket_cost / sum(cost(w) for w in widths)
 
 
 def between(measured: Mapping[int, float]) -> Callable[[int], float]:
@@ -145,13 +147,17 @@ def prove(
     padded.sort(key=lambda i: (padding.lengths[i], i))
     if not padded:
         raise Refused("none of the samples is padded", fix="give padded ones")
-    chosen = [padded[k] for k in spread(len(padded), _SAMPLES)]
+    chosen = [padded[k] for k in spread_indices(len(padded), _SAMPLES)]
     lengths = tuple(sorted({padding.lengths[i] for i in chosen}))
     plain = Bucketed(mask=padding.mask, inputs=padding.inputs, side=padding.side)
-    cut = replace(plain.around(backend), lengths=lengths)
-    long = outputs(lone(model, backend, stream, folder, "whole"), chosen, folder / "whole.stream")
+    cut = replace(plain.wrap_backend(backend), lengths=lengths)
+    long = compute_outputs(
+        single_model_job(model, backend, stream, folder, "whole"), chosen, folder / "whole.stream"
+    )
     try:
-        brief = outputs(lone(model, cut, stream, folder, "short"), chosen, folder / "short.stream")
+        brief = compute_outputs(
+            single_model_job(model, cut, stream, folder, "short"), chosen, folder / "short.stream"
+        )
     except WorkerFailed as error:
         raise Refused(
             f"the model does not run without the padding: {error.failure.reason}",
@@ -161,9 +167,12 @@ def prove(
     widths, real = ([side[i] for i in chosen] for side in (padding.widths, padding.lengths))
     declared = replace(cut, outputs=_outputs(long, brief, widths, real))
     feeds = Stream(stream)
-    wanted = [declared.compared(feeds[i], out) for i, out in zip(chosen, long, strict=True)]
+    expected = [declared.compared(feeds[i], out) for i, out in zip(chosen, long, strict=True)]
     snr_db = {
-        name: decibels([{name: one[name]} for one in wanted], [{name: one[name]} for one in brief])
+        name: compute_snr_db(
+            [{name: answer[name]} for answer in expected],
+            [{name: answer[name]} for answer in brief],
+        )
         for name in long.names
     }
     for name, value in snr_db.items():
@@ -186,24 +195,27 @@ def _outputs(
     Raises:
         Refused: One has the length elsewhere than in its second dimension.
     """
-    found = []
+    names = []
     for name in whole.names:
         pairs = [(w[name].shape, s[name].shape) for w, s in zip(whole, short, strict=True)]
-        if all(one == two for one, two in pairs):
+        if all(whole_shape == short_shape for whole_shape, short_shape in pairs):
             continue
         fits = [
-            len(one) == len(two) > 1 and one[1] == width and two == (one[0], length, *one[2:])
-            for (one, two), width, length in zip(pairs, widths, real, strict=True)
+            len(whole_shape) == len(short_shape) > 1
+            and whole_shape[1] == width
+            and short_shape == (whole_shape[0], length, *whole_shape[2:])
+            for (whole_shape, short_shape), width, length in zip(pairs, widths, real, strict=True)
         ]
         if not all(fits):
-            one, two = pairs[fits.index(False)]
+            whole_shape, short_shape = pairs[fits.index(False)]
             raise Refused(
-                f"output '{name}' is {list(one)} as padded and {list(two)} without padding",
+                f"output '{name}' is {list(whole_shape)} as padded and {list(short_shape)} "
+                "without padding",
                 fix="only outputs [batch, length, ...] can be given back at their full length; "
                 "leave this one out of the model, or the calls padded",
             )
-        found.append(name)
-    return tuple(found)
+        names.append(name)
+    return tuple(names)
 
 
 COUNT = 4
@@ -270,7 +282,7 @@ def chosen(
     )
 
 
-def proposed(
+def choose_position_buckets(
     model: Path, backend: Backend, samples: Path, folder: Path, indices: Sequence[int]
 ) -> Buckets:
     """Return buckets for a search: by positions alone, so that the same data give the same.
@@ -284,12 +296,12 @@ def proposed(
         Refused: An answer changes without it, or nothing is gained.
         WorkerFailed: The model does not run.
     """
-    padding = find(model_facts.facts(file.load(model)).inputs, Stream(samples))
+    padding = find_padding(model_facts.read_facts(file.load(model)).inputs, Stream(samples))
     proof = prove(model, backend, padding, samples, folder, indices)
     return chosen(proof, padding, COUNT, MULTIPLE, {})
 
 
-def timed(
+def time_lengths(
     model: Path,
     backend: Backend,
     cut: Bucketed,
@@ -297,7 +309,7 @@ def timed(
     samples: Path,
     folder: Path,
     multiple: int,
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> dict[int, int]:
     """Return length -> median latency in nanoseconds, at a few lengths that occur.
 
@@ -305,24 +317,24 @@ def timed(
     """
     width = max(padding.widths)
     occur = sorted({min(width, -(-n // multiple) * multiple) for n in padding.lengths} | {width})
-    lengths = [occur[k] for k in spread(len(occur), _TIMED)]
+    lengths = [occur[k] for k in spread_indices(len(occur), _TIMED)]
     if lengths[-1] != width:
         lengths[-1] = width
     whole = Stream(samples)[padding.widths.index(width)]
-    made = folder / "lengths.stream"
-    stream.write(made, (_full(cut.cut(whole, n), cut.mask) for n in lengths))
-    taken: dict[int, list[int]] = {n: [] for n in lengths}
-    with Worker(lone(model, backend, made, folder, "lengths")) as worker:
+    stream_file = folder / "lengths.stream"
+    stream.write_stream(stream_file, (_full(cut.cut_feeds(whole, n), cut.mask) for n in lengths))
+    latencies_ns: dict[int, list[int]] = {n: [] for n in lengths}
+    with Worker(single_model_job(model, backend, stream_file, folder, "lengths")) as worker:
         worker.ask("load")
         for turn in range(_ROUNDS + 1):
             sink(Progress("timing lengths", turn, _ROUNDS + 1))
             for place, length in enumerate(lengths):
                 answer = worker.ask("burst", at=place, runs=1)
                 if turn:  # the first run at a length allocates, and may compile
-                    taken[length] += answer["latency_ns"]
-    if not all(taken.values()):
+                    latencies_ns[length] += answer["latency_ns"]
+    if not all(latencies_ns.values()):
         raise BadData("no run could be timed", fix="try another backend")
-    return {n: int(median(found)) for n, found in taken.items()}
+    return {n: int(median(times_ns)) for n, times_ns in latencies_ns.items()}
 
 
 def _full(sample: Mapping[str, Any], mask: str) -> dict[str, Any]:

@@ -30,12 +30,12 @@ class View:
     Attributes:
         space: The plans there are, and which lie around a plan.
         trials: In order, the original first; failed and unchanged ones too.
-        left: Seconds of the time budget that are left; negative when it is overrun.
+        remaining_s: Seconds of the time budget that are left; negative when it is overrun.
         total: Seconds of the time budget.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What paid on this kind of machine before: see `search.expectation.priors`.
-        wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
+        goal: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
         by_region: Whether a survey may be asked for.
     """
@@ -43,20 +43,20 @@ class View:
     facts: Facts
     space: Space
     trials: Sequence[Trial]
-    left: float
+    remaining_s: float
     total: float
     budget: Budget | None = None
     kept_back: float = 0.0
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
-    wanted: Goal = FASTEST
+    goal: Goal = FASTEST
     surveys: Sequence[Survey] = ()
     by_region: bool = False
 
     @property
     def spare(self) -> float:
         """Seconds left for plans; the rest is kept back for the finalists."""
-        return self.left - self.kept_back
+        return self.remaining_s - self.kept_back
 
     @property
     def build_s(self) -> float:
@@ -66,40 +66,40 @@ class View:
     @cached_property
     def to_beat(self) -> float:
         """The latency ratio above which no plan can win."""
-        return to_beat(self.trials, self.wanted)
+        return to_beat(self.trials, self.goal)
 
-    def find(self, plan: Plan) -> Trial | None:
+    def find_trial(self, plan: Plan) -> Trial | None:
         """Return the search's trial of a plan, whatever its recipe is called."""
-        return self._trials.get(plan.spelled)
+        return self._trials.get(plan.spelling)
 
-    def tried(self, plan: Plan, effort: Effort = "screen") -> bool:
+    def has_trial(self, plan: Plan, effort: Effort = "screen") -> bool:
         """Whether a plan has a trial that was taken this far."""
-        trial = self.find(plan)
+        trial = self.find_trial(plan)
         return trial is not None and trial.taken(effort)
 
     def exact_ratio(self, backend: Backend) -> float:
         """Return the least latency ratio of exact recipes on a backend, 1 where none was timed."""
-        found = (
+        ratios = (
             t.ratio.value
             for t in self.trials
             if t.ratio is not None and not t.plan.recipe.lossy and t.plan.backend == backend
         )
-        return min(found, default=1.0)
+        return min(ratios, default=1.0)
 
-    def alike(self, plan: Plan) -> Sequence[Trial]:
+    def list_same_steps(self, plan: Plan) -> Sequence[Trial]:
         """Return the search's trials of a plan's steps, on whatever backend."""
-        return self._alike.get(plan.recipe.steps, ())
+        return self._trials_by_steps.get(plan.recipe.steps, ())
 
     @cached_property
-    def _alike(self) -> dict[tuple[Step, ...], list[Trial]]:
-        found: dict[tuple[Step, ...], list[Trial]] = {}
+    def _trials_by_steps(self) -> dict[tuple[Step, ...], list[Trial]]:
+        by_steps: dict[tuple[Step, ...], list[Trial]] = {}
         for trial in self._trials.values():
-            found.setdefault(trial.plan.recipe.steps, []).append(trial)
-        return found
+            by_steps.setdefault(trial.plan.recipe.steps, []).append(trial)
+        return by_steps
 
     @cached_property
     def _trials(self) -> dict[str, Trial]:
-        return {t.plan.spelled: t for t in self.trials if t.part == "search"}
+        return {t.plan.spelling: t for t in self.trials if t.part == "search"}
 
 
 @dataclass(frozen=True)

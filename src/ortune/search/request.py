@@ -28,8 +28,8 @@ class LatencyLimit(Field[float | None, str]):
         if value is None:
             return None
         text = str(value).strip()
-        found = len(text) < 99 and re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s|)", text)
-        seconds = float(found[1]) / (1000 if found[2] == "ms" else 1) if found else 0.0
+        match = len(text) < 99 and re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s|)", text)
+        seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
         if not 0 < seconds < math.inf:
             raise BadSettings(f"cannot read the latency '{value}'", fix="write 20ms or 0.5s")
         return seconds
@@ -132,14 +132,14 @@ class Optimize(ModuleRequest, ExperimentRequest):
         """The run's folder."""
         return (Path(self.out),)
 
-    def keeps(self, made: Path) -> bool:
+    def keeps(self, path: Path) -> bool:
         """A run with a trial in it stays, and one that another search is at work in."""
-        from ortune.search.experiment.ledger import begun  # a request is read without NumPy
+        from ortune.search.experiment.ledger import has_trials  # a request is read without NumPy
 
-        return begun(made)
+        return has_trials(path)
 
     @property
-    def wanted(self) -> Goal:
+    def goal(self) -> Goal:
         """By what the winner is chosen."""
         from ortune.core.acceptance import Goal  # a request is read without NumPy
 

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from ortune.core.trial import Trial
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import claiming
+from ortune.measurement.timing.pairs import claim_effort
 from ortune.search.compare import NEAR
 
 _FINAL = 4
@@ -51,36 +51,36 @@ class Reserve:
 
     def final_s(self, trial: Trial) -> float:
         """Return what re-measuring a plan takes: as finals did, or by its trial of the search."""
-        known = [t.seconds for t in self.trials if t.part == "final" and t.error is None]
-        return fmean(known) if known else _FINAL * (trial.seconds - trial.building)
+        finals = [t.seconds for t in self.trials if t.part == "final" and t.error is None]
+        return fmean(finals) if finals else _FINAL * (trial.seconds - trial.building)
 
-    def fixed_s(self, trial: Trial) -> float:
+    def compute_fixed_s(self, trial: Trial) -> float:
         """Return what of it no shorter timing saves: starting all processes, and scoring."""
-        base, own = self.trials[0].measurement, trial.measurement
-        if base is None or own is None:
+        base, measurement = self.trials[0].measurement, trial.measurement
+        if base is None or measurement is None:
             return self.row_s
-        slower = (own.load_ns + own.first_ns - base.load_ns - base.first_ns) / 1e9
+        slower = (measurement.load_ns + measurement.first_ns - base.load_ns - base.first_ns) / 1e9
         each = self.start_s + max(self.start_s / 2, self.start_s + slower)
-        return stats.PAIRS * each + self.samples * median(own.latency_ns) / 1e9
+        return stats.PAIRS * each + self.samples * median(measurement.latency_ns) / 1e9
 
-    def seconds_each(self, trial: Trial, left: float) -> float:
+    def seconds_each(self, trial: Trial, remaining_s: float) -> float:
         """Return the timing that each of a finalist's pairs gets of the seconds that are left.
 
         A pair takes twice its seconds where they do not hold the fewest blocks.
         """
-        room = (left - self.fixed_s(trial) - self.closing_s) / stats.PAIRS
-        effort = claiming(self.pair_seconds)
+        room = (remaining_s - self.compute_fixed_s(trial) - self.closing_s) / stats.PAIRS
+        effort = claim_effort(self.pair_seconds)
         fits = room if room > effort.min_blocks * _block_s(trial) else room / 2
         return min(effort.seconds, max(0.1, fits))
 
     @property
     def row_s(self) -> float:
         """A plan of the history: as long as a trial of the search."""
-        found = [t.seconds for t in self.trials[1:] if t.part == "search" and t.ratio]
-        return fmean(found) if found else 0.0
+        timings = [t.seconds for t in self.trials[1:] if t.part == "search" and t.ratio]
+        return fmean(timings) if timings else 0.0
 
     @property
-    def explained_s(self) -> float:
+    def history_row_s(self) -> float:
         """A row of the history, and what follows it."""
         return self.row_s + self.closing_s
 
@@ -90,7 +90,11 @@ class Reserve:
         return 2 * self.start_s
 
     def kept_back(
-        self, candidates: Sequence[Trial], finalists: int, total: float, left: float = math.inf
+        self,
+        candidates: Sequence[Trial],
+        finalists: int,
+        total: float,
+        remaining_s: float = math.inf,
     ) -> float:
         """Return the seconds to keep back for the finalists and the end.
 
@@ -102,20 +106,24 @@ class Reserve:
             candidates: Plans that may become finalists, fastest first.
             finalists: At most.
             total: The time budget.
-            left: Of it.
+            remaining_s: Of it.
         """
-        back = min(_MOST * total, self._wanted(candidates, finalists, _MOST * total))
+        back = min(_MOST * total, self._finalists_s(candidates, finalists, _MOST * total))
         few = sum(trial.taken("search") for trial in self.trials[1:]) < _FIRST
-        return min(back, left / 2) if few else back
+        return min(back, remaining_s / 2) if few else back
 
-    def _wanted(self, candidates: Sequence[Trial], finalists: int, most: float) -> float:
+    def _finalists_s(self, candidates: Sequence[Trial], finalists: int, most: float) -> float:
         if not candidates:  # something has to be found first
             return self.final_s(self.trials[0]) + self.closing_s
-        first, *others = candidates[:finalists]
+        first, *followers = candidates[:finalists]
         back = self.final_s(first) + self.closing_s
-        for trial in others:
+        for trial in followers:
             whole = back + self.final_s(trial)
-            back = whole if _ratio(trial) < NEAR * _ratio(first) and whole <= most else back
+            back = (
+                whole
+                if _latency_ratio(trial) < NEAR * _latency_ratio(first) and whole <= most
+                else back
+            )
         return back
 
 
@@ -126,5 +134,5 @@ def _block_s(trial: Trial) -> float:
     return _LONGER * longest
 
 
-def _ratio(trial: Trial) -> float:
+def _latency_ratio(trial: Trial) -> float:
     return trial.ratio.value if trial.ratio else 1.0

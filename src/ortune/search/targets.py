@@ -10,12 +10,12 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_placed
-from ortune.measurement.environments.check import demanded, further
-from ortune.measurement.process import capabilities
-from ortune.search.recipe.space import Target
+from ortune.measurement.environments.check import find_further_backends, require_backend_with_hint
+from ortune.measurement.process import query_capabilities
+from ortune.search.recipe.space import SearchTarget
 
 
-def read_targets(on: str) -> list[Target]:
+def read_targets(on: str) -> list[SearchTarget]:
     """Read ``--on``: backends by comma, or ``auto`` for all that run on this machine.
 
     ``openvino in vino`` runs in an environment of `ortune env list`. ``auto`` takes what runs in
@@ -27,34 +27,48 @@ def read_targets(on: str) -> list[Target]:
             for in two places; there is no such environment.
     """
     if on.strip() != "auto":
-        found = parse_placed(Backend, on)
-        if own := next((backend for backend, *_ in found if isinstance(backend, Torch)), None):
+        details = parse_placed(Backend, on)
+        if torch_backend := next(
+            (backend for backend, *_ in details if isinstance(backend, Torch)), None
+        ):
             raise BadSettings(
-                f"{own} runs a module of its own: no recipe for the file changes it",
+                f"{torch_backend} runs a module of its own: no recipe for the file changes it",
                 fix="give it by --baseline, or compare by `ortune bench --on`",
             )
-        placed = [(backend.name(), place) for backend, _, place in found]
+        placed = [(backend.name(), place) for backend, _, place in details]
         places = dict(placed)
-        if two := [name for name, place in placed if places[name] != place]:
+        if duplicates := [name for name, place in placed if places[name] != place]:
             raise BadSettings(
-                f"{two[0]} is asked for in two places",
+                f"{duplicates[0]} is asked for in two places",
                 fix="search in one; `ortune bench --environment here,NAME` times both",
             )
         return [
-            Target(backend, demanded(backend, place), given, environment=place)
-            for backend, given, place in found
+            SearchTarget(
+                backend, require_backend_with_hint(backend, place), pinned, environment=place
+            )
+            for backend, pinned, place in details
         ]
-    every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
-    made = [cls() for cls in every if cls.automatic]
-    offered = [(backend, capabilities(backend)) for backend in made]
-    here = [Target(backend, found) for backend, found in offered if found.missing is None]
-    others = further([target.backend for target in here])
-    return [*here, *(Target(one, found, environment=place) for one, place, found in others)]
+    backend_types = [catalog.load(Backend, name) for name in catalog.list_plugins(Backend)]
+    backends = [cls() for cls in backend_types if cls.automatic]
+    offered = [(backend, query_capabilities(backend)) for backend in backends]
+    here = [
+        SearchTarget(backend, details) for backend, details in offered if details.missing is None
+    ]
+    remote = find_further_backends([target.backend for target in here])
+    return [
+        *here,
+        *(
+            SearchTarget(remote_backend, details, environment=place)
+            for remote_backend, place, details in remote
+        ),
+    ]
 
 
-def spelled_on(on: str, targets: Sequence[Target]) -> str:
+def spell_on(on: str, targets: Sequence[SearchTarget]) -> str:
     """Return ``--on`` as a job holds it: with the environments that ``auto`` found."""
     if on != "auto":
         return on
-    found = [f"{t.backend.name()} in {t.environment}" for t in targets if t.environment != HERE]
-    return ",".join([on, *found])
+    placements = [
+        f"{t.backend.name()} in {t.environment}" for t in targets if t.environment != HERE
+    ]
+    return ",".join([on, *placements])

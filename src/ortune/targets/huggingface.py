@@ -16,7 +16,7 @@ from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.trial import Trial
 from ortune.core.wording import NONE
-from ortune.search.experiment.ledger import unimported
+from ortune.search.experiment.ledger import disable_imports
 from ortune.targets.common import plain_session
 
 _PROGRAM = "run.py"
@@ -47,16 +47,16 @@ class HuggingFace(Target):
 
     def refuses(self, source: Source) -> str:
         """``run.py`` opens onnxruntime's own CPU kernels alone."""
-        return plain_session.refusal(source)
+        return plain_session.explain_cpu_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the model, how to open it, and what was measured."""
-        models = plain_session.homes(source, folder / "onnx")
+        models = plain_session.list_model_folders(source, folder / "onnx")
         model, check = plain_session.write_plain(source, folder, models)
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
         load = f"python {_PROGRAM} {model} {check} answers"
         licence = self.licence or source.manifest.licence
-        text = card(source, read_evidence(source), licence, self.base_model, load)
+        text = build_card(source, read_evidence(source), licence, self.base_model, load)
         (folder / "README.md").write_text(text, encoding="utf-8")
         lines = ["huggingface-cli upload USER/NAME .", load]
         if not licence:
@@ -65,7 +65,7 @@ class HuggingFace(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run ``run.py`` on every golden sample."""
-        homes = plain_session.homes(source, folder / "onnx").items()
+        homes = plain_session.list_model_folders(source, folder / "onnx").items()
         files = {name: home / plain_session.MODEL for name, home in homes}
         return plain_session.replay_python(source, folder, _PROGRAM, files)
 
@@ -81,23 +81,25 @@ def read_evidence(source: Source) -> BundleEvidence:
         BadModel: It cannot be read, or sets what a bundle may not.
     """
     try:
-        data = stored.loads((source.folder / EVIDENCE).read_bytes())
-        stored.demand(data, f"'{EVIDENCE}'")
-        found: BundleEvidence = codec.decode(BundleEvidence, data)
+        data = stored.parse_json((source.folder / EVIDENCE).read_bytes())
+        stored.demand_safe_data(data, f"'{EVIDENCE}'")
+        evidence: BundleEvidence = codec.decode(BundleEvidence, data)
     except ValueError as error:
         raise BadModel(f"'{EVIDENCE}' cannot be read: {error}", fix="pack it again") from error
     except OrtuneError as error:
         raise BadModel(f"'{EVIDENCE}' cannot be used: {error.what}", fix=error.fix) from None
-    unimported(found.job, found.trials)
-    return found
+    disable_imports(evidence.job, evidence.trials)
+    return evidence
 
 
-def card(source: Source, held: BundleEvidence, licence: str, base_model: str, load: str) -> str:
+def build_card(
+    source: Source, evidence: BundleEvidence, licence: str, base_model: str, load: str
+) -> str:
     """Return the text of README.md.
 
     Args:
         source: What is packed.
-        held: What was measured.
+        evidence: What was measured.
         licence: SPDX text; empty when nobody said one.
         base_model: Name of the original on the hub; empty when unknown.
         load: Code that loads it.
@@ -105,21 +107,23 @@ def card(source: Source, held: BundleEvidence, licence: str, base_model: str, lo
     Raises:
         BadModel: The evidence holds no trial.
     """
-    trials = [one for one in held.trials if one.key == source.plan.key] or list(held.trials)
+    trials = [
+        candidate for candidate in evidence.trials if candidate.key == source.plan.key
+    ] or list(evidence.trials)
     if not trials:
         raise BadModel(f"'{EVIDENCE}' holds no trial", fix="pack the run again")
     trial = trials[-1]  # the final one where there is one
-    made = (
-        f"An ONNX model, optimized by ortune {_line(source.manifest.ortune)} as "
-        f"`{_line(trial.plan)}` and measured against the original that it was made of."
+    summary = (
+        f"An ONNX model, optimized by ortune {_escape_line(source.manifest.ortune)} as "
+        f"`{_escape_line(trial.plan)}` and measured against the original that it was made of."
     )
     lines = [
         *_front_matter(source, licence, base_model),
-        *("", f"# {source.name}", "", made, ""),
-        *_speed(source, held, trial),
-        *_accuracy(trial),
-        *_machine(source, held),
-        *_use(source, load),
+        *("", f"# {source.name}", "", summary, ""),
+        *_list_speed(source, evidence, trial),
+        *_list_accuracy(trial),
+        *_list_machine(source, evidence),
+        *_list_usage(source, load),
     ]
     return "\n".join(lines)
 
@@ -145,68 +149,73 @@ def _front_matter(source: Source, licence: str, base_model: str) -> Iterator[str
     yield "---"
 
 
-def _speed(source: Source, held: BundleEvidence, trial: Trial) -> Iterator[str]:
+def _list_speed(source: Source, evidence: BundleEvidence, trial: Trial) -> Iterator[str]:
     yield from ("## Speed", "")
     if trial.ratio is None:
         yield "It was not timed against the original."
     else:
-        what = source.manifest.workload
-        yield f"Time of this model over the original's, both in turns ({_line(what)}):"
+        workload = source.manifest.workload
+        yield f"Time of this model over the original's, both in turns ({_escape_line(workload)}):"
         yield ""
         yield from ("| | ratio | interval | speed-up |", "|---|---|---|---|")
-        ends = f"{trial.ratio.low:.3f} to {trial.ratio.high:.3f}" if trial.ratio.bounded else NONE
-        faster = wording.times(trial.ratio.inverse())
-        yield f"| {_line(trial.plan)} | {trial.ratio.value:.3f} | {ends} | {faster} |"
+        ends = (
+            f"{trial.ratio.low:.3f} to {trial.ratio.high:.3f}" if trial.ratio.is_bounded else NONE
+        )
+        faster = wording.format_speedup(trial.ratio.inverse())
+        yield f"| {_escape_line(trial.plan)} | {trial.ratio.value:.3f} | {ends} | {faster} |"
         yield ""
         yield "The interval is of the machine below and of no other; measure it on yours."
     yield ""
-    if held.noise:
+    if evidence.noise:
         yield from ("While it was measured:", "")
-    for name, value in held.noise.items():
-        yield f"- {_line(name)}: {_line(value)}"
+    for name, value in evidence.noise.items():
+        yield f"- {_escape_line(name)}: {_escape_line(value)}"
     yield ""
 
 
-def _accuracy(trial: Trial) -> Iterator[str]:
+def _list_accuracy(trial: Trial) -> Iterator[str]:
     yield from ("## Accuracy", "")
     score = trial.score
     if score is None or score.verdict is None:
         yield "It was not judged against a budget."
     else:
-        value, base = wording.number(score.value), wording.number(score.base)
-        counted = wording.count(score.samples, "sample")
-        yield f"{_line(score.metric)} is {value} on {counted}, of the original {base}."
+        value, base = (
+            wording.format_score_value(score.value),
+            wording.format_score_value(score.base),
+        )
+        counted = wording.format_count(score.samples, "sample")
+        yield f"{_escape_line(score.metric)} is {value} on {counted}, of the original {base}."
         yield ""
-        means = _line(wording.means(score)).removeprefix(score.verdict)
+        means = _escape_line(wording.explain_verdict(score)).removeprefix(score.verdict)
         yield f"**{score.verdict}**{means}."
-    for line in wording.fallen(trial.scores):
-        yield f"- {_line(line)}"
+    for line in wording.list_failed_outputs(trial.scores):
+        yield f"- {_escape_line(line)}"
     yield ""
 
 
-def _machine(source: Source, held: BundleEvidence) -> Iterator[str]:
+def _list_machine(source: Source, evidence: BundleEvidence) -> Iterator[str]:
     yield from ("## Measured on", "", "| | |", "|---|---|")
-    for values, keys in ((held.job.machine, _MACHINE), (held.job.versions, _RUNTIMES)):
-        yield from (f"| {key} | {_line(values[key])} |" for key in keys if key in values)
-    for part, count in held.samples.items():
-        yield f"| samples, {_line(part)} | {count} |"
-    yield f"| settings | `{_line(source.plan.backend)}` |"
+    for values, keys in ((evidence.job.machine, _MACHINE), (evidence.job.versions, _RUNTIMES)):
+        yield from (f"| {key} | {_escape_line(values[key])} |" for key in keys if key in values)
+    for part, count in evidence.samples.items():
+        yield f"| samples, {_escape_line(part)} | {count} |"
+    yield f"| settings | `{_escape_line(source.plan.backend)}` |"
     yield ""
 
 
-def _use(source: Source, load: str) -> Iterator[str]:
+def _list_usage(source: Source, load: str) -> Iterator[str]:
     signature = next(iter(source.manifest.signatures.values()))
     yield from ("## Use", "", "| | name | type | shape |", "|---|---|---|---|")
-    for what, specs in (("input", signature.inputs), ("output", signature.outputs)):
+    for role, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in specs:
-            dims = ("?" if dim is None else _line(dim) for dim in spec.shape or ())
+            dims = ("?" if dim is None else _escape_line(dim) for dim in spec.shape or ())
             shape = NONE if spec.shape is None else " x ".join(dims)
-            yield f"| {what} | `{_line(spec.name)}` | {spec.dtype} | {shape} |"
+            yield f"| {role} | `{_escape_line(spec.name)}` | {spec.dtype} | {shape} |"
     yield from ("", "`run.py` opens it with the settings that it was measured with:", "")
     yield from ("```", load, "```", "")
 
 
-def _line(value: object) -> str:
+def _escape_line(value: object) -> str:
     """Write a stranger's text on one line, without what Markdown or HTML would act on."""
     text = " ".join(str(value).split())
     for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;")):

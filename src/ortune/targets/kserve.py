@@ -13,7 +13,7 @@ from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins.bounds import Bounds
-from ortune.targets.common.replay import threads
+from ortune.targets.common.replay import count_threads
 from ortune.targets.triton import Triton
 
 _SERVICE = "inferenceservice.yaml"
@@ -79,7 +79,7 @@ class Kserve(Target):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the service and the repository."""
         self.server.write(source, folder / _MODELS)
-        (folder / _SERVICE).write_text(self._service(source), encoding="utf-8")
+        (folder / _SERVICE).write_text(self._build_service(source), encoding="utf-8")
         return (f"copy what is in {_MODELS} to {self.storage}", f"kubectl apply -f {_SERVICE}")
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
@@ -89,7 +89,7 @@ class Kserve(Target):
             BadModel: The service is not the one that the plan needs: with fewer CPUs, for
                 instance, its threads would wait for each other.
         """
-        if (folder / _SERVICE).read_text(encoding="utf-8") != self._service(source):
+        if (folder / _SERVICE).read_text(encoding="utf-8") != self._build_service(source):
             raise BadModel(f"{_SERVICE} is not what the plan was tuned for", fix="pack again")
         return self.server.replay(source, folder / _MODELS)
 
@@ -97,9 +97,9 @@ class Kserve(Target):
         """There is no cluster here."""
         return f"KServe; {self.server.unrun(replay)}"
 
-    def _service(self, source: Source) -> str:
+    def _build_service(self, source: Source) -> str:
         """Return the service; its CPUs are those that the tuned threads of all instances need."""
-        cpus = threads(source) * self.instances * len(source.models)
+        cpus = count_threads(source) * self.instances * len(source.models)
         resources = {"cpu": str(cpus)} | ({"memory": self.memory} if self.memory else {})
         model = {
             "modelFormat": {"name": "onnx"},
@@ -109,7 +109,7 @@ class Kserve(Target):
             "storageUri": self.storage,
             "resources": {"requests": resources, "limits": resources},
         }
-        return yaml(
+        return spell_yaml(
             {
                 "apiVersion": "serving.kserve.io/v1beta1",
                 "kind": "InferenceService",
@@ -125,10 +125,10 @@ def service_name(label: str) -> str:
     return (text if text[:1].isalpha() else f"m-{text}")[:_LONGEST].strip("-")
 
 
-def yaml(value: Mapping[str, Any], indent: str = "") -> str:
+def spell_yaml(value: Mapping[str, Any], indent: str = "") -> str:
     """Return mappings of plain words and texts as YAML, with the texts quoted as in JSON."""
     return "".join(
-        f"{indent}{key}:\n{yaml(item, indent + '  ')}"
+        f"{indent}{key}:\n{spell_yaml(item, indent + '  ')}"
         if isinstance(item, Mapping)
         else f"{indent}{key}: {json.dumps(item)}\n"
         for key, item in value.items()

@@ -31,11 +31,11 @@ class OnnxFile(Target):
 
     def refuses(self, source: Source) -> str:
         """Other backends are set up in another way in each language."""
-        return plain_session.refusal(source)
+        return plain_session.explain_cpu_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write ``model/``, ``check/`` with the golden samples, settings and programs."""
-        models = plain_session.homes(source, folder / "model")
+        models = plain_session.list_model_folders(source, folder / "model")
         model, check = plain_session.write_plain(source, folder, models)
         for file, template in _PROGRAMS.items():
             plain_session.write_text_file(folder / file, template)
@@ -46,7 +46,7 @@ class OnnxFile(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run the Python program on every golden sample."""
-        homes = plain_session.homes(source, folder / "model").items()
+        homes = plain_session.list_model_folders(source, folder / "model").items()
         files = {name: home / plain_session.MODEL for name, home in homes}
         return plain_session.replay_python(source, folder, PYTHON, files)
 

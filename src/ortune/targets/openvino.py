@@ -25,17 +25,19 @@ class OpenvinoIr(Target):
 
     def missing(self) -> str | None:
         """OpenVINO writes its own format."""
-        return openvino_ir.missing()
+        return openvino_ir.find_missing()
 
     def refuses(self, source: Source) -> str:
         """Plans of other backends were not measured on OpenVINO."""
-        return openvino_ir.refusal(source)
+        return openvino_ir.explain_openvino_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the IR of every model, and the properties that they are compiled with."""
-        models = _models(source, folder)
-        openvino_ir.write(source, models)
-        text = json.dumps(openvino_ir.tuned(source).properties(), indent=1, sort_keys=True)
+        models = _list_models(source, folder)
+        openvino_ir.write_models(source, models)
+        text = json.dumps(
+            openvino_ir.read_openvino_backend(source).build_properties(), indent=1, sort_keys=True
+        )
         (folder / _PROPERTIES).write_text(f"{text}\n", encoding="utf-8")
         file = next(iter(models.values())).name
         read = f"json.loads(Path('{_PROPERTIES}').read_text())"
@@ -44,8 +46,8 @@ class OpenvinoIr(Target):
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Compile the files with the properties beside them."""
         properties = json.loads((folder / _PROPERTIES).read_text(encoding="utf-8"))
-        return openvino_ir.replay(source, _models(source, folder), properties)
+        return openvino_ir.replay_models(source, _list_models(source, folder), properties)
 
 
-def _models(source: Source, folder: Path) -> Mapping[str, Path]:
+def _list_models(source: Source, folder: Path) -> Mapping[str, Path]:
     return {name: folder / f"{label}.xml" for name, label in source.labels.items()}

@@ -17,7 +17,7 @@ from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
 from ortune.targets.common import plain_session
-from ortune.targets.common.replay import by_worker
+from ortune.targets.common.replay import replay_in_workers
 
 CONFIG = "required_operators_and_types.config"
 _PROGRAM = "python/run.py"
@@ -60,12 +60,12 @@ class OrtMobile(Target):
             files = [model, *source.external(name).values()]
             if sum(path.stat().st_size for path in files) > _LARGEST:
                 return "the format holds at most 2 GiB"
-        return plain_session.refusal(source)
+        return plain_session.explain_cpu_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Convert, and write a program that opens the file with what the plan sets."""
-        backend = self._backend(source)
-        self._convert(source, folder)
+        backend = self._make_backend(source)
+        self._convert_models(source, folder)
         plain_session.write_samples(source, folder / "check")
         plain_session.write_settings(folder, replace(backend, disable=()))
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
@@ -78,7 +78,7 @@ class OrtMobile(Target):
             lines.append(f"saved rewrites are used only where {_SAVED}=1 is set, as here")
         if backend.disable:
             named = ", ".join(backend.disable)
-            count = wording.count(len(backend.disable), "optimizer")
+            count = wording.format_count(len(backend.disable), "optimizer")
             lines.append(
                 f"the converter leaves no optimizer out, so {count} may have run: {named}"
             )
@@ -91,19 +91,19 @@ class OrtMobile(Target):
         answered = plain_session.replay_python(source, folder, _PROGRAM, files)
         if self.platform != "amd64":
             return replace(answered, by=by)
-        timed = by_worker(source, files, self._backend(source), by)
+        timed = replay_in_workers(source, files, self._make_backend(source), by)
         return replace(timed, difference_db=min(answered.difference_db, timed.difference_db))
 
     def unrun(self, replay: Replay | None) -> str:
         """No phone is here, and onnxruntime's full build stands for a reduced one."""
         return "a reduced build, a phone" if replay else f"{_PROGRAM}, a reduced build, a phone"
 
-    def _backend(self, source: Source) -> Cpu:
-        backend = plain_session.cpu(source)
+    def _make_backend(self, source: Source) -> Cpu:
+        backend = plain_session.read_cpu_settings(source)
         more = (f"{_SAVED}=1",) if self.style == "runtime" else ()
         return replace(backend, config=(*backend.config, *more))
 
-    def _convert(self, source: Source, folder: Path) -> None:
+    def _convert_models(self, source: Source, folder: Path) -> None:
         """Write ``LABEL.ort`` of every model, and one list of the operators of all.
 
         The converter opens sessions, so it runs in a process of its own.
@@ -123,7 +123,7 @@ class OrtMobile(Target):
                 Path(temporary),
                 title="onnxruntime's converter",
                 limit_s=_LIMIT_S,
-                env={**os.environ, _LEVEL: plain_session.cpu(source).level},
+                env={**os.environ, _LEVEL: plain_session.read_cpu_settings(source).level},
             )
             for label in source.labels.values():
                 (converted,) = (out / label).glob("*.ort")

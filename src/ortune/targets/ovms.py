@@ -13,7 +13,7 @@ from ortune.bundle.target import Replay, Target
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.targets.common import openvino_ir
-from ortune.targets.common.replay import environment
+from ortune.targets.common.replay import find_environment
 
 _CONFIG = "config.json"
 _MODEL = "model.xml"
@@ -56,20 +56,20 @@ class Ovms(Target):
     def missing(self) -> str | None:
         """OpenVINO writes its own format; the version asked for must be there to replay it."""
         if self.release and self.replayed:
-            return environment("openvino", self.release)[1]
-        return openvino_ir.missing()
+            return find_environment("openvino", self.release)[1]
+        return openvino_ir.find_missing()
 
     def refuses(self, source: Source) -> str:
         """Plans of other backends were not measured on OpenVINO."""
-        return openvino_ir.refusal(source)
+        return openvino_ir.explain_openvino_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write every model as version 1 of its folder, and the configuration."""
         files = {name: folder / label / _VERSION / _MODEL for name, label in source.labels.items()}
         for file in files.values():
             file.parent.mkdir(parents=True)
-        openvino_ir.write(source, files, self._place())
-        properties = openvino_ir.tuned(source).properties()
+        openvino_ir.write_models(source, files, self._find_environment())
+        properties = openvino_ir.read_openvino_backend(source).build_properties()
         more = {
             "nireq": self.nireq or int(properties.get("NUM_STREAMS", "0")),
             "batch_size": self.batch,
@@ -81,8 +81,8 @@ class Ovms(Target):
             | {key: value for key, value in more.items() if value}
             for label in source.labels.values()
         ]
-        held = {"model_config_list": [{"config": one} for one in models]}
-        text = json.dumps(held, indent=1)
+        config = {"model_config_list": [{"config": model} for model in models]}
+        text = json.dumps(config, indent=1)
         (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
         image = f"openvino/model_server:{self.release or 'latest'}"
         how = f"docker run --rm -p 9000:9000 -p 8000:8000 -v $PWD:/models {image}"
@@ -96,7 +96,7 @@ class Ovms(Target):
             name: folder / model["base_path"] / _VERSION / _MODEL for name, model in models.items()
         }
         properties = next(iter(models.values())).get("plugin_config", {})
-        return openvino_ir.replay(source, files, properties, self._place())
+        return openvino_ir.replay_models(source, files, properties, self._find_environment())
 
     def unrun(self, replay: Replay | None) -> str:
         """The server itself is not here."""
@@ -107,36 +107,36 @@ class Ovms(Target):
             parts.append("the reshaped models")
         return "; ".join(parts)
 
-    def _place(self) -> str:
-        name, fix = environment("openvino", self.release) if self.release else (HERE, None)
+    def _find_environment(self) -> str:
+        name, fix = find_environment("openvino", self.release) if self.release else (HERE, None)
         return HERE if fix else name
 
 
-def read_models(held: Any) -> dict[str, dict[str, Any]]:
+def read_models(config: Any) -> dict[str, dict[str, Any]]:
     """Return the models of a configuration, by name.
 
     Raises:
         BadModel: The server would refuse it.
     """
-    if not isinstance(held, dict) or held.keys() != {"model_config_list"}:
-        raise _refused("it must have model_config_list and nothing else")
+    if not isinstance(config, dict) or config.keys() != {"model_config_list"}:
+        raise _make_error("it must have model_config_list and nothing else")
     models = {}
-    for entry in held["model_config_list"]:
+    for entry in config["model_config_list"]:
         if not isinstance(entry, dict) or entry.keys() != {"config"}:
-            raise _refused("an entry must have config and nothing else")
+            raise _make_error("an entry must have config and nothing else")
         model = entry["config"]
         if missing := {"name", "base_path"} - model.keys():
-            raise _refused(f"a model lacks {', '.join(sorted(missing))}")
+            raise _make_error(f"a model lacks {', '.join(sorted(missing))}")
         for key, value in model.items():
             if not isinstance(value, _KEYS.get(key, ())) or isinstance(value, bool):
-                raise _refused(f"'{key}' is no key of a model, or of another type")
+                raise _make_error(f"'{key}' is no key of a model, or of another type")
         if model.get("nireq", 0) < 0:
-            raise _refused("nireq is negative")
+            raise _make_error("nireq is negative")
         models[model["name"]] = model
     return models
 
 
-def _refused(why: str) -> BadModel:
+def _make_error(why: str) -> BadModel:
     return BadModel(
         f"config.json is none that OpenVINO Model Server takes: {why}", fix="pack again"
     )

@@ -20,10 +20,10 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.plugins.bounds import Bounds
 from ortune.graph.io import file
-from ortune.graph.ir.edit import const_array, every_node
-from ortune.measurement.environment import names
+from ortune.graph.ir.edit import const_array, walk_nodes
+from ortune.measurement.environment import list_environment_names
 from ortune.targets.common.plain_session import copy_model
-from ortune.targets.common.replay import by_worker, optimize_in_worker, worker_errors
+from ortune.targets.common.replay import optimize_in_worker, replay_in_workers, worker_errors
 
 _PLUGINS = "plugins"
 _BUILD_S = 7200
@@ -74,16 +74,14 @@ class TensorrtPackage(Target):
     environment: str = ""
 
     def __post_init__(self) -> None:
-        profiles.parse(self.profiles)
+        profiles.parse_profiles(self.profiles)
 
     def missing(self) -> str | None:
         """An engine needs TensorRT and a device; the model alone is written anywhere."""
-        if not self.built or self._place() != HERE:
+        if not self.built or self._find_environment() != HERE:
             return None
-        found = library.missing()
-        return (
-            found and f"{found}; or write what trtexec builds: --for '{self.name()}(built=false)'"
-        )
+        fix = library.explain_missing_tensorrt()
+        return fix and f"{fix}; or write what trtexec builds: --for '{self.name()}(built=false)'"
 
     def refuses(self, source: Source) -> str:
         """Operators that no plug-in is given for, and integers that TensorRT does not take."""
@@ -94,8 +92,8 @@ class TensorrtPackage(Target):
         if source.plan.custom_ops:
             return "it needs libraries of custom operators, which are onnxruntime's"
         for path in source.models.values():
-            for node in every_node(file.load(path)):
-                if why := _refused(node, plugged):
+            for node in walk_nodes(file.load(path)):
+                if why := _explain_refusal(node, plugged):
                     return f"{node.op_type} '{node.name}': {why}"
         return ""
 
@@ -110,15 +108,19 @@ class TensorrtPackage(Target):
         lines = []
         for name, label in source.labels.items():
             copy_model(source, name, folder, f"{label}.onnx")
-            backend = self._backend(source, name, libraries)
+            backend = self._make_backend(source, name, libraries)
             if self.built:
                 with worker_errors("no engine"):
                     engine = folder / f"{label}.engine"
                     optimize_in_worker(
-                        folder / f"{label}.onnx", backend, engine, self._place(), _BUILD_S
+                        folder / f"{label}.onnx",
+                        backend,
+                        engine,
+                        self._find_environment(),
+                        _BUILD_S,
                     )
             inside = [path.relative_to(folder) for path in libraries]
-            lines.append(_trtexec(backend, label, inside))
+            lines.append(_spell_trtexec(backend, label, inside))
             lines += [f"profile: {text}" for text in backend.profiles]
         if unverified := TensorrtEngine().unverified:
             lines.append(f"unverified: TensorRT's own API was {unverified}")
@@ -130,10 +132,10 @@ class TensorrtPackage(Target):
             return None
         files = {name: folder / f"{label}.engine" for name, label in source.labels.items()}
         libraries = sorted((folder / _PLUGINS).glob("*"))
-        backend = self._backend(source, next(iter(files)), libraries)
-        where = self._place()
+        backend = self._make_backend(source, next(iter(files)), libraries)
+        where = self._find_environment()
         by = "TensorRT" if where == HERE else f"TensorRT in {where}"
-        return by_worker(source, files, backend, by, environment=where)
+        return replay_in_workers(source, files, backend, by, environment=where)
 
     def unrun(self, replay: Replay | None) -> str:
         """Say what of it was not seen to run."""
@@ -141,10 +143,12 @@ class TensorrtPackage(Target):
             return "trtexec"
         return "the engine, trtexec" if self.built else "the engine, which is not built; trtexec"
 
-    def _backend(self, source: Source, name: str, libraries: Sequence[Path]) -> TensorrtEngine:
+    def _make_backend(
+        self, source: Source, name: str, libraries: Sequence[Path]
+    ) -> TensorrtEngine:
         return TensorrtEngine(
             device=self.device,
-            profiles=_ranges(source, name, self.profiles),
+            profiles=_list_ranges(source, name, self.profiles),
             workspace=self.workspace,
             builder_level=self.builder_level,
             tf32=self.tf32,
@@ -152,14 +156,14 @@ class TensorrtPackage(Target):
             plugins=tuple(str(path.resolve()) for path in libraries),
         )
 
-    def _place(self) -> str:
-        if self.environment or library.installed():
+    def _find_environment(self) -> str:
+        if self.environment or library.is_tensorrt_installed():
             return self.environment or HERE
-        found = [name for name in names() if name.startswith("tensorrt-engine")]
-        return found[0] if len(found) == 1 else HERE
+        matches = [name for name in list_environment_names() if name.startswith("tensorrt-engine")]
+        return matches[0] if len(matches) == 1 else HERE
 
 
-def _refused(node: ir.Node, plugged: bool) -> str:
+def _explain_refusal(node: ir.Node, plugged: bool) -> str:
     if node.domain not in _STANDARD:
         return "" if plugged else f"an operator of {node.domain}, and no plug-in is given for it"
     if node.op_type in _DYNAMIC:
@@ -179,18 +183,20 @@ def _refused(node: ir.Node, plugged: bool) -> str:
     return ""
 
 
-def _ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str, ...]:
+def _list_ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str, ...]:
     """Return the spelled ranges of a model's inputs, or those of its golden samples."""
     inputs = source.manifest.signatures[name].inputs
     names = {spec.name for spec in inputs}
-    given = {text: next(iter(profiles.parse((text,))[0])) for text in spelled}
-    given = {text: name for text, name in given.items() if name in names}
-    declared = {spec.name: spec.shape or () for spec in inputs if spec.name not in given.values()}
+    inputs_by_text = {text: next(iter(profiles.parse_profiles((text,))[0])) for text in spelled}
+    inputs_by_text = {text: name for text, name in inputs_by_text.items() if name in names}
+    declared = {
+        spec.name: spec.shape or () for spec in inputs if spec.name not in inputs_by_text.values()
+    }
     seen = [{key: array.shape for key, array in feed.items()} for feed, _ in source.feeds(name)]
-    return (*given, *map(str, profiles.observed(seen, declared)))
+    return (*inputs_by_text, *map(str, profiles.derive_ranges(seen, declared)))
 
 
-def _trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> str:
+def _spell_trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> str:
     """Return the line that builds the same engine with NVIDIA's own program.
 
     Options were read in NVIDIA's documentation for 10 and 11; the line was never run here.
@@ -200,7 +206,7 @@ def _trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> st
         f"--onnx={label}.onnx",
         f"--saveEngine={label}.engine",
         "--stronglyTyped",  # 11 is strongly typed with and without it
-        *profiles.trtexec(profiles.parse(backend.profiles)),
+        *profiles.list_trtexec_options(profiles.parse_profiles(backend.profiles)),
         f"--builderOptimizationLevel={backend.builder_level}",
         "--profilingVerbosity=detailed",
         f"--exportLayerInfo={label}.layers.json",

@@ -19,17 +19,17 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.hardware.instances import InstanceGroup, read_instances, total
+from ortune.core.hardware.instances import InstanceGroup, count_instances, read_instances
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.serving.protocol import datatypes
 from ortune.targets.common import openvino_ir
 from ortune.targets.common.plain_session import copy_model
 from ortune.targets.common.replay import (
-    by_worker,
-    environment,
+    count_threads,
+    find_environment,
     optimize_in_worker,
-    threads,
+    replay_in_workers,
     worker_errors,
 )
 
@@ -141,7 +141,7 @@ class Triton(Target):
     openvino: str = ""
 
     def __post_init__(self) -> None:
-        if not self.carried:
+        if not self.runtime_versions:
             raise BadSettings(
                 f"release {self.release_name[:8]} of Triton is not known here",
                 fix=f"use one of: {', '.join(RELEASES)}, or say what it carries: "
@@ -150,12 +150,12 @@ class Triton(Target):
         read_accelerator_options(self.accelerator, self.options)
         if self.instances in (0, "0"):
             raise BadSettings("a server needs an instance", fix="give instances=1 or more")
-        if self.gpus and any(one.kind for one in read_instances(self.instances)):
+        if self.gpus and any(group.kind for group in read_instances(self.instances)):
             raise BadSettings(
                 f"instances='{self.instances}' names devices, and so does gpus",
                 fix="leave gpus out",
             )
-        if other := [one.device for one in self.groups if one.kind == "npu"]:
+        if other := [group.device for group in self.groups if group.kind == "npu"]:
             raise BadSettings(f"Triton has no '{other[0]}'", fix="name cpu, gpu0, gpu1, ...")
         if self.accelerator and not self.gpu_numbers:
             raise BadSettings(
@@ -180,29 +180,34 @@ class Triton(Target):
         return f"{self.release:.2f}"
 
     @property
-    def carried(self) -> Mapping[str, str]:
+    def runtime_versions(self) -> Mapping[str, str]:
         """Versions of runtimes inside the release; what a person says of it counts."""
-        given = {"onnxruntime": self.onnxruntime, "openvino": self.openvino}
-        known = RELEASES.get(self.release_name, {})
-        return {**known, **{name: version for name, version in given.items() if version}}
+        overrides = {"onnxruntime": self.onnxruntime, "openvino": self.openvino}
+        release_versions = RELEASES.get(self.release_name, {})
+        return {
+            **release_versions,
+            **{name: version for name, version in overrides.items() if version},
+        }
 
     @property
     def groups(self) -> tuple[InstanceGroup, ...]:
         """The instances by device: those given, on each of `gpus` where these are."""
-        given = read_instances(self.instances)
+        instance_groups = read_instances(self.instances)
         if not self.gpus:
-            return given
-        return tuple(InstanceGroup(total(given), "gpu", index) for index in self.gpus)
+            return instance_groups
+        return tuple(
+            InstanceGroup(count_instances(instance_groups), "gpu", index) for index in self.gpus
+        )
 
     @property
     def gpu_numbers(self) -> tuple[int, ...]:
         """Numbers of the GPUs that it serves on; none where it serves on the CPU."""
-        return tuple(dict.fromkeys(one.index for one in self.groups if one.kind == "gpu"))
+        return tuple(dict.fromkeys(group.index for group in self.groups if group.kind == "gpu"))
 
     def refuses(self, source: Source) -> str:
         """Settings that Triton cannot pass on, and types that it does not know."""
         refusal = self._openvino_refusal if _on_openvino(source) else self._cpu_refusal
-        return refusal(source) or next(self._unfit(source), "")
+        return refusal(source) or next(self._list_unfit_specs(source), "")
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write a folder a model: configuration, version 1, a golden sample as warm-up.
@@ -211,16 +216,16 @@ class Triton(Target):
             BackendMissing: The environment with the release's runtime is needed and not there.
             BadModel: A model does not convert.
         """
-        place = self._environment(source, demanded=self.replayed or self.offline)
+        place = self._find_environment(source, demanded=self.replayed or self.offline)
         for name, label in source.labels.items():
             home = folder / label / _VERSION
             home.mkdir(parents=True)
             if _on_openvino(source):
-                openvino_ir.write(source, {name: home / "model.xml"}, place)
+                openvino_ir.write_models(source, {name: home / "model.xml"}, place)
             elif self.offline:
-                what = "the release's onnxruntime does not rewrite the model"
-                backend, _ = stored.lowered(source.backend, effective_cpus())
-                with worker_errors(what, "leave offline=true out"):
+                problem = "the release's onnxruntime does not rewrite the model"
+                backend, _ = stored.limit_threads(source.backend, effective_cpus())
+                with worker_errors(problem, "leave offline=true out"):
                     optimize_in_worker(source.models[name], backend, home / "model.onnx", place)
             else:
                 copy_model(source, name, home)
@@ -230,7 +235,7 @@ class Triton(Target):
                 if array.dtype.kind not in "USO":
                     (folder / label / _WARM_UP).mkdir(exist_ok=True)
                     (folder / label / _WARM_UP / f"input{index}").write_bytes(array.tobytes())
-            (folder / label / CONFIG).write_text(self.config(source, name), encoding="ascii")
+            (folder / label / CONFIG).write_text(self.build_config(source, name), encoding="ascii")
         gpus = "--gpus all " if self.gpu_numbers else ""
         image = f"nvcr.io/nvidia/tritonserver:{self.release_name}-py3"
         how = f"docker run --rm {gpus}-p 8000:8000 -p 8001:8001 -v $PWD:/models {image}"
@@ -243,17 +248,19 @@ class Triton(Target):
             BadModel: A configuration says other settings than were tuned, or a model does not run.
             BackendMissing: The environment is not there.
         """
-        place = self._environment(source)
+        place = self._find_environment(source)
         file = "model.xml" if _on_openvino(source) else "model.onnx"
         for name, label in source.labels.items():
-            if (folder / label / CONFIG).read_text(encoding="ascii") != self.config(source, name):
+            if (folder / label / CONFIG).read_text(encoding="ascii") != self.build_config(
+                source, name
+            ):
                 raise BadModel(
                     f"{label}/{CONFIG} does not say what the plan was tuned with", fix="pack again"
                 )
         files = {name: folder / label / _VERSION / file for name, label in source.labels.items()}
-        runtime = _runtime(source)
-        by = f"{runtime} {self.carried[runtime]}"
-        return by_worker(source, files, self.configured(source), by, environment=place)
+        runtime = _find_runtime(source)
+        by = f"{runtime} {self.runtime_versions[runtime]}"
+        return replay_in_workers(source, files, self.make_backend(source), by, environment=place)
 
     def unrun(self, replay: Replay | None) -> str:
         """Triton itself is not here."""
@@ -266,26 +273,26 @@ class Triton(Target):
             parts.append(f"{on}, on which nothing was measured either")
         return "; ".join(parts)
 
-    def configured(self, source: Source) -> Backend:
+    def make_backend(self, source: Source) -> Backend:
         """Return the plan's settings as the server has them: threads are a number.
 
         A graph that is stored rewritten is left as it is.
         """
         if _on_openvino(source):
-            return openvino_ir.tuned(source)
+            return openvino_ir.read_openvino_backend(source)
         backend = source.backend
         assert isinstance(backend, Cpu)
-        inter_threads = (backend.inter_threads or threads(source)) if backend.parallel else 0
-        tuned = replace(backend, threads=threads(source), inter_threads=inter_threads)
+        inter_threads = (backend.inter_threads or count_threads(source)) if backend.parallel else 0
+        tuned = replace(backend, threads=count_threads(source), inter_threads=inter_threads)
         if not self.offline:
             return tuned
         plain = {name: getattr(Cpu(), name) for name in _REWRITING}
         return replace(tuned, level="disabled", **plain)
 
-    def config(self, source: Source, name: str) -> str:
+    def build_config(self, source: Source, name: str) -> str:
         """Return the text of a model's ``config.pbtxt``."""
         signature = source.manifest.signatures[name]
-        backend = self.configured(source)
+        backend = self.make_backend(source)
         groups, gpus = [], dict[int, list[int]]()
         for group in self.groups:
             if group.kind == "gpu":  # those with as many instances each share one group
@@ -296,17 +303,17 @@ class Triton(Target):
             {"count": count, "kind": Word("KIND_GPU"), "gpus": numbers}
             for count, numbers in gpus.items()
         ]
-        held: dict[str, Any] = {
+        message: dict[str, Any] = {
             "name": source.labels[name],
-            "backend": _runtime(source),
+            "backend": _find_runtime(source),
             "max_batch_size": self.batch,
             "default_model_filename": "model.xml" if _on_openvino(source) else "model.onnx",
-            "input": [self._tensor(spec) for spec in signature.inputs],
-            "output": [self._tensor(spec) for spec in signature.outputs],
+            "input": [self._describe_tensor(spec) for spec in signature.inputs],
+            "output": [self._describe_tensor(spec) for spec in signature.outputs],
             "instance_group": groups,
         }
         if self.batch:
-            held["dynamic_batching"] = self._batching()
+            message["dynamic_batching"] = self._build_batching()
         if isinstance(backend, Cpu):
             optimization: dict[str, Any] = {}
             if level := _LEVELS[backend.level]:
@@ -319,7 +326,7 @@ class Triton(Target):
                     "gpu_execution_accelerator": [accelerator]
                 }
             if optimization:
-                held["optimization"] = optimization
+                message["optimization"] = optimization
             parameters = {
                 "intra_op_thread_count": str(backend.threads),
                 "execution_mode": str(int(backend.parallel)),
@@ -337,22 +344,24 @@ class Triton(Target):
                 **({"HINT_BF16": "YES"} if backend.precision == "bf16" else {}),
                 **({"NUM_STREAMS": str(backend.streams)} if backend.streams else {}),
             }
-        held["parameters"] = [
+        message["parameters"] = [
             {"key": key, "value": {"string_value": value}} for key, value in parameters.items()
         ]
         if self.warm_up and name in source.plan.golden:
-            held["model_warmup"] = [self._warm_up_entry(source, name)]
-        return spell_message(held)
+            message["model_warmup"] = [self._warm_up_entry(source, name)]
+        return spell_message(message)
 
     def _cpu_refusal(self, source: Source) -> str:
         backend = source.backend
         if not isinstance(backend, Cpu):
             return f"Triton's onnxruntime backend does not run '{backend.name()}'"
-        if "onnxruntime" not in self.carried:
+        if "onnxruntime" not in self.runtime_versions:
             return f"which onnxruntime Triton {self.release_name} carries is not known here"
         if backend.custom_ops:
             return "its libraries of custom operators have no place that holds on every server"
-        lost = _changed(backend, (*_CPU_FIELDS, *_REWRITING) if self.offline else _CPU_FIELDS)
+        lost = _list_changed_fields(
+            backend, (*_CPU_FIELDS, *_REWRITING) if self.offline else _CPU_FIELDS
+        )
         lost += [text for text in backend.config if not text.startswith(f"{_INITIALIZERS}=")]
         if not lost:
             return ""
@@ -371,26 +380,28 @@ class Triton(Target):
             return "Triton's openvino backend serves on the CPU alone"
         if self.offline:
             return "offline=true is about onnxruntime's graph"
-        if "openvino" not in self.carried:
+        if "openvino" not in self.runtime_versions:
             return f"which openvino Triton {self.release_name} carries is not known here"
-        if lost := _changed(backend, _OPENVINO_FIELDS):
+        if lost := _list_changed_fields(backend, _OPENVINO_FIELDS):
             return f"Triton's openvino backend has no setting for {', '.join(lost)}; ovms has"
         if backend.precision == "f16":
             return "Triton's openvino backend cannot ask for f16; ovms can"
         sets = source.manifest.machine.get("instruction sets", "").split()
-        if backend.precision == "f32" and (not sets or any(one.endswith("bf16") for one in sets)):
+        if backend.precision == "f32" and (
+            not sets or any(name.endswith("bf16") for name in sets)
+        ):
             return (
                 "Triton's openvino backend cannot ask for f32, and OpenVINO computes in bf16 on "
                 "CPUs like that of the measurement; ovms can"
             )
         return ""
 
-    def _unfit(self, source: Source) -> Iterator[str]:
+    def _list_unfit_specs(self, source: Source) -> Iterator[str]:
         """Yield why inputs and outputs cannot be described to Triton."""
         for name, signature in source.manifest.signatures.items():
             for spec in (*signature.inputs, *signature.outputs):
                 shown = f"'{spec.name}' of {name or 'the model'}"
-                if not datatypes.known(spec.dtype):
+                if not datatypes.has_datatype(spec.dtype):
                     yield f"Triton has no type for {shown}, {spec.dtype or 'of unknown type'}"
                 elif spec.shape is None:
                     yield f"the rank of {shown} is unknown"
@@ -399,11 +410,11 @@ class Triton(Target):
                 elif self.batch and (not spec.shape or isinstance(spec.shape[0], int)):
                     yield f"the first dimension of {shown} is fixed: calls cannot be stacked"
 
-    def _environment(self, source: Source, *, demanded: bool = True) -> str:
+    def _find_environment(self, source: Source, *, demanded: bool = True) -> str:
         """Return where the release's runtime is; this process's own place where it need not be."""
-        runtime = _runtime(source)
-        version = self.carried[runtime]
-        name, fix = environment(runtime, version)
+        runtime = _find_runtime(source)
+        version = self.runtime_versions[runtime]
+        name, fix = find_environment(runtime, version)
         if fix is None:
             return name
         if demanded:
@@ -414,7 +425,7 @@ class Triton(Target):
             )
         return HERE
 
-    def _batching(self) -> dict[str, Any]:
+    def _build_batching(self) -> dict[str, Any]:
         policy: dict[str, Any] = {}
         if self.timeout_us:
             policy["timeout_action"] = Word("REJECT")
@@ -427,18 +438,18 @@ class Triton(Target):
             **({"default_queue_policy": policy} if policy else {}),
         }
 
-    def _tensor(self, spec: TensorSpec) -> dict[str, Any]:
+    def _describe_tensor(self, spec: TensorSpec) -> dict[str, Any]:
         """Describe an input or output; where calls are stacked, without the first dimension."""
         shape = (spec.shape or ())[1 if self.batch else 0 :]
         dims = [dim if isinstance(dim, int) else -1 for dim in shape]
-        held = {"name": spec.name, "data_type": _data_type(spec.dtype), "dims": dims or [1]}
-        return held if dims else held | {"reshape": {"shape": []}}
+        message = {"name": spec.name, "data_type": _data_type(spec.dtype), "dims": dims or [1]}
+        return message if dims else message | {"reshape": {"shape": []}}
 
     def _warm_up_sample(self, source: Source, name: str) -> dict[str, np.ndarray[Any, Any]]:
         """Return the first golden sample, of one row where calls are stacked."""
         feeds, _ = next(iter(source.feeds(name)))
         arrays = {tensor: np.asarray(array) for tensor, array in feeds.items()}
-        return {tensor: one[:1] if self.batch else one for tensor, one in arrays.items()}
+        return {tensor: values[:1] if self.batch else values for tensor, values in arrays.items()}
 
     def _warm_up_entry(self, source: Source, name: str) -> dict[str, Any]:
         """Return the entry of a configuration that has the server run a golden sample."""
@@ -453,36 +464,36 @@ class Triton(Target):
         return {"name": "golden sample", "batch_size": min(self.batch, 1), "inputs": inputs}
 
 
-def read_accelerator_options(accelerator: str, given: Sequence[str]) -> dict[str, str]:
+def read_accelerator_options(accelerator: str, texts: Sequence[str]) -> dict[str, str]:
     """Return ``key=value`` texts as a mapping.
 
     Raises:
         BadSettings: The accelerator has no such option, a value is none that it takes, or there
             is no accelerator.
     """
-    if given and not accelerator:
+    if texts and not accelerator:
         raise BadSettings(
-            f"'{given[0]}' is an option of an accelerator, and none is given",
+            f"'{texts[0]}' is an option of an accelerator, and none is given",
             fix="add accelerator=tensorrt or accelerator=cuda",
         )
-    known = {
+    patterns = {
         option: pattern
         for (name, pattern), options in _OPTIONS.items()
         if name == accelerator
         for option in options.split()
     }
     read: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or key not in known:
+        if not equals or key not in patterns:
             raise BadSettings(
                 f"{accelerator} has no option '{key}'",
-                fix=f"use one of: {', '.join(sorted(known))}",
+                fix=f"use one of: {', '.join(sorted(patterns))}",
             )
         if key in read:
             raise BadSettings(f"option '{key}' is given twice", fix="keep one")
-        if re.fullmatch(known[key], value) is None:
-            named = _NAMED.get(known[key], known[key].replace("|", ", "))
+        if re.fullmatch(patterns[key], value) is None:
+            named = _NAMED.get(patterns[key], patterns[key].replace("|", ", "))
             raise BadSettings(
                 f"'{value}' is no value of {accelerator}'s '{key}'", fix=f"give {named}"
             )
@@ -494,24 +505,25 @@ def _on_openvino(source: Source) -> bool:
     return isinstance(source.backend, Openvino)
 
 
-def _runtime(source: Source) -> str:
+def _find_runtime(source: Source) -> str:
     """Return the backend of Triton that runs a plan, which is its distribution's name too."""
     return "openvino" if _on_openvino(source) else "onnxruntime"
 
 
-def _changed(backend: Backend, said: Sequence[str]) -> list[str]:
+def _list_changed_fields(backend: Backend, spellable: Sequence[str]) -> list[str]:
     """Return the fields that are not at their defaults, but for those that can be said."""
     plain = type(backend)()
     return [
-        one.name
-        for one in fields(backend)
-        if one.name not in said and getattr(backend, one.name) != getattr(plain, one.name)
+        entry.name
+        for entry in fields(backend)
+        if entry.name not in spellable
+        and getattr(backend, entry.name) != getattr(plain, entry.name)
     ]
 
 
 def _data_type(dtype: str) -> Word:
     """Return Triton's name of a type: the protocol's, but for text."""
-    return Word(f"TYPE_{datatypes.datatype(dtype).replace('BYTES', 'STRING')}")
+    return Word(f"TYPE_{datatypes.find_datatype(dtype).replace('BYTES', 'STRING')}")
 
 
 class Word(str):
@@ -530,8 +542,8 @@ def _spell_field(name: str, value: object, indent: str) -> str:
     if isinstance(value, Mapping):
         return f"{indent}{name} {{\n{spell_message(value, indent + '  ')}{indent}}}\n"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        if any(isinstance(one, Mapping) for one in value):
-            return "".join(_spell_field(name, one, indent) for one in value)
+        if any(isinstance(item, Mapping) for item in value):
+            return "".join(_spell_field(name, item, indent) for item in value)
         return f"{indent}{name}: [{', '.join(map(_spell_scalar, value))}]\n" if value else ""
     return f"{indent}{name}: {_spell_scalar(value)}\n"
 

@@ -23,7 +23,7 @@ from ortune.bundle.engine.golden import snr_db
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
-from ortune.core.errors import BadModel, BadSettings, gist
+from ortune.core.errors import BadModel, BadSettings, summarize_error
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import ANOTHER
 
@@ -66,14 +66,14 @@ class WebPage(Target):
 
     def refuses(self, source: Source) -> str:
         """Find by running, where node is here, whether WebAssembly has the kernels."""
-        why = plain_session.refusal(source)
+        why = plain_session.explain_cpu_refusal(source)
         if why or not shutil.which("node"):
             return why
         with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
             folder = Path(temporary)
             self.write(source, folder)
             try:
-                self._node(source, folder)
+                self._replay_in_node(source, folder)
             except BadModel as error:
                 return f"onnxruntime-web {self.version} does not run it: {error.what}"
         return ""
@@ -90,9 +90,9 @@ class WebPage(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Open it in Chromium; node runs the same WebAssembly where there is no browser."""
-        if chromium():
+        if find_chromium():
             return replay_in_browser(source, folder)
-        return self._node(source, folder) if shutil.which("node") else None
+        return self._replay_in_node(source, folder) if shutil.which("node") else None
 
     def unrun(self, replay: Replay | None) -> str:
         """A browser needs Playwright and Chromium."""
@@ -100,7 +100,7 @@ class WebPage(Target):
             return "the page, as neither Chromium with Playwright nor node is here"
         return "" if "Chromium" in replay.by else "the page in a browser"
 
-    def _node(self, source: Source, folder: Path) -> Replay:
+    def _replay_in_node(self, source: Source, folder: Path) -> Replay:
         node = shutil.which("node")
         assert node is not None
         by = f"node, onnxruntime-web {self.version}"
@@ -109,38 +109,38 @@ class WebPage(Target):
         )
 
 
-def find_runtime(given: str, version: str) -> Path | None:
+def find_runtime(named_folder: str, version: str) -> Path | None:
     """Return the folder of the npm package in a version, or None if it is not here.
 
     Args:
-        given: The folder that a person named; else ``node_modules`` of the working folder and
-            what ``NODE_PATH`` lists are looked at.
+        named_folder: The folder that a person named; else ``node_modules`` of the working folder
+            and what ``NODE_PATH`` lists are looked at.
         version: The one that the page is made for.
 
     Raises:
         BadSettings: The folder that was named is not that package in that version.
     """
-    if given:
-        folder = Path(given)
-        found = _version(folder)
-        if found != version:
+    if named_folder:
+        folder = Path(named_folder)
+        release = _read_version(folder)
+        if release != version:
             raise BadSettings(
-                f"'{given}' holds {PACKAGE} {found or 'in no version'}, not {version}",
+                f"'{named_folder}' holds {PACKAGE} {release or 'in no version'}, not {version}",
                 fix=f"npm install {PACKAGE}@{version}, or write web(version=...)",
             )
         return folder
     listed = [Path("node_modules"), *map(Path, os.environ.get("NODE_PATH", "").split(os.pathsep))]
     places = [folder / PACKAGE for folder in listed if folder.name]
-    return next((one for one in places if _version(one) == version), None)
+    return next((place for place in places if _read_version(place) == version), None)
 
 
-def _version(folder: Path) -> str:
+def _read_version(folder: Path) -> str:
     try:
-        held = json.loads((folder / "package.json").read_bytes())
+        manifest = json.loads((folder / "package.json").read_bytes())
     except (OSError, ValueError):
         return ""
-    known = isinstance(held, dict) and held.get("name") == PACKAGE
-    return str(held.get("version", "")) if known else ""
+    is_package = isinstance(manifest, dict) and manifest.get("name") == PACKAGE
+    return str(manifest.get("version", "")) if is_package else ""
 
 
 def _write_page(source: Source, folder: Path, package: Path) -> None:
@@ -150,31 +150,33 @@ def _write_page(source: Source, folder: Path, package: Path) -> None:
         shutil.copyfile(package / "dist" / name, folder / "ort" / name)
     checks = plain_session.write_samples(source, folder / "check")
     models = []
-    for name, home in plain_session.homes(source, folder / "model").items():
+    for name, home in plain_session.list_model_folders(source, folder / "model").items():
         model = plain_session.copy_model(source, name, home)
         models.append(
             {
                 "name": name,
-                "file": _place(model, folder),
+                "file": _make_relative(model, folder),
                 "external": [
-                    {"path": place, "file": _place(home / place, folder)}
+                    {"path": place, "file": _make_relative(home / place, folder)}
                     for place in source.external(name)
                 ],
-                "checks": [_place(one, folder) for one in sorted(checks[name].iterdir())],
+                "checks": [
+                    _make_relative(path, folder) for path in sorted(checks[name].iterdir())
+                ],
             }
         )
-    held = json.dumps({"title": source.name, "models": models}, indent=1, sort_keys=True)
-    (folder / "models.json").write_text(f"{held}\n", encoding="utf-8")
-    plain_session.write_settings(folder, plain_session.cpu(source))
+    document = json.dumps({"title": source.name, "models": models}, indent=1, sort_keys=True)
+    (folder / "models.json").write_text(f"{document}\n", encoding="utf-8")
+    plain_session.write_settings(folder, plain_session.read_cpu_settings(source))
     for name in _FILES:
         plain_session.write_text_file(folder / name, f"web/{name}")
 
 
-def _place(path: Path, folder: Path) -> str:
+def _make_relative(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-def chromium() -> str | None:
+def find_chromium() -> str | None:
     """Return the browser, where Playwright is installed to drive it."""
     if importlib.util.find_spec("playwright") is None:
         return None
@@ -190,13 +192,13 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
     """
     from playwright.sync_api import sync_playwright
 
-    held = json.loads((folder / "models.json").read_bytes())
-    checks = {model["name"]: model["checks"] for model in held["models"]}
-    with _served(folder) as address, sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium(), args=_QUIET)
+    document = json.loads((folder / "models.json").read_bytes())
+    checks = {model["name"]: model["checks"] for model in document["models"]}
+    with _serve_folder(folder) as address, sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=find_chromium(), args=_QUIET)
         page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         page.goto(address)
         # The page's policy forbids what Playwright waits by.
         result: dict[str, Any] | None = None
@@ -207,7 +209,7 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
         if result is None:
             raise BadModel(f"the page did not end within {_LIMIT_MS // 1000} s", fix=ANOTHER)
         if "error" in result:
-            raise BadModel(f"the page fails: {gist(result['error'])}", fix=ANOTHER)
+            raise BadModel(f"the page fails: {summarize_error(result['error'])}", fix=ANOTHER)
         worst = float("inf")
         for name in source.models:
             for check, (_, expected) in zip(checks[name], source.feeds(name), strict=True):
@@ -221,15 +223,15 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
                 worst = min(worst, snr_db(expected, arrays))
         by = f"onnxruntime-web {result['version']} in Chromium {browser.version}"
         browser.close()
-    for url in asked:
+    for url in urls:
         split = urlsplit(url)
         if split.scheme not in ("data", "blob") and split.netloc != urlsplit(address).netloc:
-            raise BadModel(f"the page asks for {gist(url)}", fix="report this as a bug")
-    return Replay(f"{by}, {wording.count(int(result['threads']), 'thread')}", worst)
+            raise BadModel(f"the page asks for {summarize_error(url)}", fix="report this as a bug")
+    return Replay(f"{by}, {wording.format_count(int(result['threads']), 'thread')}", worst)
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[str]:
+def _serve_folder(folder: Path) -> Iterator[str]:
     """Serve by the package's own server and give its address."""
     command = [sys.executable, str(folder / "serve.py"), "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
-from ortune.graph.ir.match import number, scalar_for
-from ortune.transforms.common.formulas.formula import WIDENS, Site, at_each, put
+from ortune.graph.ir.match import read_scalar, scalar_for
+from ortune.transforms.common.formulas.formula import WIDENS, Site, at_each, replace_formula
 
 
 @dataclass(frozen=True)
@@ -36,40 +36,46 @@ class CheaperArithmetic(Transform):
     consumes = (("Pow", "Div"),)
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _cheaper, "Pow", "Div")
+        return at_each(model, _simplify_power_or_quotient, "Pow", "Div")
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
-def _cheaper(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
+def _simplify_power_or_quotient(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     if len(node.inputs) != 2 or model.opset_imports.get("", 0) < 7:
         return 0
     x, constant = node.inputs
-    given = number(constant)
-    if x is None or constant is None or given is None or number(x) is not None:
+    exponent_or_divisor = read_scalar(constant)
+    if x is None or constant is None or exponent_or_divisor is None or read_scalar(x) is not None:
         return 0
     if x.dtype not in _TYPES or node.outputs[0].dtype not in (None, x.dtype):
         return 0
-    wanted = given in _POWERS if node.op_type == "Pow" else _is_power_of_two(given)
-    if not wanted:
+    is_cheaper = (
+        exponent_or_divisor in _POWERS
+        if node.op_type == "Pow"
+        else _is_power_of_two(exponent_or_divisor)
+    )
+    if not is_cheaper:
         return "the inverse of the divisor is not exact" if node.op_type == "Div" else 0
     if not scalar_for(constant, x):
         return WIDENS
     if node.op_type == "Div":
-        inverse = editor.constant(f"{node.name}_inverse", np.array(1 / given, x.dtype.numpy()))
-        return put(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
+        inverse = editor.add_constant(
+            f"{node.name}_inverse", np.array(1 / exponent_or_divisor, x.dtype.numpy())
+        )
+        return replace_formula(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
     nodes = frozenset((node,))
-    if given == 2.0:
-        return put(model, editor, Site((x, x), nodes, node), "Mul")
-    if given == 0.5:
-        return put(model, editor, Site((x,), nodes, node), "Sqrt")
-    if given == -0.5 and node.graph is not None:
-        root = editor.node("Sqrt", [x], name=f"{node.name}_root")
+    if exponent_or_divisor == 2.0:
+        return replace_formula(model, editor, Site((x, x), nodes, node), "Mul")
+    if exponent_or_divisor == 0.5:
+        return replace_formula(model, editor, Site((x,), nodes, node), "Sqrt")
+    if exponent_or_divisor == -0.5 and node.graph is not None:
+        root = editor.make_node("Sqrt", [x], name=f"{node.name}_root")
         root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
         node.graph.insert_before(node, root)
         x = root.outputs[0]
-    return put(model, editor, Site((x,), nodes, node), "Reciprocal")
+    return replace_formula(model, editor, Site((x,), nodes, node), "Reciprocal")
 
 
 _POWERS = (2.0, 0.5, -1.0, -0.5)

@@ -18,7 +18,7 @@ from ortune.core.roles import Role
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.uses import only_reader
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.values import is_overridable
 
 
 @dataclass(frozen=True)
@@ -62,40 +62,45 @@ class CrossLayerEqualization(Transform):
 
     def apply(self, model: ir.Model) -> int:
         editor = edit.Editor(model.graph)
-        held: dict[ir.Node, HeldLayer] = {}
+        layers: dict[ir.Node, ScalableLayer] = {}
         pairs = [
             (first, second)
             for graph in (model.graph, *model.graph.subgraphs())
-            for first, second in _pairs(graph, held)
+            for first, second in _find_layer_pairs(graph, layers)
         ]
-        total = {pair: np.ones(len(pair[0].reach())) for pair in pairs}
+        total = {pair: np.ones(len(pair[0].output_channel_ranges())) for pair in pairs}
         for _ in range(self.sweeps):
             moved = 0.0
             for pair in pairs:
-                step = self._step(*pair, total[pair])
+                step = self._scale_pair(*pair, total[pair])
                 total[pair] *= step
                 moved = max(moved, float(np.abs(np.log(step)).max()))
             if moved < 1e-3:
                 break
-        changed = {one for pair in pairs if np.any(total[pair] != 1) for one in pair}
-        for one in changed:
-            one.store(editor)
+        changed = {layer for pair in pairs if np.any(total[pair] != 1) for layer in pair}
+        for layer in changed:
+            layer.store(editor)
         return sum(1 for pair in pairs if np.any(total[pair] != 1))
 
-    def _step(
-        self, first: HeldLayer, second: HeldLayer, total: NDArray[np.float64]
+    def _scale_pair(
+        self, first: ScalableLayer, second: ScalableLayer, total: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Scale one pair and return by how much, all steps of it together within `most`."""
-        one, two = first.reach(), second.reached(len(total))
-        usable = (one > 0) & (two > 0)
-        wanted = np.sqrt(np.divide(one, two, out=np.ones(len(one)), where=usable))
-        factor = np.clip(wanted * total, 1 / self.most, self.most) / total
-        first.divide(factor)
-        second.multiply(factor)
+        output_ranges, input_ranges = (
+            first.output_channel_ranges(),
+            second.input_channel_ranges(len(total)),
+        )
+        usable = (output_ranges > 0) & (input_ranges > 0)
+        ideal = np.sqrt(
+            np.divide(output_ranges, input_ranges, out=np.ones(len(output_ranges)), where=usable)
+        )
+        factor = np.clip(ideal * total, 1 / self.most, self.most) / total
+        first.divide_outputs(factor)
+        second.multiply_inputs(factor)
         return factor
 
 
-class HeldLayer:
+class ScalableLayer:
     """A layer's weight and bias in float64 while they are being scaled.
 
     The weight is seen as [groups, outputs, inputs, kernel positions] of a group each.
@@ -104,10 +109,10 @@ class HeldLayer:
     def __init__(self, node: ir.Node, weight: NDArray[np.float64]) -> None:
         self.node = node
         self._across = node.op_type == "MatMul" or (
-            node.op_type == "Gemm" and not edit.attribute(node, "transB", 0)
+            node.op_type == "Gemm" and not edit.read_attribute(node, "transB", 0)
         )
         self._shape = weight.T.shape if self._across else weight.shape
-        groups = edit.attribute(node, "group", 1) if node.op_type == "Conv" else 1
+        groups = edit.read_attribute(node, "group", 1) if node.op_type == "Conv" else 1
         outputs, inputs = self._shape[:2]
         flat = weight.T if self._across else weight
         self._weight = flat.reshape(
@@ -116,11 +121,11 @@ class HeldLayer:
         self.place: tuple[ir.Node, int] = (node, 2)
         self.bias = np.zeros(0)
 
-    def reach(self) -> NDArray[np.float64]:
+    def output_channel_ranges(self) -> NDArray[np.float64]:
         """Return the largest weight of every output channel."""
         return np.asarray(np.abs(self._weight).max(axis=(2, 3), initial=0).reshape(-1))
 
-    def reached(self, channels: int) -> NDArray[np.float64]:
+    def input_channel_ranges(self, channels: int) -> NDArray[np.float64]:
         """Return the largest weight of every input channel; several columns may be of one."""
         top = np.abs(self._weight).max(axis=(1, 3), initial=0)
         return np.asarray(top.reshape(channels, -1).max(axis=1))
@@ -130,13 +135,13 @@ class HeldLayer:
         """Columns, over all groups."""
         return self._weight.shape[0] * self._weight.shape[2]
 
-    def divide(self, factor: NDArray[np.float64]) -> None:
+    def divide_outputs(self, factor: NDArray[np.float64]) -> None:
         """Divide the output channels."""
         self._weight /= factor.reshape(len(self._weight), -1, 1, 1)
         if self.bias.size:
             self.bias = self.bias / factor
 
-    def multiply(self, factor: NDArray[np.float64]) -> None:
+    def multiply_inputs(self, factor: NDArray[np.float64]) -> None:
         """Multiply the input channels."""
         columns = np.repeat(factor, self.inputs // len(factor))
         self._weight *= columns.reshape(len(self._weight), 1, -1, 1)
@@ -144,83 +149,93 @@ class HeldLayer:
     def store(self, editor: edit.Editor) -> None:
         """Write weight and bias as float32 constants of the layer's own."""
         flat = self._weight.reshape(self._shape)
-        self._put(editor, (self.node, 1), np.ascontiguousarray(flat.T if self._across else flat))
+        self._replace_input(
+            editor, (self.node, 1), np.ascontiguousarray(flat.T if self._across else flat)
+        )
         if self.bias.size:
-            self._put(editor, self.place, self.bias)
+            self._replace_input(editor, self.place, self.bias)
 
     @staticmethod
-    def _put(editor: edit.Editor, place: tuple[ir.Node, int], array: NDArray[np.float64]) -> None:
+    def _replace_input(
+        editor: edit.Editor, place: tuple[ir.Node, int], array: NDArray[np.float64]
+    ) -> None:
         node, index = place
         old = node.inputs[index]
         assert old is not None
-        value = editor.constant(f"{old.name}_equal", array.astype(np.float32))
+        value = editor.add_constant(f"{old.name}_equal", array.astype(np.float32))
         node.replace_input_with(index, value)
-        edit.discard(old)
+        edit.discard_constant(old)
 
 
-def _pairs(
-    graph: ir.Graph | ir.Function, held: dict[ir.Node, HeldLayer]
-) -> Iterator[tuple[HeldLayer, HeldLayer]]:
+def _find_layer_pairs(
+    graph: ir.Graph | ir.Function, layers: dict[ir.Node, ScalableLayer]
+) -> Iterator[tuple[ScalableLayer, ScalableLayer]]:
     """Yield neighbours that nothing but channelwise operators separates."""
     for node in graph:
-        first = _hold(node, held)
+        first = _read_layer(node, layers)
         if first is None:
             continue
-        second = _next(first, held)
-        if second is not None and second.inputs % len(first.reach()) == 0:
+        second = _find_next_layer(first, layers)
+        if second is not None and second.inputs % len(first.output_channel_ranges()) == 0:
             yield first, second
 
 
-def _hold(node: ir.Node, held: dict[ir.Node, HeldLayer]) -> HeldLayer | None:
+def _read_layer(node: ir.Node, layers: dict[ir.Node, ScalableLayer]) -> ScalableLayer | None:
     """Return the layer at a node, None when its parts cannot be changed."""
-    if node in held or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
-        return held.get(node)
-    weight = _constant(node, 1)
+    if node in layers or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
+        return layers.get(node)
+    weight = _read_float_constant(node, 1)
     if weight is None or (node.op_type != "Conv" and weight.ndim != 2) or weight.ndim < 2:
         return None
-    if edit.attribute(node, "transA", 0) or node.inputs[0] is node.inputs[1]:
+    if edit.read_attribute(node, "transA", 0) or node.inputs[0] is node.inputs[1]:
         return None
-    made = HeldLayer(node, weight)
+    layer = ScalableLayer(node, weight)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = _constant(node, 2)
-        channels = len(made.reach())
+        bias = _read_float_constant(node, 2)
+        channels = len(layer.output_channel_ranges())
         if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
             return None
-        made.bias = np.broadcast_to(bias, (channels,)).copy()
-    held[node] = made
-    return made
+        layer.bias = np.broadcast_to(bias, (channels,)).copy()
+    layers[node] = layer
+    return layer
 
 
-def _next(first: HeldLayer, held: dict[ir.Node, HeldLayer]) -> HeldLayer | None:
+def _find_next_layer(
+    first: ScalableLayer, layers: dict[ir.Node, ScalableLayer]
+) -> ScalableLayer | None:
     """Follow a layer's output through what commutes with positive factors a channel."""
     node, last = first.node, first.node.op_type != "Conv"
     while (reader := _only_reader(node)) is not None:
         value = node.outputs[0]
         if reader.op_type in ("Conv", "Gemm", "MatMul"):
             alike = (reader.op_type != "Conv") == last
-            return _hold(reader, held) if alike and reader.inputs[0] is value else None
-        if reader.op_type == "Flatten" and not last and edit.attribute(reader, "axis", 1) == 1:
+            return _read_layer(reader, layers) if alike and reader.inputs[0] is value else None
+        if (
+            reader.op_type == "Flatten"
+            and not last
+            and edit.read_attribute(reader, "axis", 1) == 1
+        ):
             last = True
         elif reader.op_type == "Add" and last and node is first.node and not first.bias.size:
             if not _take_bias(first, reader, value):
                 return None
-        elif not _commutes(reader, last=last):
+        elif not _commutes_with_scale(reader, last=last):
             return None
         node = reader
     return None
 
 
-def _take_bias(first: HeldLayer, add: ir.Node, value: ir.Value) -> bool:
+def _take_bias(first: ScalableLayer, add: ir.Node, value: ir.Value) -> bool:
     index = 1 if add.inputs[0] is value else 0
-    bias = _constant(add, index)
-    channels = len(first.reach())
+    bias = _read_float_constant(add, index)
+    channels = len(first.output_channel_ranges())
     if bias is None or bias.ndim > 1 or bias.size not in (1, channels):
         return False
     first.bias, first.place = np.broadcast_to(bias, (channels,)).copy(), (add, index)
     return True
 
 
-def _commutes(node: ir.Node, *, last: bool) -> bool:
+def _commutes_with_scale(node: ir.Node, *, last: bool) -> bool:
     """Say whether ``f(s x) = s f(x)`` for a positive s a channel, on whichever axis it lies."""
     spatial = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
     return node.op_type in ("Relu", "LeakyRelu", "Identity") or (
@@ -229,15 +244,15 @@ def _commutes(node: ir.Node, *, last: bool) -> bool:
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:
-    found = only_reader(node.outputs[0])
-    return found if found and not found.domain and found.graph is node.graph else None
+    reader = only_reader(node.outputs[0])
+    return reader if reader and not reader.domain and reader.graph is node.graph else None
 
 
-def _constant(node: ir.Node, index: int) -> NDArray[np.float64] | None:
+def _read_float_constant(node: ir.Node, index: int) -> NDArray[np.float64] | None:
     """Read a float32 constant of the node's own or shared; what changes is a copy."""
     value = node.inputs[index]
     tensor = edit.const_tensor(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or overridable(value):
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or is_overridable(value):
         return None
     array = edit.const_array(value)
     return None if array is None else array.astype(np.float64)

@@ -12,7 +12,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import replace
+from ortune.graph.ir.replace import replace_node
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
 
@@ -37,15 +37,15 @@ class DequantizeAtLoad(Transform):
 
     def apply(self, model: ir.Model) -> int:
         done = 0
-        for graph in edit.every_graph(model):
+        for graph in edit.walk_graphs(model):
             editor = edit.Editor(graph)
-            done += sum(_rewrite(editor, node) for node in list(graph))
+            done += sum(_replace_by_cast_and_mul(editor, node) for node in list(graph))
         if done:
             prune.drop_dead(model)
         return done
 
 
-def _rewrite(editor: edit.Editor, node: ir.Node) -> bool:
+def _replace_by_cast_and_mul(editor: edit.Editor, node: ir.Node) -> bool:
     if node.op_type != "DequantizeLinear" or not _widens_a_kernel(node):
         return False
     weight = edit.const_array(node.inputs[0])
@@ -53,28 +53,30 @@ def _rewrite(editor: edit.Editor, node: ir.Node) -> bool:
     zero = edit.const_array(node.inputs[2]) if len(node.inputs) > 2 else None
     if weight is None or scale is None or scale.ndim > 1 or (zero is not None and zero.any()):
         return False
-    axis = int(edit.attribute(node, "axis", 1)) % weight.ndim
+    axis = int(edit.read_attribute(node, "axis", 1)) % weight.ndim
     shape = [-1 if i == axis else 1 for i in range(weight.ndim)]
     wide = node.outputs[0]
     stem = str(wide.name)
-    cast = editor.node(
+    cast = editor.make_node(
         "Cast", [node.inputs[0]], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast"
     )
-    factor = editor.constant(f"{stem}_factor", scale.reshape(shape).astype(np.float32))
-    product = editor.node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
+    factor = editor.add_constant(f"{stem}_factor", scale.reshape(shape).astype(np.float32))
+    product = editor.make_node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
     product.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    return replace(node, cast, product)
+    return replace_node(node, cast, product)
 
 
 def _widens_a_kernel(node: ir.Node) -> bool:
     """Whether all readers are convolutions that take it as weight beside a float input."""
     uses = list(node.outputs[0].uses())
     return bool(uses) and all(
-        use.node.op_type in _CONVOLUTIONS and use.idx == 1 and not _integer(use.node.inputs[0])
+        use.node.op_type in _CONVOLUTIONS
+        and use.idx == 1
+        and not _is_dequantized(use.node.inputs[0])
         for use in uses
     )
 
 
-def _integer(value: ir.Value | None) -> bool:
+def _is_dequantized(value: ir.Value | None) -> bool:
     producer = value.producer() if value is not None else None
     return producer is not None and producer.op_type == "DequantizeLinear"

@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune, qdq
-from ortune.graph.ir.qdq import Constants
-from ortune.graph.ir.replace import replace
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.qdq import ConstantGrid
+from ortune.graph.ir.replace import replace_node
+from ortune.graph.ir.values import is_overridable
 
 
 @dataclass(frozen=True)
@@ -30,35 +30,35 @@ class DequantizeLate(Transform):
 
     def apply(self, model: ir.Model) -> int:
         count = 0
-        for graph in edit.every_graph(model):
+        for graph in edit.walk_graphs(model):
             editor = edit.Editor(graph)
             for node in list(graph):
                 if node.graph is None or node.domain or not node.inputs:
                     continue
-                wide = qdq.maker(node.inputs[0], "DequantizeLinear")
-                if wide is None or wide.graph is not graph or overridable(wide.inputs[0]):
+                wide = qdq.find_runtime_producer(node.inputs[0], "DequantizeLinear")
+                if wide is None or wide.graph is not graph or is_overridable(wide.inputs[0]):
                     continue
-                grid, table = qdq.grid(wide), edit.const_tensor(wide.inputs[0])
+                grid, table = qdq.read_grid(wide), edit.const_tensor(wide.inputs[0])
                 if grid is None or table is None:
                     continue
                 match node.op_type:
                     case "Gather":
                         count += _look_up(editor, node, wide, grid)
                     case "Transpose" | "Reshape":
-                        count += _move(editor, node, wide, grid)
+                        count += _move_behind_layout(editor, node, wide, grid)
         if count:
             prune.drop_dead(model)
         return count
 
 
-def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants) -> bool:
+def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: ConstantGrid) -> bool:
     table, rows = wide.inputs[0], node.inputs[1]
     tensor = edit.const_tensor(table)
     assert tensor is not None and table is not None
     rank = len(tensor.shape)
-    picked = int(edit.attribute(node, "axis", 0)) % rank
+    picked = int(edit.read_attribute(node, "axis", 0)) % rank
     axis = grid.axis % rank
-    found = node.outputs[0]
+    result = node.outputs[0]
     attributes = dict(wide.attributes)
     if not grid.single:
         shape = rows.shape if rows is not None else None
@@ -71,53 +71,57 @@ def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants)
         attributes["axis"] = ir.AttrInt64("axis", moved)
     else:
         attributes.pop("axis", None)
-    ints = editor.node("Gather", [table, rows], dict(node.attributes), name=f"{found.name}_int")
-    late = editor.node(
+    ints = editor.make_node(
+        "Gather", [table, rows], dict(node.attributes), name=f"{result.name}_int"
+    )
+    late = editor.make_node(
         "DequantizeLinear",
         [ints.outputs[0], *wide.inputs[1:]],
         attributes,
-        name=f"{found.name}_dq",
+        name=f"{result.name}_dq",
         domain=wide.domain,
     )
-    ints.outputs[0].shape, ints.outputs[0].dtype = found.shape, tensor.dtype
-    return _swap(node, ints, late)
+    ints.outputs[0].shape, ints.outputs[0].dtype = result.shape, tensor.dtype
+    return _replace_keeping_name(node, ints, late)
 
 
-def _move(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: Constants) -> bool:
+def _move_behind_layout(
+    editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: ConstantGrid
+) -> bool:
     array = edit.const_array(wide.inputs[0])
-    target = edit.const_array(qdq.given(node, 1))
+    target = edit.const_array(qdq.find_input(node, 1))
     if array is None or node.outputs[0].is_graph_output():
         return False
     attributes = dict(wide.attributes)
     if node.op_type == "Transpose":
-        order = tuple(edit.attribute(node, "perm", range(array.ndim)[::-1]))
-        made = np.ascontiguousarray(array.transpose(order))
+        order = tuple(edit.read_attribute(node, "perm", range(array.ndim)[::-1]))
+        moved_array = np.ascontiguousarray(array.transpose(order))
         if not grid.single:
             axis = order.index(grid.axis % array.ndim)
             attributes["axis"] = ir.AttrInt64("axis", axis)
-    elif target is not None and grid.single and not overridable(qdq.given(node, 1)):
-        zeros = not edit.attribute(node, "allowzero", 0)
+    elif target is not None and grid.single and not is_overridable(qdq.find_input(node, 1)):
+        zeros = not edit.read_attribute(node, "allowzero", 0)
         shape = [
             array.shape[i] if zeros and item == 0 else int(item) for i, item in enumerate(target)
         ]
-        made = array.reshape(shape)
+        moved_array = array.reshape(shape)
     else:
         return False
     stem = str(wide.inputs[0].name) if wide.inputs[0] is not None else "weight"
-    held = editor.constant(f"{stem}_moved", made)
-    late = editor.node(
+    constant = editor.add_constant(f"{stem}_moved", moved_array)
+    late = editor.make_node(
         "DequantizeLinear",
-        [held, *wide.inputs[1:]],
+        [constant, *wide.inputs[1:]],
         attributes,
         name=f"{node.outputs[0].name}_dq",
         domain=wide.domain,
     )
-    return _swap(node, late)
+    return _replace_keeping_name(node, late)
 
 
-def _swap(node: ir.Node, *made: ir.Node) -> bool:
+def _replace_keeping_name(node: ir.Node, *replacements: ir.Node) -> bool:
     """Put the new nodes in the place of one, under its result's name."""
     name = node.outputs[0].name
-    replace(node, *made)
-    made[-1].outputs[0].name = name
+    replace_node(node, *replacements)
+    replacements[-1].outputs[0].name = name
     return True

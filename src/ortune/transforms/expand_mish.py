@@ -11,10 +11,10 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, refuse
-from ortune.graph.ir.match import maker, other, reader
-from ortune.graph.ir.replace import replace
-from ortune.graph.ir.uses import alone
+from ortune.graph.ir.edit import Editor, note_refusal
+from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
+from ortune.graph.ir.replace import replace_node
+from ortune.graph.ir.uses import has_single_use
 from ortune.transforms.common.formulas.formula import NO_KERNEL, READ_ELSEWHERE, Chain, at_each
 
 _LIMIT = 20.0
@@ -46,32 +46,32 @@ class ExpandMish(Transform):
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _expand, "Mish", "Tanh", since=8)
+        return at_each(model, _expand_mish, "Mish", "Tanh", since=8)
 
 
-def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
+def _expand_mish(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     x, last = node.inputs[0], node
     if node.op_type == "Tanh":
-        softplus = maker(x, "Softplus")
+        softplus = find_producer(x, "Softplus")
         if softplus is None:
             return 0
         x = softplus.inputs[0]
-        product = reader(node.outputs[0], "Mul")
-        if product is None or other(product, node.outputs[0]) is not x:
+        product = find_consumer(node.outputs[0], "Mul")
+        if product is None or find_other_operand(product, node.outputs[0]) is not x:
             return 0
-        if not alone(softplus.outputs[0]):
+        if not has_single_use(softplus.outputs[0]):
             return READ_ELSEWHERE
         last = product
     if x is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        refuse(model, last, NO_KERNEL)
+        note_refusal(model, last, NO_KERNEL)
         return 0
     dtype = x.dtype.numpy()
     chain = Chain(editor, last.name or "mish")
-    limit, two = (chain.constant(n, v, dtype) for n, v in (("limit", _LIMIT), ("two", 2.0)))
+    limit, two = (chain.add_constant(n, v, dtype) for n, v in (("limit", _LIMIT), ("two", 2.0)))
     t = chain.add("Exp", chain.add("Min", x, limit))
     n = chain.add("Mul", t, chain.add("Add", t, two))
     chain.add("Mul", x, chain.add("Div", n, chain.add("Add", n, two)))
-    for made in chain.nodes:
-        made.outputs[0].type, made.outputs[0].shape = x.type, x.shape
-    replace(last, *chain.nodes)
+    for added in chain.nodes:
+        added.outputs[0].type, added.outputs[0].shape = x.type, x.shape
+    replace_node(last, *chain.nodes)
     return 1

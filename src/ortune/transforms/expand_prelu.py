@@ -11,9 +11,9 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
-from ortune.graph.ir.replace import replace
+from ortune.graph.ir.replace import replace_node
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import fixed_array
+from ortune.graph.ir.values import read_fixed_array
 from ortune.transforms.common.formulas.formula import at_each
 
 
@@ -40,12 +40,12 @@ class ExpandPrelu(Transform):
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _expand, "PRelu", since=9)
+        return at_each(model, _expand_prelu, "PRelu", since=9)
 
 
-def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
+def _expand_prelu(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     x, slope = node.inputs
-    array = fixed_array(slope)
+    array = read_fixed_array(slope)
     if array is None or slope is None or x is None:
         return "its slope is not constant"
     if array.size < 2 or array.dtype.kind != "f":
@@ -57,7 +57,7 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     tail = None if shape is None else shape[len(shape) - array.ndim :]
     if tail is None or any(n not in (1, m) for n, m in zip(array.shape, tail, strict=False)):
         return "its slopes are not known to be broadcast"
-    product = editor.node("Mul", [x, slope], name=f"{node.name}_sloped")
-    made = editor.node(choice, [x, product.outputs[0]], name=f"{node.name}_{choice.lower()}")
+    product = editor.make_node("Mul", [x, slope], name=f"{node.name}_sloped")
+    bound = editor.make_node(choice, [x, product.outputs[0]], name=f"{node.name}_{choice.lower()}")
     product.outputs[0].type, product.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
-    return int(replace(node, product, made))
+    return int(replace_node(node, product, bound))

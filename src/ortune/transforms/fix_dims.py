@@ -11,8 +11,13 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.shapes.infer import infer
-from ortune.transforms.common.dims.samples import CutSamples, given, pairs, places
+from ortune.graph.shapes.infer import infer_shapes
+from ortune.transforms.common.dims.samples import (
+    CutSamples,
+    find_dims,
+    required_inputs,
+    split_pairs,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class FixDims(Transform):
 
     def bridge(self, model: ir.Model) -> Bridge:
         """Cut samples to size."""
-        return CutSamples(self._sizes(model))
+        return CutSamples(self._resolve_sizes(model))
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many dimensions of inputs were fixed.
@@ -51,15 +56,20 @@ class FixDims(Transform):
             Refused: No dimension is given.
         """
         if not self.dims:
-            known = [d for value in given(model) for d in shape_of(value) or () if _named(d)]
-            shown = str(known[0]) if known else "INPUT.AXIS"
+            dynamic_dims = [
+                d
+                for value in required_inputs(model)
+                for d in shape_of(value) or ()
+                if _is_dynamic(d)
+            ]
+            shown = str(dynamic_dims[0]) if dynamic_dims else "INPUT.AXIS"
             raise Refused(
                 "fix-dims needs the dimensions", fix=f'write them: "fix-dims(dims=[{shown}:1])"'
             )
-        sizes = self._sizes(model)
+        sizes = self._resolve_sizes(model)
         names: dict[str, int] = {}
         count = 0
-        for value in given(model):
+        for value in required_inputs(model):
             shape = list(shape_of(value) or ())
             for axis, size in sizes.get(str(value.name), {}).items():
                 old = shape[axis]
@@ -70,44 +80,44 @@ class FixDims(Transform):
             if str(value.name) in sizes:
                 value.shape = ir.Shape(shape)
         if count:
-            _rename(model, names)
-            infer(model)
+            _replace_dim_names(model, names)
+            infer_shapes(model)
         return count
 
-    def _sizes(self, model: ir.Model) -> dict[str, dict[int, int]]:
-        found: dict[str, dict[int, int]] = {}
-        shapes = {str(value.name): shape_of(value) or () for value in given(model)}
-        for text, size in pairs(self.dims, "SIZE"):
+    def _resolve_sizes(self, model: ir.Model) -> dict[str, dict[int, int]]:
+        sizes: dict[str, dict[int, int]] = {}
+        shapes = {str(value.name): shape_of(value) or () for value in required_inputs(model)}
+        for text, size in split_pairs(self.dims, "SIZE"):
             if not size.isdecimal() or int(size) < 1:
                 raise BadSettings(
                     f"dims: '{size}' is not a size of '{text}'", fix="give 1 or more"
                 )
-            for name, axis in places(model, text):
-                old = found.get(name, {}).get(axis, shapes[name][axis])
+            for name, axis in find_dims(model, text):
+                old = sizes.get(name, {}).get(axis, shapes[name][axis])
                 if isinstance(old, int) and old != int(size):
                     raise BadSettings(
                         f"dims: axis {axis} of '{name}' is {old}, not {size}",
                         fix="free-dims makes it dynamic first; or give it once",
                     )
-                found.setdefault(name, {})[axis] = int(size)
-        return found
+                sizes.setdefault(name, {})[axis] = int(size)
+        return sizes
 
 
-def _named(dim: int | str | None) -> bool:
+def _is_dynamic(dim: int | str | None) -> bool:
     return isinstance(dim, str) and dim.isidentifier()
 
 
-def _rename(model: ir.Model, sizes: dict[str, int]) -> None:
+def _replace_dim_names(model: ir.Model, sizes: dict[str, int]) -> None:
     """Put numbers in the place of names, in all shapes; what is made of names is inferred anew."""
-    for graph in edit.every_graph(model):
-        made = [value for node in graph for value in node.outputs]
-        for value in (*graph.inputs, *made):
+    for graph in edit.walk_graphs(model):
+        outputs = [value for node in graph for value in node.outputs]
+        for value in (*graph.inputs, *outputs):
             shape = shape_of(value)
             if shape is not None:
-                value.shape = ir.Shape([_number(dim, sizes) for dim in shape])
+                value.shape = ir.Shape([_resolve_dim(dim, sizes) for dim in shape])
 
 
-def _number(dim: int | str | None, sizes: dict[str, int]) -> int | str | None:
+def _resolve_dim(dim: int | str | None, sizes: dict[str, int]) -> int | str | None:
     if isinstance(dim, str):
         return sizes.get(dim, dim if dim.isidentifier() else None)
     return dim

@@ -61,25 +61,25 @@ class FoldPostprocess(Transform):
         return False
 
     def bridge(self, model: ir.Model) -> Bridge:
-        value = self._value(model)
-        name, axis = str(value.name), self._axis(value)
+        value = self._select_output(model)
+        name, axis = str(value.name), self._resolve_axis(value)
 
         def turned(array: NDArray[Any]) -> _Arrays:
             match self.give:
                 case "softmax":
                     powers = np.exp(array.astype(np.float64) - array.max(axis, keepdims=True))
-                    found: NDArray[Any] = (powers / powers.sum(axis, keepdims=True)).astype(
-                        array.dtype
-                    )
-                    return {name: found}
+                    probabilities: NDArray[Any] = (
+                        powers / powers.sum(axis, keepdims=True)
+                    ).astype(array.dtype)
+                    return {name: probabilities}
                 case "argmax":
                     return {name: array.argmax(axis)}
                 case "top-k":
-                    values, places = _top(array, self.k, axis)
+                    values, places = _select_top_k(array, self.k, axis)
                     return {name: values, f"{name}_indices": places}
                 case _:
-                    order = self._order(array.ndim)
-                    return {name: _picture(array, self.scale, self.offset, order)}
+                    order = self._channels_last_order(array.ndim)
+                    return {name: _convert_to_pixels(array, self.scale, self.offset, order)}
 
         return _FoldedAnswers(name, turned)
 
@@ -89,92 +89,96 @@ class FoldPostprocess(Transform):
         Raises:
             OrtuneError: There is no such output, or it does not fit.
         """
-        self._value(model)
+        self._select_output(model)
         if 0 < model.opset_imports.get("", 0) < _NEEDED:
             raise_to(model, _NEEDED)
-            edit.note(model, f"raised to opset {_NEEDED}")
-        value = self._value(model)
+            edit.add_note(model, f"raised to opset {_NEEDED}")
+        value = self._select_output(model)
         graph, name = model.graph, str(value.name)
         chain = Chain(edit.Editor(graph), f"{name}_folded")
         places = None
         match self.give:
             case "softmax":
-                made = chain.add("Softmax", value, attributes={"axis": self._axis(value)})
-                made.type, made.shape = value.type, value.shape
+                output = chain.add(
+                    "Softmax", value, attributes={"axis": self._resolve_axis(value)}
+                )
+                output.type, output.shape = value.type, value.shape
             case "argmax":
-                made = self._argmax(chain, value)
+                output = self._add_argmax(chain, value)
             case "top-k":
-                made, places = self._top(chain, value)
+                output, places = self._add_top_k(chain, value)
             case _:
-                made = self._picture(chain, value)
+                output = self._add_picture_nodes(chain, value)
         graph.extend(chain.nodes)
-        value.name = edit.Editor(graph).fresh(f"{name}_before")
+        value.name = edit.Editor(graph).reserve_name(f"{name}_before")
         at = graph.outputs.index(value)
-        made.name, graph.outputs[at] = name, made
+        output.name, graph.outputs[at] = name, output
         if places is not None:
             places.name = f"{name}_indices"
             graph.outputs.insert(at + 1, places)
         return len(chain.nodes)
 
-    def _argmax(self, chain: Chain, value: ir.Value) -> ir.Value:
-        axis = self._axis(value)
-        made = chain.add("ArgMax", value, attributes={"axis": axis, "keepdims": 0})
-        made.type = ir.TensorType(ir.DataType.INT64)
+    def _add_argmax(self, chain: Chain, value: ir.Value) -> ir.Value:
+        axis = self._resolve_axis(value)
+        indices = chain.add("ArgMax", value, attributes={"axis": axis, "keepdims": 0})
+        indices.type = ir.TensorType(ir.DataType.INT64)
         shape = list(spec.shape_of(value) or ())
         del shape[axis]
-        made.shape = ir.Shape(shape)
-        return made
+        indices.shape = ir.Shape(shape)
+        return indices
 
-    def _top(self, chain: Chain, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        axis = self._axis(value)
-        made, places = chain.several(
-            "TopK", value, chain.constant("k", [self.k]), attributes={"axis": axis}, outputs=2
+    def _add_top_k(self, chain: Chain, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+        axis = self._resolve_axis(value)
+        largest, places = chain.add_multi_output(
+            "TopK", value, chain.add_constant("k", [self.k]), attributes={"axis": axis}, outputs=2
         )
         shape = list(spec.shape_of(value) or ())
         shape[axis] = self.k
-        made.type, made.shape = value.type, ir.Shape(shape)
+        largest.type, largest.shape = value.type, ir.Shape(shape)
         places.type, places.shape = ir.TensorType(ir.DataType.INT64), ir.Shape(shape)
-        return made, places
+        return largest, places
 
-    def _picture(self, chain: Chain, value: ir.Value) -> ir.Value:
-        made = value
+    def _add_picture_nodes(self, chain: Chain, value: ir.Value) -> ir.Value:
+        pixels = value
         shape = list(spec.shape_of(value) or ())
         if value.dtype != ir.DataType.FLOAT:
-            made = chain.cast(made, ir.DataType.FLOAT)
+            pixels = chain.add_cast(pixels, ir.DataType.FLOAT)
         if self.scale != 1:
-            made = chain.add("Mul", made, chain.constant("scale", self.scale, np.float32))
+            pixels = chain.add("Mul", pixels, chain.add_constant("scale", self.scale, np.float32))
         if self.offset:
-            made = chain.add("Add", made, chain.constant("offset", self.offset, np.float32))
-        made = chain.add("Round", made)
-        low, high = (chain.constant(f"limit{x}", x, np.float32) for x in (0, 255))
-        made = chain.cast(chain.add("Clip", made, low, high), ir.DataType.UINT8)
-        order = self._order(len(shape))
+            pixels = chain.add(
+                "Add", pixels, chain.add_constant("offset", self.offset, np.float32)
+            )
+        pixels = chain.add("Round", pixels)
+        low, high = (chain.add_constant(f"limit{x}", x, np.float32) for x in (0, 255))
+        pixels = chain.add_cast(chain.add("Clip", pixels, low, high), ir.DataType.UINT8)
+        order = self._channels_last_order(len(shape))
         if order is not None:
-            made = chain.add("Transpose", made, attributes={"perm": order})
+            pixels = chain.add("Transpose", pixels, attributes={"perm": order})
             shape = [shape[at] for at in order]
-        made.type, made.shape = ir.TensorType(ir.DataType.UINT8), ir.Shape(shape)
-        return made
+        pixels.type, pixels.shape = ir.TensorType(ir.DataType.UINT8), ir.Shape(shape)
+        return pixels
 
-    def _value(self, model: ir.Model) -> ir.Value:
+    def _select_output(self, model: ir.Model) -> ir.Value:
         outputs = list(model.graph.outputs)
-        found = [value for value in outputs if value.name == self.output]
+        matches = [value for value in outputs if value.name == self.output]
         if not self.output and len(outputs) == 1:
-            found = outputs
+            matches = outputs
         names = [str(value.name) for value in outputs]
-        if not found:
-            given = (
+        if not matches:
+            problem = (
                 f"no output '{self.output}'"
                 if self.output
-                else f"{wording.count(len(outputs), 'output')}"
+                else f"{wording.format_count(len(outputs), 'output')}"
             )
             raise BadModel(
-                f"postprocessing of a model with {given}",
+                f"postprocessing of a model with {problem}",
                 fix=f"set output to one of: {', '.join(names)}",
             )
-        value = found[0]
+        value = matches[0]
         shape = spec.shape_of(value)
         if value.dtype not in _FLOATS or shape is None or not shape:
-            kind = spec.spec(value)
+            kind = spec.describe_value(value)
             raise BadModel(
                 f"output '{value.name}' is {kind.dtype or 'untyped'} {kind.shape}, not floats of "
                 "a known rank",
@@ -183,10 +187,10 @@ class FoldPostprocess(Transform):
         if value.is_graph_input() or value.is_initializer() or names.count(str(value.name)) > 1:
             raise BadModel(f"output '{value.name}' is not computed", fix="choose another output")
         if self.give == "top-k":
-            classes = (spec.shape_of(value) or ())[self._axis(value)]
+            classes = (spec.shape_of(value) or ())[self._resolve_axis(value)]
             if self.k < 1 or (isinstance(classes, int) and self.k > classes):
                 raise BadSettings(
-                    f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
+                    f"the {self.k} largest of {classes} along axis {self._resolve_axis(value)} of "
                     f"'{value.name}'",
                     fix="set k to 1 or more"
                     if self.k < 1
@@ -196,7 +200,7 @@ class FoldPostprocess(Transform):
                 raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
         return value
 
-    def _axis(self, value: ir.Value) -> int:
+    def _resolve_axis(self, value: ir.Value) -> int:
         rank = len(spec.shape_of(value) or ())
         axis = self.axis if self.axis is not None else (1 if rank == 4 else rank - 1)
         if not -rank <= axis < rank:
@@ -206,7 +210,7 @@ class FoldPostprocess(Transform):
             )
         return axis % rank
 
-    def _order(self, rank: int) -> list[int] | None:
+    def _channels_last_order(self, rank: int) -> list[int] | None:
         """Return the permutation to channels last; None leaves what has none."""
         if self.layout == "NHWC" or rank not in (3, 4):
             return None
@@ -220,20 +224,22 @@ class _FoldedAnswers(Bridge):
         self._name, self._turned = name, turned
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
-        found: _Arrays = {}
+        converted: _Arrays = {}
         for name, array in answers[0].items():
-            found |= self._turned(array) if name == self._name else {name: np.asarray(array)}
-        return found
+            converted |= self._turned(array) if name == self._name else {name: np.asarray(array)}
+        return converted
 
 
-def _top(array: NDArray[Any], k: int, axis: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _select_top_k(
+    array: NDArray[Any], k: int, axis: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the k largest, largest first and of equal ones the first first, and their places."""
     order = np.argsort(-array.astype(np.float64), axis=axis, kind="stable")
     places = np.take(order, np.arange(k), axis=axis).astype(np.int64)
     return np.take_along_axis(array, places, axis), places
 
 
-def _picture(
+def _convert_to_pixels(
     array: NDArray[Any], scale: float, offset: float, order: Sequence[int] | None
 ) -> NDArray[np.uint8]:
     """Return bytes of value * scale + offset, rounded to even and clipped, transposed last."""

@@ -21,7 +21,12 @@ from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit, prune, spec
 from ortune.graph.ir.edit import Editor, const_array
 from ortune.transforms.common.formulas.formula import Chain
-from ortune.transforms.common.layers.affine import Absorber, Affine, FoldableLayer, foldable
+from ortune.transforms.common.layers.affine import (
+    Absorber,
+    Affine,
+    FoldableLayer,
+    as_foldable_layer,
+)
 from ortune.transforms.common.raise_version import raise_to
 
 MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
@@ -54,7 +59,7 @@ class Picture:
             return None
         if resize is None:
             return self.size
-        width, height = preprocess.resized((self.size[1], self.size[0]), resize)
+        width, height = preprocess.compute_resized_size((self.size[1], self.size[0]), resize)
         return height, width
 
     @property
@@ -62,7 +67,7 @@ class Picture:
         """Whether a Resize is needed."""
         return self.settings.resize is not None and (self.size is None or self.target != self.size)
 
-    def affine(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def compute_scale_and_shift(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return a and b of tensor = a * pixel + b, one a channel in the order as fed."""
         mean, std = (
             np.broadcast_to(preprocess.per_channel(self.settings, name), self.settings.depth)
@@ -73,7 +78,9 @@ class Picture:
         return scale, -mean.astype(np.float64) / divided
 
 
-def write(chain: Chain, value: ir.Value, picture: Picture, readers: Sequence[ir.Node]) -> ir.Value:
+def write_preprocessing(
+    chain: Chain, value: ir.Value, picture: Picture, readers: Sequence[ir.Node]
+) -> ir.Value:
     """Write all nodes and return the tensor; the first convolution takes the scale in.
 
     Args:
@@ -84,30 +91,34 @@ def write(chain: Chain, value: ir.Value, picture: Picture, readers: Sequence[ir.
     """
     settings = picture.settings
     if picture.rank == 3 and (picture.resizes or settings.crop is not None):
-        value = chain.add("Unsqueeze", value, chain.constant("front", [0]))
+        value = chain.add("Unsqueeze", value, chain.add_constant("front", [0]))
     if picture.resizes:
-        value = _resize(chain, value, picture)
+        value = _add_resize(chain, value, picture)
     if settings.crop is not None:
-        value = _crop(chain, value, picture)
+        value = _add_crop(chain, value, picture)
     if picture.rank == 3 and (picture.resizes or settings.crop is not None):
-        value = chain.add("Squeeze", value, chain.constant("front", [0]))
+        value = chain.add("Squeeze", value, chain.add_constant("front", [0]))
     if settings.layout == "NCHW":
         order = [0, 3, 1, 2] if picture.rank == 4 else [2, 0, 1]
         value = chain.add("Transpose", value, attributes={"perm": order})
-    scale, shift = picture.affine()
-    conv = _conv(readers, picture)
+    scale, shift = picture.compute_scale_and_shift()
+    conv = _find_absorbing_conv(readers, picture)
     flips = settings.channels == "bgr"
-    left = _into(chain.editor, conv, scale, shift, flips=flips) if conv is not None else None
-    if left is not None:
-        scale, shift, flips = np.ones_like(scale), left, False
+    remaining_shift = (
+        _fold_scale_into_weights(chain.editor, conv, scale, shift, flips=flips)
+        if conv is not None
+        else None
+    )
+    if remaining_shift is not None:
+        scale, shift, flips = np.ones_like(scale), remaining_shift, False
     if flips:
         axis = -3 if settings.layout == "NCHW" else -1
-        order_of = chain.constant("bgr", [2, 1, 0])
+        order_of = chain.add_constant("bgr", [2, 1, 0])
         value = chain.add("Gather", value, order_of, attributes={"axis": axis})
-    return _arithmetic(chain, value, picture, scale, shift)
+    return _add_normalization(chain, value, picture, scale, shift)
 
 
-def _resize(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
+def _add_resize(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
     """Resize bytes as Pillow does: antialiased, weights outside of the picture left out."""
     settings = picture.settings
     attributes: dict[str, object] = {"mode": MODES[settings.interpolation], "axes": [1, 2]}
@@ -117,51 +128,51 @@ def _resize(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
         attributes |= {"antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5}
     resize = settings.resize
     if picture.target is not None:
-        sizes = chain.constant("size", picture.target)
+        sizes = chain.add_constant("size", picture.target)
     else:
         side = float(resize) if isinstance(resize, int) else 0.0
         shape = chain.add("Shape", value, attributes={"start": 1, "end": 3})
-        given = chain.cast(shape, ir.DataType.DOUBLE)
-        shorter = chain.add("ReduceMin", given, attributes={"keepdims": 0})
-        factor = chain.add("Div", chain.constant("side", side, np.float64), shorter)
-        rounded = chain.add("Round", chain.add("Mul", given, factor))
-        whole = chain.cast(rounded, ir.DataType.INT64)
-        sizes = chain.add("Max", whole, chain.constant("shorter", [int(side)]))
+        exact_shape = chain.add_cast(shape, ir.DataType.DOUBLE)
+        shorter = chain.add("ReduceMin", exact_shape, attributes={"keepdims": 0})
+        factor = chain.add("Div", chain.add_constant("side", side, np.float64), shorter)
+        rounded = chain.add("Round", chain.add("Mul", exact_shape, factor))
+        whole = chain.add_cast(rounded, ir.DataType.INT64)
+        sizes = chain.add("Max", whole, chain.add_constant("shorter", [int(side)]))
     return chain.add("Resize", value, None, None, sizes, attributes=attributes)
 
 
-def _crop(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
+def _add_crop(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
     """Cut the centre out, at Pillow's offsets: half a pixel goes to the even side."""
     settings, target = picture.settings, picture.target
-    size = preprocess.both(settings.crop or 0)
-    axes = chain.constant("axes", [1, 2])
+    size = preprocess.make_pair(settings.crop or 0)
+    axes = chain.add_constant("axes", [1, 2])
     if target is not None:
         begin = [round((whole - part) / 2) for whole, part in zip(target, size, strict=True)]
         if not any(begin) and target == size:
             return value
         end = [at + part for at, part in zip(begin, size, strict=True)]
-        first, last = chain.constant("begin", begin), chain.constant("end", end)
+        first, last = chain.add_constant("begin", begin), chain.add_constant("end", end)
         return chain.add("Slice", value, first, last, axes)
-    wanted = chain.constant("crop", size)
+    crop_size = chain.add_constant("crop", size)
     shape = chain.add("Shape", value, attributes={"start": 1, "end": 3})
-    spare = chain.cast(chain.add("Sub", shape, wanted), ir.DataType.DOUBLE)
-    halves = chain.add("Mul", spare, chain.constant("half", 0.5, np.float64))
-    first = chain.cast(chain.add("Round", halves), ir.DataType.INT64)
-    cut = chain.add("Slice", value, first, chain.add("Add", first, wanted), axes)
+    spare = chain.add_cast(chain.add("Sub", shape, crop_size), ir.DataType.DOUBLE)
+    halves = chain.add("Mul", spare, chain.add_constant("half", 0.5, np.float64))
+    first = chain.add_cast(chain.add("Round", halves), ir.DataType.INT64)
+    cut = chain.add("Slice", value, first, chain.add("Add", first, crop_size), axes)
     # A picture that is smaller than the crop must fail here, not go on in another size.
-    return chain.add("Reshape", cut, chain.constant("to", [0, *size, settings.depth]))
+    return chain.add("Reshape", cut, chain.add_constant("to", [0, *size, settings.depth]))
 
 
-def _conv(readers: Sequence[ir.Node], picture: Picture) -> FoldableLayer | None:
+def _find_absorbing_conv(readers: Sequence[ir.Node], picture: Picture) -> FoldableLayer | None:
     """Return the convolution that may take the scale in, if it alone reads the tensor."""
     fits = picture.settings.layout == "NCHW" and picture.rank == 4
-    at = foldable(readers[0]) if fits and len(readers) == 1 else None
+    at = as_foldable_layer(readers[0]) if fits and len(readers) == 1 else None
     if at is None or at.node.op_type != "Conv" or picture.dtype != ir.DataType.FLOAT:
         return None
     return at if at.group == 1 and at.inputs == picture.settings.depth else None
 
 
-def _into(
+def _fold_scale_into_weights(
     editor: Editor,
     at: FoldableLayer,
     scale: NDArray[np.float64],
@@ -175,18 +186,23 @@ def _into(
     are shifted by b / a first, and the zeros stay zeros. None where the weights cannot change.
     """
     x = at.node.inputs[0]
-    left = shift / scale if at.padded else np.zeros_like(shift)
-    taken = np.zeros_like(shift) if at.padded else shift
-    if x is None or Absorber(editor).before(at, Affine(scale, taken), x) is not None:
+    remaining_shift = shift / scale if at.has_padding else np.zeros_like(shift)
+    absorbed_shift = np.zeros_like(shift) if at.has_padding else shift
+    if (
+        x is None
+        or Absorber(editor).absorb_input_affine(at, Affine(scale, absorbed_shift), x) is not None
+    ):
         return None
     weights = const_array(at.node.inputs[1])
     if flips and weights is not None:
-        turned = editor.constant(f"{at.node.name}_turned", np.ascontiguousarray(weights[:, ::-1]))
+        turned = editor.add_constant(
+            f"{at.node.name}_turned", np.ascontiguousarray(weights[:, ::-1])
+        )
         at.node.replace_input_with(1, turned)
-    return left[::-1] if flips else left
+    return remaining_shift[::-1] if flips else remaining_shift
 
 
-def _arithmetic(
+def _add_normalization(
     chain: Chain,
     value: ir.Value,
     picture: Picture,
@@ -196,16 +212,20 @@ def _arithmetic(
     if picture.dtype == ir.DataType.UINT8 and not shift.any() and (scale == 1).all():
         return value
     shape = (-1, 1, 1) if picture.settings.layout == "NCHW" else (-1,)
-    value = chain.cast(value, ir.DataType.FLOAT)
+    value = chain.add_cast(value, ir.DataType.FLOAT)
     if (scale != 1).any():
-        value = chain.add("Mul", value, chain.constant("scale", scale.reshape(shape), np.float32))
+        value = chain.add(
+            "Mul", value, chain.add_constant("scale", scale.reshape(shape), np.float32)
+        )
     if shift.any():
-        value = chain.add("Add", value, chain.constant("shift", shift.reshape(shape), np.float32))
+        value = chain.add(
+            "Add", value, chain.add_constant("shift", shift.reshape(shape), np.float32)
+        )
     if picture.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
         low, high = (0, 255) if picture.dtype == ir.DataType.UINT8 else (-128, 127)
-        limits = [chain.constant("limit", edge, np.float32) for edge in (low, high)]
+        limits = [chain.add_constant("limit", edge, np.float32) for edge in (low, high)]
         value = chain.add("Clip", chain.add("Round", value), *limits)
-    return value if picture.dtype == ir.DataType.FLOAT else chain.cast(value, picture.dtype)
+    return value if picture.dtype == ir.DataType.FLOAT else chain.add_cast(value, picture.dtype)
 
 
 def only_readers(value: ir.Value) -> list[ir.Node]:
@@ -236,8 +256,10 @@ class Pictures(Bridge):
     def samples(self, old: Tensors) -> Iterable[Tensors]:
         tensor = old[self._name]
         several = tensor.ndim == 4
-        made = [self._back(one) for one in (tensor if several else tensor[None])]
-        yield {**old, self._name: np.stack(made) if several else made[0]}
+        pictures = [
+            self._reconstruct_picture(item) for item in (tensor if several else tensor[None])
+        ]
+        yield {**old, self._name: np.stack(pictures) if several else pictures[0]}
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
         """Preprocess pictures as the house does.
@@ -247,11 +269,14 @@ class Pictures(Bridge):
         """
         pictures = new[self._name]
         several = pictures.ndim == 4
-        made = [self._there(one) for one in (pictures if several else pictures[None])]
-        values = (np.stack(made) if several else made[0]).astype(self._dtype)
+        tensors = [
+            self._preprocess_picture(picture)
+            for picture in (pictures if several else pictures[None])
+        ]
+        values = (np.stack(tensors) if several else tensors[0]).astype(self._dtype)
         return [{**new, self._name: values}]
 
-    def _there(self, picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def _preprocess_picture(self, picture: NDArray[np.uint8]) -> NDArray[np.float32]:
         settings = self._picture.settings
         if settings.resize is not None or settings.crop is not None:
             try:
@@ -261,22 +286,24 @@ class Pictures(Bridge):
                     "comparing resized pictures needs Pillow", fix="pip install ortune[images]"
                 ) from None
             image = Image.fromarray(picture[..., 0] if settings.depth == 1 else picture)
-            picture = preprocess.pixels(image, settings, "a sample")
-        return preprocess.values(picture, settings)
+            picture = preprocess.resize_and_crop(image, settings, "a sample")
+        return preprocess.normalize_pixels(picture, settings)
 
-    def _back(self, tensor: NDArray[Any]) -> NDArray[np.uint8]:
+    def _reconstruct_picture(self, tensor: NDArray[Any]) -> NDArray[np.uint8]:
         settings = self._picture.settings
         values = np.asarray(tensor, np.float64)
         if settings.layout == "NCHW":
             values = values.transpose(1, 2, 0)
-        scale, shift = self._picture.affine()
-        made: NDArray[np.uint8] = np.clip(np.rint((values - shift) / scale), 0, 255).astype("u1")
+        scale, shift = self._picture.compute_scale_and_shift()
+        picture: NDArray[np.uint8] = np.clip(np.rint((values - shift) / scale), 0, 255).astype(
+            "u1"
+        )
         if settings.channels == "bgr":
-            made = made[..., ::-1]
+            picture = picture[..., ::-1]
         if settings.crop is not None:
-            made = _surrounded(made, self._before_crop(made.shape))
+            picture = _pad_to_size(picture, self._before_crop(picture.shape))
         size = self._picture.size
-        return np.ascontiguousarray(made if size is None else _repeated(made, size))
+        return np.ascontiguousarray(picture if size is None else _resize_by_nearest(picture, size))
 
     def _before_crop(self, shape: tuple[int, ...]) -> tuple[int, int]:
         target, resize = self._picture.target, self._picture.settings.resize
@@ -286,22 +313,22 @@ class Pictures(Bridge):
         return max(side, shape[0]), max(side, shape[1])
 
 
-def _surrounded(values: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def _pad_to_size(values: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     """Give a picture an edge so that the crop of `size` finds it again."""
     spare = [max(0, whole - part) for whole, part in zip(size, values.shape, strict=False)]
-    begin = [round(one / 2) for one in spare]
-    pads = [(at, one - at) for at, one in zip(begin, spare, strict=True)]
+    begin = [round(margin / 2) for margin in spare]
+    pads = [(at, margin - at) for at, margin in zip(begin, spare, strict=True)]
     return np.pad(values, [*pads, (0, 0)], mode="edge")
 
 
-def _repeated(values: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+def _resize_by_nearest(values: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
     height, width = size
     rows, columns = (
-        np.arange(wanted) * have // wanted
-        for wanted, have in ((height, values.shape[0]), (width, values.shape[1]))
+        np.arange(target_length) * have // target_length
+        for target_length, have in ((height, values.shape[0]), (width, values.shape[1]))
     )
-    found: NDArray[np.uint8] = values[rows][:, columns]
-    return found
+    resized: NDArray[np.uint8] = values[rows][:, columns]
+    return resized
 
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
@@ -357,9 +384,9 @@ class FoldPreprocess(Transform):
         return False
 
     def bridge(self, model: ir.Model) -> Bridge:
-        value = self._value(model)
+        value = self._select_input(model)
         kind = value.dtype or ir.DataType.FLOAT
-        return Pictures(value.name or "", self._picture(value), kind.numpy())
+        return Pictures(value.name or "", self._complete_settings(value), kind.numpy())
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.
@@ -367,13 +394,13 @@ class FoldPreprocess(Transform):
         Raises:
             OrtuneError: The model has no such input, or the settings do not fit it.
         """
-        value = self._value(model)
-        picture = self._picture(value)
+        value = self._select_input(model)
+        picture = self._complete_settings(value)
         version = _ANTIALIAS if picture.resizes else _AXES_AS_INPUTS
         if 0 < model.opset_imports.get("", 0) < version:
             raise_to(model, version)
-            edit.note(model, f"raised to opset {version}")
-            value = self._value(model)
+            edit.add_note(model, f"raised to opset {version}")
+            value = self._select_input(model)
         graph, name = model.graph, value.name
         shape = list(spec.shape_of(value) or ())
         if picture.settings.layout == "NCHW":
@@ -383,42 +410,45 @@ class FoldPreprocess(Transform):
             shape[-3:-1] = picture.size
         elif picture.settings.resize is not None or picture.settings.crop is not None:
             shape[-3:-1] = ["picture_height", "picture_width"]
-        taken = ir.Value(name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(shape))
+        pixels = ir.Value(name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(shape))
         chain = Chain(edit.Editor(graph), f"{name}_folded")
-        made = write(chain, taken, picture, only_readers(value))
-        made.type, made.shape = value.type, value.shape
-        value.replace_all_uses_with(made)
-        graph.inputs[graph.inputs.index(value)] = taken
+        tensor = write_preprocessing(chain, pixels, picture, only_readers(value))
+        tensor.type, tensor.shape = value.type, value.shape
+        value.replace_all_uses_with(tensor)
+        graph.inputs[graph.inputs.index(value)] = pixels
         edit.insert_first(graph, *chain.nodes)
         prune.drop_dead(model)
         model.metadata_props["ortune.preprocess"] = str(picture.settings)
         return len(chain.nodes)
 
-    def _value(self, model: ir.Model) -> ir.Value:
+    def _select_input(self, model: ir.Model) -> ir.Value:
         inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-        found = [value for value in inputs if value.name == self.input]
+        matches = [value for value in inputs if value.name == self.input]
         if not self.input and len(inputs) == 1:
-            found = inputs
-        if not found:
-            given = (
+            matches = inputs
+        if not matches:
+            problem = (
                 f"no input '{self.input}'"
                 if self.input
-                else f"{wording.count(len(inputs), 'input')}"
+                else f"{wording.format_count(len(inputs), 'input')}"
             )
             raise BadModel(
-                f"pictures for a model with {given}",
-                fix=f"set input to one of: {', '.join(str(one.name) for one in inputs)}",
+                f"pictures for a model with {problem}",
+                fix=(
+                    "set input to one of: "
+                    f"{', '.join(str(candidate.name) for candidate in inputs)}"
+                ),
             )
-        (value,) = found
+        (value,) = matches
         if value.is_graph_output():
             raise BadModel(
                 f"input '{value.name}' is an output too", fix="take it out of the outputs first"
             )
         return value
 
-    def _picture(self, value: ir.Value) -> Picture:
+    def _complete_settings(self, value: ir.Value) -> Picture:
         """Complete the settings by what the input is, and check them against it."""
-        described = spec.spec(value)
+        described = spec.describe_value(value)
         if described.shape is None or len(described.shape) not in (3, 4):
             raise BadModel(
                 f"input '{value.name}' {described.dtype} {described.shape} takes no pictures",
@@ -430,24 +460,24 @@ class FoldPreprocess(Transform):
                 fix="fold into an input of floats or bytes",
             )
         kept = {
-            one.name: getattr(self, one.name)
-            for one in dataclasses.fields(self)
-            if one.name != "size" and getattr(self, one.name) != one.default
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "size" and getattr(self, field.name) != field.default
         }
-        settings = codec.build(Preprocess, {**preprocess.defaults(described, kept), **kept})
+        settings = codec.build(Preprocess, {**preprocess.derive_defaults(described, kept), **kept})
         picture = Picture(settings, self.size, len(described.shape), value.dtype)
-        _check(picture, described.shape, str(value.name))
+        _check_picture_size(picture, described.shape, str(value.name))
         return picture
 
 
-def _check(picture: Picture, shape: tuple[int | str | None, ...], name: str) -> None:
+def _check_picture_size(picture: Picture, shape: tuple[int | str | None, ...], name: str) -> None:
     settings, dims = picture.settings, shape[-3:]
     if settings.layout == "NCHW":
         dims = (dims[1], dims[2], dims[0])
     if isinstance(dims[2], int) and dims[2] != settings.depth:
         other = "gray" if dims[2] == 1 else "rgb"
         raise BadModel(
-            f"input '{name}' takes {wording.count(dims[2], 'channel')}, and a picture of "
+            f"input '{name}' takes {wording.format_count(dims[2], 'channel')}, and a picture of "
             f"{settings.channels} has "
             f"{settings.depth}",
             fix=f'set channels = "{other}"' if dims[2] in (1, 3) else "name another input",
@@ -459,21 +489,23 @@ def _check(picture: Picture, shape: tuple[int | str | None, ...], name: str) -> 
         )
     for field in ("mean", "std"):
         preprocess.per_channel(settings, field)
-    if settings.scale == 0 or not all(picture.affine()[0]):
+    if settings.scale == 0 or not all(picture.compute_scale_and_shift()[0]):
         raise BadSettings("scale 0 leaves nothing of a picture", fix="give a factor")
-    made = preprocess.both(settings.crop) if settings.crop is not None else picture.target
-    if made is None and isinstance(settings.resize, int):
-        made = (settings.resize, settings.resize)  # a square picture, at least, must fit
-    for got, wanted in zip(made or (), dims, strict=False):
-        if isinstance(wanted, int) and got != wanted:
-            height, width = made or (0, 0)
+    output_size = (
+        preprocess.make_pair(settings.crop) if settings.crop is not None else picture.target
+    )
+    if output_size is None and isinstance(settings.resize, int):
+        output_size = (settings.resize, settings.resize)  # a square picture, at least, must fit
+    for actual, expected in zip(output_size or (), dims, strict=False):
+        if isinstance(expected, int) and actual != expected:
+            height, width = output_size or (0, 0)
             raise BadSettings(
                 f"pictures become {height}x{width}, and input '{name}' takes {dims[0]}x{dims[1]}",
                 fix=f"set resize = [{dims[0]}, {dims[1]}], or crop to it",
             )
     whole = picture.target
     if settings.crop is not None and whole is not None:
-        cut = preprocess.both(settings.crop)
+        cut = preprocess.make_pair(settings.crop)
         if any(part > side for part, side in zip(cut, whole, strict=True)):
             raise BadSettings(
                 f"a crop of {cut[0]}x{cut[1]} from pictures of {whole[0]}x{whole[1]}",

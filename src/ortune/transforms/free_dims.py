@@ -14,10 +14,16 @@ from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.edit import Editor
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import fixed_array
-from ortune.graph.shapes.infer import infer, infer_node
-from ortune.graph.shapes.known_values import Item, Known
-from ortune.transforms.common.dims.samples import BatchedRows, Larger, given, pairs, places
+from ortune.graph.ir.values import read_fixed_array
+from ortune.graph.shapes.infer import infer_node, infer_shapes
+from ortune.graph.shapes.known_values import Item, SymbolicValues
+from ortune.transforms.common.dims.samples import (
+    BatchedRows,
+    Larger,
+    find_dims,
+    required_inputs,
+    split_pairs,
+)
 
 _BATCH = "batch"
 
@@ -49,18 +55,23 @@ class FreeDims(Transform):
 
     def bridge(self, model: ir.Model) -> Bridge | None:
         """Take rows apart where a batch is freed."""
-        axes = self._axes(model)
+        axes = self._select_fixed_axes(model)
         if not axes:
             return None
-        shapes = {str(value.name): shape_of(value) or () for value in given(model)}
-        sizes = {n: {axis: _size(shapes[n][axis]) for axis in found} for n, found in axes.items()}
-        outputs = free(model.clone(), axes)
-        names = {name for found in axes.values() for name in found.values()}
-        first = any(0 in found for found in axes.values())
-        one = {size for found in sizes.values() for size in found.values()}
-        if len(names) == 1 and first and len(one) == 1:
+        shapes = {str(value.name): shape_of(value) or () for value in required_inputs(model)}
+        sizes = {
+            n: {axis: _fixed_size(shapes[n][axis]) for axis in input_axes}
+            for n, input_axes in axes.items()
+        }
+        outputs = free_axes(model.clone(), axes)
+        names = {name for input_axes in axes.values() for name in input_axes.values()}
+        first = any(0 in input_axes for input_axes in axes.values())
+        distinct_sizes = {size for input_axes in sizes.values() for size in input_axes.values()}
+        if len(names) == 1 and first and len(distinct_sizes) == 1:
             return BatchedRows(
-                {n: next(iter(found)) for n, found in axes.items()}, one.pop(), outputs
+                {n: next(iter(input_axes)) for n, input_axes in axes.items()},
+                distinct_sizes.pop(),
+                outputs,
             )
         return Larger(sizes)
 
@@ -71,38 +82,38 @@ class FreeDims(Transform):
             BadSettings: There is no such dimension.
             Refused: A node hard-codes the old size, in a way that is not undone.
         """
-        axes = self._axes(model)
+        axes = self._select_fixed_axes(model)
         if axes:
-            free(model, axes)
+            free_axes(model, axes)
         return sum(map(len, axes.values()))
 
-    def _axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
+    def _select_fixed_axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
         """Return input -> axis -> name of what is to be freed; what is free already is left."""
-        shapes = {str(value.name): shape_of(value) or () for value in given(model)}
-        found: dict[str, dict[int, str]] = {}
-        for text, name in pairs(self.dims, "NAME"):
+        shapes = {str(value.name): shape_of(value) or () for value in required_inputs(model)}
+        selected: dict[str, dict[int, str]] = {}
+        for text, name in split_pairs(self.dims, "NAME"):
             if not name.isidentifier():
                 raise BadSettings(f"dims: '{name}' is not a name of '{text}'", fix="use letters")
-            for place, axis in places(model, text):
+            for place, axis in find_dims(model, text):
                 if isinstance(shapes[place][axis], int):
-                    found.setdefault(place, {})[axis] = name
+                    selected.setdefault(place, {})[axis] = name
         if self.dims:
-            return found
+            return selected
         firsts = {name: shape[0] for name, shape in shapes.items() if shape}
         fixed = {size for size in firsts.values() if isinstance(size, int)}
         if len(fixed) > 1:
             raise Refused(
-                f"which dimension is the batch? First are {_shown(firsts)}",
+                f"which dimension is the batch? First are {_format_first_dims(firsts)}",
                 fix="say it: free-dims(dims=[INPUT.AXIS:batch, ...])",
             )
         return {name: {0: _BATCH} for name, size in firsts.items() if isinstance(size, int)}
 
 
-def _size(dim: int | str | None) -> int:
+def _fixed_size(dim: int | str | None) -> int:
     return dim if isinstance(dim, int) else 0
 
 
-def _shown(firsts: dict[str, int | str | None]) -> str:
+def _format_first_dims(firsts: dict[str, int | str | None]) -> str:
     return ", ".join(f"{size} of '{name}'" for name, size in firsts.items())
 
 
@@ -114,7 +125,7 @@ _STATES = {"LSTM": {4: 0, 5: 1, 6: 1}, "GRU": {4: 0, 5: 1}, "RNN": {4: 0, 5: 1}}
 """Recurrent operator -> input that may be constant -> its axis of the batch."""
 
 
-def free(model: ir.Model, axes: Axes) -> dict[str, int]:
+def free_axes(model: ir.Model, axes: Axes) -> dict[str, int]:
     """Free dimensions of inputs in place.
 
     Returns:
@@ -123,26 +134,26 @@ def free(model: ir.Model, axes: Axes) -> dict[str, int]:
     Raises:
         Refused: A node hard-codes the old size, in a way that is not undone; it is named.
     """
-    edit.inline(model)
-    infer(model)
+    edit.inline_functions(model)
+    infer_shapes(model)
     work = _Freeing(model)
     for value in model.graph.inputs:
-        work.enlarge(value, axes.get(value.name or "", {}))
+        work.enlarge_axes(value, axes.get(value.name or "", {}))
     for node in list(model.graph):
-        work.take(node)
-    return work.finish(axes)
+        work.process_node(node)
+    return work.declare_dims(axes)
 
 
 class _Freeing:
     def __init__(self, model: ir.Model) -> None:
-        self._model, self._editor, self._known = model, Editor(model.graph), Known()
+        self._model, self._editor, self._known = model, Editor(model.graph), SymbolicValues()
         self._opsets = model.opset_imports
-        made = [value for node in model.graph for value in node.outputs]
-        self._old = {value: shape_of(value) for value in (*model.graph.inputs, *made)}
-        for value in made:
+        outputs = [value for node in model.graph for value in node.outputs]
+        self._old = {value: shape_of(value) for value in (*model.graph.inputs, *outputs)}
+        for value in outputs:
             value.shape = None
 
-    def enlarge(self, value: ir.Value, axes: Mapping[int, str]) -> None:
+    def enlarge_axes(self, value: ir.Value, axes: Mapping[int, str]) -> None:
         shape = list(self._old[value] or ())
         for axis in axes:
             size = shape[axis]
@@ -150,25 +161,34 @@ class _Freeing:
         if axes:
             value.shape = ir.Shape(shape)
 
-    def take(self, node: ir.Node) -> None:
+    def process_node(self, node: ir.Node) -> None:
         """Rewrite a node where it must be, and infer what it makes."""
-        touched = any(self._grown(value) for value in node.inputs if value is not None)
+        touched = any(
+            self._list_enlarged_axes(value) for value in node.inputs if value is not None
+        )
         if touched:
-            self._rewrite(node)
-        if any(True for _ in edit.bodies(node)):
-            inner = [one for body in edit.bodies(node) for one in body.all_nodes()]
-            read = {value for one in (node, *inner) for value in one.inputs if value is not None}
-            if any(map(self._grown, read)):
-                raise _no(node, "a body reads what would grow")
+            self._rewrite_node(node)
+        if any(True for _ in edit.list_bodies(node)):
+            inner = [
+                inner_node for body in edit.list_bodies(node) for inner_node in body.all_nodes()
+            ]
+            read = {
+                value
+                for inner_node in (node, *inner)
+                for value in inner_node.inputs
+                if value is not None
+            }
+            if any(map(self._list_enlarged_axes, read)):
+                raise _make_refusal(node, "a body reads what would grow")
         infer_node(node, self._opsets, self._known)
         for value in node.outputs:
             old, new = self._old.get(value), shape_of(value)
             if old is not None and value.name and (new is None or len(new) != len(old)):
                 if touched:
-                    raise _no(node, "its shape cannot be inferred")
+                    raise _make_refusal(node, "its shape cannot be inferred")
                 value.shape = ir.Shape(old)
 
-    def finish(self, axes: Axes) -> dict[str, int]:
+    def declare_dims(self, axes: Axes) -> dict[str, int]:
         """Declare the dimensions by name: a freed one its own, what grows otherwise unnamed."""
         names = {name for by_axis in axes.values() for name in by_axis.values()}
         single = next(iter(names)) if len(names) == 1 else None
@@ -178,11 +198,11 @@ class _Freeing:
             for axis, size in enumerate(self._old.get(value) or ())
             if axis in axes.get(value.name or "", {})
         }
-        found: dict[str, int] = {}
+        output_axes: dict[str, int] = {}
         for value, old in self._old.items():
-            grown = self._grown(value)
+            grown = self._list_enlarged_axes(value)
             if value.is_graph_output() and grown:
-                found[str(value.name)] = grown[0]
+                output_axes[str(value.name)] = grown[0]
             if value.shape is None or old is None:
                 continue
             whole = list(shape_of(value) or ())
@@ -191,129 +211,141 @@ class _Freeing:
                 same = single if old[axis] in sizes else None
                 whole[axis] = mine.get(axis, same)
             value.shape = ir.Shape(whole)
-        return found
+        return output_axes
 
-    def _grown(self, value: ir.Value) -> list[int]:
+    def _list_enlarged_axes(self, value: ir.Value) -> list[int]:
         """Return the axes of a value that are larger than they were."""
         old, new = self._old.get(value), shape_of(value)
         if old is None or new is None or len(old) != len(new):
             return []
         return [axis for axis, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
 
-    def _rewrite(self, node: ir.Node) -> None:
+    def _rewrite_node(self, node: ir.Node) -> None:
         if node.domain:
             return
         match node.op_type:
             case "Reshape":
-                self._reshape(node)
+                self._rewrite_reshape(node)
             case "Expand":
-                self._expand(node)
+                self._rewrite_expand(node)
             case "Concat":
-                self._concat(node)
+                self._rewrite_concat(node)
             case "Resize" | "Upsample":
-                self._resize(node)
+                self._rewrite_resize(node)
             case "LSTM" | "GRU" | "RNN":
                 for index, axis in _STATES[node.op_type].items():
-                    self._widen(node, index, axis, node.inputs[0], 1)
+                    self._repeat_input(node, index, axis, node.inputs[0], 1)
             case "GridSample":
-                self._widen(node, 1, 0, node.inputs[0], 0)
+                self._repeat_input(node, 1, 0, node.inputs[0], 0)
 
-    def _reshape(self, node: ir.Node) -> None:
+    def _rewrite_reshape(self, node: ir.Node) -> None:
         """Copy the leading dimensions, and leave the one that grows to be worked out."""
         source, target = node.inputs[0], node.inputs[1]
-        to = fixed_array(target)
+        to = read_fixed_array(target)
         old_in = self._old.get(source) if source is not None else None
         old_out = self._old.get(node.outputs[0])
         if source is None or to is None:
             return  # a target that is computed follows its inputs
         new_in = shape_of(source)
         if old_in is None or old_out is None or new_in is None:
-            raise _no(node, "its shapes are not known")
-        made = _target(old_in, self._grown(source), old_out)
-        if made is None and not {-1, 0} & set(to.tolist()):
-            raise _no(node, f"{to.tolist()} does not say which dimension grows")
-        if made is not None and to.tolist() != made:
-            fresh = self._editor.constant(f"{node.name}_to", np.array(made, np.int64))
+            raise _make_refusal(node, "its shapes are not known")
+        new_target = _find_reshape_target(old_in, self._list_enlarged_axes(source), old_out)
+        if new_target is None and not {-1, 0} & set(to.tolist()):
+            raise _make_refusal(node, f"{to.tolist()} does not say which dimension grows")
+        if new_target is not None and to.tolist() != new_target:
+            fresh = self._editor.add_constant(f"{node.name}_to", np.array(new_target, np.int64))
             node.replace_input_with(1, fresh)
             node.attributes.pop("allowzero", None)
 
-    def _expand(self, node: ir.Node) -> None:
+    def _rewrite_expand(self, node: ir.Node) -> None:
         """1 keeps what is there already."""
         source, target = node.inputs
-        to = fixed_array(target)
-        grown = self._grown(source) if source is not None else []
+        to = read_fixed_array(target)
+        grown = self._list_enlarged_axes(source) if source is not None else []
         if to is None or source is None:
             return
         behind = len(to) - len(shape_of(source) or ())
-        made = [1 if at - behind in grown else int(x) for at, x in enumerate(to)]
-        if made != to.tolist():
-            fresh = self._editor.constant(f"{node.name}_to", np.array(made, np.int64))
+        new_target = [1 if at - behind in grown else int(x) for at, x in enumerate(to)]
+        if new_target != to.tolist():
+            fresh = self._editor.add_constant(f"{node.name}_to", np.array(new_target, np.int64))
             node.replace_input_with(1, fresh)
 
-    def _concat(self, node: ir.Node) -> None:
+    def _rewrite_concat(self, node: ir.Node) -> None:
         """Repeat what is the same for every row, such as a token that an exporter expanded."""
         shapes = [shape_of(value) for value in node.inputs]
-        along = edit.attribute(node, "axis", 0)
+        along = edit.read_attribute(node, "axis", 0)
         for value, shape in zip(node.inputs, shapes, strict=True):
-            grown = self._grown(value) if value is not None else []
+            grown = self._list_enlarged_axes(value) if value is not None else []
             if value is None or shape is None:
                 continue
-            for axis in [one for one in grown if one != along % len(shape)]:
+            for axis in [
+                enlarged_axis for enlarged_axis in grown if enlarged_axis != along % len(shape)
+            ]:
                 for index in range(len(node.inputs)):
-                    self._widen(node, index, axis, value, axis)
+                    self._repeat_input(node, index, axis, value, axis)
 
-    def _resize(self, node: ir.Node) -> None:
+    def _rewrite_resize(self, node: ir.Node) -> None:
         """Take the sizes that grow from the input."""
         if len(node.inputs) < 4 or node.inputs[3] is None or node.inputs[0] is None:
             return
-        source, sizes = node.inputs[0], fixed_array(node.inputs[3])
-        axes = edit.attribute(node, "axes", None)
+        source, sizes = node.inputs[0], read_fixed_array(node.inputs[3])
+        axes = edit.read_attribute(node, "axes", None)
         if sizes is None or axes is not None:
             return
-        first = self._grown(source)
+        first = self._list_enlarged_axes(source)
         if first != [0] or int(sizes[0]) != (self._old.get(source) or (None,))[0]:
-            raise _no(node, f"sizes {sizes.tolist()} do not follow the dimension that grows")
-        rest = self._editor.constant(f"{node.name}_rest", np.asarray(sizes[1:], np.int64))
-        head = self._dimension(node, source, 0)
-        joined = self._editor.node("Concat", [head, rest], {"axis": 0}, name=f"{node.name}_sizes")
-        self._place(node, joined)
+            raise _make_refusal(
+                node, f"sizes {sizes.tolist()} do not follow the dimension that grows"
+            )
+        spatial_sizes = self._editor.add_constant(
+            f"{node.name}_rest", np.asarray(sizes[1:], np.int64)
+        )
+        head = self._add_dim_size(node, source, 0)
+        joined = self._editor.make_node(
+            "Concat", [head, spatial_sizes], {"axis": 0}, name=f"{node.name}_sizes"
+        )
+        self._insert_node(node, joined)
         node.replace_input_with(3, joined.outputs[0])
 
-    def _widen(self, node: ir.Node, index: int, axis: int, like: ir.Value | None, of: int) -> None:
+    def _repeat_input(
+        self, node: ir.Node, index: int, axis: int, like: ir.Value | None, of: int
+    ) -> None:
         """Repeat one input of a node along an axis as often as another has there."""
         value = node.inputs[index] if index < len(node.inputs) else None
-        if value is None or like is None or value is like or self._grown(value):
+        if value is None or like is None or value is like or self._list_enlarged_axes(value):
             return
-        shape, wanted = shape_of(value), shape_of(like)
-        if shape is None or wanted is None or of not in self._grown(like):
+        shape, target_shape = shape_of(value), shape_of(like)
+        if shape is None or target_shape is None or of not in self._list_enlarged_axes(like):
             return
-        if shape[axis] != (self._old.get(like) or wanted)[of]:
+        if shape[axis] != (self._old.get(like) or target_shape)[of]:
             return
         if shape[axis] != 1:
-            raise _no(node, f"'{value.name}' has a size of its own there: {shape[axis]}")
-        ones = np.ones(len(shape), np.int64)
-        head = self._editor.constant(f"{node.name}_before", ones[:axis])
-        tail = self._editor.constant(f"{node.name}_behind", ones[axis + 1 :])
-        size = self._dimension(node, like, of)
-        to = self._editor.node(
+            raise _make_refusal(node, f"'{value.name}' has a size of its own there: {shape[axis]}")
+        unit_repeats = np.ones(len(shape), np.int64)
+        head = self._editor.add_constant(f"{node.name}_before", unit_repeats[:axis])
+        tail = self._editor.add_constant(f"{node.name}_behind", unit_repeats[axis + 1 :])
+        size = self._add_dim_size(node, like, of)
+        to = self._editor.make_node(
             "Concat", [head, size, tail], {"axis": 0}, name=f"{node.name}_repeat"
         )
-        self._place(node, to)
-        wide = self._editor.node("Expand", [value, to.outputs[0]], name=f"{value.name}_repeated")
-        self._place(node, wide)
+        self._insert_node(node, to)
+        wide = self._editor.make_node(
+            "Expand", [value, to.outputs[0]], name=f"{value.name}_repeated"
+        )
+        self._insert_node(node, wide)
         self._old[wide.outputs[0]] = shape
         node.replace_input_with(index, wide.outputs[0])
 
-    def _dimension(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+    def _add_dim_size(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
         """Return one dimension of a value, int64 [1]."""
-        shape = self._editor.node("Shape", [value], name=f"{node.name}_shape")
-        self._place(node, shape)
-        at = self._editor.constant(f"{node.name}_axis", np.array([axis], np.int64))
-        one = self._editor.node("Gather", [shape.outputs[0], at], name=f"{node.name}_size")
-        self._place(node, one)
-        return one.outputs[0]
+        shape = self._editor.make_node("Shape", [value], name=f"{node.name}_shape")
+        self._insert_node(node, shape)
+        at = self._editor.add_constant(f"{node.name}_axis", np.array([axis], np.int64))
+        gather = self._editor.make_node("Gather", [shape.outputs[0], at], name=f"{node.name}_size")
+        self._insert_node(node, gather)
+        return gather.outputs[0]
 
-    def _place(self, before: ir.Node, node: ir.Node) -> None:
+    def _insert_node(self, before: ir.Node, node: ir.Node) -> None:
         edit.insert_before(before, node)
         infer_node(node, self._opsets, self._known)
         # Constant only for the size that shapes were inferred with.
@@ -321,7 +353,7 @@ class _Freeing:
             self._known.arrays.pop(value, None)
 
 
-def _target(
+def _find_reshape_target(
     old_in: Sequence[Item], grown: Sequence[int], old_out: Sequence[Item]
 ) -> list[int] | None:
     """Return the Reshape target that holds for every size; None where there is none.
@@ -334,28 +366,30 @@ def _target(
         same += 1
     inside = [axis for axis in grown if axis >= same]
     copied = [0] * same
-    rest = list(old_out[same:])
+    remaining_dims = list(old_out[same:])
     if not inside:
-        return _closed(copied, rest, None)
+        return _complete_target(copied, remaining_dims, None)
     first = inside[0]
-    if len(inside) == 1 and first == same and rest:
-        return _closed(copied, rest, 0)
+    if len(inside) == 1 and first == same and remaining_dims:
+        return _complete_target(copied, remaining_dims, 0)
     if len(inside) == 1 and first == same:
         return None
     if same == 0 and first == 0 and len(grown) == 1:
-        return _closed([], list(old_out), 0)
-    return _closed(copied, rest, 0) if len(rest) == 1 else None
+        return _complete_target([], list(old_out), 0)
+    return _complete_target(copied, remaining_dims, 0) if len(remaining_dims) == 1 else None
 
 
-def _closed(copied: list[int], rest: list[Item], open_at: int | None) -> list[int] | None:
+def _complete_target(
+    copied: list[int], remaining_dims: list[Item], open_at: int | None
+) -> list[int] | None:
     """Fill in numbers; at most one place may be left to be worked out."""
-    made = [item if isinstance(item, int) else -1 for item in rest]
+    completed = [item if isinstance(item, int) else -1 for item in remaining_dims]
     if open_at is not None:
-        made[open_at] = -1
-    return [*copied, *made] if made.count(-1) <= 1 else None
+        completed[open_at] = -1
+    return [*copied, *completed] if completed.count(-1) <= 1 else None
 
 
-def _no(node: ir.Node, why: str) -> Refused:
+def _make_refusal(node: ir.Node, why: str) -> Refused:
     return Refused(
         f"{node.op_type} '{node.name}' hard-codes the old size: {why}",
         fix="export the model with that dimension dynamic",

@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import maker, nodes_of, reader
+from ortune.graph.ir.match import find_consumer, find_producer, nodes_of
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import alone
-from ortune.graph.ir.values import overridable
-from ortune.graph.shapes.infer import infer
+from ortune.graph.ir.uses import has_single_use
+from ortune.graph.ir.values import is_overridable
+from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.layers.affine import (
     ARITHMETIC,
     OPS,
@@ -22,8 +22,8 @@ from ortune.transforms.common.layers.affine import (
     Affine,
     ChannelAxis,
     FoldableLayer,
-    foldable,
-    of_node,
+    as_foldable_layer,
+    read_affine,
 )
 
 
@@ -54,65 +54,69 @@ class FuseAffine(Transform):
     consumes = (ARITHMETIC, OPS)
 
     def apply(self, model: ir.Model) -> int:
-        infer(model)
+        infer_shapes(model)
         opset = model.opset_imports.get("", 0)
         absorber = Absorber(edit.Editor(model.graph))
         count = 0
         for node in nodes_of(model, *OPS):
-            if (found := foldable(node)) is not None:
-                count += _behind(model, found, absorber, opset)
-                count += _before(model, found, absorber, opset)
+            if (layer := as_foldable_layer(node)) is not None:
+                count += _fuse_following(model, layer, absorber, opset)
+                count += _fuse_preceding(model, layer, absorber, opset)
         if count:
             prune.drop_dead(model)
         return count
 
 
-def _behind(model: ir.Model, at: FoldableLayer, absorber: Absorber, opset: int) -> int:
+def _fuse_following(model: ir.Model, at: FoldableLayer, absorber: Absorber, opset: int) -> int:
     affine, chain, value = UNCHANGED, [], at.node.outputs[0]
-    while (node := reader(value, *ARITHMETIC)) is not None and node.graph is at.node.graph:
-        found = of_node(node, value, at.channels, opset)
-        if found is None or not found.finite:
-            _refuse(model, node, value)
+    while (node := find_consumer(value, *ARITHMETIC)) is not None and node.graph is at.node.graph:
+        node_affine = read_affine(node, value, at.channels, opset)
+        if node_affine is None or not node_affine.finite:
+            _refuse_product(model, node, value)
             break
-        affine = affine.then(found)
+        affine = affine.compose_with(node_affine)
         chain.append(node)
         value = node.outputs[0]
-    left = at.node.op_type == "MatMul" and affine.shifts
-    if len(chain) <= left:
+    remaining_shift = at.node.op_type == "MatMul" and affine.shifts
+    if len(chain) <= remaining_shift:
         return 0
-    why = absorber.behind(at, affine, chain)
+    why = absorber.absorb_output_affine(at, affine, chain)
     if why:
-        edit.refuse(model, chain[0], why)
+        edit.note_refusal(model, chain[0], why)
         return 0
-    return len(chain) - left
+    return len(chain) - remaining_shift
 
 
-def _before(model: ir.Model, at: FoldableLayer, absorber: Absorber, opset: int) -> int:
+def _fuse_preceding(model: ir.Model, at: FoldableLayer, absorber: Absorber, opset: int) -> int:
     if not at.convolves:
         return 0
     affine, count, value = UNCHANGED, 0, at.node.inputs[0]
     first = None
     while value is not None and (node := value.producer()) is not None:
-        if not alone(value) or node.graph is not at.node.graph or node.op_type not in ARITHMETIC:
+        if (
+            not has_single_use(value)
+            or node.graph is not at.node.graph
+            or node.op_type not in ARITHMETIC
+        ):
             break
-        x, found = _operand(node, at, opset)
-        if x is None or found is None or not found.finite:
+        x, node_affine = _read_operand(node, at, opset)
+        if x is None or node_affine is None or not node_affine.finite:
             break
-        affine, value, first = found.then(affine), x, first or node
+        affine, value, first = node_affine.compose_with(affine), x, first or node
         count += 1
     if first is None or value is None:
         return 0
-    if _product(value):
-        edit.refuse(model, first, "it ends an activation written out")
+    if _is_computed_product(value):
+        edit.note_refusal(model, first, "it ends an activation written out")
         return 0
-    why = absorber.before(at, affine, value)
+    why = absorber.absorb_input_affine(at, affine, value)
     if why:
-        edit.refuse(model, first, why)
+        edit.note_refusal(model, first, why)
         return 0
     return count
 
 
-def _operand(
+def _read_operand(
     node: ir.Node, at: FoldableLayer, opset: int
 ) -> tuple[ir.Value | None, Affine | None]:
     """Return the tensor that arithmetic changes and how; it must have the layer's channels."""
@@ -120,22 +124,26 @@ def _operand(
         shape = shape_of(x)
         if x is None or shape is None or len(shape) != len(at.shape):
             continue
-        found = of_node(node, x, ChannelAxis(at.inputs, 1, len(shape)), opset)
-        if found is not None:
-            each = max(found.scale.size, found.shift.size) == 1 or shape[1] == at.inputs
-            return (x, found) if each else (None, None)
+        node_affine = read_affine(node, x, ChannelAxis(at.inputs, 1, len(shape)), opset)
+        if node_affine is not None:
+            each = (
+                max(node_affine.scale.size, node_affine.shift.size) == 1 or shape[1] == at.inputs
+            )
+            return (x, node_affine) if each else (None, None)
     return None, None
 
 
-def _product(value: ir.Value) -> bool:
+def _is_computed_product(value: ir.Value) -> bool:
     """Say whether a value is the product of two tensors that are computed."""
-    node = maker(value, "Mul", "Div")
+    node = find_producer(value, "Mul", "Div")
     return node is not None and all(edit.const_tensor(v) is None for v in node.inputs)
 
 
-def _refuse(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
+def _refuse_product(model: ir.Model, node: ir.Node, value: ir.Value) -> None:
     constants = [v for v in node.inputs if v is not value and edit.const_tensor(v) is not None]
-    if any(map(overridable, constants)):
-        edit.refuse(model, node, "a caller may override its constant")
+    if any(map(is_overridable, constants)):
+        edit.note_refusal(model, node, "a caller may override its constant")
     elif constants:
-        edit.refuse(model, node, "its constant is not one number a channel of the layer before")
+        edit.note_refusal(
+            model, node, "its constant is not one number a channel of the layer before"
+        )

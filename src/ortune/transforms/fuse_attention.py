@@ -12,27 +12,27 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.io.write import light
+from ortune.graph.io.write import serialize_without_weights
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.edit import Editor
-from ortune.graph.ir.match import nodes_of, reader
-from ortune.graph.ir.replace import forward
-from ortune.graph.ir.spec import dims, shape_of
+from ortune.graph.ir.match import find_consumer, nodes_of
+from ortune.graph.ir.replace import redirect_uses
+from ortune.graph.ir.spec import list_dims, shape_of
 from ortune.graph.ir.uses import is_read
 from ortune.transforms.common.attention.heads import (
     Flattener,
     Heads,
-    heads,
-    reshaped,
-    untransposed,
+    add_reshape,
+    find_transposed_keys,
+    trace_heads,
 )
 from ortune.transforms.common.attention.masks import (
     Core,
     Masks,
     NotFusable,
     find_attention,
-    infinite,
-    named,
+    has_infinity,
+    name_unknown_lengths,
 )
 
 
@@ -71,11 +71,13 @@ class FuseAttention(Transform):
     def apply(self, model: ir.Model) -> int:
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
-        with named(model):
+        with name_unknown_lengths(model):
             editor = Editor(model.graph)
-            writer = _Writer(model, Masks(editor), Flattener(editor, _seen(model)), editor)
-            count = sum(_try(node, writer) for node in nodes_of(model, "Softmax"))
-        if count or writer.masks.made:
+            writer = _Writer(
+                model, Masks(editor), Flattener(editor, _infer_shapes_afresh(model)), editor
+            )
+            count = sum(_fuse_softmax(node, writer) for node in nodes_of(model, "Softmax"))
+        if count or writer.masks.cache:
             prune.drop_dead(model)
         return count
 
@@ -88,42 +90,48 @@ class _Writer:
     editor: Editor
 
 
-def _seen(model: ir.Model) -> dict[str, tuple[int | str | None, ...]]:
+def _infer_shapes_afresh(model: ir.Model) -> dict[str, tuple[int | str | None, ...]]:
     """Return what onnx's inference finds without the shapes that are noted in the model."""
-    proto = light(model)
+    proto = serialize_without_weights(model)
     del proto.graph.value_info[:]
     try:
         proto = onnx.shape_inference.infer_shapes(proto)
     except (onnx.shape_inference.InferenceError, RuntimeError):
         return {}
-    found = {}
-    for one in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
-        shape = dims(ir.serde.deserialize_type_proto_for_shape(one.type))
+    inferred = {}
+    for value_info in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+        shape = list_dims(ir.serde.deserialize_type_proto_for_shape(value_info.type))
         if shape is not None:
-            found[one.name] = shape
-    return found
+            inferred[value_info.name] = shape
+    return inferred
 
 
-def _try(softmax: ir.Node, writer: _Writer) -> int:
+def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
     try:
         core = find_attention(softmax)
         if core is None:
             return 0
-        parts, at = _parts(core), core.product
+        parts, at = _split_core(core), core.product
         if core.scale * parts.query.scale * parts.key.scale <= 0:
             raise NotFusable("its scale is not positive")
         size, last = parts.sizes
         flat = [
-            writer.flattener.flat(parts.query, parts.count, size, at),
-            writer.flattener.flat(parts.key, parts.few, size, at),
-            writer.flattener.flat(parts.value, parts.few, last, at),
+            writer.flattener.flatten_heads(parts.query, parts.count, size, at),
+            writer.flattener.flatten_heads(parts.key, parts.few, size, at),
+            writer.flattener.flatten_heads(parts.value, parts.few, last, at),
         ]
-        past = [one for one in (parts.key.past, parts.value.past) if one is not None]
+        past = [
+            past_value
+            for past_value in (parts.key.past, parts.value.past)
+            if past_value is not None
+        ]
         plain = size == last and parts.few == parts.count
-        contrib = bool(past) and plain and not (core.guarded and infinite(core.masks))
+        contrib = bool(past) and plain and not (core.guarded and has_infinity(core.masks))
         keys = (core.value, 2)
         guarded, zeroes = core.guarded, not contrib
-        mask = writer.masks.one(core.masks, flat[0], keys, at, guarded=guarded, zeroes=zeroes)
+        mask = writer.masks.merge_masks(
+            core.masks, flat[0], keys, at, guarded=guarded, zeroes=zeroes
+        )
         scaled = {"scale": core.scale * parts.query.scale * parts.key.scale}
         if contrib:
             heads_of = {"num_heads": parts.count}
@@ -136,7 +144,7 @@ def _try(softmax: ir.Node, writer: _Writer) -> int:
             heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
             op, domain = "Attention", ""
             inputs = [*flat, *([mask] if mask is not None or past else []), *past]
-        node = writer.editor.node(
+        node = writer.editor.make_node(
             op,
             inputs,
             heads_of | scaled,
@@ -146,16 +154,16 @@ def _try(softmax: ir.Node, writer: _Writer) -> int:
         )
         if contrib:
             writer.model.opset_imports.setdefault(domain, 1)
-        made = node.outputs[0]
-        made.type = core.query.type
+        output = node.outputs[0]
+        output.type = core.query.type
         batch, length = (shape_of(core.query) or (None,) * 3)[0:3:2]
-        made.shape = ir.Shape([batch, length, parts.count * last])
+        output.shape = ir.Shape([batch, length, parts.count * last])
         edit.insert_before(at, node)
-        _merge(core, made, parts, writer)
+        _replace_merged_result(core, output, parts, writer)
         if past:
-            _present(parts, node, writer)
+            _expose_present(parts, node, writer)
     except NotFusable as why:
-        edit.refuse(writer.model, softmax, f"attention: {why}")
+        edit.note_refusal(writer.model, softmax, f"attention: {why}")
         return 0
     return 1
 
@@ -170,17 +178,21 @@ class _Parts:
     sizes: tuple[int, int]
 
 
-def _parts(core: Core) -> _Parts:
+def _split_core(core: Core) -> _Parts:
     """Split off what the operator does by itself.
 
     Raises:
         NotFusable: The tensors behind the heads are not found, or do not fit together.
     """
-    query, key, value = heads(core.query), untransposed(core.key), heads(core.value)
+    query, key, value = (
+        trace_heads(core.query),
+        find_transposed_keys(core.key),
+        trace_heads(core.value),
+    )
     if key is None:
         raise NotFusable("how its keys are transposed is not known")
     if query.past is not None or (key.past is None) != (value.past is None):
-        key, query, value = _whole(key), _whole(query), _whole(value)
+        key, query, value = _join_past(key), _join_past(query), _join_past(value)
     if value.scale != 1.0 or value.turn is not None:
         value = Heads(core.value)
     if key.groups != value.groups or query.groups != 1:
@@ -198,51 +210,59 @@ def _parts(core: Core) -> _Parts:
     return _Parts(query, key, value, count, count // key.groups, (size, last))
 
 
-def _whole(one: Heads) -> Heads:
-    return one if one.past is None or one.joined is None else Heads(one.joined, one.scale)
+def _join_past(source_heads: Heads) -> Heads:
+    return (
+        source_heads
+        if source_heads.past is None or source_heads.joined is None
+        else Heads(source_heads.joined, source_heads.scale)
+    )
 
 
-def _present(parts: _Parts, node: ir.Node, writer: _Writer) -> None:
+def _expose_present(parts: _Parts, node: ir.Node, writer: _Writer) -> None:
     """Let the model put out the keys and values that the kernel has joined.
 
     Where something else reads them the join stays: a mask may depend on its length.
     """
     prune.drop_dead(writer.model)
-    for one, present in zip((parts.key, parts.value), node.outputs[1:], strict=True):
-        if one.joined is None:
+    for part, present in zip((parts.key, parts.value), node.outputs[1:], strict=True):
+        if part.joined is None:
             continue
-        present.type, present.shape = one.joined.type, one.joined.shape
-        if not one.joined.uses():
-            forward(one.joined, present)
+        present.type, present.shape = part.joined.type, part.joined.shape
+        if not part.joined.uses():
+            redirect_uses(part.joined, present)
 
 
-def _merge(core: Core, made: ir.Value, parts: _Parts, writer: _Writer) -> None:
+def _replace_merged_result(core: Core, output: ir.Value, parts: _Parts, writer: _Writer) -> None:
     """Let what reads the result read the operator's, whose heads are merged already."""
     result, at = core.product.outputs[0], core.product
     shape = (0, 0, parts.count, parts.sizes[1])
-    turn = reader(result, "Transpose")
-    if turn is None or tuple(edit.attribute(turn, "perm", ())) != (0, 2, 1, 3):
-        split = reshaped(writer.editor, made, shape, at)
-        known = shape_of(made)
-        split.shape = ir.Shape([*known[:2], *shape[2:]]) if known is not None else None
-        back = writer.editor.node("Transpose", [split], {"perm": (0, 2, 1, 3)})
+    turn = find_consumer(result, "Transpose")
+    if turn is None or tuple(edit.read_attribute(turn, "perm", ())) != (0, 2, 1, 3):
+        split = add_reshape(writer.editor, output, shape, at)
+        output_shape = shape_of(output)
+        split.shape = (
+            ir.Shape([*output_shape[:2], *shape[2:]]) if output_shape is not None else None
+        )
+        back = writer.editor.make_node("Transpose", [split], {"perm": (0, 2, 1, 3)})
         back.outputs[0].type, back.outputs[0].shape = result.type, result.shape
         edit.insert_before(at, back)
-        forward(result, back.outputs[0])
+        redirect_uses(result, back.outputs[0])
         return
     turned = turn.outputs[0]
     for user in [node for node, _ in turned.uses()]:
-        if user.op_type == "Reshape" and not user.domain and _merges(user, made):
-            forward(user.outputs[0], made)
+        if user.op_type == "Reshape" and not user.domain and _merges_heads(user, output):
+            redirect_uses(user.outputs[0], output)
     if is_read(turned):
-        split = reshaped(writer.editor, made, shape, at)
+        split = add_reshape(writer.editor, output, shape, at)
         split.shape = turned.shape
-        forward(turned, split)
+        redirect_uses(turned, split)
 
 
-def _merges(node: ir.Node, made: ir.Value) -> bool:
+def _merges_heads(node: ir.Node, output: ir.Value) -> bool:
     """Say whether a Reshape of the transposed result makes what the operator makes."""
-    one, two = shape_of(node.outputs[0]), shape_of(made)
-    if one is None or two is None or len(one) != 3 or one[2] != two[2]:
+    actual, expected = shape_of(node.outputs[0]), shape_of(output)
+    if actual is None or expected is None or len(actual) != 3 or actual[2] != expected[2]:
         return False
-    return any(a == b and a not in (None, 0) for a, b in zip(one[:2], two[:2], strict=True))
+    return any(
+        a == b and a not in (None, 0) for a, b in zip(actual[:2], expected[:2], strict=True)
+    )

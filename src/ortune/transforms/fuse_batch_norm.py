@@ -9,18 +9,18 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import maker, nodes_of, reader
-from ortune.graph.ir.uses import alone
-from ortune.graph.shapes.infer import infer
+from ortune.graph.ir.match import find_consumer, find_producer, nodes_of
+from ortune.graph.ir.uses import has_single_use
+from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.layers.affine import (
     OPS,
     UNCHANGED,
     Absorber,
     Affine,
     FoldableLayer,
-    foldable,
+    as_foldable_layer,
     of_batch_norm,
-    of_node,
+    read_affine,
 )
 
 
@@ -50,51 +50,55 @@ class FuseBatchNorm(Transform):
     consumes = (("BatchNormalization",), OPS)
 
     def apply(self, model: ir.Model) -> int:
-        infer(model)
+        infer_shapes(model)
         absorber = Absorber(edit.Editor(model.graph))
         norms = nodes_of(model, "BatchNormalization")
-        count = sum(_fuse(model, norm, absorber) for norm in norms)
+        count = sum(_fuse_norm(model, norm, absorber) for norm in norms)
         if count:
             prune.drop_dead(model)
         return count
 
 
-def _fuse(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
+def _fuse_norm(model: ir.Model, norm: ir.Node, absorber: Absorber) -> int:
     opset = model.opset_imports.get("", 0)
-    found = _before(norm, opset)
-    after = foldable(reader(norm.outputs[0], "Conv", "ConvTranspose"))
-    if found is None and after is None:
+    preceding = _find_preceding_layer(norm, opset)
+    after = as_foldable_layer(find_consumer(norm.outputs[0], "Conv", "ConvTranspose"))
+    if preceding is None and after is None:
         return 0
     line = of_batch_norm(norm, opset)
     if isinstance(line, str):
-        edit.refuse(model, norm, line)
+        edit.note_refusal(model, norm, line)
         return 0
     why: str | None = "something else reads what is between"
-    if found is not None and all(alone(n.outputs[0]) for n in (found[0].node, *found[1])):
-        before, chain, affine = found
-        why = absorber.behind(before, affine.then(line), [*chain, norm])
+    if preceding is not None and all(
+        has_single_use(n.outputs[0]) for n in (preceding[0].node, *preceding[1])
+    ):
+        before, chain, affine = preceding
+        why = absorber.absorb_output_affine(before, affine.compose_with(line), [*chain, norm])
     elif after is not None and after.node.graph is norm.graph and norm.inputs[0] is not None:
-        why = absorber.before(after, line, norm.inputs[0])
+        why = absorber.absorb_input_affine(after, line, norm.inputs[0])
     if why:
-        edit.refuse(model, norm, why)
+        edit.note_refusal(model, norm, why)
         return 0
     return 1
 
 
-def _before(norm: ir.Node, opset: int) -> tuple[FoldableLayer, list[ir.Node], Affine] | None:
+def _find_preceding_layer(
+    norm: ir.Node, opset: int
+) -> tuple[FoldableLayer, list[ir.Node], Affine] | None:
     """Return the layer that makes the input, and the Add of its bias if it is a MatMul."""
-    node, add = maker(norm.inputs[0], *OPS), maker(norm.inputs[0], "Add")
+    node, add = find_producer(norm.inputs[0], *OPS), find_producer(norm.inputs[0], "Add")
     chain: list[ir.Node] = []
     if add is not None:
-        node = next((m for v in add.inputs if (m := maker(v, "MatMul")) is not None), None)
+        node = next((m for v in add.inputs if (m := find_producer(v, "MatMul")) is not None), None)
         chain = [add]
-    at = foldable(node)
-    if at is None or any(one.graph is not norm.graph for one in (at.node, *chain)):
+    at = as_foldable_layer(node)
+    if at is None or any(item.graph is not norm.graph for item in (at.node, *chain)):
         return None
     # The channels of a BatchNormalization are axis 1: of a product's only when it is a matrix.
     if not at.convolves and at.channels.rank != 2:
         return None
     if add is None:
         return at, chain, UNCHANGED
-    affine = of_node(add, at.node.outputs[0], at.channels, opset)
+    affine = read_affine(add, at.node.outputs[0], at.channels, opset)
     return None if affine is None else (at, chain, affine)

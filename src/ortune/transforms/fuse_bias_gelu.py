@@ -10,16 +10,16 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, attribute, const_tensor
-from ortune.graph.ir.match import maker
+from ortune.graph.ir.edit import Editor, const_tensor, read_attribute
+from ortune.graph.ir.match import find_producer
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.values import is_overridable
 from ortune.transforms.common.formulas.formula import (
     NO_KERNEL,
     Site,
     at_each_foreign,
     beyond_cpu,
-    put,
+    replace_formula,
 )
 
 
@@ -44,13 +44,13 @@ class FuseBiasGelu(Transform):
         return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        return at_each_foreign(model, _fuse, "Gelu")
+        return at_each_foreign(model, _fuse_gelu_bias, "Gelu")
 
 
-def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int | str:
-    add = maker(gelu.inputs[0], "Add")
+def _fuse_gelu_bias(model: ir.Model, gelu: ir.Node, editor: Editor) -> int | str:
+    add = find_producer(gelu.inputs[0], "Add")
     for x, bias in (add.inputs, tuple(reversed(add.inputs))) if add is not None else ():
-        tensor = None if overridable(bias) else const_tensor(bias)
+        tensor = None if is_overridable(bias) else const_tensor(bias)
         shape = shape_of(x)
         if x is None or add is None or tensor is None or len(tensor.shape) != 1:
             continue
@@ -58,8 +58,8 @@ def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int | str:
             return "the bias is not known to be as long as the last axis"
         if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             return NO_KERNEL
-        tanh = attribute(gelu, "approximate", "none") == "tanh"
+        tanh = read_attribute(gelu, "approximate", "none") == "tanh"
         site = Site((x, bias), frozenset((add, gelu)), gelu)
         op = "FastGelu" if tanh else "BiasGelu"
-        return put(model, editor, site, op, domain="com.microsoft")
+        return replace_formula(model, editor, site, op, domain="com.microsoft")
     return 0

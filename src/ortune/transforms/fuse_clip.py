@@ -12,8 +12,8 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
-from ortune.transforms.common.formulas.formula import Site, at_each, put
-from ortune.transforms.common.simplify.clamps import chain, clamp
+from ortune.transforms.common.formulas.formula import Site, at_each, replace_formula
+from ortune.transforms.common.simplify.clamps import read_clamp, trace_clamps
 
 _OLDEST = 6
 """Before this opset Clip and Relu took what is an attribute of no use since."""
@@ -43,40 +43,42 @@ class FuseClip(Transform):
         return facts.has(*bounds) or facts.ops.get("Clip", 0) + facts.ops.get("Relu", 0) > 1
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse, "Max", "Min", "Clip", "Relu", since=_OLDEST)
+        return at_each(model, _fuse_limits, "Max", "Min", "Clip", "Relu", since=_OLDEST)
 
 
-def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int | str:
+def _fuse_limits(model: ir.Model, last: ir.Node, editor: Editor) -> int | str:
     opset = model.opset_imports.get("", 0)
     value = last.outputs[0]
     users = {node for node, _ in value.uses()}
     if len(users) == 1 and not value.is_graph_output():
-        after = clamp(users.pop().outputs[0], opset)
+        after = read_clamp(users.pop().outputs[0], opset)
         if after is not None and after.source is value:
             return 0  # its turn comes with the last of the row
-    found = chain(value, opset)
-    if found is None:
+    clamps = trace_clamps(value, opset)
+    if clamps is None:
         return 0
-    plain = [node for node in found.nodes if node.op_type in ("Max", "Min")]
-    if len(found.nodes) == 1 and not plain:
+    plain = [node for node in clamps.nodes if node.op_type in ("Max", "Min")]
+    if len(clamps.nodes) == 1 and not plain:
         return 0
-    if not math.isfinite(found.low) or (found.high == math.inf and found.low != 0.0):
+    if not math.isfinite(clamps.low) or (clamps.high == math.inf and clamps.low != 0.0):
         return 0
     dtype = value.dtype
     if dtype not in _TYPES:
         floats = dtype is not None and dtype.is_floating_point()
         return "this float type has no Clip everywhere" if floats else 0
-    nodes = frozenset(found.nodes)
-    if found.low == 0.0 and found.high == math.inf:
-        return put(model, editor, Site((found.source,), nodes, last), "Relu")
+    nodes = frozenset(clamps.nodes)
+    if clamps.low == 0.0 and clamps.high == math.inf:
+        return replace_formula(model, editor, Site((clamps.source,), nodes, last), "Relu")
     if model.opset_imports.get("", 0) < 11:
-        given = {"min": found.low, "max": found.high}
-        return put(model, editor, Site((found.source,), nodes, last), "Clip", given)
+        attributes = {"min": clamps.low, "max": clamps.high}
+        return replace_formula(
+            model, editor, Site((clamps.source,), nodes, last), "Clip", attributes
+        )
     bounds = [
-        editor.constant(f"{last.name}_{name}", np.array(bound, dtype.numpy()))
-        for name, bound in (("min", found.low), ("max", found.high))
+        editor.add_constant(f"{last.name}_{name}", np.array(bound, dtype.numpy()))
+        for name, bound in (("min", clamps.low), ("max", clamps.high))
     ]
-    return put(model, editor, Site((found.source, *bounds), nodes, last), "Clip")
+    return replace_formula(model, editor, Site((clamps.source, *bounds), nodes, last), "Clip")
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)

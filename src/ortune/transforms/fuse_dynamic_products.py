@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit
-from ortune.graph.ir.match import maker, other, reader
+from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
 
 
 @dataclass(frozen=True)
@@ -27,30 +27,38 @@ class FuseDynamicProducts(Transform):
 
     def apply(self, model: ir.Model) -> int:
         count = 0
-        for graph in edit.every_graph(model):
+        for graph in edit.walk_graphs(model):
             editor = edit.Editor(graph)
             for node in list(graph):
                 if node.op_type == "MatMulInteger" and not node.domain:
-                    count += _respell(editor, node)
+                    count += _reorder_factors(editor, node)
         return count
 
 
-def _respell(editor: edit.Editor, node: ir.Node) -> bool:
-    cast = reader(node.outputs[0], "Cast")
-    if cast is None or edit.attribute(cast, "to", 0) != int(ir.DataType.FLOAT):
+def _reorder_factors(editor: edit.Editor, node: ir.Node) -> bool:
+    cast = find_consumer(node.outputs[0], "Cast")
+    if cast is None or edit.read_attribute(cast, "to", 0) != int(ir.DataType.FLOAT):
         return False
-    first = reader(cast.outputs[0], "Mul")
-    second = reader(first.outputs[0], "Mul") if first is not None else None
+    first = find_consumer(cast.outputs[0], "Mul")
+    second = find_consumer(first.outputs[0], "Mul") if first is not None else None
     if first is None or second is None or first.graph is not second.graph:
         return False
-    one = other(first, cast.outputs[0])
-    two = other(second, first.outputs[0])
-    if one is None or two is None or maker(one, "Mul") is not None:
+    input_scale = find_other_operand(first, cast.outputs[0])
+    weight_scale = find_other_operand(second, first.outputs[0])
+    if (
+        input_scale is None
+        or weight_scale is None
+        or find_producer(input_scale, "Mul") is not None
+    ):
         return False
-    scales = sum(maker(v, "DynamicQuantizeLinear") is not None for v in (one, two))
-    if scales != 1 or not any(edit.const_tensor(v) is not None for v in (one, two)):
+    scales = sum(
+        find_producer(v, "DynamicQuantizeLinear") is not None for v in (input_scale, weight_scale)
+    )
+    if scales != 1 or not any(
+        edit.const_tensor(v) is not None for v in (input_scale, weight_scale)
+    ):
         return False
-    joined = editor.node("Mul", [one, two], name=f"{node.name}_steps")
+    joined = editor.make_node("Mul", [input_scale, weight_scale], name=f"{node.name}_steps")
     edit.insert_before(second, joined)
     second.replace_input_with(0, cast.outputs[0])
     second.replace_input_with(1, joined.outputs[0])

@@ -12,11 +12,16 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import prune
-from ortune.graph.ir.edit import Editor, attribute, const_tensor
-from ortune.graph.ir.match import maker
+from ortune.graph.ir.edit import Editor, const_tensor, read_attribute
+from ortune.graph.ir.match import find_producer
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import overridable
-from ortune.transforms.common.formulas.formula import Site, at_each_foreign, beyond_cpu, put
+from ortune.graph.ir.values import is_overridable
+from ortune.transforms.common.formulas.formula import (
+    Site,
+    at_each_foreign,
+    beyond_cpu,
+    replace_formula,
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class FuseEmbedLayerNorm(Transform):
         return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        return at_each_foreign(model, _fuse, "LayerNormalization")
+        return at_each_foreign(model, _fuse_embeddings, "LayerNormalization")
 
 
 @dataclass(frozen=True)
@@ -57,19 +62,19 @@ class _Table:
     ids: ir.Value
 
 
-def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
+def _fuse_embeddings(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
     nodes: list[ir.Node] = [norm]
-    tables = _tables(norm.inputs[0], nodes)
+    tables = _collect_tables(norm.inputs[0], nodes)
     if tables is None or len(tables) not in (2, 3) or norm.graph is None:
         return 0
     rank = 3
-    if attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
+    if read_attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
         return "the norm has no shift, or goes over more axes than the last"
-    placed = _placed(tables)
+    placed = _assign_tables(tables)
     if placed is None:
         return "the indices are not known to fit each other"
     words, positions, segments = placed
-    ids = [_narrow(norm, one, editor) for one in (words, segments, positions)]
+    ids = [_cast_indices(norm, table, editor) for table in (words, segments, positions)]
     inputs = (
         *ids[:2],
         words.rows,
@@ -80,35 +85,35 @@ def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
         ids[2],
     )
     site = Site(inputs, frozenset(nodes), norm)
-    settings = {"epsilon": attribute(norm, "epsilon", 1e-5)}
+    settings = {"epsilon": read_attribute(norm, "epsilon", 1e-5)}
     op, domain = "EmbedLayerNormalization", "com.microsoft"
-    done = put(model, editor, site, op, settings, domain=domain, outputs=2)
+    done = replace_formula(model, editor, site, op, settings, domain=domain, outputs=2)
     if not done:
         prune.drop_dead(model)
     return done
 
 
-def _tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table] | None:
+def _collect_tables(value: ir.Value | None, nodes: list[ir.Node]) -> list[_Table] | None:
     """Return the look-ups that a value is the sum of; None if it is made of something else."""
-    node = maker(value, "Add", "Gather")
+    node = find_producer(value, "Add", "Gather")
     if node is None:
         return None
     nodes.append(node)
     if node.op_type == "Add":
-        parts = [_tables(one, nodes) for one in node.inputs]
+        parts = [_collect_tables(operand, nodes) for operand in node.inputs]
         if any(part is None for part in parts):
             return None
         return [table for part in parts for table in part or ()]
     rows, ids = node.inputs
-    tensor = None if overridable(rows) else const_tensor(rows)
+    tensor = None if is_overridable(rows) else const_tensor(rows)
     if tensor is None or len(tensor.shape) != 2 or tensor.dtype != ir.DataType.FLOAT:
         return None
-    if rows is None or ids is None or attribute(node, "axis", 0) != 0:
+    if rows is None or ids is None or read_attribute(node, "axis", 0) != 0:
         return None
     return [_Table(rows, ids)]
 
 
-def _placed(tables: list[_Table]) -> tuple[_Table, _Table, _Table | None] | None:
+def _assign_tables(tables: list[_Table]) -> tuple[_Table, _Table, _Table | None] | None:
     """Say which table is which: addition does not care, but one row of indices are places."""
     shapes = [shape_of(table.ids) for table in tables]
     if any(shape is None or len(shape) != 2 for shape in shapes):
@@ -117,21 +122,21 @@ def _placed(tables: list[_Table]) -> tuple[_Table, _Table, _Table | None] | None
     order = sorted(range(len(tables)), key=lambda i: -sizes[i])
     rows = [i for i in order if (shapes[i] or ())[0] == 1 and (shapes[i] or ())[1] != 1]
     place = rows[-1] if rows else order[1]
-    rest = [i for i in order if i != place]
-    full = shapes[rest[0]] or ()
-    if None in full or any(shapes[i] != full for i in rest):
+    remaining_indices = [i for i in order if i != place]
+    full = shapes[remaining_indices[0]] or ()
+    if None in full or any(shapes[i] != full for i in remaining_indices):
         return None
     length = (shapes[place] or ())[1]
     if (not rows and shapes[place] != full) or (isinstance(length, int) and length != full[1]):
         return None
-    last = tables[rest[1]] if len(rest) > 1 else None
-    return tables[rest[0]], tables[place], last
+    last = tables[remaining_indices[1]] if len(remaining_indices) > 1 else None
+    return tables[remaining_indices[0]], tables[place], last
 
 
-def _narrow(at: ir.Node, table: _Table | None, editor: Editor) -> ir.Value | None:
+def _cast_indices(at: ir.Node, table: _Table | None, editor: Editor) -> ir.Value | None:
     if table is None or table.ids.dtype == ir.DataType.INT32 or at.graph is None:
         return None if table is None else table.ids
-    cast = editor.node("Cast", [table.ids], {"to": ir.DataType.INT32.value})
+    cast = editor.make_node("Cast", [table.ids], {"to": ir.DataType.INT32.value})
     cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT32, table.ids.shape
     at.graph.insert_before(at, cast)
     return cast.outputs[0]

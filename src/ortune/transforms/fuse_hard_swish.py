@@ -10,19 +10,19 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, attribute
-from ortune.graph.ir.match import maker, number
+from ortune.graph.ir.edit import Editor, read_attribute
+from ortune.graph.ir.match import find_producer, read_scalar
 from ortune.transforms.common.formulas.formula import (
     Site,
     at_each,
-    climb,
-    close,
+    factor_product,
+    follow_products,
+    is_close,
     of_one,
-    product,
-    put,
     put_gated,
+    replace_formula,
 )
-from ortune.transforms.common.simplify.clamps import chain
+from ortune.transforms.common.simplify.clamps import trace_clamps
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class FuseHardSwish(Transform):
         return clips and facts.has("Mul", "Div")
 
     def apply(self, model: ir.Model) -> int:
-        count = at_each(model, _fuse, "Clip", "Min", "Max", "Relu")
-        return count + at_each(model, _join, "HardSigmoid")
+        count = at_each(model, _fuse_hard_sigmoid, "Clip", "Min", "Max", "Relu")
+        return count + at_each(model, _fuse_product, "HardSigmoid")
 
 
 _TYPES = (ir.DataType.FLOAT,)
@@ -64,24 +64,24 @@ class _Line:
     nodes: tuple[ir.Node, ...]
 
 
-def _fuse(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
+def _fuse_hard_sigmoid(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
     opset = model.opset_imports.get("", 0)
-    bounded = chain(anchor.outputs[0], opset)
+    bounded = trace_clamps(anchor.outputs[0], opset)
     if bounded is None or bounded.low != 0.0 or not 0.0 < bounded.high < float("inf"):
         return 0
-    for line in _lines(bounded.source):
+    for line in _find_lines(bounded.source):
         slope, offset = line.slope / bounded.high, line.offset / bounded.high
         below = (*bounded.nodes, *line.nodes)
-        swish = close(slope, 1 / 6) and close(offset, 0.5)
-        above = climb(anchor.outputs[0], 1 / bounded.high, [line.x]) if swish else None
+        swish = is_close(slope, 1 / 6) and is_close(offset, 0.5)
+        above = follow_products(anchor.outputs[0], 1 / bounded.high, [line.x]) if swish else None
         if above is not None:
-            return _swish(model, editor, line.x, (*below, *above.nodes))
+            return _put_hard_swish(model, editor, line.x, (*below, *above.nodes))
         if line.slope == 1.0 and bounded.high == 1.0:
             continue  # a bounded sum, which convolutions take in
         if bounded.high == 1.0:
             last: tuple[ir.Node, ...] = ()
         else:
-            divided = climb(anchor.outputs[0], 1 / bounded.high, [])
+            divided = follow_products(anchor.outputs[0], 1 / bounded.high, [])
             if divided is None:
                 continue
             last = divided.nodes
@@ -89,43 +89,47 @@ def _fuse(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
         site = Site((line.x,), frozenset(nodes), last[-1] if last else anchor)
         if not of_one(model, site, _TYPES):
             return 0
-        return put(model, editor, site, "HardSigmoid", {"alpha": slope, "beta": offset})
+        return replace_formula(
+            model, editor, site, "HardSigmoid", {"alpha": slope, "beta": offset}
+        )
     return 0
 
 
-def _lines(value: ir.Value) -> Iterator[_Line]:
+def _find_lines(value: ir.Value) -> Iterator[_Line]:
     """The ways in which a value is a line of another: x + b, a x + b."""
-    add = maker(value, "Add", "Sum")
+    add = find_producer(value, "Add", "Sum")
     if add is None or len(add.inputs) != 2:
         return
-    for term, given in (add.inputs, tuple(reversed(add.inputs))):
-        offset = number(given)
+    for term, addend in (add.inputs, tuple(reversed(add.inputs))):
+        offset = read_scalar(addend)
         if term is None or offset is None:
             continue
         yield _Line(term, 1.0, offset, (add,))
-        node = maker(term, "Mul", "Div")
+        node = find_producer(term, "Mul", "Div")
         for x in node.inputs if node is not None else ():
-            found = product(term, [x]) if x is not None else None
-            if x is not None and found is not None and found.factors == (x,):
-                yield _Line(x, found.scale, offset, (add, *found.nodes))
+            factored = factor_product(term, [x]) if x is not None else None
+            if x is not None and factored is not None and factored.factors == (x,):
+                yield _Line(x, factored.scale, offset, (add, *factored.nodes))
 
 
-def _join(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+def _fuse_product(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     """x HardSigmoid(x, 1/6, 1/2): only a gain where there is a HardSwish."""
     x = node.inputs[0]
-    line = (attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
+    line = (read_attribute(node, "alpha", 0.2), read_attribute(node, "beta", 0.5))
     if x is None or model.opset_imports.get("", 0) < 14:
         return 0
-    if not (close(line[0], 1 / 6) and close(line[1], 0.5)):
+    if not (is_close(line[0], 1 / 6) and is_close(line[1], 0.5)):
         return 0
-    above = climb(node.outputs[0], 1.0, [x])
-    return _swish(model, editor, x, (node, *above.nodes)) if above is not None else 0
+    above = follow_products(node.outputs[0], 1.0, [x])
+    return _put_hard_swish(model, editor, x, (node, *above.nodes)) if above is not None else 0
 
 
-def _swish(model: ir.Model, editor: Editor, x: ir.Value, nodes: tuple[ir.Node, ...]) -> int:
+def _put_hard_swish(
+    model: ir.Model, editor: Editor, x: ir.Value, nodes: tuple[ir.Node, ...]
+) -> int:
     site = Site((x,), frozenset(nodes), nodes[-1])
     if not of_one(model, site, _TYPES):
         return 0
     if model.opset_imports.get("", 0) >= 14:
-        return put(model, editor, site, "HardSwish")
+        return replace_formula(model, editor, site, "HardSwish")
     return put_gated(model, editor, site, "HardSigmoid", {"alpha": 1 / 6, "beta": 0.5})

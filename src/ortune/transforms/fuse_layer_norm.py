@@ -9,19 +9,24 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, refuse
-from ortune.graph.ir.match import maker, other, reader, reduced
+from ortune.graph.ir.edit import Editor, note_refusal
+from ortune.graph.ir.match import (
+    find_consumer,
+    find_other_operand,
+    find_producer,
+    read_reduction_axes,
+)
 from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
 from ortune.transforms.common.formulas.root_mean_square import (
     Deviation,
     Root,
     ScaleAndShift,
-    Tail,
-    deviation,
-    divided,
-    normalized,
-    put_norm,
-    roots,
+    TrailingAxes,
+    find_quotient,
+    find_roots,
+    match_deviation,
+    replace_by_norm,
+    require_trailing_axes,
     scale_and_shift,
 )
 
@@ -52,60 +57,79 @@ class FuseLayerNorm(Transform):
     """Lowest default-domain opset that has the operator."""
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse, "ReduceMean", since=self.needs_opset)
+        return at_each(model, _fuse_variance, "ReduceMean", since=self.needs_opset)
 
 
-def _fuse(model: ir.Model, variance: ir.Node, editor: Editor) -> int:
-    found = list(roots(variance))
-    below = deviation(found[0]) if found else None
-    last = normalized(model, variance, below.x, below.axes) if below is not None else None
+def _fuse_variance(model: ir.Model, variance: ir.Node, editor: Editor) -> int:
+    norm_roots = list(find_roots(variance))
+    below = match_deviation(norm_roots[0]) if norm_roots else None
+    last = (
+        require_trailing_axes(model, variance, below.x, below.axes) if below is not None else None
+    )
     if below is None or last is None:
         return 0
-    for root in found:
-        for above in _above(root, below, last):
+    for root in norm_roots:
+        for above in _find_scale_and_shift(root, below, last):
             whole = replace(above, nodes=(*below.nodes, *above.nodes))
-            return put_norm(model, editor, "LayerNormalization", below.x, root, whole, last)
-    refuse(model, variance, INCOMPLETE)
+            return replace_by_norm(model, editor, "LayerNormalization", below.x, root, whole, last)
+    note_refusal(model, variance, INCOMPLETE)
     return 0
 
 
-def _twins(below: Deviation) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
+def _list_equal_deviations(below: Deviation) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
     """The deviation, and every other one of the same operands: exporters compute it twice."""
     for node, index in below.x.uses():
-        mean = maker(node.inputs[1], "ReduceMean") if index == 0 and len(node.inputs) > 1 else None
+        mean = (
+            find_producer(node.inputs[1], "ReduceMean")
+            if index == 0 and len(node.inputs) > 1
+            else None
+        )
         if node.op_type != "Sub" or node.domain or mean is None:
             continue
-        if mean.inputs[0] is below.x and reduced(mean) == below.axes:
+        if mean.inputs[0] is below.x and read_reduction_axes(mean) == below.axes:
             yield node.outputs[0], (node, mean)
 
 
-def _above(root: Root, below: Deviation, last: Tail) -> Iterator[ScaleAndShift]:
-    for d, nodes in _twins(below):
-        node = divided(root, d)
+def _find_scale_and_shift(
+    root: Root, below: Deviation, last: TrailingAxes
+) -> Iterator[ScaleAndShift]:
+    for d, nodes in _list_equal_deviations(below):
+        node = find_quotient(root, d)
         if node is not None:
             above = scale_and_shift(node, last, shifts=True)
             yield replace(above, nodes=(*nodes, *above.nodes))
-    product = reader(root.value, "Mul") if root.inverse else None
-    scale = other(product, root.value) if product is not None else None
-    if product is not None and last.fits(scale):
-        line = _line(product, scale, below, last)
+    product = find_consumer(root.value, "Mul") if root.inverse else None
+    scale = find_other_operand(product, root.value) if product is not None else None
+    if product is not None and last.accepts_weight(scale):
+        line = _match_linear_form(product, scale, below, last)
         if line is not None:
             yield line
 
 
-def _line(
-    product: ir.Node, scale: ir.Value | None, below: Deviation, last: Tail
+def _match_linear_form(
+    product: ir.Node, scale: ir.Value | None, below: Deviation, last: TrailingAxes
 ) -> ScaleAndShift | None:
     """x k + (shift - mean k), with k made by `product`."""
     k = product.outputs[0]
-    scaled = {other(node, k): node for node, _ in k.uses() if maker(node.outputs[0], "Mul")}
+    scaled = {
+        find_other_operand(node, k): node
+        for node, _ in k.uses()
+        if find_producer(node.outputs[0], "Mul")
+    }
     if set(scaled) != {below.x, below.mean} or len(k.uses()) != 2:
         return None
-    rest = reader(scaled[below.mean].outputs[0], "Sub")
-    total = reader(scaled[below.x].outputs[0], "Add")
-    if rest is None or total is None or rest.inputs[1] is not scaled[below.mean].outputs[0]:
+    difference = find_consumer(scaled[below.mean].outputs[0], "Sub")
+    total = find_consumer(scaled[below.x].outputs[0], "Add")
+    if (
+        difference is None
+        or total is None
+        or difference.inputs[1] is not scaled[below.mean].outputs[0]
+    ):
         return None
-    shift = rest.inputs[0]
-    if not last.fits(shift) or other(total, scaled[below.x].outputs[0]) is not rest.outputs[0]:
+    shift = difference.inputs[0]
+    if (
+        not last.accepts_weight(shift)
+        or find_other_operand(total, scaled[below.x].outputs[0]) is not difference.outputs[0]
+    ):
         return None
-    return ScaleAndShift(scale, shift, (product, *scaled.values(), rest, total))
+    return ScaleAndShift(scale, shift, (product, *scaled.values(), difference, total))

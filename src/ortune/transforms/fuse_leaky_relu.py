@@ -11,8 +11,14 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
-from ortune.graph.ir.match import maker, number
-from ortune.transforms.common.formulas.formula import Site, at_each, of_one, product, put
+from ortune.graph.ir.match import find_producer, read_scalar
+from ortune.transforms.common.formulas.formula import (
+    Site,
+    at_each,
+    factor_product,
+    of_one,
+    replace_formula,
+)
 
 
 @dataclass(frozen=True)
@@ -34,52 +40,54 @@ class FuseLeakyRelu(Transform):
         return facts.has("PRelu") or (facts.has("Where", "Max") and facts.has("Mul"))
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse, "PRelu", "Where", "Max")
+        return at_each(model, _fuse_slope, "PRelu", "Where", "Max")
 
 
 _TYPES = (ir.DataType.FLOAT,)
 _READS = {"PRelu": 2, "Where": 3, "Max": 2}
 
 
-def _fuse(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+def _fuse_slope(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     if len(node.inputs) != _READS[node.op_type]:
         return 0
-    finder = {"PRelu": _prelu, "Where": _where, "Max": _max}[node.op_type]
+    finder = {"PRelu": _match_prelu, "Where": _match_where, "Max": _match_max}[node.op_type]
     for x, slope, nodes in finder(node):
         site = Site((x,), frozenset((node, *nodes)), node)
         if not of_one(model, site, _TYPES):
             return 0
-        return put(model, editor, site, "LeakyRelu", {"alpha": slope})
+        return replace_formula(model, editor, site, "LeakyRelu", {"alpha": slope})
     return 0
 
 
-def _prelu(node: ir.Node) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
-    x, slope = node.inputs[0], number(node.inputs[1])
+def _match_prelu(node: ir.Node) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
+    x, slope = node.inputs[0], read_scalar(node.inputs[1])
     if x is not None and slope is not None:
         yield x, slope, ()
 
 
-def _max(node: ir.Node) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
+def _match_max(node: ir.Node) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
     for x, y in (node.inputs, tuple(reversed(node.inputs))):
-        found = _slope(x, y)
-        if x is not None and found is not None and 0 <= found[0] <= 1:
-            yield x, *found
+        scaled = _find_slope(x, y)
+        if x is not None and scaled is not None and 0 <= scaled[0] <= 1:
+            yield x, *scaled
 
 
-def _where(node: ir.Node) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
+def _match_where(node: ir.Node) -> Iterator[tuple[ir.Value, float, tuple[ir.Node, ...]]]:
     condition, yes, no = node.inputs
-    test = maker(condition, "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-    if test is None or number(test.inputs[1]) != 0.0:
+    test = find_producer(condition, "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+    if test is None or read_scalar(test.inputs[1]) != 0.0:
         return
     x, y = (no, yes) if test.op_type.startswith("Less") else (yes, no)
-    found = _slope(x, y)
-    if x is not None and test.inputs[0] is x and found is not None:
-        yield x, found[0], (test, *found[1])
+    scaled = _find_slope(x, y)
+    if x is not None and test.inputs[0] is x and scaled is not None:
+        yield x, scaled[0], (test, *scaled[1])
 
 
-def _slope(x: ir.Value | None, y: ir.Value | None) -> tuple[float, tuple[ir.Node, ...]] | None:
+def _find_slope(
+    x: ir.Value | None, y: ir.Value | None
+) -> tuple[float, tuple[ir.Node, ...]] | None:
     """Return a and the nodes when y is a x."""
     if x is None or y is None or x is y:
         return None
-    found = product(y, [x])
-    return (found.scale, found.nodes) if found.factors == (x,) else None
+    factored = factor_product(y, [x])
+    return (factored.scale, factored.nodes) if factored.factors == (x,) else None

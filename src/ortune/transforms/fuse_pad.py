@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import NOT_NEGATIVE, maker, number
+from ortune.graph.ir.match import NOT_NEGATIVE, find_producer, read_scalar
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import fixed_array
-from ortune.graph.shapes.infer import infer
-from ortune.graph.shapes.windows import padding
+from ortune.graph.ir.values import read_fixed_array
+from ortune.graph.shapes.infer import infer_shapes
+from ortune.graph.shapes.windows import compute_padding
 
 _PADDING = ("Conv", "ConvInteger", "MaxPool", "AveragePool")
 
@@ -44,16 +44,16 @@ class FusePad(Transform):
     consumes = (("Pad",), _PADDING)
 
     def apply(self, model: ir.Model) -> int:
-        infer(model)
+        infer_shapes(model)
         opset = model.opset_imports.get("", 0)
         count = 0
-        for node in edit.every_node(model):
-            pad = maker(node.inputs[0], "Pad") if node.inputs else None
+        for node in edit.walk_nodes(model):
+            pad = find_producer(node.inputs[0], "Pad") if node.inputs else None
             if pad is None or node.domain or node.op_type not in _PADDING:
                 continue
-            why = _fuse(node, pad, opset)
+            why = _fold_pad(node, pad, opset)
             if why:
-                edit.refuse(model, pad, why)
+                edit.note_refusal(model, pad, why)
             else:
                 count += 1
         if count:
@@ -61,7 +61,7 @@ class FusePad(Transform):
         return count
 
 
-def _fuse(node: ir.Node, pad: ir.Node, opset: int) -> str:
+def _fold_pad(node: ir.Node, pad: ir.Node, opset: int) -> str:
     """Put the numbers into the node; return why that cannot be done."""
     if node.op_type == "ConvInteger":
         return "a zero point is not 0"
@@ -72,22 +72,22 @@ def _fuse(node: ir.Node, pad: ir.Node, opset: int) -> str:
         return "its result is read elsewhere"
     if len({reader for reader, _ in pad.outputs[0].uses()}) > 1:
         return "its result is read elsewhere"
-    given = _amounts(pad, len(shape), opset)
-    if isinstance(given, str):
-        return given
-    begins, ends = given[: len(shape)], given[len(shape) :]
+    amounts = _read_pad_amounts(pad, len(shape), opset)
+    if isinstance(amounts, str):
+        return amounts
+    begins, ends = amounts[: len(shape)], amounts[len(shape) :]
     if any(begins[:2]) or any(ends[:2]):
         return "it pads more than the spatial axes"
-    value = _value(pad, opset)
+    value = _read_pad_value(pad, opset)
     if why := _wrong_value(node, pad, value):
         return why
-    own = _own(node, len(shape) - 2)
-    if own is None:
+    node_pads = _compute_node_pads(node, len(shape) - 2)
+    if node_pads is None:
         return "the padding of the node itself depends on the size"
-    if node.op_type != "Conv" and (why := _pooling(node, own)):
+    if node.op_type != "Conv" and (why := _check_pooling(node, node_pads)):
         return why
-    total = [a + b for a, b in zip([*begins[2:], *ends[2:]], own, strict=True)]
-    if node.op_type != "Conv" and not _inside(node, total):
+    total = [a + b for a, b in zip([*begins[2:], *ends[2:]], node_pads, strict=True)]
+    if node.op_type != "Conv" and not _fits_window(node, total):
         return "a window would lie in the padding alone"
     node.attributes.pop("auto_pad", None)
     node.attributes["pads"] = ir.AttrInt64s("pads", total)
@@ -97,42 +97,42 @@ def _fuse(node: ir.Node, pad: ir.Node, opset: int) -> str:
     return ""
 
 
-def _amounts(pad: ir.Node, rank: int, opset: int) -> list[int] | str:
+def _read_pad_amounts(pad: ir.Node, rank: int, opset: int) -> list[int] | str:
     """Return the begins and ends of every axis, whichever way they are written."""
-    if edit.attribute(pad, "mode", "constant") != "constant":
-        return f"it pads by {edit.attribute(pad, 'mode', '')}"
+    if edit.read_attribute(pad, "mode", "constant") != "constant":
+        return f"it pads by {edit.read_attribute(pad, 'mode', '')}"
     if opset < 11:
-        given = list(edit.attribute(pad, "pads", edit.attribute(pad, "paddings", ())))
+        pads = list(edit.read_attribute(pad, "pads", edit.read_attribute(pad, "paddings", ())))
     else:
         value = pad.inputs[1] if len(pad.inputs) > 1 else None
-        array = fixed_array(value)
+        array = read_fixed_array(value)
         if array is None:
             return "its numbers are not constant"
-        given = [int(item) for item in array.reshape(-1)]
+        pads = [int(item) for item in array.reshape(-1)]
     axes = list(range(rank))
     if len(pad.inputs) > 3 and pad.inputs[3] is not None:
-        array = fixed_array(pad.inputs[3])
+        array = read_fixed_array(pad.inputs[3])
         if array is None:
             return "its axes are not constant"
         axes = [int(axis) % rank for axis in array.reshape(-1)]
-    if len(given) != 2 * len(axes):
+    if len(pads) != 2 * len(axes):
         return "its numbers do not fit its axes"
-    if min(given, default=0) < 0:
+    if min(pads, default=0) < 0:
         return "it cuts instead of padding"
     amounts = [0] * (2 * rank)
     for index, axis in enumerate(axes):
-        amounts[axis], amounts[rank + axis] = given[index], given[len(axes) + index]
+        amounts[axis], amounts[rank + axis] = pads[index], pads[len(axes) + index]
     return amounts
 
 
-def _value(pad: ir.Node, opset: int) -> float | None:
+def _read_pad_value(pad: ir.Node, opset: int) -> float | None:
     """Return the number it pads with; None when that is not constant."""
     if opset < 11:
-        return float(edit.attribute(pad, "value", 0.0))
+        return float(edit.read_attribute(pad, "value", 0.0))
     value = pad.inputs[2] if len(pad.inputs) > 2 else None
     if value is None:
         return 0.0
-    return number(value)
+    return read_scalar(value)
 
 
 def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
@@ -143,7 +143,7 @@ def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
     dtype = pad.inputs[0].dtype if pad.inputs[0] is not None else None
     if value == -np.inf:
         return ""
-    if value <= 0 and maker(pad.inputs[0], *NOT_NEGATIVE) is not None:
+    if value <= 0 and find_producer(pad.inputs[0], *NOT_NEGATIVE) is not None:
         return ""
     if dtype is not None and dtype.is_integer() and value <= int(dtype.min):
         return ""
@@ -152,44 +152,49 @@ def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
     return "the padding may be the largest"
 
 
-def _own(node: ir.Node, axes: int) -> list[int] | None:
+def _compute_node_pads(node: ir.Node, axes: int) -> list[int] | None:
     """Return the padding that a node already does; SAME needs a known size."""
-    mode = edit.attribute(node, "auto_pad", "NOTSET")
+    mode = edit.read_attribute(node, "auto_pad", "NOTSET")
     if mode in ("NOTSET", "VALID"):
-        return list(edit.attribute(node, "pads", ()) if mode == "NOTSET" else ()) or [0] * 2 * axes
-    shape, kernel = shape_of(node.inputs[0]), _kernel(node)
+        return (
+            list(edit.read_attribute(node, "pads", ()) if mode == "NOTSET" else ())
+            or [0] * 2 * axes
+        )
+    shape, kernel = shape_of(node.inputs[0]), _kernel_shape(node)
     space = [size for size in shape or () if isinstance(size, int)][-axes:]
     if shape is None or kernel is None or any(not isinstance(size, int) for size in shape[2:]):
         return None
-    dilations = edit.attribute(node, "dilations", (1,) * axes)
+    dilations = edit.read_attribute(node, "dilations", (1,) * axes)
     reach = [(wide - 1) * apart + 1 for wide, apart in zip(kernel, dilations, strict=True)]
-    ends = padding(space, reach, edit.attribute(node, "strides", (1,) * axes), (), mode)
+    ends = compute_padding(
+        space, reach, edit.read_attribute(node, "strides", (1,) * axes), (), mode
+    )
     return [*(begin for begin, _ in ends), *(end for _, end in ends)]
 
 
-def _kernel(node: ir.Node) -> Sequence[int] | None:
-    given = edit.attribute(node, "kernel_shape", None)
-    if given is not None:
-        return tuple(given)
+def _kernel_shape(node: ir.Node) -> Sequence[int] | None:
+    kernel_shape = edit.read_attribute(node, "kernel_shape", None)
+    if kernel_shape is not None:
+        return tuple(kernel_shape)
     weight = edit.const_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
     return tuple(int(dim) for dim in weight.shape.numpy()[2:]) if weight is not None else None
 
 
-def _pooling(node: ir.Node, own: Sequence[int]) -> str:
-    if edit.attribute(node, "ceil_mode", 0):
+def _check_pooling(node: ir.Node, node_pads: Sequence[int]) -> str:
+    if edit.read_attribute(node, "ceil_mode", 0):
         return "pooling with ceil_mode counts its windows otherwise"
     if node.op_type == "MaxPool":
         indices = len(node.outputs) > 1 and node.outputs[1].name
         return "its indices count the padding" if indices else ""
-    if any(own) and not edit.attribute(node, "count_include_pad", 0):
+    if any(node_pads) and not edit.read_attribute(node, "count_include_pad", 0):
         return "the average leaves its own padding out"
-    apart = edit.attribute(node, "dilations", None)
+    apart = edit.read_attribute(node, "dilations", None)
     return "dilations of the average" if apart is not None and set(apart) != {1} else ""
 
 
-def _inside(node: ir.Node, total: Sequence[int]) -> bool:
+def _fits_window(node: ir.Node, total: Sequence[int]) -> bool:
     """Runtimes refuse pooling whose padding is as wide as its window."""
-    kernel = _kernel(node)
+    kernel = _kernel_shape(node)
     return kernel is not None and all(
         pad < width for pad, width in zip(total, [*kernel, *kernel], strict=True)
     )

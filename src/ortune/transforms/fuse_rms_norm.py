@@ -12,11 +12,11 @@ from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
 from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
 from ortune.transforms.common.formulas.root_mean_square import (
-    deviation,
-    divided,
-    normalized,
-    put_norm,
-    roots,
+    find_quotient,
+    find_roots,
+    match_deviation,
+    replace_by_norm,
+    require_trailing_axes,
     scale_and_shift,
 )
 
@@ -53,20 +53,20 @@ class FuseRmsNorm(Transform):
         return 0 < means < 2 * count and facts.has("Div", "Reciprocal") and facts.has("Mul")
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse, "ReduceMean", since=self.needs_opset)
+        return at_each(model, _fuse_mean, "ReduceMean", since=self.needs_opset)
 
 
-def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
-    found = list(roots(mean))
-    if not found or deviation(found[0]) is not None:
+def _fuse_mean(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
+    norm_roots = list(find_roots(mean))
+    if not norm_roots or match_deviation(norm_roots[0]) is not None:
         return 0
-    x = found[0].squared
-    last = normalized(model, mean, x, found[0].axes)
+    x = norm_roots[0].squared
+    last = require_trailing_axes(model, mean, x, norm_roots[0].axes)
     if last is None:
         return 0
-    for root in found:
-        node = divided(root, x)
+    for root in norm_roots:
+        node = find_quotient(root, x)
         if node is not None:
             above = scale_and_shift(node, last, shifts=False)
-            return put_norm(model, editor, "RMSNormalization", x, root, above, last)
+            return replace_by_norm(model, editor, "RMSNormalization", x, root, above, last)
     return INCOMPLETE

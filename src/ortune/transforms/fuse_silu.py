@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, attribute
-from ortune.graph.ir.match import maker, near, other, scalar_for
-from ortune.graph.ir.replace import replace
+from ortune.graph.ir.edit import Editor, read_attribute
+from ortune.graph.ir.match import find_other_operand, find_producer, is_close_to, scalar_for
+from ortune.graph.ir.replace import replace_node
 from ortune.transforms.common.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
 
 
@@ -39,42 +39,42 @@ class FuseSilu(Transform):
         return facts.has("Swish") or (facts.has("Exp") and facts.has("Neg", "Mul"))
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _spell, "Swish") + at_each(model, _fuse, "Exp")
+        return at_each(model, _expand_swish, "Swish") + at_each(model, _fuse_sigmoid, "Exp")
 
 
-def _spell(model: ir.Model, swish: ir.Node, editor: Editor) -> int | str:
+def _expand_swish(model: ir.Model, swish: ir.Node, editor: Editor) -> int | str:
     """Write Swish(x, alpha) as x Sigmoid(alpha x)."""
-    x, alpha = swish.inputs[0], attribute(swish, "alpha", 1.0)
+    x, alpha = swish.inputs[0], read_attribute(swish, "alpha", 1.0)
     if x is None or x.dtype is None:
         return "the type of its input is not known"
     chain = Chain(editor, str(swish.name))
     inner = x
     if alpha != 1.0:
-        inner = chain.add("Mul", x, chain.constant("alpha", alpha, x.dtype.numpy()))
+        inner = chain.add("Mul", x, chain.add_constant("alpha", alpha, x.dtype.numpy()))
     chain.add("Mul", x, chain.add("Sigmoid", inner))
-    return int(replace(swish, *chain.nodes))
+    return int(replace_node(swish, *chain.nodes))
 
 
-def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
-    minus = maker(exp.inputs[0], "Neg")
+def _fuse_sigmoid(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
+    minus = find_producer(exp.inputs[0], "Neg")
     x = minus.inputs[0] if minus is not None else None
     if minus is None or x is None:
         return 0
     for total, _ in exp.outputs[0].uses():
         if total.domain or total.op_type not in ("Add", "Sum"):
             continue
-        one = other(total, exp.outputs[0])
-        if not near(one, 1.0, tolerance=0.0):
+        addend = find_other_operand(total, exp.outputs[0])
+        if not is_close_to(addend, 1.0, tolerance=0.0):
             continue
-        for above in _quotients(total.outputs[0], x):
+        for above in _find_quotients(total.outputs[0], x):
             site = Site((x,), frozenset((minus, exp, total, *above)), above[-1])
-            if not scalar_for(one, x):
+            if not scalar_for(addend, x):
                 return WIDENS
             return put_gated(model, editor, site, "Sigmoid")
     return 0
 
 
-def _quotients(value: ir.Value, x: ir.Value) -> Iterator[tuple[ir.Node, ...]]:
+def _find_quotients(value: ir.Value, x: ir.Value) -> Iterator[tuple[ir.Node, ...]]:
     """What divides x by a value, at once or by its reciprocal."""
     for node, index in value.uses():
         if node.domain or index != int(node.op_type == "Div"):
@@ -84,4 +84,4 @@ def _quotients(value: ir.Value, x: ir.Value) -> Iterator[tuple[ir.Node, ...]]:
         if node.op_type == "Reciprocal":
             inverse = node.outputs[0]
             products = (n for n, _ in inverse.uses() if n.op_type == "Mul" and not n.domain)
-            yield from ((node, n) for n in products if other(n, inverse) is x)
+            yield from ((node, n) for n in products if find_other_operand(n, inverse) is x)

@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.graph.ir.edit import Editor, attribute, const_tensor
-from ortune.graph.ir.match import maker
-from ortune.graph.ir.replace import forward
+from ortune.graph.ir.edit import Editor, const_tensor, read_attribute
+from ortune.graph.ir.match import find_producer
+from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import alone, is_read
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.uses import has_single_use, is_read
+from ortune.graph.ir.values import is_overridable
 from ortune.transforms.common.formulas.formula import at_each_foreign, beyond_cpu
 
 _SUM = 3
@@ -48,55 +48,55 @@ class FuseSkipLayerNorm(Transform):
         return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        return at_each_foreign(model, _fuse, "LayerNormalization", "RMSNormalization")
+        return at_each_foreign(model, _fuse_skip, "LayerNormalization", "RMSNormalization")
 
 
-def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
-    add = maker(norm.inputs[0], "Add")
+def _fuse_skip(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
+    add = find_producer(norm.inputs[0], "Add")
     if add is None or add.graph is not norm.graph or norm.graph is None:
         return 0
-    if why := _misfit(norm, add):
+    if why := _explain_misfit(norm, add):
         return why
-    x, skip, bias = _parts(add)
+    x, skip, bias = _split_addends(add)
     if norm.op_type == "LayerNormalization":
-        op, given = "SkipLayerNormalization", [x, skip, *norm.inputs[1:3]]
-        given += [None] * (4 - len(given))
+        op, inputs = "SkipLayerNormalization", [x, skip, *norm.inputs[1:3]]
+        inputs += [None] * (4 - len(inputs))
     else:
-        op, given = "SkipSimplifiedLayerNormalization", [x, skip, norm.inputs[1]]
-    settings = {"epsilon": attribute(norm, "epsilon", 1e-5)}
-    while given[-1] is None and bias is None:
-        given.pop()
-    made = editor.node(
+        op, inputs = "SkipSimplifiedLayerNormalization", [x, skip, norm.inputs[1]]
+    settings = {"epsilon": read_attribute(norm, "epsilon", 1e-5)}
+    while inputs[-1] is None and bias is None:
+        inputs.pop()
+    fused = editor.make_node(
         op,
-        [*given, *([bias] if bias is not None else [])],
+        [*inputs, *([bias] if bias is not None else [])],
         settings,
         name=f"{norm.name}_skip",
         domain="com.microsoft",
         outputs=_SUM + 1,
     )
-    for value in made.outputs[1:_SUM]:
+    for value in fused.outputs[1:_SUM]:
         value.name = ""
-    for value, old in ((made.outputs[0], norm.outputs[0]), (made.outputs[_SUM], add.outputs[0])):
+    for value, old in ((fused.outputs[0], norm.outputs[0]), (fused.outputs[_SUM], add.outputs[0])):
         value.type, value.shape = old.type, old.shape
     elsewhere = len(add.outputs[0].uses()) > 1 or add.outputs[0].is_graph_output()
-    norm.graph.insert_before(add if elsewhere else norm, made)
-    forward(norm.outputs[0], made.outputs[0])
+    norm.graph.insert_before(add if elsewhere else norm, fused)
+    redirect_uses(norm.outputs[0], fused.outputs[0])
     norm.graph.remove(norm, safe=True)
     if elsewhere:
-        forward(add.outputs[0], made.outputs[_SUM])
+        redirect_uses(add.outputs[0], fused.outputs[_SUM])
     else:
-        made.resize_outputs(1)
+        fused.resize_outputs(1)
     return 1
 
 
-def _misfit(norm: ir.Node, add: ir.Node) -> str | None:
+def _explain_misfit(norm: ir.Node, add: ir.Node) -> str | None:
     """Return why the kernel can not take this norm and sum."""
     shape = shape_of(add.outputs[0])
     if shape is None or len(shape) not in (2, 3):
         return "the sum is not known to be of rank 2 or 3"
-    if attribute(norm, "axis", -1) % len(shape) != len(shape) - 1:
+    if read_attribute(norm, "axis", -1) % len(shape) != len(shape) - 1:
         return "the norm goes over more axes than the last"
-    if any(one is None or shape_of(one) != shape or None in shape for one in add.inputs):
+    if any(addend is None or shape_of(addend) != shape or None in shape for addend in add.inputs):
         return "the summands are not known to have the same shape"
     if norm.inputs[0] is None or norm.inputs[0].dtype not in _TYPES:
         return "the type has no kernel"
@@ -111,16 +111,16 @@ def _misfit(norm: ir.Node, add: ir.Node) -> str | None:
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
-def _parts(add: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
+def _split_addends(add: ir.Node) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None]:
     """Return x, skip, and a bias that was added to x alone."""
-    for one, two in (add.inputs, tuple(reversed(add.inputs))):
-        inner = maker(one, "Add")
-        if inner is None or one is None or not alone(one):
+    for biased, skip in (add.inputs, tuple(reversed(add.inputs))):
+        inner = find_producer(biased, "Add")
+        if inner is None or biased is None or not has_single_use(biased):
             continue
         for x, bias in (inner.inputs, tuple(reversed(inner.inputs))):
-            tensor = None if overridable(bias) else const_tensor(bias)
-            if x is None or tensor is None or len(tensor.shape) != 1 or x.shape != one.shape:
+            tensor = None if is_overridable(bias) else const_tensor(bias)
+            if x is None or tensor is None or len(tensor.shape) != 1 or x.shape != biased.shape:
                 continue
             if x.shape is not None and tensor.shape[0] == x.shape[-1]:
-                return x, two, bias
+                return x, skip, bias
     return add.inputs[0], add.inputs[1], None

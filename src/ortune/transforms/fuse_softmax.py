@@ -9,9 +9,15 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir.edit import Editor
-from ortune.graph.ir.match import maker, reader, reduced
+from ortune.graph.ir.match import find_consumer, find_producer, read_reduction_axes
 from ortune.graph.ir.spec import shape_of
-from ortune.transforms.common.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
+from ortune.transforms.common.formulas.formula import (
+    INCOMPLETE,
+    NO_KERNEL,
+    Site,
+    at_each,
+    replace_formula,
+)
 
 
 @dataclass(frozen=True)
@@ -35,17 +41,17 @@ class FuseSoftmax(Transform):
     consumes = (("Exp",), ("ReduceSum",), ("ReduceMax",))
 
     def apply(self, model: ir.Model) -> int:
-        return at_each(model, _fuse, "Exp")
+        return at_each(model, _fuse_quotient, "Exp")
 
 
-def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
-    sub = maker(exp.inputs[0], "Sub")
-    biggest = maker(sub.inputs[1], "ReduceMax") if sub is not None else None
+def _fuse_quotient(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
+    sub = find_producer(exp.inputs[0], "Sub")
+    biggest = find_producer(sub.inputs[1], "ReduceMax") if sub is not None else None
     if sub is None or biggest is None or biggest.inputs[0] is not sub.inputs[0]:
         return 0
-    x, axis = sub.inputs[0], _axis(biggest)
-    total = next((n for n, _ in exp.outputs[0].uses() if _sums(n, axis)), None)
-    above = _above(exp.outputs[0], sub.outputs[0], total) if total is not None else None
+    x, axis = sub.inputs[0], _reduction_axis(biggest)
+    total = next((n for n, _ in exp.outputs[0].uses() if _sums_over(n, axis)), None)
+    above = _match_quotient(exp.outputs[0], sub.outputs[0], total) if total is not None else None
     if x is None or axis is None or total is None:
         return 0
     if above is None:
@@ -59,27 +65,29 @@ def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
         return "before opset 13 only the last axis is supported"
     op, nodes = above
     site = Site((x,), frozenset((biggest, sub, exp, total, *nodes)), nodes[-1])
-    return put(model, editor, site, op, {"axis": axis})
+    return replace_formula(model, editor, site, op, {"axis": axis})
 
 
-def _axis(node: ir.Node) -> int | None:
+def _reduction_axis(node: ir.Node) -> int | None:
     """Return the one axis of a reduction that keeps its dimensions, None for any other."""
-    axes = reduced(node)
+    axes = read_reduction_axes(node)
     return axes[0] if axes is not None and len(axes) == 1 else None
 
 
-def _sums(node: ir.Node, axis: int | None) -> bool:
-    return node.op_type == "ReduceSum" and not node.domain and _axis(node) == axis
+def _sums_over(node: ir.Node, axis: int | None) -> bool:
+    return node.op_type == "ReduceSum" and not node.domain and _reduction_axis(node) == axis
 
 
-def _above(exp: ir.Value, d: ir.Value, total: ir.Node) -> tuple[str, tuple[ir.Node, ...]] | None:
+def _match_quotient(
+    exp: ir.Value, d: ir.Value, total: ir.Node
+) -> tuple[str, tuple[ir.Node, ...]] | None:
     value = total.outputs[0]
-    node = reader(value, "Div", "Reciprocal", "Log")
+    node = find_consumer(value, "Div", "Reciprocal", "Log")
     if node is None:
         return None
     if node.op_type == "Div":
         return ("Softmax", (node,)) if list(node.inputs) == [exp, value] else None
-    last = reader(node.outputs[0], "Mul", "Sub")
+    last = find_consumer(node.outputs[0], "Mul", "Sub")
     if last is None:
         return None
     if node.op_type == "Reciprocal" and last.op_type == "Mul" and exp in last.inputs:

@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.match import maker, nodes_of, number
-from ortune.graph.ir.replace import forward, remove
-from ortune.graph.ir.uses import alone
-from ortune.transforms.common.layers.affine import FoldableLayer, constant, foldable
+from ortune.graph.ir.match import find_producer, nodes_of, read_scalar
+from ortune.graph.ir.replace import redirect_uses, remove_node
+from ortune.graph.ir.uses import has_single_use
+from ortune.transforms.common.layers.affine import (
+    FoldableLayer,
+    as_foldable_layer,
+    read_fixed_input,
+)
 from ortune.transforms.common.simplify.constants import LARGE_BYTES
 
 
@@ -40,45 +44,45 @@ class GroupConvs(Transform):
 
     def apply(self, model: ir.Model) -> int:
         editor = edit.Editor(model.graph)
-        count = sum(_join(model, editor, node) for node in nodes_of(model, "Concat"))
-        count += sum(_sparse(editor, node) for node in nodes_of(model, "Conv"))
+        count = sum(_join_branches(model, editor, node) for node in nodes_of(model, "Concat"))
+        count += sum(_split_dense_conv(editor, node) for node in nodes_of(model, "Conv"))
         if count:
             prune.drop_dead(model)
         return count
 
 
-def _join(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
-    if edit.attribute(concat, "axis", 1) != 1 or len(concat.inputs) < 2:
+def _join_branches(model: ir.Model, editor: edit.Editor, concat: ir.Node) -> int:
+    if edit.read_attribute(concat, "axis", 1) != 1 or len(concat.inputs) < 2:
         return 0
-    found = [_branch(value, concat) for value in concat.inputs]
-    branches = [one for one in found if one is not None]
-    if len(branches) < len(found):
+    candidates = [_find_branch(value, concat) for value in concat.inputs]
+    branches = [branch for branch in candidates if branch is not None]
+    if len(branches) < len(candidates):
         return 0
-    reads = [one.layer.node.inputs[0] for one in branches]
+    reads = [branch.layer.node.inputs[0] for branch in branches]
     split = reads[0].producer() if reads[0] is not None else None
     if split is None or split.op_type != "Split" or split.domain or split.inputs[0] is None:
         return 0
-    if edit.attribute(split, "axis", 0) != 1 or list(split.outputs) != reads:
+    if edit.read_attribute(split, "axis", 0) != 1 or list(split.outputs) != reads:
         return 0
     if any(len(value.uses()) > 1 or value.is_graph_output() for value in split.outputs):
-        edit.refuse(model, concat, "a share of the channels is read elsewhere too")
+        edit.note_refusal(model, concat, "a share of the channels is read elsewhere too")
         return 0
-    if len({one.kind for one in branches}) > 1:
-        edit.refuse(model, concat, "the convolutions of the shares differ")
+    if len({branch.kind for branch in branches}) > 1:
+        edit.note_refusal(model, concat, "the convolutions of the shares differ")
         return 0
-    made = _grouped(editor, branches, split.inputs[0], concat)
-    if isinstance(made, str):
-        edit.refuse(model, concat, made)
+    grouped = _build_grouped_conv(editor, branches, split.inputs[0], concat)
+    if isinstance(grouped, str):
+        edit.note_refusal(model, concat, grouped)
         return 0
     name = concat.outputs[0].name
-    forward(concat.outputs[0], made)
-    remove(concat)
-    made.name = name
+    redirect_uses(concat.outputs[0], grouped)
+    remove_node(concat)
+    grouped.name = name
     return len(branches)
 
 
-def _sparse(editor: edit.Editor, node: ir.Node) -> int:
-    at, tensor = foldable(node), edit.const_tensor(node.inputs[1])
+def _split_dense_conv(editor: edit.Editor, node: ir.Node) -> int:
+    at, tensor = as_foldable_layer(node), edit.const_tensor(node.inputs[1])
     if (
         at is None
         or at.group != 1
@@ -89,20 +93,20 @@ def _sparse(editor: edit.Editor, node: ir.Node) -> int:
         return 0
     if math.gcd(*at.shape[:2]) == 1:
         return 0
-    weight = constant(at.node, 1)
-    groups = 1 if weight is None else _groups(weight)
+    weight = read_fixed_input(at.node, 1)
+    groups = 1 if weight is None else _count_groups(weight)
     if weight is None or groups == 1:
         return 0
     outputs, inputs = (size // groups for size in at.shape[:2])
     blocks = weight.reshape(groups, outputs, groups, inputs, *at.shape[2:])
     kept = np.stack([blocks[g, :, g] for g in range(groups)])
-    made = np.ascontiguousarray(kept.reshape(-1, inputs, *at.shape[2:]))
-    at.node.replace_input_with(1, editor.constant(f"{at.node.name}_groups", made))
+    grouped_weight = np.ascontiguousarray(kept.reshape(-1, inputs, *at.shape[2:]))
+    at.node.replace_input_with(1, editor.add_constant(f"{at.node.name}_groups", grouped_weight))
     at.node.attributes["group"] = ir.AttrInt64("group", groups)
     return 1
 
 
-def _groups(weight: NDArray[Any]) -> int:
+def _count_groups(weight: NDArray[Any]) -> int:
     """Return the most groups that a dense kernel falls apart into."""
     used = (weight != 0).any(axis=tuple(range(2, weight.ndim)))
     if used.mean() > 0.5:
@@ -134,36 +138,36 @@ class _Branch:
         space = len(self.layer.shape) - 2
         defaults = {"strides": (1,) * space, "dilations": (1,) * space, "pads": (0, 0) * space}
         settings = (
-            edit.attribute(node, "auto_pad", "NOTSET"),
-            edit.attribute(node, "group", 1),
-            *(tuple(edit.attribute(node, name, usual)) for name, usual in defaults.items()),
+            edit.read_attribute(node, "auto_pad", "NOTSET"),
+            edit.read_attribute(node, "group", 1),
+            *(tuple(edit.read_attribute(node, name, usual)) for name, usual in defaults.items()),
             len(node.inputs) > 2 and node.inputs[2] is not None,
         )
-        found = (self.layer.shape, None if tensor is None else tensor.dtype, settings)
+        layer_kind = (self.layer.shape, None if tensor is None else tensor.dtype, settings)
         if self.activation is None:
-            return found
+            return layer_kind
         attributes = {name: attr.value for name, attr in self.activation.attributes.items()}
-        limits = tuple(number(value) for value in self.activation.inputs[1:])
-        return *found, self.activation.op_type, *sorted(attributes.items()), limits
+        limits = tuple(read_scalar(value) for value in self.activation.inputs[1:])
+        return *layer_kind, self.activation.op_type, *sorted(attributes.items()), limits
 
 
-def _branch(value: ir.Value | None, concat: ir.Node) -> _Branch | None:
+def _find_branch(value: ir.Value | None, concat: ir.Node) -> _Branch | None:
     """Return the convolution behind an input of a Concat that nothing else reads."""
-    if value is None or not alone(value):
+    if value is None or not has_single_use(value):
         return None
-    activation = maker(value, *_ACTIVATIONS)
+    activation = find_producer(value, *_ACTIVATIONS)
     inner = activation.inputs[0] if activation is not None else value
-    layer = foldable(maker(inner, "Conv"))
-    if layer is None or inner is None or not alone(inner):
+    layer = as_foldable_layer(find_producer(inner, "Conv"))
+    if layer is None or inner is None or not has_single_use(inner):
         return None
     limits = activation.inputs[1:] if activation is not None else ()
-    if any(limit is not None and number(limit) is None for limit in limits):
+    if any(limit is not None and read_scalar(limit) is None for limit in limits):
         return None
     nodes = (layer.node, *([activation] if activation is not None else []))
     return _Branch(layer, activation) if all(n.graph is concat.graph for n in nodes) else None
 
 
-def _grouped(
+def _build_grouped_conv(
     editor: edit.Editor, branches: Sequence[_Branch], source: ir.Value, concat: ir.Node
 ) -> ir.Value | str:
     """Return what one grouped convolution and activation make, or why there is none.
@@ -175,29 +179,31 @@ def _grouped(
         concat: What reads the branches; the new nodes are put in front of it.
     """
     first, old = branches[0].layer.node, branches[0].activation
-    tensors = [edit.const_tensor(one.layer.node.inputs[1]) for one in branches]
+    tensors = [edit.const_tensor(branch.layer.node.inputs[1]) for branch in branches]
     if sum(tensor.nbytes for tensor in tensors if tensor is not None) > LARGE_BYTES:
         return "their weights are too large to be joined"
     inputs = [source]
     for index, label in enumerate(("weights", "biases"), 1):
-        values = [one.layer.node.inputs[index] for one in branches if index < len(first.inputs)]
+        values = [
+            branch.layer.node.inputs[index] for branch in branches if index < len(first.inputs)
+        ]
         if any(value is None for value in values) or not values:
             continue
         if index == 1 and any(value is not None and len(value.uses()) > 1 for value in values):
             return "a weight is read elsewhere too"
-        arrays = [constant(one.layer.node, index) for one in branches]
+        arrays = [read_fixed_input(branch.layer.node, index) for branch in branches]
         parts = [array for array in arrays if array is not None]
-        inputs.append(editor.constant(f"{first.name}_{label}", np.concatenate(parts)))
+        inputs.append(editor.add_constant(f"{first.name}_{label}", np.concatenate(parts)))
     attributes = {name: attr.value for name, attr in first.attributes.items()}
     attributes["group"] = branches[0].layer.group * len(branches)
-    conv = editor.node("Conv", inputs, attributes, name=f"{first.name}_joined")
+    conv = editor.make_node("Conv", inputs, attributes, name=f"{first.name}_joined")
     conv.outputs[0].type = first.outputs[0].type
     edit.insert_before(first, conv)
     if old is None:
         return conv.outputs[0]
     attributes = {name: attr.value for name, attr in old.attributes.items()}
     behind = [conv.outputs[0], *old.inputs[1:]]
-    activation = editor.node(old.op_type, behind, attributes, name=f"{old.name}_joined")
+    activation = editor.make_node(old.op_type, behind, attributes, name=f"{old.name}_joined")
     activation.outputs[0].type = conv.outputs[0].type
     edit.insert_before(concat, activation)
     return activation.outputs[0]

@@ -43,14 +43,16 @@ class InlineFunctions(Transform):
         """
         there = list(model.functions.values())
         for name in self.only:
-            if not any(name in edit.called(function) for function in there):
-                known = ", ".join(sorted(function.name for function in there)) or "none"
-                raise Refused(f"there is no local function '{name}'", fix=f"its own are: {known}")
-        count = edit.inline(model, self.only)
-        for left in model.functions.values():
-            if not self.only or not edit.called(left).isdisjoint(self.only):
+            if not any(name in edit.list_call_names(function) for function in there):
+                function_names = ", ".join(sorted(function.name for function in there)) or "none"
+                raise Refused(
+                    f"there is no local function '{name}'", fix=f"its own are: {function_names}"
+                )
+        count = edit.inline_functions(model, self.only)
+        for remaining_function in model.functions.values():
+            if not self.only or not edit.list_call_names(remaining_function).isdisjoint(self.only):
                 why = "it is of another opset, or has graphs as attributes"
-                edit.note(model, f"{left.name} stays: {why}")
+                edit.add_note(model, f"{remaining_function.name} stays: {why}")
         if count:
-            names.unique(model)
+            names.make_names_unique(model)
         return count

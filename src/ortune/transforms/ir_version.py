@@ -12,7 +12,7 @@ from ortune.core.errors import Refused
 from ortune.core.step import Stage, Transform
 from ortune.graph.io.write import NEWEST_IR
 from ortune.graph.ir import edit
-from ortune.graph.shapes.infer import infer
+from ortune.graph.shapes.infer import infer_shapes
 
 _OLDEST = 4
 """Below, every weight is an input too."""
@@ -55,26 +55,28 @@ class IrVersion(Transform):
         if not self.to:
             raise Refused("ir-version needs a version", fix='write it: "ir-version(to=8)"')
         if model.ir_version == self.to:
-            edit.note(model, f"the IR version is {model.ir_version}")
+            edit.add_note(model, f"the IR version is {model.ir_version}")
             return 0
         if not _OLDEST <= self.to <= NEWEST_IR:
             raise Refused(
                 f"IR version {self.to} is not written", fix=f"give {_OLDEST} to {NEWEST_IR}"
             )
         typed = model.clone()
-        infer(typed)
-        for version, what in _needs(typed):
+        infer_shapes(typed)
+        for version, feature in _list_requirements(typed):
             if version > self.to:
-                raise Refused(f"IR version {self.to} has no {what}", fix=f"give {version} or more")
+                raise Refused(
+                    f"IR version {self.to} has no {feature}", fix=f"give {version} or more"
+                )
         model.ir_version = self.to
         return 1
 
 
-def _needs(model: ir.Model) -> Iterator[tuple[int, str]]:
+def _list_requirements(model: ir.Model) -> Iterator[tuple[int, str]]:
     """Yield the first version, and what needs it."""
     if model.functions:
         yield 8, "local functions"
-    for graph in edit.every_graph(model):
+    for graph in edit.walk_graphs(model):
         values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
         if isinstance(graph, ir.Graph):
             values += graph.initializers.values()

@@ -16,10 +16,10 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import attribute
-from ortune.graph.shapes.infer import infer, infer_node
-from ortune.graph.shapes.known_values import Known
-from ortune.transforms.common.raise_version import isolate, splice
+from ortune.graph.ir.edit import read_attribute
+from ortune.graph.shapes.infer import infer_node, infer_shapes
+from ortune.graph.shapes.known_values import SymbolicValues
+from ortune.transforms.common.raise_version import isolate_node, splice_graph
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LowerOpset(Transform):
                 "lower-opset needs a target version", fix='write it: "lower-opset(to=21)"'
             )
         if (opset := model.opset_imports.get("", 0)) <= self.to:
-            edit.note(model, f"the opset is {opset}")
+            edit.add_note(model, f"the opset is {opset}")
             return 0
         return lower_to(model, self.to) + 1
 
@@ -80,50 +80,50 @@ def lower_to(model: ir.Model, version: int) -> int:
         )
     if old <= version:
         return 0
-    edit.inline(model)
+    edit.inline_functions(model)
     if model.functions:
         function = next(iter(model.functions.values()))
         raise Refused(
             f"function '{function.name}' cannot be inlined, so it keeps its opset",
             fix="export the model without functions",
         )
-    infer(model)
+    infer_shapes(model)
     count = 0
-    for graph in list(edit.every_graph(model)):
+    for graph in list(edit.walk_graphs(model)):
         for node in list(graph):
             if not node.domain:
-                count += _lower(node, old, version)
+                count += _lower_node(node, old, version)
     model.opset_imports[""] = version
-    names.unique(model)
+    names.make_names_unique(model)
     return count
 
 
-def _lower(node: ir.Node, old: int, version: int) -> int:
+def _lower_node(node: ir.Node, old: int, version: int) -> int:
     """Lower one node from opset `old`; return 1 when it changed."""
-    before, after = _schema(node.op_type, old), _schema(node.op_type, version)
+    before, after = _find_schema(node.op_type, old), _find_schema(node.op_type, version)
     if before is None:
-        raise _refusal(node, version, "no such operator is known")
+        raise _make_refusal(node, version, "no such operator is known")
     if after is None:
-        return _expand(node, old, version, f"opset {version} has no such operator")
+        return _expand_function(node, old, version, f"opset {version} has no such operator")
     settings = dict(node.attributes)
     if node.op_type == "Cast" and version < 24:
         node.attributes.pop("round_mode", None)  # it says something of types that are not there
-    if why := _misfit(node, before, after):
+    if why := _fit_attributes(node, before, after):
         if after.since_version == before.since_version:
-            raise _refusal(node, version, why)
-        return _expand(node, old, version, why)
+            raise _make_refusal(node, version, why)
+        return _expand_function(node, old, version, why)
     return int(settings != dict(node.attributes))
 
 
-def _expand(node: ir.Node, old: int, version: int, why: str) -> int:
+def _expand_function(node: ir.Node, old: int, version: int, why: str) -> int:
     """Put the standard's own definition in the place of a node, and lower it."""
-    found = _definition(node, old, version)
-    if found is None or any(
-        a.HasField("g") or a.graphs for part in found[0].node for a in part.attribute
+    definition = _find_definition(node, old, version)
+    if definition is None or any(
+        a.HasField("g") or a.graphs for part in definition[0].node for a in part.attribute
     ):
-        raise _refusal(node, version, why)  # a body inside would read the function's values
-    function, opset = found
-    before = isolate(node, "n0")
+        raise _make_refusal(node, version, why)  # a body inside would read the function's values
+    function, opset = definition
+    before = isolate_node(node, "n0")
     alone = onnx.ModelProto(ir_version=10, graph=before, functions=[function])
     call = alone.graph.node[0]
     alone.functions[0].domain = call.domain = "ortune.standard"
@@ -133,25 +133,27 @@ def _expand(node: ir.Node, old: int, version: int, why: str) -> int:
     for domain in ("", call.domain):
         alone.opset_import.add(domain=domain, version=opset)
     whole = inliner.inline_local_functions(alone)
-    known = Known()
-    parts = splice(node, ir.serde.deserialize_graph(whole.graph), before)
+    inferred = SymbolicValues()
+    parts = splice_graph(node, ir.serde.deserialize_graph(whole.graph), before)
     for part in parts:
-        infer_node(part, {"": opset}, known)
+        infer_node(part, {"": opset}, inferred)
     for part in parts:
-        _lower(part, opset, version)
+        _lower_node(part, opset, version)
     return 1
 
 
-def _definition(node: ir.Node, opset: int, wanted: int) -> tuple[onnx.FunctionProto, int] | None:
+def _find_definition(
+    node: ir.Node, opset: int, target_opset: int
+) -> tuple[onnx.FunctionProto, int] | None:
     """Return the body of an operator that suits a node, and the opset it is written for."""
     schema: Any = onnx.defs.get_schema(node.op_type, opset)
     if schema.has_function and schema.function_opset_versions:
-        version = _nearest(schema.function_opset_versions, wanted)
+        version = _select_nearest(schema.function_opset_versions, target_opset)
         text = schema.get_function_with_opset_version(version)
         return onnx.FunctionProto.FromString(text), version
     if not schema.has_context_dependent_function:
         return None
-    version = _nearest(schema.context_dependent_function_opset_versions, wanted)
+    version = _select_nearest(schema.context_dependent_function_opset_versions, target_opset)
     if any(value is not None and value.type is None for value in node.inputs):
         return None
     types = [
@@ -169,12 +171,12 @@ def _definition(node: ir.Node, opset: int, wanted: int) -> tuple[onnx.FunctionPr
     return (function, version) if function.node else None
 
 
-def _nearest(versions: Sequence[int], wanted: int) -> int:
-    below = [version for version in versions if version <= wanted]
+def _select_nearest(versions: Sequence[int], target_opset: int) -> int:
+    below = [version for version in versions if version <= target_opset]
     return max(below) if below else min(versions)
 
 
-def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
+def _find_schema(op: str, version: int) -> onnx.defs.OpSchema | None:
     try:
         schema = onnx.defs.get_schema(op, version)
     except onnx.defs.SchemaError:
@@ -182,34 +184,36 @@ def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
     return None if schema.deprecated else schema
 
 
-def _refusal(node: ir.Node, version: int, why: str) -> Refused:
+def _make_refusal(node: ir.Node, version: int, why: str) -> Refused:
     return Refused(
         f"{node.op_type} '{node.name}' has no way down to opset {version}: {why}",
         fix="lower it less, or export the model with the older opset",
     )
 
 
-def _misfit(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> str:
+def _fit_attributes(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema) -> str:
     """Drop attributes that say what is meant anyway, and return what else does not fit."""
-    for name, held in list(node.attributes.items()):
+    for name, node_attribute in list(node.attributes.items()):
         if name not in after.attributes:
             formal = before.attributes.get(name)
-            if formal is None or not _is_default(held, formal.default_value):
+            if formal is None or not _is_default(node_attribute, formal.default_value):
                 return f"it has no attribute {name} there"
             node.attributes.pop(name)
     inputs = [value for value in node.inputs if value is not None]
     if len(node.inputs) > after.max_input or len(inputs) < after.min_input:
-        return f"it takes {after.min_input} to {wording.count(after.max_input, 'input')} there"
+        return (
+            f"it takes {after.min_input} to {wording.format_count(after.max_input, 'input')} there"
+        )
     if len([value for value in node.outputs if value.name]) > after.max_output:
-        return f"it has {wording.count(after.max_output, 'output')} there"
+        return f"it has {wording.format_count(after.max_output, 'output')} there"
     sides = ((node.inputs, after.inputs, "input"), (node.outputs, after.outputs, "output"))
     for values, formals, kind in sides:
         for index, value in enumerate(values):
             if value is not None and value.type is not None and formals:
-                text = _type(value.type)
+                text = _format_type(value.type)
                 if text not in formals[min(index, len(formals) - 1)].types:
                     return f"its {kind} cannot be {text} there"
-    to = attribute(node, "to", None)
+    to = read_attribute(node, "to", None)
     if node.op_type == "Cast" and to is not None:
         text = f"tensor({ir.DataType(to).name.lower()})"
         if text not in after.outputs[0].types:
@@ -217,21 +221,21 @@ def _misfit(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.OpSchema
     return ""
 
 
-def _is_default(held: ir.Attr, default: onnx.AttributeProto) -> bool:
-    if held.is_ref() or not default.name:
+def _is_default(attribute: ir.Attr, default: onnx.AttributeProto) -> bool:
+    if attribute.is_ref() or not default.name:
         return False
-    usual, value = onnx.helper.get_attribute_value(default), held.value
+    usual, value = onnx.helper.get_attribute_value(default), attribute.value
     usual = usual.decode() if isinstance(usual, bytes) else usual
     if isinstance(value, Sequence) and not isinstance(value, str):
         return list(value) == list(usual)
     return bool(value == usual)
 
 
-def _type(kind: ir.TypeProtocol) -> str:
+def _format_type(kind: ir.TypeProtocol) -> str:
     match kind:
         case ir.SequenceType():
-            return f"seq({_type(kind.elem_type)})"
+            return f"seq({_format_type(kind.elem_type)})"
         case ir.OptionalType():
-            return f"optional({_type(kind.elem_type)})"
+            return f"optional({_format_type(kind.elem_type)})"
         case _:
             return f"tensor({kind.dtype.name.lower()})"

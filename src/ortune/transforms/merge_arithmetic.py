@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import forward, remove
+from ortune.graph.ir.replace import redirect_uses, remove_node
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.uses import alone
-from ortune.graph.ir.values import overridable
-from ortune.graph.shapes.infer import infer
+from ortune.graph.ir.uses import has_single_use
+from ortune.graph.ir.values import is_overridable
+from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.simplify.reshapes import RESHAPES, permutation
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
@@ -52,19 +52,19 @@ class MergeArithmetic(Transform):
     def apply(self, model: ir.Model) -> int:
         if model.opset_imports.get("", 0) < _FIRST:
             return 0
-        infer(model)
+        infer_shapes(model)
         editor = edit.Editor(model.graph)
         count = 0
         for graph in (model.graph, *list(model.graph.subgraphs())):
             for node in reversed(list(graph)):
-                if node.graph is None or _operand(node) is None or _continues(node):
+                if node.graph is None or _split_operands(node) is None or _has_continuation(node):
                     continue
-                chain = _chain(node)
-                found = _merge(chain, editor) if chain else 0
-                if isinstance(found, str):
-                    edit.refuse(model, node, found)
+                chain = _collect_chain(node)
+                outcome = _merge_chain(chain, editor) if chain else 0
+                if isinstance(outcome, str):
+                    edit.note_refusal(model, node, outcome)
                 else:
-                    count += found
+                    count += outcome
         if count:
             prune.drop_dead(model)
         return count
@@ -74,15 +74,15 @@ _Chain: TypeAlias = list[tuple[ir.Node, ir.Value, ir.Value | None]]
 """Nodes in order, with what they change and the constant."""
 
 
-def _operand(node: ir.Node) -> tuple[ir.Value, ir.Value | None] | None:
+def _split_operands(node: ir.Node) -> tuple[ir.Value, ir.Value | None] | None:
     """Return what arithmetic with a constant changes, and the constant."""
     if node.domain or node.op_type not in _ARITHMETIC:
         return None
     if node.op_type == "Neg":
         return (node.inputs[0], None) if node.inputs[0] is not None else None
     for value, constant in (node.inputs, tuple(reversed(node.inputs))):
-        held = edit.const_tensor(constant)
-        if held is None or overridable(constant) or value is None or constant is None:
+        tensor = edit.const_tensor(constant)
+        if tensor is None or is_overridable(constant) or value is None or constant is None:
             continue
         if edit.const_tensor(value) is None:
             divides = node.op_type == "Div" and constant is node.inputs[0]
@@ -90,49 +90,49 @@ def _operand(node: ir.Node) -> tuple[ir.Value, ir.Value | None] | None:
     return None
 
 
-def _moves(node: ir.Node | None) -> bool:
+def _moves_numbers(node: ir.Node | None) -> bool:
     return node is not None and not node.domain and node.op_type in ("Transpose", *RESHAPES)
 
 
-def _continues(node: ir.Node) -> bool:
+def _has_continuation(node: ir.Node) -> bool:
     """Say whether the chain goes on behind a node: it is taken up from its end."""
     value = node.outputs[0]
-    while alone(value):
+    while has_single_use(value):
         after = next(iter(value.uses())).node
         if after.graph is not node.graph:
             return False
-        found = _operand(after)
-        if found is not None and found[0] is value:
+        operands = _split_operands(after)
+        if operands is not None and operands[0] is value:
             return True
-        if not _moves(after) or after.inputs[0] is not value:
+        if not _moves_numbers(after) or after.inputs[0] is not value:
             return False
         value = after.outputs[0]
     return False
 
 
-def _chain(last: ir.Node) -> _Chain:
+def _collect_chain(last: ir.Node) -> _Chain:
     """Return arithmetic that ends in a node, with what moves numbers between, in order."""
-    found = _operand(last)
+    operands = _split_operands(last)
     chain: _Chain = []
     node: ir.Node | None = last
-    while node is not None and found is not None:
-        chain.append((node, *found))
-        value = found[0]
+    while node is not None and operands is not None:
+        chain.append((node, *operands))
+        value = operands[0]
         node = value.producer()
-        if node is None or node.graph is not last.graph or not alone(value):
+        if node is None or node.graph is not last.graph or not has_single_use(value):
             break
-        if _moves(node) and node.inputs[0] is not None:
-            found = (node.inputs[0], None)
+        if _moves_numbers(node) and node.inputs[0] is not None:
+            operands = (node.inputs[0], None)
         else:
-            found = _operand(node)
+            operands = _split_operands(node)
     chain.reverse()
-    while chain and _moves(chain[0][0]):
+    while chain and _moves_numbers(chain[0][0]):
         chain.pop(0)
     return chain
 
 
-def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
-    arithmetic = [step for step in chain if not _moves(step[0])]
+def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
+    arithmetic = [step for step in chain if not _moves_numbers(step[0])]
     if len(arithmetic) < 2:
         return 0
     dtype = chain[0][1].dtype
@@ -140,18 +140,18 @@ def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
         return 0
     if dtype.bitwidth < 8 or dtype.numpy().kind not in "fiu":
         return 0
-    total: Total | str | None = Total.unchanged(dtype.numpy())
+    total: Total | str | None = Total.make_identity(dtype.numpy())
     for node, value, constant in chain:
         if total is None or isinstance(total, str):
             break
-        total = _step(total, node, value, constant, chain)
+        total = _apply_node(total, node, value, constant, chain)
     if total is None or isinstance(total, str):
         return total or 0
     first = arithmetic[0][0].op_type in ("Add", "Sub")
-    parts = total.parts(adds_first=first)
+    parts = total.list_operations(adds_first=first)
     if isinstance(parts, str):
         return parts if len(arithmetic) > 2 else 0
-    if len(parts) >= len(arithmetic) or not _worth(parts, arithmetic):
+    if len(parts) >= len(arithmetic) or not _is_worthwhile(parts, arithmetic):
         return 0
     (last, inner, _), start = chain[-1], chain[0][1]
     value = last.outputs[0]
@@ -164,39 +164,41 @@ def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
         wide = np.broadcast_shapes(total.shape, array.shape)
         if np.broadcast_shapes(*(a.shape for _, a in parts)) != wide:
             parts[-1] = (op, np.ascontiguousarray(np.broadcast_to(array, wide)))
-    made: list[ir.Node] = []
+    merged: list[ir.Node] = []
     for op, array in parts:
-        constant = editor.constant(f"{last.name}_{op.lower()}_by", array)
-        node = editor.node(op, [inner, constant], name=f"{last.name}_{op.lower()}")
+        constant = editor.add_constant(f"{last.name}_{op.lower()}_by", array)
+        node = editor.make_node(op, [inner, constant], name=f"{last.name}_{op.lower()}")
         node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
         inner = node.outputs[0]
-        made.append(node)
-    edit.insert_before(last, *made)
-    forward(value, inner)
-    remove(last)
+        merged.append(node)
+    edit.insert_before(last, *merged)
+    redirect_uses(value, inner)
+    remove_node(last)
     for node, source, _ in reversed(arithmetic[:-1]):
-        forward(node.outputs[0], source)
-        remove(node)
+        redirect_uses(node.outputs[0], source)
+        remove_node(node)
     return len(arithmetic) - len(parts)
 
 
-def _step(
+def _apply_node(
     total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, chain: _Chain
 ) -> Total | str | None:
-    if _moves(node):
+    if _moves_numbers(node):
         if total.single:
-            return total.flat()
+            return total.flatten_axes()
         shape = shape_of(value)
         perm = permutation(node) if node.op_type == "Transpose" else None
-        return total.transposed(perm) if perm is not None and shape is not None else None
-    moved_later = any(_moves(n) for n, _, _ in chain[chain.index((node, value, constant)) :])
+        return total.transpose_axes(perm) if perm is not None and shape is not None else None
+    moved_later = any(
+        _moves_numbers(n) for n, _, _ in chain[chain.index((node, value, constant)) :]
+    )
     if moved_later and (value.shape is None or shape_of(value) != shape_of(node.outputs[0])):
         return None
     array = edit.const_array(constant) if constant is not None else None
-    return total.then(node.op_type, array, swapped=node.inputs[0] is constant)
+    return total.compose(node.op_type, array, swapped=node.inputs[0] is constant)
 
 
-def _worth(parts: list[tuple[str, NDArray[Any]]], arithmetic: _Chain) -> bool:
+def _is_worthwhile(parts: list[tuple[str, NDArray[Any]]], arithmetic: _Chain) -> bool:
     """Constants may not grow: broadcast together they could."""
     tensors = [edit.const_tensor(constant) for _, _, constant in arithmetic]
     before = sum(tensor.nbytes for tensor in tensors if tensor is not None)
@@ -227,7 +229,7 @@ class Total:
     dtype: np.dtype[Any]
 
     @classmethod
-    def unchanged(cls, dtype: np.dtype[Any]) -> Total:
+    def make_identity(cls, dtype: np.dtype[Any]) -> Total:
         """Return the map that does nothing."""
         work = np.dtype(np.float64) if dtype.kind == "f" else dtype
         zero = np.zeros((), work)
@@ -238,17 +240,21 @@ class Total:
         """Whether all constants hold one number, whatever their rank."""
         return self.factor.size == 1 and self.summand.size == 1
 
-    def then(self, op: str, constant: NDArray[Any] | None, *, swapped: bool) -> Total | str | None:
+    def compose(
+        self, op: str, constant: NDArray[Any] | None, *, swapped: bool
+    ) -> Total | str | None:
         """Return the map with one more node; None where that is not exact, or why not."""
         if constant is not None and (constant.dtype != self.dtype or not constant.size):
             return None
         c = None if constant is None else constant.astype(self.factor.dtype)
         shape = self.shape if c is None else np.broadcast_shapes(self.shape, c.shape)
         with np.errstate(all="ignore"):
-            found = self._then(op, c, swapped=swapped)
-        return replace(found, shape=shape) if isinstance(found, Total) else found
+            composed = self._compose_exact(op, c, swapped=swapped)
+        return replace(composed, shape=shape) if isinstance(composed, Total) else composed
 
-    def _then(self, op: str, c: NDArray[Any] | None, *, swapped: bool) -> Total | str | None:
+    def _compose_exact(
+        self, op: str, c: NDArray[Any] | None, *, swapped: bool
+    ) -> Total | str | None:
         factor, summand, bound = self.factor, self.summand, self.bound
         match op:
             case "Neg":
@@ -267,12 +273,12 @@ class Total:
                 return None
         return replace(self, factor=parts[0], summand=parts[1], bound=parts[2])
 
-    def flat(self) -> Total:
+    def flatten_axes(self) -> Total:
         """Return a map of single numbers without axes."""
         parts = [part.reshape(()) for part in (self.factor, self.summand, self.bound)]
         return replace(self, factor=parts[0], summand=parts[1], bound=parts[2], shape=())
 
-    def transposed(self, perm: Sequence[int]) -> Total:
+    def transpose_axes(self, perm: Sequence[int]) -> Total:
         """Return the map behind a Transpose."""
         rank = len(perm)
 
@@ -285,7 +291,7 @@ class Total:
         shape = np.broadcast_shapes(*(part.shape for part in parts))
         return replace(self, factor=parts[0], summand=parts[1], bound=parts[2], shape=shape)
 
-    def parts(self, *, adds_first: bool) -> list[tuple[str, NDArray[Any]]] | str:
+    def list_operations(self, *, adds_first: bool) -> list[tuple[str, NDArray[Any]]] | str:
         """Return the nodes that are left, in order, or why they cannot be had.
 
         Args:
@@ -306,12 +312,12 @@ class Total:
         with np.errstate(over="ignore"):
             stored = [(op, array.astype(self.dtype)) for op, array in nodes]
         for (_, exact), (_, rounded) in zip(nodes, stored, strict=True):
-            if self.dtype.kind == "f" and not _held(exact, rounded):
+            if self.dtype.kind == "f" and not _survives_rounding(exact, rounded):
                 return "a factor or summand does not fit the type"
         return stored
 
 
-def _held(exact: NDArray[Any], rounded: NDArray[Any]) -> bool:
+def _survives_rounding(exact: NDArray[Any], rounded: NDArray[Any]) -> bool:
     tiny = np.finfo(rounded.dtype).tiny
     small = (exact != 0) & (abs(rounded) < tiny)
     return bool(np.isfinite(rounded).all()) and not small.any()

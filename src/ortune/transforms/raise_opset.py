@@ -40,6 +40,6 @@ class RaiseOpset(Transform):
             Refused: There is no such version.
         """
         if (opset := model.opset_imports.get("", self.to)) >= self.to:
-            edit.note(model, f"the opset is {opset}")
+            edit.add_note(model, f"the opset is {opset}")
             return 0
         return raise_to(model, self.to) + 1

@@ -12,9 +12,9 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import forward, remove
+from ortune.graph.ir.replace import redirect_uses, remove_node
 from ortune.graph.shapes.infer import infer_graph
-from ortune.graph.shapes.known_values import Known
+from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.simplify import clamps, constants, identities, masks, reshapes
 
 
@@ -45,38 +45,38 @@ class Simplify(Transform):
     functions: Literal["inline", "keep"] = "inline"
 
     def apply(self, model: ir.Model) -> int:
-        inlined = edit.inline(model) if self.functions == "inline" else 0
+        inlined = edit.inline_functions(model) if self.functions == "inline" else 0
         count = inlined + _weights_as_inputs(model)
-        names.unique(model)
+        names.make_names_unique(model)
         for _ in range(self.rounds):
-            edits = _round(model)
+            edits = _simplify_once(model)
             count += edits
             if not edits:
                 break
         return count + prune.share_weights(model)
 
 
-def _round(model: ir.Model) -> int:
-    known = Known()
-    infer_graph(model.graph, model.opset_imports, known)
-    count = constants.fold(model, known)
-    count += constants.take_branches(model, known)
-    count += constants.settle_targets(model, known) + masks.settle_lengths(model, known)
-    count += _drop(model, known) + masks.settle_masks(model, known)
-    count += reshapes.merge_pairs(model, known) + identities.merge_casts(model)
+def _simplify_once(model: ir.Model) -> int:
+    inferred = SymbolicValues()
+    infer_graph(model.graph, model.opset_imports, inferred)
+    count = constants.fold_constants(model, inferred)
+    count += constants.take_branches(model, inferred)
+    count += constants.settle_targets(model, inferred) + masks.settle_lengths(model, inferred)
+    count += _drop_identities(model, inferred) + masks.settle_masks(model, inferred)
+    count += reshapes.merge_pairs(model, inferred) + identities.merge_casts(model)
     count += clamps.merge_limits(model) + identities.drop_zero_states(model)
     count += identities.share_nodes(model)
     return count + prune.drop_dead(model)
 
 
-def _drop(model: ir.Model, known: Known) -> int:
+def _drop_identities(model: ir.Model, inferred: SymbolicValues) -> int:
     opset = model.opset_imports.get("", 0)
     count = 0
-    for graph in list(edit.every_graph(model)):
+    for graph in list(edit.walk_graphs(model)):
         for node in list(graph):
-            source = identities.passed_on(node, known, opset)
-            if source is not None and forward(node.outputs[0], source):
-                remove(node)
+            source = identities.find_equal_input(node, inferred, opset)
+            if source is not None and redirect_uses(node.outputs[0], source):
+                remove_node(node)
                 count += 1
     return count
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import prune
-from ortune.transforms.common.layers.convolutions import split_transposed
+from ortune.transforms.common.layers.convolutions import split_conv_transposes
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SplitConvTranspose(Transform):
     consumes = (("ConvTranspose",),)
 
     def apply(self, model: ir.Model) -> int:
-        count = split_transposed(model)
+        count = split_conv_transposes(model)
         if count:
             prune.drop_dead(model)
         return count

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune, qdq
-from ortune.graph.ir.replace import forward
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.replace import redirect_uses
+from ortune.graph.ir.values import is_overridable
 
 
 @dataclass(frozen=True)
@@ -27,40 +27,42 @@ class TidyPairs(Transform):
 
     def apply(self, model: ir.Model) -> int:
         count = 0
-        for graph in edit.every_graph(model):
+        for graph in edit.walk_graphs(model):
             editor = edit.Editor(graph)
             for node in list(graph):
-                if node.op_type == "QuantizeLinear" and qdq.ours(node):
-                    count += _rounded(editor, node) or _doubled(node)
+                if node.op_type == "QuantizeLinear" and qdq.has_runtime_domain(node):
+                    count += _remove_rounded_pair(editor, node) or _repeats_grid(node)
         if count:
             prune.drop_dead(model)
         return count
 
 
-def _rounded(editor: edit.Editor, node: ir.Node) -> bool:
+def _remove_rounded_pair(editor: edit.Editor, node: ir.Node) -> bool:
     source = node.inputs[0]
-    values, grid = edit.const_array(source), qdq.grid(node)
-    if values is None or grid is None or overridable(source) or values.dtype.kind != "f":
+    values, grid = edit.const_array(source), qdq.read_grid(node)
+    if values is None or grid is None or is_overridable(source) or values.dtype.kind != "f":
         return False
     if not grid.single and not -values.ndim <= grid.axis < values.ndim:
         return False
     result = node.outputs[0]
     if result.is_graph_output():
         return False
-    forward(result, editor.constant(f"{result.name}_int", qdq.quantize(values, grid)))
+    redirect_uses(
+        result, editor.add_constant(f"{result.name}_int", qdq.quantize_array(values, grid))
+    )
     edit.take_out(node)
     return True
 
 
-def _doubled(node: ir.Node) -> bool:
+def _repeats_grid(node: ir.Node) -> bool:
     """The steps of one grid are found again: rounding to float32 moves them far less than half."""
-    before = qdq.maker(node.inputs[0], "DequantizeLinear")
-    grid = qdq.grid(node)
+    before = qdq.find_runtime_producer(node.inputs[0], "DequantizeLinear")
+    grid = qdq.read_grid(node)
     if before is None or grid is None or node.outputs[0].is_graph_output():
         return False
-    other, integers = qdq.grid(before), before.inputs[0]
-    if other is None or integers is None or not grid.same(other):
+    other, integers = qdq.read_grid(before), before.inputs[0]
+    if other is None or integers is None or not grid.is_same_grid(other):
         return False
-    forward(node.outputs[0], integers)
+    redirect_uses(node.outputs[0], integers)
     edit.take_out(node)
     return True

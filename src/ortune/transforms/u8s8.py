@@ -12,11 +12,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import native
+from ortune.core.hardware.cpus import list_native_units
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, qdq
 from ortune.graph.ir.qdq import WEIGHTS, Port
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.values import is_overridable
 
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 _X86 = ("x86_64", "amd64")
@@ -50,16 +50,16 @@ class U8s8(Transform):
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Only onnxruntime's own kernels on x86 with VNNI gain by it."""
         x86 = capabilities.machine.get("system", "").lower().endswith(_X86)
-        vnni = "int8-vnni" in native(capabilities.instruction_sets)
+        vnni = "int8-vnni" in list_native_units(capabilities.instruction_sets)
         return backend.name() == "cpu" and x86 and vnni
 
     def apply(self, model: ir.Model) -> int:
         mover = _Mover(edit.Editor(model.graph))
         count = 0
-        for component in _components(model):
-            count += mover.move(component)
-        for weight, ports in _weights(model):
-            count += mover.sign(weight, ports)
+        for component in _find_components(model):
+            count += mover.make_unsigned(component)
+        for weight, ports in _find_unsigned_weights(model):
+            count += mover.make_signed(weight, ports)
         return count
 
 
@@ -71,22 +71,22 @@ class _Component:
     ports: tuple[tuple[ir.Node, Port], ...]
 
 
-def _components(model: ir.Model) -> Iterator[_Component]:
+def _find_components(model: ir.Model) -> Iterator[_Component]:
     seen: set[ir.Value] = set()
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         start = node.outputs[0]
-        if node.op_type != "QuantizeLinear" or start in seen or not qdq.ours(node):
+        if node.op_type != "QuantizeLinear" or start in seen or not qdq.has_runtime_domain(node):
             continue
-        grid = qdq.grid(node)
+        grid = qdq.read_grid(node)
         if grid is None or grid.zero.dtype != np.int8 or edit.const_tensor(node.inputs[0]):
             continue
-        found = _grow(start)
-        if found is not None and not _second_factor(found):
-            seen.update(found.values)
-            yield found
+        component = _collect_component(start)
+        if component is not None and not _second_factor(component):
+            seen.update(component.values)
+            yield component
 
 
-def _grow(start: ir.Value) -> _Component | None:
+def _collect_component(start: ir.Value) -> _Component | None:
     """Collect what must move with a tensor; None when something of it cannot."""
     values: dict[ir.Value, None] = {start: None}
     ports: dict[tuple[ir.Node, Port], None] = {}
@@ -95,20 +95,22 @@ def _grow(start: ir.Value) -> _Component | None:
         value = ahead.pop()
         maker = value.producer()
         constant = edit.const_tensor(value) is not None
-        if value.is_graph_output() or overridable(value) or (maker is None and not constant):
+        if value.is_graph_output() or is_overridable(value) or (maker is None and not constant):
             return None
         touched: list[tuple[ir.Node, Port | None]] = [
-            (node, next((p for p in qdq.ports(node) if index in p.ins), None))
+            (node, next((p for p in qdq.list_ports(node) if index in p.ins), None))
             for node, index in value.uses()
         ]
         if maker is not None and not constant:
             index = value.index() or 0
-            touched.append((maker, next((p for p in qdq.ports(maker) if index in p.outs), None)))
+            touched.append(
+                (maker, next((p for p in qdq.list_ports(maker) if index in p.outs), None))
+            )
         for node, port in touched:
-            if port is None or not _shiftable(node, port):
+            if port is None or not _can_shift(node, port):
                 return None
             ports[node, port] = None
-            ends = [qdq.given(node, i) for i in port.ins]
+            ends = [qdq.find_input(node, i) for i in port.ins]
             ends += [node.outputs[i] for i in port.outs if i < len(node.outputs)]
             for end in ends:
                 if end is not None and end not in values:
@@ -117,19 +119,21 @@ def _grow(start: ir.Value) -> _Component | None:
     return _Component(tuple(values), tuple(ports))
 
 
-def _shiftable(node: ir.Node, port: Port) -> bool:
+def _can_shift(node: ir.Node, port: Port) -> bool:
     for index in port.zeros:
-        zero = qdq.given(node, index)
+        zero = qdq.find_input(node, index)
         array = edit.const_array(zero)
-        if overridable(zero) or (zero is not None and (array is None or array.dtype != np.int8)):
+        if is_overridable(zero) or (
+            zero is not None and (array is None or array.dtype != np.int8)
+        ):
             return False
     return True
 
 
-def _second_factor(found: _Component) -> bool:
+def _second_factor(component: _Component) -> bool:
     """Whether it is only read as the right side of products: U8 times S8 is the fast pair."""
     products = 0
-    for node, port in found.ports:
+    for node, port in component.ports:
         if node.op_type == "QLinearMatMul":
             if port.ins != (3,):
                 return False
@@ -144,15 +148,17 @@ def _second_factor(found: _Component) -> bool:
     return products > 0
 
 
-def _weights(model: ir.Model) -> Iterator[tuple[ir.Value, list[tuple[ir.Node, int, int]]]]:
+def _find_unsigned_weights(
+    model: ir.Model,
+) -> Iterator[tuple[ir.Value, list[tuple[ir.Node, int, int]]]]:
     """Yield constant U8 weights with their readers: node, input of weight and of zero point."""
     seen: set[ir.Value] = set()
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         for value in node.inputs:
             tensor = edit.const_tensor(value)
             if value is None or value in seen or tensor is None or len(tensor.shape) < 2:
                 continue
-            if tensor.dtype != ir.DataType.UINT8 or overridable(value):
+            if tensor.dtype != ir.DataType.UINT8 or is_overridable(value):
                 continue
             seen.add(value)
             ports = [_weight_port(reader, index) for reader, index in value.uses()]
@@ -164,14 +170,14 @@ def _weight_port(node: ir.Node, index: int) -> tuple[ir.Node, int, int] | None:
     zero = _zero_index(node, index)
     if zero is None:
         return None
-    held = qdq.given(node, zero)
-    array = edit.const_array(held)
-    fits = held is None or (array is not None and array.dtype == np.uint8)
-    return (node, index, zero) if fits and not overridable(held) else None
+    zero_point = qdq.find_input(node, zero)
+    array = edit.const_array(zero_point)
+    fits = zero_point is None or (array is not None and array.dtype == np.uint8)
+    return (node, index, zero) if fits and not is_overridable(zero_point) else None
 
 
 def _zero_index(node: ir.Node, index: int) -> int | None:
-    if not qdq.ours(node):
+    if not qdq.has_runtime_domain(node):
         return None
     for weight, zero in WEIGHTS.get(node.op_type, ()):
         if index == weight:
@@ -180,7 +186,7 @@ def _zero_index(node: ir.Node, index: int) -> int | None:
         return None
     uses = tuple(node.outputs[0].uses())
     layers = all(n.op_type in _LAYERS and i == 1 and not n.domain for n, i in uses)
-    return 2 if uses and layers and qdq.grid(node) is not None else None
+    return 2 if uses and layers and qdq.read_grid(node) is not None else None
 
 
 class _Mover:
@@ -190,42 +196,42 @@ class _Mover:
         self._editor = editor
         self._moved: dict[ir.Value, ir.Value] = {}
 
-    def move(self, component: _Component) -> int:
+    def make_unsigned(self, component: _Component) -> int:
         """Make a component's tensors U8."""
         for node, port in component.ports:
             for index in port.zeros:
-                self._put(node, index, np.dtype(np.uint8))
+                self._set_zero_point(node, index, np.dtype(np.uint8))
             for index in port.ins:
-                if edit.const_tensor(qdq.given(node, index)) is not None:
-                    self._put(node, index, np.dtype(np.uint8))
+                if edit.const_tensor(qdq.find_input(node, index)) is not None:
+                    self._set_zero_point(node, index, np.dtype(np.uint8))
             if node.op_type == "QuantizeLinear":
                 node.attributes.pop("output_dtype", None)
-        made = [value for value in component.values if edit.const_tensor(value) is None]
-        for value in made:
+        activations = [value for value in component.values if edit.const_tensor(value) is None]
+        for value in activations:
             value.dtype = ir.DataType.UINT8
-        return len(made)
+        return len(activations)
 
-    def sign(self, weight: ir.Value, ports: list[tuple[ir.Node, int, int]]) -> int:
+    def make_signed(self, weight: ir.Value, ports: list[tuple[ir.Node, int, int]]) -> int:
         """Make a constant weight S8 for all its readers."""
         for node, index, zero in ports:
-            self._put(node, zero, np.dtype(np.int8))
-            self._put(node, index, np.dtype(np.int8))
+            self._set_zero_point(node, zero, np.dtype(np.int8))
+            self._set_zero_point(node, index, np.dtype(np.int8))
         return 1
 
-    def _put(self, node: ir.Node, index: int, dtype: np.dtype[Any]) -> None:
-        old = qdq.given(node, index)
+    def _set_zero_point(self, node: ir.Node, index: int, dtype: np.dtype[Any]) -> None:
+        old = qdq.find_input(node, index)
         step = 128 if dtype == np.uint8 else -128
         if old is None:
-            scale = edit.const_array(qdq.given(node, 1))
+            scale = edit.const_array(qdq.find_input(node, 1))
             pair = node.op_type in ("QuantizeLinear", "DequantizeLinear")
             shape = scale.shape if pair and scale is not None else ()
-            new = self._editor.constant(f"{node.name}_zero", np.full(shape, step, dtype))
-            qdq.put(node, index, new)
+            new = self._editor.add_constant(f"{node.name}_zero", np.full(shape, step, dtype))
+            qdq.set_input(node, index, new)
             return
         if old not in self._moved:
             array = edit.const_array(old)
             assert array is not None
             wide = (array.astype(np.int16) + step).astype(dtype)
-            self._moved[old] = self._editor.constant(f"{old.name}_{dtype.name}", wide)
+            self._moved[old] = self._editor.add_constant(f"{old.name}_{dtype.name}", wide)
         node.replace_input_with(index, self._moved[old])
-        edit.discard(old)
+        edit.discard_constant(old)

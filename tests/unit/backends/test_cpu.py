@@ -23,8 +23,8 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
-from ortune.search.recipe.space import Target
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.search.recipe.space import SearchTarget
 
 FACTS = Facts({"Cast": 1, "Gelu": 1}, 2, 0, 0, {}, 20, 10, (), ())
 EVERY = Cpu(
@@ -78,10 +78,11 @@ def opened(model: Path, *spellings: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "key", sorted({*EVERY.entries(), *replace(EVERY, affinity="2").entries()})
+    "key",
+    sorted({*EVERY.build_config_entries(), *replace(EVERY, affinity="2").build_config_entries()}),
 )
 def test_the_installed_runtime_has_every_key_that_a_field_sets(key: str) -> None:
-    keys.demand([key])
+    keys.demand_session_keys([key])
 
 
 @pytest.mark.parametrize("key", ["session.intra_op.spin_durations_us", "session.intra_op"])
@@ -101,7 +102,7 @@ def test_an_unknown_key_is_refused_when_a_session_opens(model: Path) -> None:
 
 
 def test_defaults_scan_no_library(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
-    monkeypatch.setattr(keys, "libraries", lambda: pytest.fail("scanned"))
+    monkeypatch.setattr(keys, "list_libraries", lambda: pytest.fail("scanned"))
     with Cpu(threads=1).open(model) as session:
         assert session.placement()
 
@@ -127,7 +128,7 @@ def test_defaults_scan_no_library(monkeypatch: pytest.MonkeyPatch, model: Path) 
 )
 def test_wrong_values_are_refused_when_they_are_read(text: str, what: str) -> None:
     with pytest.raises(BadSettings, match=what):
-        parse(Backend, text)
+        parse_plugin(Backend, text)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_settings_that_would_be_ignored_are_refused(backend: Cpu, what: str, mod
 def test_the_spelling_names_only_what_differs() -> None:
     assert str(Cpu()) == "cpu"
     assert str(Cpu(spin=False)) == "cpu(spin=false)"
-    assert parse(Backend, str(EVERY)) == EVERY
+    assert parse_plugin(Backend, str(EVERY)) == EVERY
 
 
 def test_settings_written_before_the_fields_existed_still_open() -> None:
@@ -181,7 +182,7 @@ def test_flushing_that_an_earlier_session_prevents_is_an_error(model: Path) -> N
     assert "an earlier session of this process has fixed it" in done.stderr
 
 
-@pytest.mark.skipif(not native.installed(), reason="needs openvino")
+@pytest.mark.skipif(not native.is_openvino_installed(), reason="needs openvino")
 def test_openvino_is_asked_for_its_properties(model: Path) -> None:
     with pytest.raises(BadSettings, match="no property 'NUM_STREAM'") as caught:
         Openvino(config=("NUM_STREAM=2",)).missing()
@@ -225,10 +226,10 @@ def test_one_thread_neither_spins_nor_is_pinned() -> None:
 def test_a_pinned_spin_leaves_the_number_of_threads_to_be_tried() -> None:
     four = on_cpus(4)
     start = Cpu(spin=False)
-    found = Target(start, four, frozenset({"spin"})).coordinates(start, FACTS)
+    found = SearchTarget(start, four, frozenset({"spin"})).list_coordinates(start, FACTS)
     assert found["threads"] == [Cpu(threads=1, spin=False), Cpu(threads=2, spin=False)]
     assert found["spin"] == []
-    both = Target(start, four, frozenset({"spin", "threads"})).coordinates(start, FACTS)
+    both = SearchTarget(start, four, frozenset({"spin", "threads"})).list_coordinates(start, FACTS)
     assert both["threads"] == []
 
 
@@ -310,6 +311,10 @@ def test_graph_optimizers_are_left_out_one_by_one_on_top_of_each_other() -> None
 
 
 def test_both_words_for_no_rewriting_are_one() -> None:
-    assert Cpu(level="disable") == Cpu(level="disabled") == parse(Backend, "cpu(level=disable)")
+    assert (
+        Cpu(level="disable")
+        == Cpu(level="disabled")
+        == parse_plugin(Backend, "cpu(level=disable)")
+    )
     assert str(Cpu(level="disable")) == "cpu(level=disabled)"
     assert codec.encode(replace(Cpu(), level="disable"))["level"] == "disabled"

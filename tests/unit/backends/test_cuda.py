@@ -120,7 +120,7 @@ def test_a_silent_fallback_is_an_error_that_names_the_provider_and_the_cause(
     scripted: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     answer = probe.ProbedProvider("not loadable", "libcublasLt.so.13", "pip install it")
-    scripted.setattr(probe, "probed", probed(answer))
+    scripted.setattr(probe, "probe_provider", probed(answer))
     for act in (lambda: Cuda().open(MODEL).__enter__(), lambda: Cuda().takes(MODEL)):
         with pytest.raises(BackendMissing) as caught:
             act()
@@ -134,7 +134,7 @@ def test_a_provider_that_takes_nothing_is_an_error(
     scripted: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted.setattr(onnxruntime, "InferenceSession", ScriptedPlaced)
-    scripted.setattr(probe, "probed", probed(probe.ProbedProvider("works")))
+    scripted.setattr(probe, "probe_provider", probed(probe.ProbedProvider("works")))
     with pytest.raises(BackendMissing, match=r"CUDAExecutionProvider took none of \d+ nodes"):
         Cuda().open(MODEL).__enter__()
     with pytest.raises(BackendMissing, match="took none"):

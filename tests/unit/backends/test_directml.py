@@ -25,9 +25,9 @@ def test_settings_that_are_not_the_default_are_written_out() -> None:
 
 def test_a_session_has_no_memory_pattern_and_runs_in_order() -> None:
     """The options before the provider itself is added, which this onnxruntime does not have."""
-    made = session.options(1, "all", verbose=False)
+    made = session.make_session_options(1, "all", verbose=False)
     session.side_by_side(made, 2)
-    Directml(graph_fusion=False).prepare(made)
+    Directml(graph_fusion=False).adapt_options(made)
     assert made.enable_mem_pattern is False
     assert made.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
     assert made.get_session_config_entry("ep.dml.disable_graph_fusion") == "1"

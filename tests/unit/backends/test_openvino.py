@@ -15,7 +15,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.measurement.workloads.latency import Latency
 
 GPU, NPU = Openvino(device="gpu"), Openvino(device="npu", precision="f16")
@@ -23,7 +23,7 @@ AUTO = Openvino(device="auto", threads=1)
 FACTS = Facts({"Conv": 3}, 3, 1, 1, {}, 17, 8, (), ())
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[1,64] x) => (float[1,64] y) { y = Relu(x) }"""
-needs_openvino = pytest.mark.skipif(not native.installed(), reason="needs openvino")
+needs_openvino = pytest.mark.skipif(not native.is_openvino_installed(), reason="needs openvino")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_the_cpu_is_the_default_and_is_not_spelled() -> None:
     assert codec.encode(GPU)["device"] == "gpu"
     for backend in Openvino.tried():
         assert codec.decode(Backend, codec.encode(backend)) == backend
-    assert Openvino(threads=2).properties() == {
+    assert Openvino(threads=2).build_properties() == {
         "INFERENCE_NUM_THREADS": "2",
         "INFERENCE_PRECISION_HINT": "f32",
         "PERFORMANCE_HINT": "LATENCY",
@@ -74,7 +74,7 @@ def test_the_cpu_is_the_default_and_is_not_spelled() -> None:
     ids=str,
 )
 def test_a_device_is_told_what_it_knows(backend: Openvino, told: dict[str, str]) -> None:
-    assert backend.properties() == told
+    assert backend.build_properties() == told
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_device_is_told_what_it_knows(backend: Openvino, told: dict[str, str])
 )
 def test_what_a_device_does_not_have_is_refused(text: str, what: str) -> None:
     with pytest.raises(BadSettings, match=what):
-        parse(Backend, text)
+        parse_plugin(Backend, text)
 
 
 def test_what_was_never_run_says_so() -> None:
@@ -154,9 +154,11 @@ def test_auto_records_its_layers(model: Path, tmp_path: Path) -> None:
 def test_without_either_package_each_device_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(native, "missing", lambda device: "pip install openvino")
-    monkeypatch.setattr(native, "installed", lambda: False)
-    monkeypatch.setattr(plugin, "missing", lambda device: f"pip install {plugin.PACKAGE}")
+    monkeypatch.setattr(native, "explain_missing_device", lambda device: "pip install openvino")
+    monkeypatch.setattr(native, "is_openvino_installed", lambda: False)
+    monkeypatch.setattr(
+        plugin, "explain_missing_plugin", lambda device: f"pip install {plugin.PACKAGE}"
+    )
     for backend in Openvino.tried():
         reason = backend.missing()
         assert reason == f"pip install {plugin.PACKAGE}"

@@ -13,7 +13,7 @@ from ortune.backends.torch import Torch
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.graph.io import protobuf
 
 torch = pytest.importorskip("torch")
@@ -74,7 +74,7 @@ FEEDS = {
 
 
 def answers(spec: str) -> dict[str, np.ndarray]:
-    with parse(Backend, spec).open(Path("m.onnx")) as session:
+    with parse_plugin(Backend, spec).open(Path("m.onnx")) as session:
         return session.run(FEEDS)
 
 
@@ -188,4 +188,4 @@ def test_the_files_interface_is_read_without_its_weights(tmp_path: Path) -> None
     held = onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3])
     model.graph.input.append(held)  # as before IR 4: initializers were listed as inputs
     onnx.save(model, tmp_path / "old.onnx")
-    assert protobuf.interface(tmp_path / "old.onnx") == (["a", "b"], ["total", "part"])
+    assert protobuf.read_interface(tmp_path / "old.onnx") == (["a", "b"], ["total", "part"])

@@ -14,10 +14,10 @@ from ortune.core.facts import Facts
 from ortune.core.trial import Proposal, Status, Trial, Verdict
 from ortune.measurement.workloads.latency import Latency
 from ortune.search.policy import LeftOut, View
-from ortune.search.recipe.space import Space, Target
+from ortune.search.recipe.space import SearchTarget, Space
 
 FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
-CPU = Target(Cpu(), Capabilities(effective_cpus=2), frozenset({"threads"}))
+CPU = SearchTarget(Cpu(), Capabilities(effective_cpus=2), frozenset({"threads"}))
 SPACE = Space(FACTS, (CPU,), Latency(), Cpu())
 
 
@@ -46,7 +46,7 @@ def fails_in_int8(proposal: Proposal) -> Trial:
 
 def test_everything_is_tried_once_at_full_effort() -> None:
     found = played(fails_in_int8)
-    spelled = [proposal.plan.spelled for proposal in found]
+    spelled = [proposal.plan.spelling for proposal in found]
     assert len(spelled) == len(set(spelled))
     assert {proposal.effort for proposal in found} == {"full"}
     plans = ranked(SPACE)
@@ -56,30 +56,30 @@ def test_everything_is_tried_once_at_full_effort() -> None:
 def test_whatever_fails_is_rescued_even_when_saved_before() -> None:
     found = played(fails_in_int8)
     failed = [p.plan for p in found if fails_in_int8(p).status is Status.FAILS]
-    wanted = {rescue.spelled for plan in failed for rescue in SPACE.rescues(plan)}
-    tried = {p.plan.spelled for p in found}
+    wanted = {rescue.spelling for plan in failed for rescue in SPACE.list_rescues(plan)}
+    tried = {p.plan.spelling for p in found}
     assert wanted and wanted <= tried
     assert {p.stage for p in found} == {"search", "rescue", "runtime"}
 
 
 def test_settings_are_tried_around_the_fastest_alone() -> None:
-    ratios = {plan.spelled: 0.5 + 0.01 * at for at, plan in enumerate(ranked(SPACE))}
+    ratios = {plan.spelling: 0.5 + 0.01 * at for at, plan in enumerate(ranked(SPACE))}
     other = {"runtime": 0.3}
     found = played(
-        lambda p: result(p, ratios.get(p.plan.spelled, other.get(p.stage, 0.9))),
+        lambda p: result(p, ratios.get(p.plan.spelling, other.get(p.stage, 0.9))),
         Exhaustive(fastest=2),
     )
     around = list(dict.fromkeys(p.neighbour_of for p in found if p.stage == "runtime"))
-    assert around == [plan.spelled for plan in ranked(SPACE)[:2]]
-    tried = {p.plan.spelled for p in found}
+    assert around == [plan.spelling for plan in ranked(SPACE)[:2]]
+    tried = {p.plan.spelling for p in found}
     for plan in ranked(SPACE)[:2]:
-        for plans in SPACE.neighbours(plan).values():
-            assert {one.spelled for one in plans} <= tried
+        for plans in SPACE.list_neighbours(plan).values():
+            assert {one.spelling for one in plans} <= tried
 
 
 def test_what_keeps_the_budget_is_tried_with_more_in_integers() -> None:
-    found = {p.plan.spelled for p in played(lambda p: result(p, 0.5))}
-    wanted = {more.spelled for one in ranked(SPACE) for more in SPACE.extensions(one)}
+    found = {p.plan.spelling for p in played(lambda p: result(p, 0.5))}
+    wanted = {more.spelling for one in ranked(SPACE) for more in SPACE.list_extensions(one)}
     assert wanted and wanted <= found
 
 

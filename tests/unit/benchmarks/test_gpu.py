@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_without_a_device_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu, "gpus", lambda: ())
+    monkeypatch.setattr(gpu, "list_gpus", lambda: ())
     out = tmp_path / "gpu.json"
     out.write_text("as it was")
     assert bench.main(["--out", str(out)]) == 0

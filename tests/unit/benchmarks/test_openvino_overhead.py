@@ -40,11 +40,11 @@ def test_rounds_that_differ_widen_it() -> None:
 
 
 def test_the_properties_are_those_of_the_plan() -> None:
-    assert Openvino(threads=1).properties() == overhead.PROPERTIES
+    assert Openvino(threads=1).build_properties() == overhead.PROPERTIES
     assert str(Openvino(threads=1)) == overhead.PLAN
 
 
-@pytest.mark.skipif(not native.installed(), reason="needs openvino")
+@pytest.mark.skipif(not native.is_openvino_installed(), reason="needs openvino")
 def test_both_sides_of_a_round_answer_alike(tmp_path: Path) -> None:
     path = tmp_path / "relu.onnx"
     text = """<ir_version: 8, opset_import: ["": 17]>

@@ -39,7 +39,7 @@ from tests.unit.search.experiment.scripted import LOSSY, Script, scripted
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import OrtuneError
-from ortune.core.event import silent
+from ortune.core.event import ignore_event
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS
 from ortune.core.trial import Burst, Pair, Plan, Proposal, Score, Status, Verdict
@@ -49,7 +49,7 @@ from ortune.measurement.timing.pairs import Effort
 from ortune.measurement.workloads.latency import Latency
 from ortune.search.adaptive import Adaptive
 from ortune.search.experiment import evaluate
-from ortune.search.recipe.space import Space, Target
+from ortune.search.recipe.space import SearchTarget, Space
 
 FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
 BASE = Cpu(threads=1)
@@ -76,7 +76,7 @@ def row(plan: Plan, ratio: float, *, stage: str = "search", fails: bool = False)
         for at in cuts_of(plan.recipe.steps)
     )
     scores = (replace(SCORES[0], verdict=Verdict.FAILS),) if fails else SCORES
-    made = Row(plan.spelled, plan, stage, Status.FAILS if fails else Status.OK, cuts=cuts)
+    made = Row(plan.spelling, plan, stage, Status.FAILS if fails else Status.OK, cuts=cuts)
     return replace(
         made, start_s=0.4, load_s=0.2, first_s=0.1, warm_s=0.5, block_s=0.5, search_s=0.3,
         final_s=0.6,
@@ -100,7 +100,9 @@ def table() -> Iterator[Table]:
     with pretended(Table(ABOUT, ())):
         listed = space()
         plans = ranked(listed)
-        around = [p for plan in plans for some in listed.neighbours(plan).values() for p in some]
+        around = [
+            p for plan in plans for some in listed.list_neighbours(plan).values() for p in some
+        ]
         every = dict.fromkeys([*plans, *around])
         rows = [row(Plan(AS_IS, BASE), 1.0, stage="baseline")]
         rows += [row(plan, ratio_of(plan)) for plan in every]
@@ -248,11 +250,11 @@ class TestMachine:
         context = surroundings(table, tmp_path, 60)
         costs = []
         with ExitStack() as stack, simulating(machine):
-            attempts = Attempts(context, 4.0, silent, stack)
-            attempts.baseline()
+            attempts = Attempts(context, 4.0, ignore_event, stack)
+            attempts.measure_baseline()
             for effort in ("screen", "screen", "search"):
                 began = machine.clock.now
-                trial = attempts.one(Proposal(plan, "search", effort=cast("Any", effort)))
+                trial = attempts.try_plan(Proposal(plan, "search", effort=cast("Any", effort)))
                 costs.append(machine.clock.now - began)
                 assert trial.scores and trial.ratio is not None
         screened, known, searched = costs
@@ -348,7 +350,7 @@ def test_a_thinned_side_keeps_its_median_and_drops_what_was_disturbed() -> None:
 def test_rows_of_two_spaces_do_not_mix(tmp_path: Path) -> None:
     first = frozen(tmp_path, space())
     assert frozen(tmp_path, space()) == first
-    other = replace(space(), targets=(Target(Cpu(threads=2), CAPABLE),))
+    other = replace(space(), targets=(SearchTarget(Cpu(threads=2), CAPABLE),))
     with pytest.raises(OrtuneError, match="rows of two spaces do not mix"):
         frozen(tmp_path, other)
 
@@ -370,7 +372,7 @@ class TestRecording:
         with ExitStack() as stack:
 
             def begun() -> Recording:
-                return Recording(context, 0.01, silent, stack, Kept(tmp_path / "rows"))
+                return Recording(context, 0.01, ignore_event, stack, Kept(tmp_path / "rows"))
 
             yield begun
 
@@ -401,7 +403,7 @@ class TestRecording:
         try_all(second, space(), 1)
         rows = current(second)
         assert len(script.asked("starts", "candidate")) == starts + 1
-        assert {r.plan.spelled for r in rows} == {r.plan.spelled for r in current(first)}
+        assert {r.plan.spelling for r in rows} == {r.plan.spelling for r in current(first)}
 
     @pytest.mark.parametrize("do", ["load", "burst", "score"])
     def test_what_fails_costs_what_it_took(
@@ -433,7 +435,7 @@ class TestRecording:
         attempts.original()
         script.diary.clear()
         original = current(attempts)[0]
-        attempts.one(Proposal(LOSSY, "runtime", neighbour_of=original.key))
+        attempts.try_plan(Proposal(LOSSY, "runtime", neighbour_of=original.key))
         assert [len(some) for some in script.asked("score", "candidate")] == [100]
         row = current(attempts)[1]
         assert row.scores and not row.final and row.passes
@@ -442,7 +444,7 @@ class TestRecording:
         script.diary.clear()
         script.ratio = 1.02
         slow = replace(LOSSY, backend=Cpu(threads=1, level="basic"))
-        attempts.one(Proposal(slow, "runtime", neighbour_of=row.key))
+        attempts.try_plan(Proposal(slow, "runtime", neighbour_of=row.key))
         assert not script.asked("score", "candidate")
         assert current(attempts)[2].scores == row.scores, "far behind, so those of its plan"
 

@@ -16,7 +16,7 @@ from ortune.measurement.machine import noise
 def rows(shift: float = 0.0, count: int = 10, **more: Any) -> list[dict[str, Any]]:
     """Return pairs of a cell with blocks that spread by 0.2 %, the twin's 3 % further."""
     rng = np.random.default_rng(0)
-    record = codec.encode(noise.between(noise.snapshot(), noise.snapshot()))
+    record = codec.encode(noise.compare_snapshots(noise.take_snapshot(), noise.take_snapshot()))
     record |= {"others": 0.0, "stolen": 0.0, "throttled": 0.0, "mhz": []}
 
     def blocks(middle: float) -> list[float]:

@@ -15,7 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.study import Study
 
@@ -41,7 +41,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
 
 
 def test_it_comes_last_however_fast(study: Study, tmp_path: Path) -> None:
-    found = read(pack(study, tmp_path / "x.ortune", trial=KEY, with_="aa11"))
+    found = read_bundle(pack(study, tmp_path / "x.ortune", trial=KEY, with_="aa11"))
     assert [one.backend for one in found.plans] == [
         Cpu(threads=1),
         Torch(source="toy_factory:Toy"),

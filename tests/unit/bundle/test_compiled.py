@@ -20,7 +20,7 @@ from ortune.bundle import entries
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import codec
@@ -51,9 +51,9 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(draft, "w") as new:
         manifest = json.loads(old.read("manifest.json"))
         for name in manifest["members"]:
-            told = entries.text(new, name, change(name, old.read(name)), packed=False)
+            told = entries.write_text_member(new, name, change(name, old.read(name)), packed=False)
             manifest["members"][name] = codec.encode(told)
-        entries.text(new, "manifest.json", json.dumps(manifest).encode())
+        entries.write_text_member(new, "manifest.json", json.dumps(manifest).encode())
     shutil.move(draft, path)
     return path
 
@@ -79,7 +79,7 @@ def test_what_is_in_it(tmp_path: Path) -> None:
             "made_for": {"provider": "ToyExecutionProvider", "device": "toy 1"},
         }
     ]
-    assert read(path).backend == Precompiled()
+    assert read_bundle(path).backend == Precompiled()
 
 
 def test_it_is_opened_where_all_is_the_same(tmp_path: Path) -> None:

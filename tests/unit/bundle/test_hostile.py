@@ -24,7 +24,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.load import load
 from ortune.bundle.engine.manifest import EVIDENCE, MANIFEST, RECIPE, SETTINGS
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, OrtuneError, UnknownPlugin
 from ortune.core.hardware.cpus import effective_cpus
@@ -99,7 +99,7 @@ def settings(**changed: Any) -> Members:
 
 def refused(path: Path, said: str, kind: type[OrtuneError] = BadModel) -> None:
     """Loading, reading and running say it in two lines and leave nothing."""
-    for opened in (load, read):
+    for opened in (load, read_bundle):
         with pytest.raises(kind, match=said) as caught:
             opened(path)
         assert len(str(caught.value).splitlines()) == 2, caught.value
@@ -174,14 +174,14 @@ class TestSettings:
     def test_nesting_without_end(self, bundle: Path, member: str) -> None:
         forge(bundle, {member: b"[" * 100_000 + b"]" * 100_000})
         with pytest.raises(BadModel, match="nested too deeply"):
-            read(bundle)
+            read_bundle(bundle)
 
     def test_evidence_of_a_setting_with_power_is_refused(self, bundle: Path) -> None:
         evidence = json.loads(members_of(bundle)[EVIDENCE])
         evidence["job"]["baseline"]["config"] = ["ep.context_enable=1"]
         forge(bundle, {EVIDENCE: json.dumps(evidence).encode()})
         with pytest.raises(BadModel, match=r"ep\.context_enable"):
-            read(bundle)
+            read_bundle(bundle)
 
     def test_evidence_imports_no_function(
         self, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +192,7 @@ class TestSettings:
         metric = {"is": "metrics/function", "path": "evilmetric:fn", "share": 0.0}
         evidence["job"]["budget"]["metric"] = metric
         forge(bundle, {EVIDENCE: json.dumps(evidence).encode()})
-        assert str(read(bundle).evidence.job.budget) == "evilmetric:fn>=0.999"
+        assert str(read_bundle(bundle).evidence.job.budget) == "evilmetric:fn>=0.999"
         assert not (tmp_path / "ran").exists()
 
 
@@ -260,7 +260,7 @@ class TestZip:
     def test_a_flipped_byte_anywhere(self, bundle: Path) -> None:
         """Headers, names, table of contents: two lines, or the same bundle."""
         content, said = bundle.read_bytes(), set()
-        original = read(bundle)
+        original = read_bundle(bundle)
         for at in range(0, len(content), max(1, len(content) // 700)):
             turned = bytearray(content)
             turned[at] ^= 1 << (at % 8)
@@ -268,7 +268,7 @@ class TestZip:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    assert read(bundle).evidence == original.evidence
+                    assert read_bundle(bundle).evidence == original.evidence
             except OrtuneError as error:
                 assert len(str(error).splitlines()) == 2, error
                 said.add(re.sub(r"'.*?'", "''", error.what))
@@ -478,7 +478,7 @@ class TestEvidence:
     def test_a_plan_that_it_says_nothing_of_is_refused(self, bundle: Path) -> None:
         forge(bundle, {}, lambda manifest: manifest["plans"][0].update(key="dead"))
         with pytest.raises(BadModel, match="its evidence says nothing of '") as caught:
-            read(bundle)
+            read_bundle(bundle)
         assert caught.value.fix == "pack the run again"
 
     def test_a_backend_that_is_not_installed_is_named(self, bundle: Path) -> None:
@@ -486,9 +486,9 @@ class TestEvidence:
         told["trials"][0]["plan"]["backend"] = {"is": "backends/tpu"}
         forge(bundle, {EVIDENCE: json.dumps(told).encode()})
         with pytest.raises(UnknownPlugin, match="tpu"):
-            read(bundle)
+            read_bundle(bundle)
 
     def test_a_recipe_of_another_form_is_refused(self, bundle: Path) -> None:
         forge(bundle, {RECIPE: b'{"name": 3, "steps": 4}'})
         with pytest.raises(BadModel, match=f"toy.ortune: '{RECIPE}' cannot be used: "):
-            read(bundle)
+            read_bundle(bundle)

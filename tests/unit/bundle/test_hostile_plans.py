@@ -18,12 +18,12 @@ from ortune.backends.plugin import PluginProvider
 from ortune.backends.torch import Torch
 from ortune.bundle.engine import consent
 from ortune.bundle.engine.load import load
-from ortune.bundle.engine.manifest import MANIFEST, RECIPE, SBOM, SETTINGS, own
+from ortune.bundle.engine.manifest import MANIFEST, RECIPE, SBOM, SETTINGS, name_plan_member
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.core.errors import BadModel, OrtuneError
 
-SECOND = own(1, SETTINGS)
+SECOND = name_plan_member(1, SETTINGS)
 _HELD = 64 << 20
 
 
@@ -49,7 +49,7 @@ def write(bundle: Path, members: dict[str, bytes]) -> Path:
 
 def test_swapped_entries(bundle: Path) -> None:
     whole = members_of(bundle)
-    assert {SBOM, SECOND, own(2, RECIPE), "plans/2/models/toy.onnx"} < set(whole)
+    assert {SBOM, SECOND, name_plan_member(2, RECIPE), "plans/2/models/toy.onnx"} < set(whole)
     pairs = [
         (one, two)
         for one, two in combinations(sorted(whole), 2)
@@ -66,7 +66,7 @@ def test_settings_of_a_later_plan_have_no_more_power(bundle: Path) -> None:
     found = settings(config=["session.optimized_model_filepath=/tmp/x"])
     forge(bundle, {SECOND: found[SETTINGS]})
     with pytest.raises(BadModel, match=f"{SECOND}.*no setting"):
-        read(bundle)
+        read_bundle(bundle)
     with pytest.raises(BadModel, match=f"{SECOND}.*no setting"):
         load(bundle, on="cpu")
     load(bundle).close()
@@ -74,8 +74,8 @@ def test_settings_of_a_later_plan_have_no_more_power(bundle: Path) -> None:
 
 def test_a_library_that_is_listed_is_for_custom_operators_alone() -> None:
     """A caller who allows them allows no provider, and no weights, of the same name."""
-    consent.listed(Cpu(custom_ops=("own_ops",)), ["own_ops"])
-    consent.listed(Torch(source="own:factory"), ["own:factory"])
+    consent.require_listed(Cpu(custom_ops=("own_ops",)), ["own_ops"])
+    consent.require_listed(Torch(source="own:factory"), ["own:factory"])
     for other in (
         PluginProvider(package="own_ops"),
         PluginProvider(library="own_ops"),
@@ -83,7 +83,7 @@ def test_a_library_that_is_listed_is_for_custom_operators_alone() -> None:
         Cpu(custom_ops=("own:factory",)),
     ):
         with pytest.raises(BadModel, match="which its manifest does not"):
-            consent.listed(other, ["own_ops", "own:factory"])
+            consent.require_listed(other, ["own_ops", "own:factory"])
 
 
 def test_a_later_plan_brings_no_code_that_the_manifest_does_not_list(bundle: Path) -> None:
@@ -100,7 +100,7 @@ class TestMemory:
         self.record = record_property
 
     def refused(self, path: Path) -> None:
-        for opened in (load, read):
+        for opened in (load, read_bundle):
             tracemalloc.start()
             try:
                 with pytest.raises(OrtuneError) as caught:

@@ -23,7 +23,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import consent
 from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.study import Study
@@ -80,7 +80,7 @@ def test_it_holds_everything(bundle: Path, study: Study) -> None:
         ]
         stored = {i.filename for i in file.infolist() if i.compress_type == zipfile.ZIP_STORED}
         assert {"models/toy.onnx", "fallback/toy.onnx"} <= stored
-    found = read(bundle)
+    found = read_bundle(bundle)
     assert found.backend == Cpu(threads=1)
     assert found.recipe == study.best.plan.recipe
     assert [trial.part for trial in found.evidence.trials] == ["search", "final"]
@@ -128,7 +128,7 @@ def test_a_truncated_bundle_is_found(bundle: Path, kept: float) -> None:
 
 def test_a_model_is_no_bundle(study: Study) -> None:
     with pytest.raises(BadModel, match=r"toy\.onnx is not a bundle"):
-        read(Path(study.root) / "artefacts/0123/toy.onnx")
+        read_bundle(Path(study.root) / "artefacts/0123/toy.onnx")
 
 
 def test_another_answer_on_the_same_machine_is_an_error(study: Study, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_original_runs_where_the_backend_does_not(
     backend: Cpu,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(consent, "stored_backend", lambda *_: _given(backend))
+    monkeypatch.setattr(consent, "load_backend", lambda *_: _given(backend))
     with pytest.warns(RuntimeWarning, match=reason) as caught:
         engine = load(bundle)
     assert len(caught) == 1
@@ -223,12 +223,12 @@ def test_a_text_that_is_none_is_refused(bundle: Path, name: str) -> None:
         _digest(members, name)
 
     with pytest.raises(BadModel, match=f"toy.ortune: '{name}' cannot be read"):
-        read(rewrite(bundle, other))
+        read_bundle(rewrite(bundle, other))
 
 
 def test_another_trial(study: Study, tmp_path: Path) -> None:
     path = pack(study, tmp_path / "base.ortune", trial="ba5e")
-    found = read(path)
+    found = read_bundle(path)
     assert found.manifest.plans[0].models == found.manifest.fallback == {"": "fallback/toy.onnx"}
     with load(path) as engine:
         np.testing.assert_array_equal(engine(x=X)["y"], Y)
@@ -328,7 +328,7 @@ def test_external_data_travels(study: Study, tmp_path: Path) -> None:
     external(Path(study.root) / "artefacts/0123/toy.onnx", studies.TUNED)
     assert (source.parent / "weights.bin").stat().st_size == 16
     path = pack(studies.changed(study, job=studies.job(source)), tmp_path / "x.ortune")
-    assert read(path).manifest.plans[0].models == {"": "models/toy/toy.onnx"}
+    assert read_bundle(path).manifest.plans[0].models == {"": "models/toy/toy.onnx"}
     for file in (source.parent, Path(study.root) / "artefacts"):
         (file / "weights.bin").unlink(missing_ok=True)
     with load(path) as engine:
@@ -348,7 +348,7 @@ def test_several_models(study: Study, tmp_path: Path) -> None:
     studies.write_golden(made, made.best, sources[0], "encoder")
     studies.write_golden(made, made.best, tuned, "decoder")
     path = pack(made, tmp_path / "x.ortune")
-    models = read(path).manifest.plans[0].models
+    models = read_bundle(path).manifest.plans[0].models
     assert models == {"encoder": "fallback/encoder.onnx", "decoder": "models/decoder.onnx"}
     with load(path) as engine:
         assert engine.models == names
@@ -380,7 +380,9 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
     cut, named = tmp_path / "cut.ortune", tmp_path / "named.ortune"
     assert main(["pack", str(root), "-o", str(cut)]) == 0
     assert "not confirmed" not in capsys.readouterr().out
-    assert read(cut).manifest.plans[0].models == read(cut).manifest.fallback, "the original"
+    assert read_bundle(cut).manifest.plans[0].models == read_bundle(cut).manifest.fallback, (
+        "the original"
+    )
     asked = ["pack", str(root), "-o", str(named), "--trial", "aa11"]
     for words in (asked, [*asked, "--force"]):
         assert main(words) == 2 and not named.exists(), "force is about overwriting alone"
@@ -389,7 +391,7 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
         assert "--unconfirmed" in fix
     assert main([*asked, "--unconfirmed"]) == 0
     assert "not confirmed" in capsys.readouterr().out
-    assert read(named).manifest.plans[0].models != read(named).manifest.fallback
+    assert read_bundle(named).manifest.plans[0].models != read_bundle(named).manifest.fallback
     ledger.append(study.trials[-1])
     again = tmp_path / "again.ortune"
     assert main(["pack", str(root), "-o", str(again), "--trial", "aa11"]) == 0

@@ -12,9 +12,9 @@ import pytest
 from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.pack import candidates, pack
+from ortune.bundle.pack import build_candidates, pack
 from ortune.bundle.package import CONTENTS, package
-from ortune.bundle.source import Source, unpacked, word
+from ortune.bundle.source import Source, make_word, unpack_temporarily
 from ortune.bundle.target import Replay, Target
 from ortune.cli.main import main
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
@@ -89,7 +89,7 @@ def test_the_same_bundle_gives_the_same_bytes(bundle: Path, tmp_path: Path) -> N
 def test_of_a_run_the_next_best_confirmed_plan_is_taken_and_named(
     study: Study, tmp_path: Path
 ) -> None:
-    found = package(candidates(study), tmp_path / "package", Notes(refused="clean"))
+    found = package(build_candidates(study), tmp_path / "package", Notes(refused="clean"))
     assert found.plan.plan == "as-is @ cpu"
     assert [(one.plan, one.why) for one in found.passed_over] == [
         ("clean @ cpu(threads=1)", "it says so")
@@ -170,13 +170,13 @@ def test_a_package_never_replaces_the_folder_of_its_bundle(bundle: Path, tmp_pat
     ],
 )
 def test_a_strangers_name_becomes_a_word(text: str, expected: str) -> None:
-    assert word(text) == expected
+    assert make_word(text) == expected
 
 
 def test_a_source_has_its_files(bundle: Path) -> None:
-    with unpacked(bundle) as held:
+    with unpack_temporarily(bundle) as held:
         (plan,) = held.manifest.plans
-        source = held.source(plan)
+        source = held.read_source(plan)
         assert source.name == "toy" and source.labels == {"": "toy"}
         assert source.backend == Cpu(threads=1) and not source.external()
         assert source.models[""].is_file()
@@ -186,9 +186,9 @@ def test_a_source_has_its_files(bundle: Path) -> None:
 
 
 def test_models_that_come_to_one_word_are_refused(bundle: Path) -> None:
-    with unpacked(bundle) as held:
+    with unpack_temporarily(bundle) as held:
         (plan,) = held.manifest.plans
-        source = held.source(plan)
+        source = held.read_source(plan)
         two = replace(source, models={"a b": Path("1"), "a/b": Path("2")})
         with pytest.raises(BadModel, match="one name"):
             two.labels  # noqa: B018

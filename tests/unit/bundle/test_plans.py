@@ -19,7 +19,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
@@ -69,7 +69,7 @@ class TestContent:
             ]
 
     def test_every_plan_has_settings_evidence_and_ratio(self, bundle: Path, study: Study) -> None:
-        found = read(bundle)
+        found = read_bundle(bundle)
         assert [plan.packed.key for plan in found.plans] == [TOY, CPU, OTHER]
         assert [plan.backend for plan in found.plans] == [
             Scripted(slow=0.9),
@@ -93,18 +93,18 @@ class TestContent:
         self, study: Study, tmp_path: Path
     ) -> None:
         path = pack(study, tmp_path / "x.ortune", trial="ff66", with_="aa11, ff66 ,ee55")
-        assert [plan.key for plan in read(path).manifest.plans] == [TOY, CPU, OTHER]
+        assert [plan.key for plan in read_bundle(path).manifest.plans] == [TOY, CPU, OTHER]
 
     def test_the_best_of_each_backend(self, study: Study, tmp_path: Path) -> None:
         path = pack(study, tmp_path / "x.ortune", per_backend=True)
-        assert [plan.key for plan in read(path).manifest.plans] == [TOY, CPU]
+        assert [plan.key for plan in read_bundle(path).manifest.plans] == [TOY, CPU]
 
     def test_the_original_stands_for_a_backend_that_gained_nothing(
         self, study: Study, tmp_path: Path
     ) -> None:
         alone = replace(study, trials=tuple(t for t in study.trials if t.key not in (CPU, OTHER)))
         path = pack(alone, tmp_path / "x.ortune", per_backend=True)
-        first, second = read(path).manifest.plans
+        first, second = read_bundle(path).manifest.plans
         assert (first.key, second.key) == (TOY, "ba5e" * 4)
         assert second.models == {"": "fallback/toy.onnx"} and second.ratio == (1.0, 1.0, 1.0)
 
@@ -118,7 +118,7 @@ class TestContent:
         with pytest.raises(OrtuneError, match=r"bb22bb22 .* is not confirmed"):
             pack(doubted, path, with_="bb22")
         pack(doubted, path, trial="bb22", with_="aa11", unconfirmed=True)
-        first, second = read(path).manifest.plans
+        first, second = read_bundle(path).manifest.plans
         assert (first.key, second.key, second.ratio) == (CPU, "bb22" * 4, None)
 
     def test_more_than_a_bundle_may_hold(self, study: Study, tmp_path: Path) -> None:
@@ -136,7 +136,9 @@ class TestContent:
         assert one.read_bytes() == two.read_bytes()
 
     def test_licence_and_provenance(self, study: Study, tmp_path: Path) -> None:
-        manifest = read(pack(study, tmp_path / "x.ortune", licence="MIT OR Apache-2.0")).manifest
+        manifest = read_bundle(
+            pack(study, tmp_path / "x.ortune", licence="MIT OR Apache-2.0")
+        ).manifest
         assert manifest.licence == "MIT OR Apache-2.0"
         assert manifest.provenance["original"] == study.job.model_digest
         assert manifest.provenance["data"] == study.job.data_digest
@@ -147,9 +149,9 @@ class TestContent:
                 pack(study, tmp_path / "y.ortune", licence=wrong)
 
     def test_unpacking_leaves_other_plans_alone(self, bundle: Path, tmp_path: Path) -> None:
-        with archive.opened(bundle) as (file, manifest):
+        with archive.open_bundle(bundle) as (file, manifest):
             plan = manifest.plans[2]
-            archive.unpack(
+            archive.unpack_members(
                 file, manifest, tmp_path / "out", {plan.settings, *plan.models.values()}
             )
         found = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*")}

@@ -15,10 +15,10 @@ from tests.unit import studies
 from tests.unit.bundle import several
 
 from ortune.backends.bucketed import Bucketed
-from ortune.bundle.engine.archive import opened
+from ortune.bundle.engine.archive import open_bundle
 from ortune.bundle.engine.manifest import SBOM, Manifest
 from ortune.bundle.pack import pack
-from ortune.bundle.sbom import sbom
+from ortune.bundle.sbom import build_sbom
 from ortune.core.study import Study
 
 
@@ -38,7 +38,7 @@ def bill_of(bundle: Path) -> Any:
 
 
 def held(bundle: Path) -> Manifest:
-    with opened(bundle) as (_, manifest):
+    with open_bundle(bundle) as (_, manifest):
         return manifest
 
 
@@ -60,7 +60,7 @@ def test_libraries_follow_it_too(bundle: Path) -> None:
     manifest = held(bundle)
     member = next(iter(manifest.members.values()))
     more = {**manifest.members, "custom_ops/own.so": member, "models/toy/weights.bin": member}
-    text = sbom(replace(manifest, members=more), {"somebody.s_plugins": "1+local"}).decode()
+    text = build_sbom(replace(manifest, members=more), {"somebody.s_plugins": "1+local"}).decode()
     demand_valid(text)
     found = {one["bom-ref"]: one for one in json.loads(text)["components"]}
     assert found["custom_ops/own.so"]["type"] == "library"

@@ -14,11 +14,11 @@ from tests.unit import studies
 from tests.unit.bundle.test_hostile import forge
 
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.instances import Serving, packed_serving
+from ortune.bundle.engine.instances import Serving, load_serving
 from ortune.bundle.engine.load import load
 from ortune.bundle.engine.manifest import SBOM, SERVING
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import read_bundle
 from ortune.bundle.serving import with_serving
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
@@ -34,8 +34,8 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def packed(path: Path) -> Serving:
-    with archive.opened(path) as (file, manifest):
-        return packed_serving(path.name, file, manifest)
+    with archive.open_bundle(path) as (file, manifest):
+        return load_serving(path.name, file, manifest)
 
 
 def test_it_is_read_as_it_was_written(bundle: Path, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_it_is_read_as_it_was_written(bundle: Path, tmp_path: Path) -> None:
     assert packed(copy) == HOW and packed(bundle) == Serving()
     again = with_serving(copy, tmp_path / "again.ortune", Serving(max_batch=1))
     assert packed(again) == Serving(max_batch=1)
-    assert read(copy).backend == read(bundle).backend
+    assert read_bundle(copy).backend == read_bundle(bundle).backend
     with zipfile.ZipFile(bundle) as one, zipfile.ZipFile(copy) as two:
         assert {*two.namelist()} - {*one.namelist()} == {SERVING}
         assert two.getinfo(SERVING).compress_type == zipfile.ZIP_STORED, "older readers open it"

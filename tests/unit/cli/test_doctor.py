@@ -15,11 +15,13 @@ from ortune.measurement.environments.installed import Environment
 
 
 def test_one_runtime_is_fine() -> None:
-    assert doctor.problems({"onnxruntime": "1.31.1"}, [], []) == []
+    assert doctor.diagnose_problems({"onnxruntime": "1.31.1"}, [], []) == []
 
 
 def test_two_runtimes_overwrite_each_other() -> None:
-    (found,) = doctor.problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.0"}, [], [])
+    (found,) = doctor.diagnose_problems(
+        {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.0"}, [], []
+    )
     assert "onnxruntime, onnxruntime-gpu are installed together" in found["what"]
     assert found["fix"].startswith("pip uninstall -y onnxruntime onnxruntime-gpu && pip install")
 
@@ -38,9 +40,9 @@ def test_environments_and_gpus_are_shown(tmp_path: Path) -> None:
         ("cuda-1.31.1", "openvino", "no device", "none"),
         ("vino", "-", "not loadable", "its Python is gone"),
     ]
-    assert doctor.state("no device", "never run on a GPU here") == "no device, unverified"
+    assert doctor.describe_state("no device", "never run on a GPU here") == "no device, unverified"
     missing = GpuProblem("cuda-1.31.1", "no driver", "install one")
-    told = doctor.problems({}, found, [missing, replace(missing, environment=HERE)])
+    told = doctor.diagnose_problems({}, found, [missing, replace(missing, environment=HERE)])
     assert [one["what"] for one in told] == [
         "environment vino: its Python is gone",
         "environment cuda-1.31.1: no driver",
@@ -50,9 +52,9 @@ def test_environments_and_gpus_are_shown(tmp_path: Path) -> None:
 
 def test_a_gpu_is_one_line() -> None:
     board = Gpu(0, "NVIDIA L4", "GPU-5e6f", "8.9", memory=24 * 1024**3)
-    text = doctor.gpu_text([board], {"driver": "580.95", "cudnn": "9.19.0.56"})
+    text = doctor.describe_gpus([board], {"driver": "580.95", "cudnn": "9.19.0.56"})
     assert text == "NVIDIA L4 (25.8 GB), driver 580.95, cudnn 9.19.0.56"
-    assert doctor.gpu_text([], {}) == "none that an NVIDIA driver tells of"
+    assert doctor.describe_gpus([], {}) == "none that an NVIDIA driver tells of"
 
 
 @pytest.mark.parametrize(
@@ -65,24 +67,26 @@ def test_a_gpu_is_one_line() -> None:
     ],
 )
 def test_cpus_say_what_narrows_them(host: int, mask: int, effective: int, text: str) -> None:
-    assert doctor.cpu_text({"host": host, "affinity": mask, "effective": effective}) == text
+    assert doctor.describe_cpus({"host": host, "affinity": mask, "effective": effective}) == text
 
 
 def test_the_records_of_searches_are_found(cache_home: Path) -> None:
     folder = cache_home / "ortune" / "paid"
-    assert doctor.warm_start() == {"folder": folder, "files": 0, "bytes": 0}
-    assert doctor.paid_text(doctor.warm_start()) == f"nothing recorded yet in {folder}"
+    assert doctor.measure_warm_start() == {"folder": folder, "files": 0, "bytes": 0}
+    assert (
+        doctor.describe_records(doctor.measure_warm_start()) == f"nothing recorded yet in {folder}"
+    )
     folder.mkdir(parents=True)
     (folder / "one.json").write_text("x" * 2048)
     (folder / "one.lock").write_text("")
-    assert doctor.warm_start() == {"folder": folder, "files": 1, "bytes": 2048}
-    assert doctor.paid_text(doctor.warm_start()).endswith(f" in {folder}")
+    assert doctor.measure_warm_start() == {"folder": folder, "files": 1, "bytes": 2048}
+    assert doctor.describe_records(doctor.measure_warm_start()).endswith(f" in {folder}")
     nowhere = {"folder": None, "files": 0, "bytes": 0}
-    assert doctor.paid_text(nowhere) == "not recorded: there is no home folder"
+    assert doctor.describe_records(nowhere) == "not recorded: there is no home folder"
 
 
 def test_memory_is_readable() -> None:
-    found = doctor.memory()
+    found = doctor.measure_memory()
     total, available = found["total"], found["available"]
     assert total is not None
     assert available is not None

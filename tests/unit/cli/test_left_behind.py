@@ -12,7 +12,7 @@ import pytest
 from ortune.cli.main import BAD, main, root
 from ortune.core.errors import BadModel
 from ortune.core.plugins import codec
-from ortune.core.request import WorkerRequest, carried_out, parameters
+from ortune.core.request import WorkerRequest, list_request_fields, run_request
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
@@ -25,7 +25,7 @@ _GIVEN = {"action": "list", "price": "1/h", "bisect": True, "on": "cpu"}
 WRITING = [
     name
     for name, verb in VERBS.items()
-    if {"out", "bisect"} & {one.name for one in parameters(verb.request)}
+    if {"out", "bisect"} & {one.name for one in list_request_fields(verb.request)}
 ]
 
 
@@ -34,10 +34,10 @@ def asked(verb: str, folder: Path, out: Path):
     kind = VERBS[verb].request
     fields = {
         one.name: _GIVEN.get(one.name, str(folder / f"{one.name}.onnx"))
-        for one in parameters(kind)
-        if one.required
+        for one in list_request_fields(kind)
+        if one.is_required
     }
-    names = {one.name for one in parameters(kind)}
+    names = {one.name for one in list_request_fields(kind)}
     fields |= {"out": out} if "out" in names else {}
     fields |= {"bisect": True} if "bisect" in names else {}
     fields |= {"goal": "p99<=20ms"} if "goal" in names else {}
@@ -83,7 +83,7 @@ def test_what_a_verb_made_is_gone_when_it_fails(tmp_path, verb, error, name) -> 
     request = asked(verb, tmp_path, tmp_path / name)
     assert request.makes
     with pytest.raises(type(error)):
-        carried_out(request, failing(filled, error))
+        run_request(request, failing(filled, error))
     assert not everything(tmp_path)
 
 
@@ -92,15 +92,15 @@ def test_what_was_there_and_what_is_done_stays(tmp_path, verb) -> None:
     empty = asked(verb, tmp_path, tmp_path / "empty")
     empty.makes[0].mkdir()
     with pytest.raises(KeyboardInterrupt):
-        carried_out(empty, failing(lambda path: filled(empty.makes[0] / f"in-{path.name}")))
+        run_request(empty, failing(lambda path: filled(empty.makes[0] / f"in-{path.name}")))
     assert everything(tmp_path) == {empty.makes[0]}, "a folder that was empty is empty again"
     request = asked(verb, tmp_path, tmp_path / "out")
-    carried_out(request, failing(filled, None))
+    run_request(request, failing(filled, None))
     assert all(path.exists() for path in request.makes)
     (tmp_path / "beside").write_text("mine")
     before = everything(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        carried_out(request, failing(lambda path: None))
+        run_request(request, failing(lambda path: None))
     assert everything(tmp_path) == before
 
 
@@ -114,23 +114,23 @@ def test_a_run_with_a_trial_stays(tmp_path, verb, run) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carried_out(request, search)
+        run_request(request, search)
     assert (tmp_path / run / "ledger.jsonl").exists()
 
 
 def test_a_run_that_another_search_is_at_work_in_stays(tmp_path) -> None:
-    from ortune.search.experiment.ledger import locked
+    from ortune.search.experiment.ledger import lock_run
 
     request = asked("optimize", tmp_path, tmp_path / "out")
     with ExitStack() as other:
 
         def run(given) -> None:
             (tmp_path / "out").mkdir()
-            other.enter_context(locked(tmp_path / "out"))
+            other.enter_context(lock_run(tmp_path / "out"))
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            carried_out(request, run)
+            run_request(request, run)
         assert (tmp_path / "out").exists()
 
 
@@ -166,6 +166,6 @@ def test_the_limit_holds_while_a_verb_runs(tmp_path, verb) -> None:
     from ortune.core.hardware import memory
 
     request = replace(asked(verb, tmp_path, tmp_path / "out"), memory_limit="3G")
-    assert carried_out(request, lambda given: memory.allowed()) == 3 * 2**30
-    assert memory.limit() is None
+    assert run_request(request, lambda given: memory.count_allowed_bytes()) == 3 * 2**30
+    assert memory.read_limit() is None
     assert codec.encode(request.memory_limit) == 3 * 2**30

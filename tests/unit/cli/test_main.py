@@ -16,8 +16,8 @@ from ortune.cli import main as cli
 from ortune.cli.terminal import command as retired_words
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
-from ortune.core.reading import step
-from ortune.core.version import __version__, commit
+from ortune.core.reading import read_step
+from ortune.core.version import __version__, read_commit
 
 VERBS = cli.root.list_commands(click.Context(cli.root))
 
@@ -44,12 +44,12 @@ def test_the_example_of_apply_names_steps_that_there_are() -> None:
     words = [itertools.takewhile(lambda word: not word.startswith("-"), one[3:]) for one in lines]
     given = [word.strip('"') for one in words for word in one]
     assert len(given) == 4
-    assert all(step(word) for word in given)
+    assert all(read_step(word) for word in given)
 
 
 def test_the_version_names_its_commit(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
-    known = commit()
+    known = read_commit()
     said = f"ortune {__version__} (commit {known})" if known else f"ortune {__version__}"
     assert capsys.readouterr().out == f"{said}\n"
 
@@ -222,15 +222,15 @@ def test_a_file_in_the_cli_folder_of_a_plugin_package_is_a_verb(
         (path / "__init__.py").touch()
     (folder / "greet.py").write_text(VERB)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalog, "roots", lambda: ("ortune", "other_package"))
-    catalog.modules.cache_clear()
+    monkeypatch.setattr(catalog, "list_plugin_packages", lambda: ("ortune", "other_package"))
+    catalog.map_modules.cache_clear()
     try:
         assert cli.main(["greet", "you"]) == 0
         assert capsys.readouterr().out == "hello you\n"
         assert cli.main(["--help"]) == 0
         assert "greet" in capsys.readouterr().out
     finally:
-        catalog.modules.cache_clear()
+        catalog.map_modules.cache_clear()
 
 
 def test_every_verb_takes_a_settings_file(

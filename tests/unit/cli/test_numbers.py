@@ -8,7 +8,7 @@ import pytest
 from ortune.cli.main import BAD, main, root
 from ortune.core import fields
 from ortune.core.plugins import bounds
-from ortune.core.request import parameters
+from ortune.core.request import list_request_fields
 
 _READERS = (fields.Duration, fields.ByteSize, fields.Counts)
 _TEXTS = {"--price", "--load", "--overhead", "--effort", "--gpus", "--picture-size", "--budget"}
@@ -34,7 +34,7 @@ def _numeric():
     found = []
     for name, command in _verbs().items():
         options = {param.name: param.opts[0] for param in command.params}
-        for one in parameters(command.request):
+        for one in list_request_fields(command.request):
             option = options.get(one.name, "")
             if option.startswith("--") and (_takes_numbers(one) or option in _TEXTS):
                 found.append((name, option))
@@ -80,7 +80,7 @@ def test_no_option_takes_what_is_no_sensible_number(verb, option, tmp_path, monk
 
 @pytest.mark.parametrize("verb", list(_verbs()))
 def test_every_number_in_python_has_bounds(verb):
-    for one in parameters(_verbs()[verb].request):
+    for one in list_request_fields(_verbs()[verb].request):
         for value in (math.nan, math.inf, -math.inf):
             with pytest.raises(Exception, match="not a finite number"):
                 one.option.check(one.name, value)

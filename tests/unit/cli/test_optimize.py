@@ -72,10 +72,10 @@ def test_a_bound_that_nothing_keeps_is_named() -> None:
     found = study(wanted=Goal(max_size=1 << 20))
     found = replace(found, trials=(replace(BASE, size=3 << 20),))
     said = "the original stays, and 3 MiB is above --max-size 1 MiB"
-    assert optimize.missed(found, None) == optimize.missed(found, 2.0) == said
-    assert optimize.missed(study(FAST), 2.5) == "2.5 times as fast; the best is 2.00x"
-    assert optimize.missed(study(), None) == "proved accuracy; the best is 1.00x"
-    best = optimize.summary(found, Path("r.html"))["best"]
+    assert optimize.describe_miss(found, None) == optimize.describe_miss(found, 2.0) == said
+    assert optimize.describe_miss(study(FAST), 2.5) == "2.5 times as fast; the best is 2.00x"
+    assert optimize.describe_miss(study(), None) == "proved accuracy; the best is 1.00x"
+    best = optimize.serialize_study(found, Path("r.html"))["best"]
     assert isinstance(best, dict) and best["over"] == "3 MiB is above --max-size 1 MiB"
 
 
@@ -83,10 +83,10 @@ def test_the_summary_says_what_could_be_proved_and_what_the_verdict_means() -> N
     page = Path("run/report.html")
     found = study(FAST)
     said = "60 samples: 18 are held out"
-    told = optimize.summary(replace(found, header=Header(JOB, FACTS, outlook=said)), page)
+    told = optimize.serialize_study(replace(found, header=Header(JOB, FACTS, outlook=said)), page)
     assert told["outlook"] == said
-    assert cast(dict[str, Any], told["best"])["meaning"] == wording.means(SCORE) != ""
-    stays = optimize.summary(study(), page)
+    assert cast(dict[str, Any], told["best"])["meaning"] == wording.explain_verdict(SCORE) != ""
+    stays = optimize.serialize_study(study(), page)
     assert (told["improved"], stays["improved"]) == (True, False)
     assert stays["outlook"] == cast(dict[str, Any], stays["best"])["meaning"] == ""
 
@@ -106,7 +106,7 @@ def test_settings_hold_what_was_given_with_absolute_paths(
         command="ortune optimize m.onnx",
         verbose=True,
     )
-    text = settings.write(asked, but=("verbose", "out"))
+    text = settings.format_settings(asked, but=("verbose", "out"))
     assert tomllib.loads(text) == {
         "model": [str(tmp_path / "m.onnx")],
         "data": str(tmp_path / "data"),
@@ -128,7 +128,7 @@ def test_what_was_switched_off_stays_off_when_a_run_is_repeated(
 ) -> None:
     path = tmp_path / "ortune.toml"
     request = Optimize(tmp_path / "m.onnx", strict=True, **{field: False})  # type: ignore[arg-type]
-    path.write_text(settings.write(request))
+    path.write_text(settings.format_settings(request))
     assert {f"{field} = false", "strict = true"} <= set(path.read_text().splitlines())
     assert parsed(str(path))[field] is False
     assert parsed(str(path), f"--{word}")[field] is True
@@ -138,11 +138,11 @@ def test_what_was_switched_off_stays_off_when_a_run_is_repeated(
 
 def test_what_is_wanted_is_read_with_units_and_goes_into_the_settings(tmp_path: Path) -> None:
     asked = Optimize("m.onnx", prefer="size", max_size="100MB", max_memory="0.5G", portable=True)
-    assert asked.wanted == Goal("size", 100 << 20, 1 << 29, True)
+    assert asked.goal == Goal("size", 100 << 20, 1 << 29, True)
     path = tmp_path / "ortune.toml"
-    path.write_text(settings.write(asked))
+    path.write_text(settings.format_settings(asked))
     again = Optimize(**tomllib.loads(path.read_text()))
-    assert again.wanted == asked.wanted
+    assert again.goal == asked.goal
 
 
 @pytest.mark.parametrize(

@@ -12,28 +12,28 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import (
     Goal,
     Outcome,
-    accepted,
-    between,
-    eligible,
-    faster,
-    front,
-    outcome,
-    promising,
-    resolution,
+    classify_outcome,
+    compare_latency,
+    compute_resolution,
+    find_pareto_front,
+    is_accepted,
+    is_eligible,
+    is_faster,
+    looks_eligible,
     seems_faster,
-    winner,
+    select_winner,
 )
 from ortune.core.budget import Budget
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 
-PLAIN = Plan(Recipe("clean", (parse(Transform, "simplify"),)), Cpu(threads=1))
+PLAIN = Plan(Recipe("clean", (parse_plugin(Transform, "simplify"),)), Cpu(threads=1))
 TUNED = replace(PLAIN, backend=Cpu(threads=1, arena=False))
 LONGER = replace(
-    PLAIN, recipe=Recipe("more", (*PLAIN.recipe.steps, parse(Transform, "fuse-gelu")))
+    PLAIN, recipe=Recipe("more", (*PLAIN.recipe.steps, parse_plugin(Transform, "fuse-gelu")))
 )
-LOSSY = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
+LOSSY = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
 
 
 def final(plan: Plan, value: float, low: float = 0.0, high: float = 0.0, **more: object) -> Trial:
@@ -50,13 +50,13 @@ def likely(of: Trial) -> Trial:
 class TestAccepted:
     def test_proof_is_accepted_and_likely_only_where_no_proof_is_wanted(self) -> None:
         one = final(PLAIN, 0.5)
-        assert accepted(one, strict=True) and accepted(one, strict=False)
-        assert accepted(likely(one), strict=False) and not accepted(likely(one), strict=True)
+        assert is_accepted(one, strict=True) and is_accepted(one, strict=False)
+        assert is_accepted(likely(one), strict=False) and not is_accepted(likely(one), strict=True)
 
     @pytest.mark.parametrize("status", [s for s in Status if s is not Status.OK])
     def test_nothing_else_is(self, status: Status) -> None:
-        assert not accepted(final(PLAIN, 0.5, status=status), strict=False)
-        assert not accepted(final(PLAIN, 0.5, scores=()), strict=False)
+        assert not is_accepted(final(PLAIN, 0.5, status=status), strict=False)
+        assert not is_accepted(final(PLAIN, 0.5, scores=()), strict=False)
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_what_looks_faster_is_so_beyond_the_noise_or_by_a_lone_block_well_below_
     ratio: Interval, looks: bool
 ) -> None:
     one = replace(trial("a" * 16, PLAIN, 0.5), ratio=ratio)
-    assert promising(one, baseline(), strict=False, wanted=Goal()) is looks
-    assert eligible(one, baseline(), strict=False, wanted=Goal()) is (ratio.high < 1)
+    assert looks_eligible(one, baseline(), strict=False, goal=Goal()) is looks
+    assert is_eligible(one, baseline(), strict=False, goal=Goal()) is (ratio.high < 1)
 
 
-@pytest.mark.parametrize(("high", "is_faster"), [(0.99, True), (1.0, False), (1.01, False)])
+@pytest.mark.parametrize(("high", "expected_faster"), [(0.99, True), (1.0, False), (1.01, False)])
 def test_faster_is_what_lies_below_one_with_its_whole_interval(
-    high: float, is_faster: bool
+    high: float, expected_faster: bool
 ) -> None:
-    assert faster(final(PLAIN, 0.9, 0.8, high)) is is_faster
+    assert is_faster(final(PLAIN, 0.9, 0.8, high)) is expected_faster
 
 
 def test_what_was_not_timed_is_not_faster() -> None:
     untimed = replace(final(PLAIN, 0.9), ratio=None)
-    assert not faster(untimed) and not seems_faster(untimed)
+    assert not is_faster(untimed) and not seems_faster(untimed)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_was_not_timed_is_not_faster() -> None:
 def test_a_row_whose_interval_holds_one_is_neither_slower_nor_faster(
     ratio: Interval | None, status: Status, word: Outcome
 ) -> None:
-    assert outcome(replace(final(PLAIN, 0.5), ratio=ratio, status=status)) is word
+    assert classify_outcome(replace(final(PLAIN, 0.5), ratio=ratio, status=status)) is word
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_what_was_stopped_as_slower_is_slower_though_its_few_blocks_hold_one(
     status: Status, stopped: str, word: Outcome
 ) -> None:
     wide = final(PLAIN, 1.4, 0.9, 2.0, status=status, stopped=stopped)
-    assert outcome(wide) is word
+    assert classify_outcome(wide) is word
 
 
 class TestBetween:
     def test_half_widths_add_up_as_of_independent_measurements(self) -> None:
         one = final(PLAIN, 0.4, 0.4 * math.exp(-0.03), 0.4 * math.exp(0.03))
         two = final(TUNED, 0.5, 0.5 * math.exp(-0.04), 0.5 * math.exp(0.04))
-        found = between(one, two)
+        found = compare_latency(one, two)
         assert found.value == pytest.approx(0.8)
         assert math.log(found.high / found.value) == pytest.approx(0.05)
         assert math.log(found.value / found.low) == pytest.approx(0.05)
@@ -143,30 +143,30 @@ class TestBetween:
     def test_nothing_is_known_of_what_was_not_timed(self) -> None:
         untimed = replace(final(PLAIN, 0.4), ratio=None)
         for one, two in ((untimed, final(PLAIN, 0.4)), (final(PLAIN, 0.4), untimed)):
-            assert math.isnan(between(one, two).value)
+            assert math.isnan(compare_latency(one, two).value)
 
     def test_an_interval_without_a_low_end_is_infinitely_wide(self) -> None:
         wide = replace(final(PLAIN, 0.4), ratio=Interval(0.4, 0.0, 0.6))
-        assert between(wide, final(PLAIN, 0.5)).high == math.inf
+        assert compare_latency(wide, final(PLAIN, 0.5)).high == math.inf
 
 
 class TestWinner:
     def test_the_fastest_wins_in_whatever_order_they_come(self) -> None:
         trials = [final(PLAIN, 0.6), final(LOSSY, 0.5), final(TUNED, 0.7)]
         for order in (trials, trials[::-1]):
-            assert winner(order, strict=False) is trials[1]
+            assert select_winner(order, strict=False) is trials[1]
 
     def test_what_is_not_faster_beyond_the_noise_never_wins(self) -> None:
-        assert winner([final(PLAIN, 0.9, 0.8, 1.0)], strict=False) is None
-        assert winner([], strict=False) is None
+        assert select_winner([final(PLAIN, 0.9, 0.8, 1.0)], strict=False) is None
+        assert select_winner([], strict=False) is None
         sure = final(PLAIN, 0.95, 0.93, 0.97)
-        assert winner([final(LOSSY, 0.5, 0.2, 1.2), sure], strict=False) is sure
+        assert select_winner([final(LOSSY, 0.5, 0.2, 1.2), sure], strict=False) is sure
 
     def test_what_is_not_accepted_never_wins(self) -> None:
         quick, sure = likely(final(LOSSY, 0.5)), final(PLAIN, 0.6)
-        assert winner([quick, sure], strict=False) is quick
-        assert winner([quick, sure], strict=True) is sure
-        assert winner([replace(quick, status=Status.FAILS)], strict=False) is None
+        assert select_winner([quick, sure], strict=False) is quick
+        assert select_winner([quick, sure], strict=True) is sure
+        assert select_winner([replace(quick, status=Status.FAILS)], strict=False) is None
 
     @pytest.mark.parametrize(
         ("simple", "other"),
@@ -176,23 +176,23 @@ class TestWinner:
         self, simple: Plan, other: Plan
     ) -> None:
         fast, tied = final(other, 0.500), final(simple, 0.504)
-        assert winner([fast, tied], strict=False) is tied
-        assert winner([tied, fast], strict=False) is tied
+        assert select_winner([fast, tied], strict=False) is tied
+        assert select_winner([tied, fast], strict=False) is tied
 
     def test_of_the_same_plan_twice_the_faster_counts(self) -> None:
         fast, slow = final(PLAIN, 0.500), final(PLAIN, 0.504)
-        assert winner([slow, fast], strict=False) is fast
+        assert select_winner([slow, fast], strict=False) is fast
 
     def test_what_is_more_than_one_percent_slower_is_no_tie_however_wide_its_interval(
         self,
     ) -> None:
         fast, simple = final(LOSSY, 0.5, 0.4, 0.6), final(PLAIN, 0.506, 0.4, 0.6)
-        assert winner([fast, simple], strict=False) is fast
-        assert winner([fast, final(PLAIN, 0.505, 0.4, 0.6)], strict=False) is not fast
+        assert select_winner([fast, simple], strict=False) is fast
+        assert select_winner([fast, final(PLAIN, 0.505, 0.4, 0.6)], strict=False) is not fast
 
     def test_what_is_apart_beyond_the_noise_is_no_tie_however_close(self) -> None:
         fast, simple = final(LOSSY, 0.5, 0.4999, 0.5001), final(PLAIN, 0.504, 0.5039, 0.5041)
-        assert winner([fast, simple], strict=False) is fast
+        assert select_winner([fast, simple], strict=False) is fast
 
 
 def test_the_original_as_is_has_no_settings_and_is_exact() -> None:
@@ -223,60 +223,64 @@ def test_of_tied_ones_that_are_as_exact_the_smallest_files_count_before_settings
     large = sized(final(PLAIN, 0.500), 2e6)
     for less, found in ((0.990e6, True), (1.985e6, False)):
         small = sized(final(SMALLER, 0.504), less)
-        assert (winner([large, small], strict=False) is small) is found
-        assert (winner([small, large], strict=False) is small) is found
+        assert (select_winner([large, small], strict=False) is small) is found
+        assert (select_winner([small, large], strict=False) is small) is found
     edge, small = sized(final(PLAIN, 0.500), 1.01e6), sized(final(SMALLER, 0.504), 1e6)
-    assert winner([edge, small], strict=False) is edge, "1 % is no saving"
+    assert select_winner([edge, small], strict=False) is edge, "1 % is no saving"
     slow = sized(final(SMALLER, 0.506), 1e6)
-    assert winner([large, slow], strict=False) is large, "it is no tie"
+    assert select_winner([large, slow], strict=False) is large, "it is no tie"
     lossy = sized(final(LOSSY, 0.500), 1e6)
-    assert winner([large, lossy], strict=False) is large, "an exact one counts first"
-    assert winner([large, sized(final(SMALLER, 0.504))], strict=False) is large, "of unknown size"
+    assert select_winner([large, lossy], strict=False) is large, "an exact one counts first"
+    assert select_winner([large, sized(final(SMALLER, 0.504))], strict=False) is large, (
+        "of unknown size"
+    )
 
 
 class TestGoal:
     def test_bounds_are_kept_to_the_byte_and_named_where_they_are_not(self) -> None:
         one = sized(final(PLAIN, 0.5), 2 * MIB, 3 * MIB)
-        assert Goal(max_size=2 * MIB, max_memory=3 * MIB).over(one) == ""
-        assert Goal().fits(one) and Goal(max_size=2 * MIB).fits(one)
-        assert Goal(max_size=2 * MIB - 1).over(one) == "2 MiB is above --max-size 2 MiB"
+        assert Goal(max_size=2 * MIB, max_memory=3 * MIB).describe_excess(one) == ""
+        assert Goal().keeps_bounds(one) and Goal(max_size=2 * MIB).keeps_bounds(one)
+        assert Goal(max_size=2 * MIB - 1).describe_excess(one) == "2 MiB is above --max-size 2 MiB"
         both = Goal(max_size=MIB, max_memory=MIB)
-        assert both.over(one) == (
+        assert both.describe_excess(one) == (
             "2 MiB is above --max-size 1 MiB, 3 MiB is above --max-memory 1 MiB"
         )
-        assert not Goal(max_size=MIB, max_memory=4 * MIB).fits(one)
-        assert not Goal(max_size=3 * MIB, max_memory=MIB).fits(one)
+        assert not Goal(max_size=MIB, max_memory=4 * MIB).keeps_bounds(one)
+        assert not Goal(max_size=3 * MIB, max_memory=MIB).keeps_bounds(one)
 
     def test_what_was_not_measured_keeps_no_bound(self) -> None:
         unknown = replace(final(PLAIN, 0.5), size=None, measurement=None)
-        assert Goal().fits(unknown)
-        assert Goal(max_size=MIB).over(unknown) == "unknown is above --max-size 1 MiB"
-        assert not Goal(max_memory=MIB).fits(unknown)
+        assert Goal().keeps_bounds(unknown)
+        assert Goal(max_size=MIB).describe_excess(unknown) == "unknown is above --max-size 1 MiB"
+        assert not Goal(max_memory=MIB).keeps_bounds(unknown)
 
     def test_of_size_one_percent_and_of_memory_two_is_no_saving(self) -> None:
         def saves(wanted: Goal, size: float, memory: float) -> bool:
-            return wanted.saves(sized(final(PLAIN, 0.5), size, memory), sized(LEVEL, 1e6, 1e6))
+            return wanted.needs_less(
+                sized(final(PLAIN, 0.5), size, memory), sized(LEVEL, 1e6, 1e6)
+            )
 
         assert saves(SIZE, 0.990e6, 5e6) and not saves(SIZE, 0.991e6, 5e6)
-        assert not SIZE.saves(sized(LEVEL, 100), sized(LEVEL, 101)), "to the byte"
+        assert not SIZE.needs_less(sized(LEVEL, 100), sized(LEVEL, 101)), "to the byte"
         assert saves(MEMORY, 5e6, 0.980e6) and not saves(MEMORY, 5e6, 0.981e6)
         assert not saves(Goal(), 1, 1), "speed is what intervals say"
 
     def test_ahead_is_who_needs_less_and_of_equals_who_is_faster(self) -> None:
         small, quick = sized(final(PLAIN, 0.9), 1e6), sized(final(LOSSY, 0.5), 2e6)
-        assert SIZE.ahead(small, quick) and not SIZE.ahead(quick, small)
-        assert Goal().ahead(quick, small) and not Goal().ahead(small, quick)
-        assert SIZE.ahead(replace(quick, size=1_000_000), small)
-        assert not Goal().ahead(quick, quick)
-        assert Goal(max_size=1).ahead(small, quick), "any is ahead of what breaks a bound"
+        assert SIZE.is_ahead(small, quick) and not SIZE.is_ahead(quick, small)
+        assert Goal().is_ahead(quick, small) and not Goal().is_ahead(small, quick)
+        assert SIZE.is_ahead(replace(quick, size=1_000_000), small)
+        assert not Goal().is_ahead(quick, quick)
+        assert Goal(max_size=1).is_ahead(small, quick), "any is ahead of what breaks a bound"
 
     def test_groups_need_as_much_and_the_least_comes_first(self) -> None:
         one, two = sized(final(PLAIN, 0.9), 1.00e6), sized(final(LOSSY, 0.5), 1.005e6)
         far = sized(final(TUNED, 0.3), 3e6)
         for given in ([far, one, two], [two, far, one]):
-            assert list(SIZE.ordered(given)) == [[two, one], [far]]
-            assert list(Goal().ordered(given)) == [[far, two, one]]
-        assert list(SIZE.ordered([])) == []
+            assert list(SIZE.group_trials(given)) == [[two, one], [far]]
+            assert list(Goal().group_trials(given)) == [[far, two, one]]
+        assert list(SIZE.group_trials([])) == []
 
     def test_it_is_written_as_options(self) -> None:
         assert str(Goal()) == "the fastest"
@@ -302,28 +306,28 @@ class TestEligible:
     ) -> None:
         one = sized(final(PLAIN, 0.9, low, high), size)
         for wanted, expected in ((Goal(), speed), (SIZE, small)):
-            assert eligible(one, ORIGINAL, strict=False, wanted=wanted) is expected
+            assert is_eligible(one, ORIGINAL, strict=False, goal=wanted) is expected
             failed = replace(one, status=Status.FAILS)
-            assert not eligible(failed, ORIGINAL, strict=False, wanted=wanted)
-        assert eligible(one, None, strict=False, wanted=Goal()) is speed
+            assert not is_eligible(failed, ORIGINAL, strict=False, goal=wanted)
+        assert is_eligible(one, None, strict=False, goal=Goal()) is speed
 
     def test_beside_an_original_that_breaks_a_bound_it_need_not_be_faster(self) -> None:
         wanted = Goal(max_size=3_000_000)
-        assert eligible(LEVEL, ORIGINAL, strict=False, wanted=wanted)
+        assert is_eligible(LEVEL, ORIGINAL, strict=False, goal=wanted)
         slower = replace(LEVEL, ratio=Interval(1.1, 1.01, 1.2))
-        assert not eligible(slower, ORIGINAL, strict=False, wanted=wanted)
-        assert not eligible(replace(LEVEL, ratio=None), ORIGINAL, strict=False, wanted=wanted)
+        assert not is_eligible(slower, ORIGINAL, strict=False, goal=wanted)
+        assert not is_eligible(replace(LEVEL, ratio=None), ORIGINAL, strict=False, goal=wanted)
         fits = Goal(max_size=6_000_000)
-        assert not eligible(LEVEL, ORIGINAL, strict=False, wanted=fits)
+        assert not is_eligible(LEVEL, ORIGINAL, strict=False, goal=fits)
 
     def test_what_breaks_a_bound_is_not_handed_out(self) -> None:
         one = sized(final(PLAIN, 0.5), 4e6)
-        assert eligible(one, ORIGINAL, strict=False, wanted=Goal(max_size=4_000_000))
-        assert not eligible(one, ORIGINAL, strict=False, wanted=Goal(max_size=3_999_999))
+        assert is_eligible(one, ORIGINAL, strict=False, goal=Goal(max_size=4_000_000))
+        assert not is_eligible(one, ORIGINAL, strict=False, goal=Goal(max_size=3_999_999))
 
     def test_strict_wants_it_proved(self) -> None:
-        assert eligible(likely(LEVEL), ORIGINAL, strict=False, wanted=SIZE)
-        assert not eligible(likely(LEVEL), ORIGINAL, strict=True, wanted=SIZE)
+        assert is_eligible(likely(LEVEL), ORIGINAL, strict=False, goal=SIZE)
+        assert not is_eligible(likely(LEVEL), ORIGINAL, strict=True, goal=SIZE)
 
 
 class TestPreferred:
@@ -332,26 +336,29 @@ class TestPreferred:
         as_small = sized(final(TUNED, 0.8), 1.005e6)
         slow = sized(final(LONGER, 1.2), 0.5e6)
         for trials in ([quick, small, slow], [slow, small, quick]):
-            assert winner(trials, ORIGINAL, strict=False, wanted=SIZE) is small
-            assert winner(trials, ORIGINAL, strict=False) is quick
+            assert select_winner(trials, ORIGINAL, strict=False, goal=SIZE) is small
+            assert select_winner(trials, ORIGINAL, strict=False) is quick
         every = [quick, small, as_small]
-        assert winner(every, ORIGINAL, strict=False, wanted=SIZE) is as_small
+        assert select_winner(every, ORIGINAL, strict=False, goal=SIZE) is as_small
 
     def test_memory_is_the_peak(self) -> None:
         one, two = sized(final(PLAIN, 0.9), 1e6, 80e6), sized(final(LOSSY, 0.95), 2e6, 40e6)
-        assert winner([one, two], ORIGINAL, strict=False, wanted=MEMORY) is two
-        assert winner([one, two], ORIGINAL, strict=False, wanted=SIZE) is one
+        assert select_winner([one, two], ORIGINAL, strict=False, goal=MEMORY) is two
+        assert select_winner([one, two], ORIGINAL, strict=False, goal=SIZE) is one
 
     def test_the_original_stays_where_all_need_more(self) -> None:
-        assert winner([sized(final(PLAIN, 0.5), 9e6)], ORIGINAL, strict=False, wanted=SIZE) is None
-        assert winner([LEVEL], ORIGINAL, strict=False, wanted=SIZE) is LEVEL
-        assert winner([LEVEL], ORIGINAL, strict=False) is None
+        assert (
+            select_winner([sized(final(PLAIN, 0.5), 9e6)], ORIGINAL, strict=False, goal=SIZE)
+            is None
+        )
+        assert select_winner([LEVEL], ORIGINAL, strict=False, goal=SIZE) is LEVEL
+        assert select_winner([LEVEL], ORIGINAL, strict=False) is None
 
     def test_the_fastest_that_keeps_the_bounds_wins(self) -> None:
         quick, small = sized(final(PLAIN, 0.5), 4e6), sized(final(LOSSY, 0.9), 1e6)
         wanted = Goal(max_size=2_000_000)
-        assert winner([quick, small], ORIGINAL, strict=False, wanted=wanted) is small
-        assert winner([quick], ORIGINAL, strict=False, wanted=wanted) is None
+        assert select_winner([quick, small], ORIGINAL, strict=False, goal=wanted) is small
+        assert select_winner([quick], ORIGINAL, strict=False, goal=wanted) is None
 
 
 ANSWERS, COSINE = Budget.parse("top1>=base-0.01"), Budget.parse("cosine>=0.999")
@@ -372,32 +379,36 @@ class TestFront:
         """Of 256, so that shares are what they say to the last bit."""
         quick = scored("f", self.fast, 128 / 256, 256)
         other = scored("s", self.slow, right / 256, 256)
-        assert front([other, quick], ANSWERS) == ((quick, other) if both else (quick,))
+        assert find_pareto_front([other, quick], ANSWERS) == ((quick, other) if both else (quick,))
 
     def test_the_coarser_of_two_scores_says_what_chance_is(self) -> None:
         quick = scored("f", self.fast, 180 / 200, 200, part="final")
         other = scored("s", self.slow, 38 / 40, 40)
-        assert front([quick, other], ANSWERS) == (quick,)
+        assert find_pareto_front([quick, other], ANSWERS) == (quick,)
 
     def test_of_equal_latency_the_better_score_stands_also_within_chance(self) -> None:
         low, high = (scored(key, self.fast, n / 200, 200) for key, n in (("l", 190), ("h", 192)))
-        assert front([low, high], ANSWERS) == front([high, low], ANSWERS) == (high,)
+        assert (
+            find_pareto_front([low, high], ANSWERS)
+            == find_pareto_front([high, low], ANSWERS)
+            == (high,)
+        )
 
     def test_of_one_that_touches_another_the_finalist_stands_alone(self) -> None:
         sharp = Interval(0.5, 0.5, 0.5)
         once = scored("o", sharp, 190 / 200, 200)
         sure = scored("s", sharp, 190 / 200, 200, part="final")
-        assert front([once, sure], ANSWERS) == (sure,)
+        assert find_pareto_front([once, sure], ANSWERS) == (sure,)
         once = scored("o", Interval(0.5, 0.4, 0.6), 190 / 200, 200)
         level = scored("s", Interval(0.52, 0.51, 0.53), 190 / 200, 200, part="final")
-        assert front([once, level], ANSWERS) == (level,)
+        assert find_pareto_front([once, level], ANSWERS) == (level,)
         slower = scored("s", Interval(0.7, 0.69, 0.71), 190 / 200, 200, part="final")
-        assert front([once, slower], ANSWERS) == (once,)
+        assert find_pareto_front([once, slower], ANSWERS) == (once,)
 
     def test_a_finalist_does_not_replace_a_better_score_that_is_level(self) -> None:
         once = scored("o", Interval(0.5, 0.4, 0.6), 195 / 200, 200)
         sure = scored("s", Interval(0.52, 0.5, 0.54), 190 / 200, 200, part="final")
-        assert front([once, sure], ANSWERS) == (once,)
+        assert find_pareto_front([once, sure], ANSWERS) == (once,)
 
     @pytest.mark.parametrize(("error", "both"), [(0.001, True), (0.05, False), (0.09, False)])
     def test_where_lower_is_better_less_error_is_worth_a_latency(
@@ -406,7 +417,7 @@ class TestFront:
         budget = Budget.parse("max-error<=0.1")
         quick = scored("f", self.fast, 0.0505, 100)
         other = scored("s", self.slow, error, 100)
-        assert front([quick, other], budget) == ((quick, other) if both else (quick,))
+        assert find_pareto_front([quick, other], budget) == ((quick, other) if both else (quick,))
 
 
 @pytest.mark.parametrize(
@@ -438,4 +449,4 @@ def test_by_how_much_chance_may_move_a_score(
     budget: Budget, value: float, base: float, low: float, samples: int, step: float
 ) -> None:
     score = Score("m", value, base, low, math.inf, samples)
-    assert resolution(score, budget) == pytest.approx(step)
+    assert compute_resolution(score, budget) == pytest.approx(step)

@@ -11,23 +11,23 @@ import pytest
 
 from ortune.core.atomic_write import (
     append_line,
-    atomic,
+    clean_up_on_failure,
     cut_torn,
-    held,
-    left_clean,
-    remove,
-    replacing,
+    hold_lock,
+    open_draft,
+    open_output_draft,
+    remove_path,
     whole_lines,
     write_text,
 )
 from ortune.core.errors import OrtuneError
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 
 
 def test_a_failing_block_leaves_what_was_there_and_no_folders(tmp_path: Path) -> None:
     kept = write_text(tmp_path / "kept", "old")
     for path in (kept, tmp_path / "new" / "deep" / "file"):
-        with pytest.raises(ZeroDivisionError), atomic(path) as draft:
+        with pytest.raises(ZeroDivisionError), open_draft(path) as draft:
             draft.write_text("half")
             raise ZeroDivisionError
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
@@ -36,11 +36,11 @@ def test_a_failing_block_leaves_what_was_there_and_no_folders(tmp_path: Path) ->
 
 def test_folders_are_replaced_as_a_whole(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        with atomic(tmp_path / "out") as draft:
+        with open_draft(tmp_path / "out") as draft:
             draft.mkdir()
             (draft / name).write_text(name)
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "two"]
-    remove(tmp_path / "out")
+    remove_path(tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -48,7 +48,7 @@ def test_errors_of_the_system_name_the_file_and_those_of_the_block_pass(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(OrtuneError, match=r"cannot write '.*new': .*\n  fix: free some space"):
         write_text(tmp_path / "file" / "new", "")
-    with pytest.raises(FileNotFoundError), atomic(tmp_path / "out"):
+    with pytest.raises(FileNotFoundError), open_draft(tmp_path / "out"):
         (tmp_path / "missing").read_text()
 
 
@@ -58,9 +58,9 @@ def test_a_named_file_is_replaced_only_when_that_is_allowed(tmp_path: Path) -> N
         ({}, "exists"),
         ({"force": True, "sources": [path]}, "never overwritten"),
     ):
-        with pytest.raises(OrtuneError, match=said), replacing(path, **options):
+        with pytest.raises(OrtuneError, match=said), open_output_draft(path, **options):
             pass
-    with replacing(path, force=True) as draft:
+    with open_output_draft(path, force=True) as draft:
         draft.write_text("new")
     assert path.read_text() == "new"
 
@@ -116,7 +116,7 @@ def test_bytes_are_on_disk_before_the_name_and_the_name_before_it_returns(
 def test_every_file_of_a_folder_is_on_disk_first(
     tmp_path: Path, calls: list[tuple[str, str]]
 ) -> None:
-    with atomic(tmp_path / "out") as draft:
+    with open_draft(tmp_path / "out") as draft:
         (draft / "deep").mkdir(parents=True)
         (draft / "deep" / "a").write_text("a")
         (draft / "b").write_text("b")
@@ -188,7 +188,7 @@ def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
 
 def interrupted(made: list[Path], result: Path | None = None) -> None:
     """Make a file in each of these folders, or the file itself, and be interrupted."""
-    with pytest.raises(KeyboardInterrupt), left_clean(made, lambda path: path == result):
+    with pytest.raises(KeyboardInterrupt), clean_up_on_failure(made, lambda path: path == result):
         for path in made:
             if path.suffix:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,10 @@ def test_a_folder_that_was_empty_is_emptied_and_stays(tmp_path: Path) -> None:
 
 def test_an_empty_folder_that_the_block_removed_stays_away(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    with pytest.raises(KeyboardInterrupt), left_clean([tmp_path / "run"], lambda path: False):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        clean_up_on_failure([tmp_path / "run"], lambda path: False),
+    ):
         (tmp_path / "run").rmdir()
         raise KeyboardInterrupt
 
@@ -236,10 +239,13 @@ def test_what_holds_a_result_stays(tmp_path: Path) -> None:
 def test_a_block_that_ends_keeps_what_it_made_and_one_that_made_nothing_is_no_error(
     tmp_path: Path,
 ) -> None:
-    with left_clean([tmp_path / "run"], lambda path: False):
+    with clean_up_on_failure([tmp_path / "run"], lambda path: False):
         (tmp_path / "run").mkdir()
     assert (tmp_path / "run").is_dir()
-    with pytest.raises(ZeroDivisionError), left_clean([tmp_path / "new"], lambda path: False):
+    with (
+        pytest.raises(ZeroDivisionError),
+        clean_up_on_failure([tmp_path / "new"], lambda path: False),
+    ):
         raise ZeroDivisionError
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -249,41 +255,41 @@ TAKEN = OrtuneError("taken", fix="wait")
 
 def test_a_lock_is_held_by_one_at_a_time_and_its_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "new" / "deep" / "lock"
-    with held(path, TAKEN):
+    with hold_lock(path, TAKEN):
         began = time.monotonic()
-        with pytest.raises(OrtuneError, match="taken"), held(path, TAKEN):
+        with pytest.raises(OrtuneError, match="taken"), hold_lock(path, TAKEN):
             pass
         assert time.monotonic() - began < 0.5, "it does not wait unless it is told to"
         began = time.monotonic()
-        with pytest.raises(OrtuneError, match="taken"), held(path, TAKEN, wait_s=0.3):
+        with pytest.raises(OrtuneError, match="taken"), hold_lock(path, TAKEN, wait_s=0.3):
             pass
         assert time.monotonic() - began >= 0.3
-    with held(path, TAKEN):
+    with hold_lock(path, TAKEN):
         pass
 
 
 def test_what_cannot_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remove(tmp_path / "missing")
+    remove_path(tmp_path / "missing")
 
     def refused(*_args: Any, **_how: Any) -> None:
         raise PermissionError
 
     write_text(tmp_path / "run" / "file", "")
     monkeypatch.setattr(os, "unlink", refused)
-    remove(tmp_path / "run")
+    remove_path(tmp_path / "run")
     assert (tmp_path / "run" / "file").is_file()
 
 
 def test_a_free_output_is_returned(tmp_path: Path) -> None:
-    assert free(tmp_path / "new.onnx", False) == tmp_path / "new.onnx"
+    assert check_output_file(tmp_path / "new.onnx", False) == tmp_path / "new.onnx"
 
 
 def test_an_existing_output_needs_force(tmp_path: Path) -> None:
     path = tmp_path / "old.onnx"
     path.write_bytes(b"")
     with pytest.raises(OrtuneError, match="exists"):
-        free(path, False)
-    assert free(path, True) == path
+        check_output_file(path, False)
+    assert check_output_file(path, True) == path
 
 
 def test_the_source_is_never_the_output_even_with_force(tmp_path: Path) -> None:
@@ -291,11 +297,11 @@ def test_the_source_is_never_the_output_even_with_force(tmp_path: Path) -> None:
     source.write_bytes(b"model")
     link.symlink_to(source)
     with pytest.raises(OrtuneError, match="source"):
-        free(link, True, source)
+        check_output_file(link, True, source)
 
 
 def test_an_output_needs_its_folder(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match="no folder"):
-        free(tmp_path / "none" / "m.onnx", False)
+        check_output_file(tmp_path / "none" / "m.onnx", False)
     with pytest.raises(OrtuneError, match="is a folder"):
-        free(tmp_path, True)
+        check_output_file(tmp_path, True)

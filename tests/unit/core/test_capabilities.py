@@ -11,7 +11,7 @@ from tests.unit import studies
 
 import ortune as ot
 from ortune.cli.main import main
-from ortune.core.capabilities import mixed, runtimes, tell_mixed
+from ortune.core.capabilities import find_runtime_conflict, list_runtimes, warn_of_runtime_conflict
 from ortune.core.event import Note
 
 TOGETHER = "onnxruntime, onnxruntime-gpu are installed together: each overwrites the other"
@@ -33,15 +33,20 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_is_no_problem(tmp_path: Path) -> None:
-    assert runtimes([str(installed(tmp_path, "onnxruntime-gpu"))]) == {"onnxruntime-gpu": "1.31.1"}
-    assert runtimes([str(tmp_path / "none")]) == {}
-    assert mixed({}) is None and mixed({"onnxruntime": "1.31.1"}) is None
-    assert list(runtimes()) == ["onnxruntime"]
+    assert list_runtimes([str(installed(tmp_path, "onnxruntime-gpu"))]) == {
+        "onnxruntime-gpu": "1.31.1"
+    }
+    assert list_runtimes([str(tmp_path / "none")]) == {}
+    assert (
+        find_runtime_conflict({}) is None
+        and find_runtime_conflict({"onnxruntime": "1.31.1"}) is None
+    )
+    assert list(list_runtimes()) == ["onnxruntime"]
 
 
 def test_two_are_named_with_the_line_that_parts_them(tmp_path: Path) -> None:
     home = installed(tmp_path, "onnxruntime", "onnxruntime-gpu")
-    found = mixed(runtimes([str(home)]))
+    found = find_runtime_conflict(list_runtimes([str(home)]))
     assert found is not None and found[0] == TOGETHER
     assert found[1].startswith("pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnx")
 
@@ -66,5 +71,7 @@ def test_python_is_warned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.warns(RuntimeWarning, match="installed together"), ot.load(model) as engine:
         np.testing.assert_array_equal(engine(x=x)["y"], [[0, 2, 4, 6]])
     heard: list[Note] = []
-    tell_mixed(lambda event: heard.append(event) if isinstance(event, Note) else None)
+    warn_of_runtime_conflict(
+        lambda event: heard.append(event) if isinstance(event, Note) else None
+    )
     assert [note.warning for note in heard] == [True]

@@ -6,7 +6,14 @@ import pickle
 
 import pytest
 
-from ortune.core.errors import BadData, OrtuneError, Refused, gist, shortened, with_article
+from ortune.core.errors import (
+    BadData,
+    OrtuneError,
+    Refused,
+    shorten_text,
+    summarize_error,
+    with_article,
+)
 from ortune.serving.protocol import status
 
 MANY = ", ".join(f'"input_{i}": tensor(float)' for i in range(40))
@@ -62,21 +69,21 @@ SAID = {
 
 @pytest.mark.parametrize(("said", "wanted"), SAID.items(), ids=range(len(SAID)))
 def test_the_reason_is_left(said: str, wanted: str) -> None:
-    assert gist(RuntimeError(said)) == wanted
-    assert gist(said) == wanted
+    assert summarize_error(RuntimeError(said)) == wanted
+    assert summarize_error(said) == wanted
 
 
 def test_an_exception_without_a_text_is_its_type() -> None:
-    assert gist(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert gist("") == ""
+    assert summarize_error(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert summarize_error("") == ""
 
 
 def test_a_long_text_ends_behind_a_sentence_or_a_word() -> None:
     words = "Some words of a sentence that goes on. " * 20
-    assert gist(words, 100) == f"{'Some words of a sentence that goes on. ' * 2}..."
-    assert shortened("alpha beta gamma delta", 15) == "alpha beta ..."
-    assert shortened("alpha, beta", 11) == "alpha, beta"
-    assert shortened("x" * 30, 14) == f"{'x' * 10} ..."
+    assert summarize_error(words, 100) == f"{'Some words of a sentence that goes on. ' * 2}..."
+    assert shorten_text("alpha beta gamma delta", 15) == "alpha beta ..."
+    assert shorten_text("alpha, beta", 11) == "alpha, beta"
+    assert shorten_text("x" * 30, 14) == f"{'x' * 10} ..."
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ from ortune.core import settings
 from ortune.core.custom_ops import BackendRequest
 from ortune.core.errors import BadSettings, OrtuneError, Unexpected
 from ortune.core.fields import ByteSize, Counts, Duration, InputRanges, InputShapes, Option
-from ortune.core.request import DataRequest, Request, parameters, request, text, verb
+from ortune.core.request import (
+    DataRequest,
+    Request,
+    list_request_fields,
+    make_verb,
+    read_help,
+    request,
+)
 
 
 @request
@@ -56,7 +63,7 @@ def run(asked: Toast) -> Toast:
     return asked
 
 
-toast = verb(Toast, run)
+toast = make_verb(Toast, run)
 
 
 def test_values_are_given_natively_or_spelled() -> None:
@@ -104,7 +111,7 @@ def test_the_function_has_the_signature_and_the_words_of_the_request() -> None:
     words = inspect.getdoc(toast) or ""
     assert words.startswith("Toast BREAD.\n\nBoth sides") and "OrtuneError: It burns." in words
     assert "    time: How long; a minute is usual.\n" in words and "Example" not in words
-    assert text(Toast) == ("Toast BREAD.\n\nBoth sides at once.", "ortune toast bread.onnx")
+    assert read_help(Toast) == ("Toast BREAD.\n\nBoth sides at once.", "ortune toast bread.onnx")
 
 
 def test_a_request_is_written_and_read_as_a_settings_file(
@@ -113,7 +120,7 @@ def test_a_request_is_written_and_read_as_a_settings_file(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     asked = Toast(Path("b"), data="data", time=180, shapes={"x": (1, 3)}, levels=[1, 2])
-    found = tomllib.loads(settings.write(asked, but={"on"}))
+    found = tomllib.loads(settings.format_settings(asked, but={"on"}))
     assert found == {
         "bread": str(tmp_path / "b"),
         "data": str(tmp_path / "data"),
@@ -130,7 +137,7 @@ def test_an_unknown_key_of_a_settings_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.toml"
     path.write_text("spam = 1\n")
     with pytest.raises(OrtuneError, match="spam"):
-        settings.read(path, [one.name for one in parameters(Toast)])
+        settings.read_settings(path, [one.name for one in list_request_fields(Toast)])
 
 
 NAMES = (
@@ -185,7 +192,7 @@ def test_a_bug_behind_a_function_is_told_with_its_files(tmp_path: Path) -> None:
         raise RecursionError("too deep\n at x")
 
     with pytest.raises(Unexpected, match="unexpected RecursionError: too deep at x") as error:
-        verb(Break, run)(str(path), (str(path), "a word"))
+        make_verb(Break, run)(str(path), (str(path), "a word"))
     assert error.value.what.startswith(f"{path}: unexpected")
     assert isinstance(error.value.__cause__, RecursionError)
     assert "report it" in error.value.fix
@@ -197,7 +204,7 @@ def test_what_a_function_foresees_comes_out_as_it_is(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)) as found:
-        verb(Break, run)("m.onnx")
+        make_verb(Break, run)("m.onnx")
     assert found.value is error
 
 

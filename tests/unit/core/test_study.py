@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.studies import CLEAN, FACTS, baseline, changed, job, study, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Goal, Outcome, outcome
+from ortune.core.acceptance import Goal, Outcome, classify_outcome
 from ortune.core.plugins import codec
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, Verdict
-from ortune.core.wording import verdict
+from ortune.core.wording import describe_verdict
 
 
 def final(key: str, backend: Cpu, ratio: float) -> Trial:
@@ -66,11 +66,11 @@ def test_no_study_claims_and_is_too_noisy(ratios: list[tuple[float, float]], noi
     assert not (claimed and made.too_noisy)
     assert made.too_noisy is (noisy and not claimed)
     for one in finals:
-        word = outcome(one)
+        word = classify_outcome(one)
         assert one.ratio is not None
         if not one.ratio.clear:
             assert word is Outcome.LEVEL
-            assert verdict(one) not in ("slower", "faster")
+            assert describe_verdict(one) not in ("slower", "faster")
 
 
 def test_a_run_from_before_regions_may_have_them() -> None:

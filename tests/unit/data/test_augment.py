@@ -32,10 +32,10 @@ def _images(count: int = 3, shape: tuple[int, ...] = (1, 3, 4, 6)) -> list[dict[
 
 def test_each_way_adds_a_copy_behind_the_originals(tmp_path: Path) -> None:
     samples = _images()
-    made = augment.augment(
+    made = augment.augment_samples(
         _feeds(tmp_path, samples),
         [0, 2],
-        augment.read("noise(db=20),flip,scale(low=2,high=2)"),
+        augment.parse_augmentations("noise(db=20),flip,scale(low=2,high=2)"),
         tmp_path / "out",
     )
     stream = Stream(made.stream)
@@ -52,15 +52,20 @@ def test_each_way_adds_a_copy_behind_the_originals(tmp_path: Path) -> None:
 
 def test_copies_belong_to_their_originals_group(tmp_path: Path) -> None:
     fed = _feeds(tmp_path, _images())
-    made = augment.augment(fed, [0, 1, 2], augment.read("flip"), tmp_path / "out")
+    made = augment.augment_samples(
+        fed, [0, 1, 2], augment.parse_augmentations("flip"), tmp_path / "out"
+    )
     assert made.groups == (*fed.digests, *fed.digests)
     assert len(set(made.digests)) == 6
     assert made.labels is None
 
 
 def test_equal_arguments_make_equal_samples_and_another_seed_others(tmp_path: Path) -> None:
-    fed, ways = _feeds(tmp_path, _images()), augment.read("noise,scale")
-    made = [augment.augment(fed, [0, 1], ways, tmp_path / f"{k}", seed=k // 2) for k in range(3)]
+    fed, ways = _feeds(tmp_path, _images()), augment.parse_augmentations("noise,scale")
+    made = [
+        augment.augment_samples(fed, [0, 1], ways, tmp_path / f"{k}", seed=k // 2)
+        for k in range(3)
+    ]
     assert made[0].digests == made[1].digests != made[2].digests
 
 
@@ -86,8 +91,8 @@ def test_sigma_is_a_share_of_the_root_mean_square() -> None:
 def test_integers_stay(tmp_path: Path) -> None:
     samples = [{"ids": np.array([[1, 2]]), "x": np.ones((1, 2), np.float32)} for _ in range(2)]
     samples[1]["x"] = samples[1]["x"] * 3
-    made = augment.augment(
-        _feeds(tmp_path, samples), [0, 1], augment.read("noise"), tmp_path / "out"
+    made = augment.augment_samples(
+        _feeds(tmp_path, samples), [0, 1], augment.parse_augmentations("noise"), tmp_path / "out"
     )
     stream = Stream(made.stream)
     assert np.array_equal(stream[2]["ids"], samples[0]["ids"])
@@ -106,14 +111,14 @@ def test_integers_stay(tmp_path: Path) -> None:
 def test_integer_only_inputs_are_an_error(tmp_path: Path, text: str, says: str) -> None:
     fed = _feeds(tmp_path, [{"ids": np.array([[1, 2]])}])
     with pytest.raises(BadData, match=says):
-        augment.augment(fed, [0], augment.read(text), tmp_path / "out")
+        augment.augment_samples(fed, [0], augment.parse_augmentations(text), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_flip_without_an_image_is_an_error(tmp_path: Path) -> None:
     fed = _feeds(tmp_path, [{"x": np.ones((1, 16), np.float32)}])
     with pytest.raises(BadData, match=r"flip has nothing to alter in x \[1, 16\]"):
-        augment.augment(fed, [0], [Flip()], tmp_path / "out")
+        augment.augment_samples(fed, [0], [Flip()], tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +136,7 @@ def test_flip_without_an_image_is_an_error(tmp_path: Path) -> None:
 )
 def test_wrong_words_are_refused(text: str, error: str) -> None:
     with pytest.raises(OrtuneError, match=error):
-        augment.read(text)
+        augment.parse_augmentations(text)
 
 
 def test_a_factor_is_drawn_for_each_sample() -> None:

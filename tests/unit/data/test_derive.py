@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ortune.core.errors import BadData
-from ortune.data.derive import derive
+from ortune.data.derive import derive_budget
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -31,7 +31,7 @@ def best(arrays: list[np.ndarray]) -> list[object]:
 
 
 def spelled(outputs: dict[str, list[np.ndarray]], labels: list[object] | None = None) -> str:
-    budget, rule = derive(outputs, labels)
+    budget, rule = derive_budget(outputs, labels)
     assert len(rule.splitlines()) == 1
     return str(budget)
 
@@ -115,15 +115,17 @@ def test_outputs_that_cannot_be_judged() -> None:
     broken = logits()
     broken[7][0, 3] = np.nan
     with pytest.raises(BadData, match="own output 'y' holds NaN on sample 7"):
-        derive({"y": broken})
+        derive_budget({"y": broken})
     for nothing in ({}, {"y": []}):
         with pytest.raises(BadData, match="no outputs"):
-            derive(nothing)
+            derive_budget(nothing)
 
 
 def test_the_rule_says_what_is_claimed() -> None:
     tokens = {"tags": [np.zeros((1, 5), np.int64)] * 3}
-    assert derive(tokens)[1].endswith("95 % of inputs must keep 99 % of their decisions")
+    assert derive_budget(tokens)[1].endswith("95 % of inputs must keep 99 % of their decisions")
     answers = {"logits": [np.eye(1, 4, k, np.float32) for k in range(3)]}
-    assert derive(answers)[1].endswith("99 % of inputs must keep their decision")
-    assert derive({"y": [np.full((1, 3), 7.0)] * 3})[1].endswith("95 % of inputs must keep 30 dB")
+    assert derive_budget(answers)[1].endswith("99 % of inputs must keep their decision")
+    assert derive_budget({"y": [np.full((1, 3), 7.0)] * 3})[1].endswith(
+        "95 % of inputs must keep 30 dB"
+    )

@@ -442,8 +442,8 @@ def test_sources_that_are_none(data: Path, tmp_path: Path) -> None:
 
 def test_digests_tell_samples_apart() -> None:
     one = {"x": rows(1), "y": np.ones(2)}
-    assert module.digest(one) == module.digest(dict(reversed(one.items())))
-    assert module.digest({"t": np.array(["a"], "<U1")}) == module.digest(
+    assert module.digest_sample(one) == module.digest_sample(dict(reversed(one.items())))
+    assert module.digest_sample({"t": np.array(["a"], "<U1")}) == module.digest_sample(
         {"t": np.array(["a"], "<U9")}
     )
     others = [
@@ -452,4 +452,4 @@ def test_digests_tell_samples_apart() -> None:
         {"x": rows(1), "y": np.ones(2, np.float32)},
         {"x": rows(1), "y": np.zeros(2)},
     ]
-    assert len({module.digest(sample) for sample in [one, *others]}) == 5
+    assert len({module.digest_sample(sample) for sample in [one, *others]}) == 5

@@ -49,8 +49,11 @@ def npz(path: Path, member: bytes) -> Path:
 def test_a_made_up_sample_beyond_memory_is_refused(tmp_path, side, limit) -> None:
     if side == 4_000 and limit is None:
         return  # it may fit
-    with memory.limited(limit), pytest.raises(BadData, match="a made-up sample with x:1x3x") as e:
-        synthetic.make(INPUTS, tmp_path, shapes={"x": (1, 3, side, side)}, ranges={})
+    with (
+        memory.limit_memory(limit),
+        pytest.raises(BadData, match="a made-up sample with x:1x3x") as e,
+    ):
+        synthetic.generate_feeds(INPUTS, tmp_path, shapes={"x": (1, 3, side, side)}, ranges={})
     assert "--shape x" in e.value.fix
     assert not list(tmp_path.iterdir())
 
@@ -60,19 +63,19 @@ def test_a_made_up_sample_beyond_memory_is_refused(tmp_path, side, limit) -> Non
 def test_whatever_is_made_up_is_sized_first(tmp_path, name, dtype) -> None:
     spec = TensorSpec(name, dtype, ("N", "S"))
     with pytest.raises(BadData, match="would take"):
-        synthetic.make((spec,), tmp_path, shapes={name: (10**6, 10**9)}, ranges={})
+        synthetic.generate_feeds((spec,), tmp_path, shapes={name: (10**6, 10**9)}, ranges={})
 
 
 def test_made_up_samples_must_fit_the_disk(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sizes, "disk_room", lambda folder: 2**20)
     with pytest.raises(BadData, match="8 times a made-up sample"):
-        synthetic.make(INPUTS, tmp_path, shapes={"x": (1, 3, 512, 512)}, ranges={})
+        synthetic.generate_feeds(INPUTS, tmp_path, shapes={"x": (1, 3, 512, 512)}, ranges={})
 
 
 @pytest.mark.parametrize("ends", [(0, 1e39), (-1e300, 1e300), (-1e39, 0)])
 def test_a_range_that_the_type_cannot_hold(tmp_path, ends) -> None:
     with pytest.raises(BadData, match="does not fit input 'x' of float32"):
-        synthetic.make(FLAT, tmp_path, shapes={}, ranges={"x": ends})
+        synthetic.generate_feeds(FLAT, tmp_path, shapes={}, ranges={"x": ends})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_a_small_zip_of_much_is_read_row_by_row_or_refused(tmp_path) -> None:
         for _ in range(800):
             member.write(bytes(2**20))
     assert path.stat().st_size < 2**20
-    with memory.limited(2**30), pytest.raises(BadData, match="is the memory limit"):
+    with memory.limit_memory(2**30), pytest.raises(BadData, match="is the memory limit"):
         feeds.load(path, whole, tmp_path / "out")
 
 
@@ -146,14 +149,14 @@ def test_an_endless_generator_of_little_ends_where_memory_does(tmp_path, monkeyp
         while True:
             yield {"x": np.zeros((1, 4), np.float32)}
 
-    with memory.limited(10**6), pytest.raises(BadData, match="their list alone"):
+    with memory.limit_memory(10**6), pytest.raises(BadData, match="their list alone"):
         feeds.load(source, FLAT, tmp_path / "out")
 
 
 def test_a_line_beyond_memory(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"x": [[0] * 10**6]}))
-    with memory.limited(2**20), pytest.raises(BadData, match="line 1 is longer than"):
+    with memory.limit_memory(2**20), pytest.raises(BadData, match="line 1 is longer than"):
         feeds.load(path, FLAT, tmp_path / "out")
 
 
@@ -171,12 +174,12 @@ def test_labels_beyond_memory(tmp_path, name) -> None:
         np.save(path, np.zeros(2 * 10**6, np.int8))
     else:
         path.write_text("1\n" * 10**6)
-    with memory.limited(2**20), pytest.raises(BadData, match="labels in"):
-        labels.read(path)
+    with memory.limit_memory(2**20), pytest.raises(BadData, match="labels in"):
+        labels.read_label_file(path)
 
 
 def test_samples_are_listed_in_little_memory_and_told(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(feeds, "TOLD_S", 0.0)
+    monkeypatch.setattr(feeds, "PROGRESS_INTERVAL_S", 0.0)
     told = []
     path = tmp_path / "x.npz"
     np.savez(path, x=np.zeros((4_000, 4), np.float32))
@@ -190,20 +193,20 @@ def test_samples_are_listed_in_little_memory_and_told(tmp_path, monkeypatch) -> 
 
 def test_streams_of_samples_with_different_arrays_are_read(tmp_path) -> None:
     path = tmp_path / "s.stream"
-    stream.write(path, [{"a": np.zeros(2)}, {"a": np.zeros(3), "b": np.ones(1)}])
+    stream.write_stream(path, [{"a": np.zeros(2)}, {"a": np.zeros(3), "b": np.ones(1)}])
     read = stream.Stream(path)
     assert [sorted(sample) for sample in read] == [["a"], ["a", "b"]]
     assert read.widest == 3 * 8 + 8
-    stream.write(path, [])
+    stream.write_stream(path, [])
     assert len(stream.Stream(path)) == 0
 
 
 def test_a_limit_is_of_the_block_and_inherits() -> None:
-    assert memory.limit() is None
-    with memory.limited(100), memory.limited(None):
-        assert memory.limit() == memory.allowed() == 100
-    assert memory.limit() is None
-    assert 0 < memory.free() <= memory.allowed() / 0.9 * 1.2
+    assert memory.read_limit() is None
+    with memory.limit_memory(100), memory.limit_memory(None):
+        assert memory.read_limit() == memory.count_allowed_bytes() == 100
+    assert memory.read_limit() is None
+    assert 0 < memory.count_free_bytes() <= memory.count_allowed_bytes() / 0.9 * 1.2
 
 
 def test_a_cgroup_bounds_what_is_free(tmp_path) -> None:
@@ -215,7 +218,7 @@ def test_a_cgroup_bounds_what_is_free(tmp_path) -> None:
     (box / "memory.max").write_text("1000\n")
     (box / "memory.current").write_text("900\n")
     (box / "memory.stat").write_text("anon 1\ninactive_file 50\n")
-    assert memory.free(tmp_path / "cg", proc) == 150
+    assert memory.count_free_bytes(tmp_path / "cg", proc) == 150
 
 
 @pytest.mark.parametrize(
@@ -233,4 +236,4 @@ def test_a_cgroup_bounds_what_is_free(tmp_path) -> None:
     ],
 )
 def test_bytes_are_written_in_units_of_1024(size, text) -> None:
-    assert memory.spell(size) == text
+    assert memory.format_bytes(size) == text

@@ -26,7 +26,7 @@ def test_what_is_written_is_read_back(
     tmp_path: Path, samples: list[dict[str, np.ndarray]]
 ) -> None:
     path = tmp_path / "s.stream"
-    assert stream.write(path, iter(samples)) == len(samples)
+    assert stream.write_stream(path, iter(samples)) == len(samples)
     found = Stream(path)
     assert len(found) == len(samples)
     for given_sample, sample in zip(samples, found, strict=True):
@@ -40,7 +40,7 @@ def test_what_is_written_is_read_back(
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4", "uint4"])
 def test_ml_dtypes_come_back_by_name(tmp_path: Path, name: str) -> None:
     values = np.arange(4).astype(getattr(ml_dtypes, name))
-    stream.write(tmp_path / "s", [{"x": values, "scalar": values[2]}])
+    stream.write_stream(tmp_path / "s", [{"x": values, "scalar": values[2]}])
     found = Stream(tmp_path / "s")[0]
     assert found["x"].dtype == values.dtype
     np.testing.assert_array_equal(found["x"].astype(float), [0, 1, 2, 3])
@@ -49,7 +49,7 @@ def test_ml_dtypes_come_back_by_name(tmp_path: Path, name: str) -> None:
 
 def test_arrays_are_aligned_read_only_views_that_outlive_the_stream(tmp_path: Path) -> None:
     samples = [{"a": np.ones(3, np.int8), "b": np.arange(5.0)}] * 3
-    stream.write(tmp_path / "s", samples)
+    stream.write_stream(tmp_path / "s", samples)
     arrays = [array for sample in Stream(tmp_path / "s") for array in sample.values()]
     assert all(array.ctypes.data % 64 == 0 for array in arrays)
     assert not any(array.flags.writeable or array.flags.owndata for array in arrays)
@@ -58,7 +58,7 @@ def test_arrays_are_aligned_read_only_views_that_outlive_the_stream(tmp_path: Pa
 
 def test_records_are_npy_files(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float16).reshape(2, 3)
-    stream.write(tmp_path / "s", [{"x": values}])
+    stream.write_stream(tmp_path / "s", [{"x": values}])
     data = (tmp_path / "s").read_bytes()
     with (tmp_path / "x.npy").open("wb") as file:
         file.write(data[data.index(b"\x93NUMPY") :])
@@ -66,7 +66,7 @@ def test_records_are_npy_files(tmp_path: Path) -> None:
 
 
 def test_names_slices_and_bounds(tmp_path: Path) -> None:
-    stream.write(tmp_path / "s", [{"a": np.array(i), "b": np.array(i)} for i in range(4)])
+    stream.write_stream(tmp_path / "s", [{"a": np.array(i), "b": np.array(i)} for i in range(4)])
     found = Stream(tmp_path / "s")
     assert found.names == ("a", "b")
     assert [int(s["a"]) for s in found[1:3]] == [1, 2]
@@ -76,22 +76,22 @@ def test_names_slices_and_bounds(tmp_path: Path) -> None:
 
 
 def test_text_objects_become_text_and_other_objects_are_refused(tmp_path: Path) -> None:
-    stream.write(tmp_path / "s", [{"t": np.array(["a", "bcd"], object)}])
+    stream.write_stream(tmp_path / "s", [{"t": np.array(["a", "bcd"], object)}])
     assert Stream(tmp_path / "s")[0]["t"].tolist() == ["a", "bcd"]
     for bad in (np.array([{}, 1], object), np.zeros(2, [("a", "i4")])):
         with pytest.raises(BadData, match="array 't' holds Python objects"):
-            stream.write(tmp_path / "bad", [{"t": bad}])
+            stream.write_stream(tmp_path / "bad", [{"t": bad}])
 
 
 def test_nothing_is_left_when_a_sample_fails(tmp_path: Path) -> None:
-    stream.write(tmp_path / "s", [{"x": np.zeros(3)}])
+    stream.write_stream(tmp_path / "s", [{"x": np.zeros(3)}])
 
     def samples():  # type: ignore[no-untyped-def]
         yield {"x": np.ones(3)}
         raise KeyError("broken source")
 
     with pytest.raises(KeyError):
-        stream.write(tmp_path / "s", samples())
+        stream.write_stream(tmp_path / "s", samples())
     assert [p.name for p in tmp_path.iterdir()] == ["s"]
     assert Stream(tmp_path / "s")[0]["x"].sum() == 0
 
@@ -106,7 +106,7 @@ def test_a_file_that_is_not_a_finished_stream_is_refused(tmp_path: Path, data: b
 
 
 def test_a_truncated_stream_is_refused(tmp_path: Path) -> None:
-    stream.write(tmp_path / "s", [{"x": np.zeros(100)}])
+    stream.write_stream(tmp_path / "s", [{"x": np.zeros(100)}])
     data = (tmp_path / "s").read_bytes()
     (tmp_path / "s").write_bytes(data[:-3])
     with pytest.raises(BadData, match="not a finished stream"):
@@ -116,4 +116,4 @@ def test_a_truncated_stream_is_refused(tmp_path: Path) -> None:
 def test_an_unwritable_place_is_two_lines(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OrtuneError, match=r"cannot write .*\n  fix: "):
-        stream.write(tmp_path / "file" / "s", [])
+        stream.write_stream(tmp_path / "file" / "s", [])

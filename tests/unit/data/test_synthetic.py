@@ -7,7 +7,7 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.data.synthetic import make
+from ortune.data.synthetic import generate_feeds
 
 BERT = [
     TensorSpec("input_ids", "int64", ("batch", "seq")),
@@ -19,7 +19,7 @@ BERT = [
 
 def one(inputs: list[TensorSpec], out: Path, **options: object) -> dict[str, np.ndarray]:
     given = {"shapes": {}, "ranges": {}, "count": 2, **options}
-    return Stream(make(inputs, out, **given).stream)[0]  # type: ignore[arg-type]
+    return Stream(generate_feeds(inputs, out, **given).stream)[0]  # type: ignore[arg-type]
 
 
 def test_what_names_and_types_stand_for(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_equal_arguments_equal_samples(tmp_path: Path) -> None:
     spec = [TensorSpec("x", "float32", ("n", 50))]
 
     def digests(seed: int) -> tuple[str, ...]:
-        return make(spec, tmp_path, shapes={}, ranges={}, count=3, seed=seed).digests
+        return generate_feeds(spec, tmp_path, shapes={}, ranges={}, count=3, seed=seed).digests
 
     assert digests(0) == digests(0)
     assert len(set(digests(0) + digests(1))) == 6
@@ -81,7 +81,7 @@ def test_given_ranges_include_both_ends(tmp_path: Path) -> None:
 
 def test_it_says_what_it_made_up(tmp_path: Path) -> None:
     inputs = [TensorSpec("x", "float32", ("n", 3)), TensorSpec("rate", "int64", ())]
-    feeds = make(inputs, tmp_path, shapes={}, ranges={"rate": (16000, 16000)})
+    feeds = generate_feeds(inputs, tmp_path, shapes={}, ranges={"rate": (16000, 16000)})
     assert isinstance(feeds, Feeds)
     assert feeds.synthetic
     assert feeds.count == len(feeds.digests) == 8
@@ -119,7 +119,7 @@ def test_an_unknown_rank_must_be_given(tmp_path: Path) -> None:
 def test_indices_are_drawn_from_the_rows_of_their_table(tmp_path: Path) -> None:
     ids = TensorSpec("ids", "int64", (1, 64), rows=7)
     places = TensorSpec("position_ids", "int64", (1, 64), rows=32)
-    found = make([ids, places], tmp_path, shapes={}, ranges={})
+    found = generate_feeds([ids, places], tmp_path, shapes={}, ranges={})
     samples = [Stream(found.stream)[index] for index in range(found.count)]
     drawn = np.concatenate([sample["ids"] for sample in samples])
     assert (drawn.min(), drawn.max()) == (0, 6)
@@ -130,5 +130,5 @@ def test_indices_are_drawn_from_the_rows_of_their_table(tmp_path: Path) -> None:
 def test_a_range_beyond_the_table_names_the_one_that_fits(tmp_path: Path) -> None:
     ids = TensorSpec("ids", "int64", (1, 64), rows=7)
     with pytest.raises(BadData) as found:
-        make([ids], tmp_path, shapes={}, ranges={"ids": (0, 7)})
+        generate_feeds([ids], tmp_path, shapes={}, ranges={"ids": (0, 7)})
     assert "--range ids:0..6" in found.value.fix

@@ -110,7 +110,7 @@ def test_what_is_no_parquet_and_what_would_not_fit_the_memory(
     table = pa.table({"ids": pa.ListArray.from_arrays([0, 5_000_000], zeros)})
     parquet.write_table(table, tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
-    monkeypatch.setattr(memory, "allowed", lambda taken=0: 10_000_000)
+    monkeypatch.setattr(memory, "count_allowed_bytes", lambda taken=0: 10_000_000)
     with pytest.raises(BadData, match=r"a row group of .*114.4 MiB.*\n  fix: "):
         load(tmp_path / "a.parquet", tmp_path / "out", IDS)
 

@@ -14,10 +14,10 @@ from ortune.data.stream import Stream
 from ortune.exporters.export import (
     FLOAT32,
     SHORT,
-    difference,
+    choose_tolerance,
+    compare_outputs,
     name_dimensions,
     size_to_trace,
-    tolerance,
 )
 from ortune.exporters.request import DynamicAxes, Export, InputSpecs
 
@@ -26,10 +26,10 @@ ONE = {"y": np.array([1.0, -4.0], np.float32), "ids": np.array([1, 2])}
 
 def test_the_error_is_a_share_of_the_largest_value() -> None:
     found = {**ONE, "y": np.array([1.0, -4.004], np.float32)}
-    error, what = difference(ONE, found)
+    error, what = compare_outputs(ONE, found)
     assert error == pytest.approx(1e-3, rel=1e-3)
     assert "'y'" in what
-    assert difference(ONE, ONE)[0] == 0
+    assert compare_outputs(ONE, ONE)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_the_error_is_a_share_of_the_largest_value() -> None:
     ],
 )
 def test_what_cannot_be_rounding_is_infinite(found: dict[str, np.ndarray], said: str) -> None:
-    error, what = difference(ONE, found)
+    error, what = compare_outputs(ONE, found)
     assert math.isinf(error)
     assert said in what
 
 
 def test_nan_and_infinity_at_the_same_place_are_the_same() -> None:
     one = {"y": np.array([np.nan, np.inf, 1], np.float32)}
-    assert difference(one, one)[0] == 0
+    assert compare_outputs(one, one)[0] == 0
     other = {"y": np.array([np.nan, -np.inf, 1], np.float32)}
-    assert math.isinf(difference(one, other)[0])
+    assert math.isinf(compare_outputs(one, other)[0])
 
 
 def test_16_bit_outputs_may_differ_by_more() -> None:
-    assert tolerance(ONE) == FLOAT32
-    assert tolerance({"y": np.ones(2, np.float16)}) == SHORT
+    assert choose_tolerance(ONE) == FLOAT32
+    assert choose_tolerance({"y": np.ones(2, np.float16)}) == SHORT
 
 
 IMAGE, IDS = TensorSpec("image", "float32", (1, 3, 8, 8)), TensorSpec("ids", "int64", (1, 16), 50)
@@ -68,7 +68,7 @@ def test_every_dimension_grows_beyond_the_example() -> None:
     found = name_dimensions((IMAGE, IDS), AXES)
     assert found.specs[1].shape == ("batch", "length")
     assert found.axes == AXES
-    tried = found.sizes()
+    tried = found.list_sizes()
     assert tried[:3] == [
         {"batch": 1, "length": 16},
         {"batch": 2, "length": 17},
@@ -79,18 +79,20 @@ def test_every_dimension_grows_beyond_the_example() -> None:
 
 
 def test_without_a_dynamic_dimension_there_is_one_size() -> None:
-    assert name_dimensions((IMAGE,), ()).sizes() == [{}]
+    assert name_dimensions((IMAGE,), ()).list_sizes() == [{}]
 
 
 def test_it_is_traced_where_no_dimension_is_1() -> None:
-    tried = name_dimensions((IMAGE, IDS), AXES).sizes()[:3]
+    tried = name_dimensions((IMAGE, IDS), AXES).list_sizes()[:3]
     assert size_to_trace(tried) == 1
     assert size_to_trace([{}]) == 0
 
 
 def test_inputs_are_made_up_at_a_size(tmp_path: Path) -> None:
     found = name_dimensions((IMAGE, IDS), AXES)
-    path = found.write(tmp_path, {"batch": 2, "length": 5}, {"ids": (7, 9), "other": (0, 1)}, 3, 0)
+    path = found.write_samples(
+        tmp_path, {"batch": 2, "length": 5}, {"ids": (7, 9), "other": (0, 1)}, 3, 0
+    )
     rows = list(Stream(path))
     assert len(rows) == 3
     assert rows[0]["image"].shape == (2, 3, 8, 8)

@@ -17,8 +17,13 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.trial import Score, Verdict
-from ortune.core.wording import means
-from ortune.measurement.accuracy import demand_provable, judge, provable, unresolved
+from ortune.core.wording import explain_verdict
+from ortune.measurement.accuracy import (
+    count_provable_samples,
+    judge_accuracy,
+    require_provable,
+    warn_coarse_budget,
+)
 
 
 def flips(n: int, lost: int, won: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -30,56 +35,56 @@ def flips(n: int, lost: int, won: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_299_unchanged_answers_prove_a_point_of_top1_and_298_do_not() -> None:
-    score = judge(TOP1, *flips(298, 0))
+    score = judge_accuracy(TOP1, *flips(298, 0))
     assert score.verdict is Verdict.LIKELY
-    assert score.needed == provable(TOP1, None) == 299
-    score = judge(TOP1, *flips(299, 0))
+    assert score.needed == count_provable_samples(TOP1, None) == 299
+    score = judge_accuracy(TOP1, *flips(299, 0))
     assert (score.verdict, score.proved_on, score.needed) == (Verdict.PROVED, 299, None)
 
 
 def test_many_samples_prove_a_small_loss() -> None:
-    score = judge(TOP1, *flips(9000, 20))
+    score = judge_accuracy(TOP1, *flips(9000, 20))
     assert score.verdict is Verdict.PROVED
     assert score.base - 0.01 < score.low < score.value
 
 
 def test_a_loss_beyond_the_budget_fails() -> None:
-    assert judge(TOP1, *flips(200, 5)).verdict is Verdict.FAILS
+    assert judge_accuracy(TOP1, *flips(200, 5)).verdict is Verdict.FAILS
 
 
 def test_losses_and_gains_are_paired() -> None:
-    score = judge(TOP1, *flips(1000, 8, won=8))
+    score = judge_accuracy(TOP1, *flips(1000, 8, won=8))
     assert score.value == score.base
     assert score.low == pytest.approx(score.base - 0.0075, abs=0.001)
 
 
 def test_groups_count_once() -> None:
     groups = [f"photo{i // 100}" for i in range(2000)]
-    assert judge(TOP1, *flips(2000, 4)).verdict is Verdict.PROVED
-    assert judge(TOP1, *flips(2000, 4), groups).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, *flips(2000, 4)).verdict is Verdict.PROVED
+    assert judge_accuracy(TOP1, *flips(2000, 4), groups).verdict is Verdict.LIKELY
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(58, Verdict.LIKELY), (59, Verdict.PROVED)])
 def test_59_samples_prove_a_share(n: int, verdict: Verdict) -> None:
-    score = judge(COSINE, column(np.full(n, 0.9995)), column(np.ones(n)))
+    score = judge_accuracy(COSINE, column(np.full(n, 0.9995)), column(np.ones(n)))
     assert (score.verdict, score.inside, score.share) == (verdict, 1.0, 0.95)
-    assert provable(COSINE, None) == 59
+    assert count_provable_samples(COSINE, None) == 59
 
 
 def test_nan_fails() -> None:
     cand, base = flips(10, 0)
     cand[3] = np.nan
     for budget in ("top1>=0.1", "cosine>=0.1", "max-error<=10", "cosine(share=0)>=0.1"):
-        assert judge(Budget.parse(budget), cand, base).verdict is Verdict.FAILS
+        assert judge_accuracy(Budget.parse(budget), cand, base).verdict is Verdict.FAILS
 
 
 def test_exact_plans_with_equal_outputs_are_proved_by_few_samples() -> None:
     cand, base = flips(10, 0)
-    proved = judge(TOP1, cand, base, exact=True, snr_db=110.0)
+    proved = judge_accuracy(TOP1, cand, base, exact=True, snr_db=110.0)
     assert (proved.verdict, proved.proved_on) == (Verdict.PROVED, None)
-    assert judge(TOP1, cand, base, exact=True, snr_db=40.0).verdict is Verdict.LIKELY
-    assert judge(TOP1, cand, base, exact=True, snr_db=math.nan).verdict is Verdict.LIKELY
-    assert judge(TOP1, cand, base, exact=False, snr_db=110.0).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, cand, base, exact=True, snr_db=40.0).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, cand, base, exact=True, snr_db=math.nan).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, cand, base, exact=False, snr_db=110.0).verdict is Verdict.LIKELY
 
 
 def test_a_budget_is_met_exactly_in_spite_of_binary_fractions() -> None:
@@ -88,8 +93,11 @@ def test_a_budget_is_met_exactly_in_spite_of_binary_fractions() -> None:
 
 
 def test_a_budget_finer_than_the_data_is_said() -> None:
-    assert unresolved(TOP1, 60) == "60 scored samples cannot tell 0.01: one is 0.017; 100 would"
-    assert unresolved(TOP1, 100) == ""
+    assert (
+        warn_coarse_budget(TOP1, 60)
+        == "60 scored samples cannot tell 0.01: one is 0.017; 100 would"
+    )
+    assert warn_coarse_budget(TOP1, 100) == ""
 
 
 SCORES = """
@@ -128,23 +136,23 @@ def rows(n: int, level: float, noise: float = 0.02) -> np.ndarray:
 
 def test_a_group_is_inside_when_all_its_samples_are() -> None:
     records, groups = np.full(118, 0.9995), [f"g{i // 2}" for i in range(118)]
-    score = judge(COSINE, column(records), column(np.ones(118)), groups)
+    score = judge_accuracy(COSINE, column(records), column(np.ones(118)), groups)
     assert (score.verdict, score.proved_on) == (Verdict.PROVED, 59)
-    assert "59 of 59 groups inside" in means(score)
+    assert "59 of 59 groups inside" in explain_verdict(score)
     records[3] = 0.9
-    score = judge(COSINE, column(records), column(np.ones(118)), groups)
+    score = judge_accuracy(COSINE, column(records), column(np.ones(118)), groups)
     assert (score.verdict, score.inside) == (Verdict.LIKELY, 58 / 59)
 
 
 def test_the_value_is_what_a_share_keeps() -> None:
     records = column(1 - np.arange(100) / 100)
-    score = judge(Budget.parse("cosine(share=0.9)>=0.11"), records, column(np.ones(100)))
+    score = judge_accuracy(Budget.parse("cosine(share=0.9)>=0.11"), records, column(np.ones(100)))
     assert score.value == pytest.approx(0.11)
     assert (score.verdict, score.inside, score.needed) == (Verdict.LIKELY, 0.9, None)
-    score = judge(Budget.parse("cosine(share=0.9)>=0.111"), records, column(np.ones(100)))
+    score = judge_accuracy(Budget.parse("cosine(share=0.9)>=0.111"), records, column(np.ones(100)))
     assert score.verdict is Verdict.FAILS
     errors = column(np.arange(100.0))
-    score = judge(Budget.parse("max-error(share=0.9)<=89"), errors, errors * 0)
+    score = judge_accuracy(Budget.parse("max-error(share=0.9)<=89"), errors, errors * 0)
     assert (score.value, score.verdict) == (89.0, Verdict.LIKELY)
     assert (score.low, score.high > 89) == (-math.inf, True)
 
@@ -154,78 +162,87 @@ def test_quiet_samples_are_not_hidden_by_loud_ones() -> None:
     records = np.tile([1e6, 1e2], (100, 1))
     records[:10] = 1.0
     base = records * [1, 0]
-    assert judge(Budget.parse("snr>=30"), records, base).verdict is Verdict.FAILS
-    score = judge(Budget.parse("snr(share=0)>=30"), records, base)
+    assert judge_accuracy(Budget.parse("snr>=30"), records, base).verdict is Verdict.FAILS
+    score = judge_accuracy(Budget.parse("snr(share=0)>=30"), records, base)
     assert (score.verdict, score.share, score.proved_on) == (Verdict.LIKELY, None, None)
 
 
 def test_a_proof_rests_on_rows_that_nobody_read() -> None:
     good, base = np.full(118, 0.9995), column(np.ones(118))
-    assert judge(COSINE, column(good), base, proof=range(60, 118)).verdict is Verdict.LIKELY
-    score = judge(COSINE, column(good), base, proof=range(59, 118))
+    assert (
+        judge_accuracy(COSINE, column(good), base, proof=range(60, 118)).verdict is Verdict.LIKELY
+    )
+    score = judge_accuracy(COSINE, column(good), base, proof=range(59, 118))
     assert (score.verdict, score.proved_on, score.samples) == (Verdict.PROVED, 59, 118)
-    assert "59 of 59 held-out samples inside" in means(score)
+    assert "59 of 59 held-out samples inside" in explain_verdict(score)
     good[59] = 0.5
-    assert judge(COSINE, column(good), base, proof=range(59, 118)).verdict is Verdict.LIKELY
+    assert (
+        judge_accuracy(COSINE, column(good), base, proof=range(59, 118)).verdict is Verdict.LIKELY
+    )
     good[:10] = 0.5
-    assert judge(COSINE, column(good), base, proof=range(60, 118)).verdict is Verdict.FAILS
-    assert judge(COSINE, base, base, proof=()).verdict is Verdict.LIKELY
+    assert (
+        judge_accuracy(COSINE, column(good), base, proof=range(60, 118)).verdict is Verdict.FAILS
+    )
+    assert judge_accuracy(COSINE, base, base, proof=()).verdict is Verdict.LIKELY
     cand, same = flips(400, 1)
-    assert judge(TOP1, cand, same, proof=range(100, 400)).verdict is Verdict.PROVED
-    assert judge(TOP1, cand, same, proof=range(300)).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, cand, same, proof=range(100, 400)).verdict is Verdict.PROVED
+    assert judge_accuracy(TOP1, cand, same, proof=range(300)).verdict is Verdict.LIKELY
 
 
 @pytest.mark.parametrize("n", [299, 300])
 def test_the_error_is_divided_and_said(n: int) -> None:
-    score = judge(TOP1, *flips(n, 0), error=0.05 / 3)
+    score = judge_accuracy(TOP1, *flips(n, 0), error=0.05 / 3)
     assert (score.verdict, score.error) == (Verdict.LIKELY, 0.05 / 3)
-    assert score.needed == provable(TOP1, None, 0.05 / 3)
+    assert score.needed == count_provable_samples(TOP1, None, 0.05 / 3)
     assert score.needed is not None
-    score = judge(TOP1, *flips(score.needed, 0), error=0.05 / 3)
+    score = judge_accuracy(TOP1, *flips(score.needed, 0), error=0.05 / 3)
     assert score.verdict is Verdict.PROVED
-    assert "with 98.3 % confidence top1 falls by at most 0.01" in means(score)
+    assert "with 98.3 % confidence top1 falls by at most 0.01" in explain_verdict(score)
 
 
 def test_one_decision_a_sample_is_right_or_wrong_and_several_are_a_share() -> None:
     agreement = Budget.parse("agreement>=0.99")
     single, several = np.ones((299, 2)), np.ones((59, 2)) * [1, 7]
-    assert judge(agreement, single, single).proved_on == 299
-    assert judge(agreement, single[1:], single[1:]).verdict is Verdict.LIKELY
-    assert judge(agreement, several, several).proved_on == 59
-    assert provable(agreement, single) == 299
-    assert provable(agreement, several) == 59
+    assert judge_accuracy(agreement, single, single).proved_on == 299
+    assert judge_accuracy(agreement, single[1:], single[1:]).verdict is Verdict.LIKELY
+    assert judge_accuracy(agreement, several, several).proved_on == 59
+    assert count_provable_samples(agreement, single) == 299
+    assert count_provable_samples(agreement, several) == 59
     lost = single.copy()
     lost[:2, 0] = 0
-    assert judge(agreement, lost, single).verdict is Verdict.LIKELY
+    assert judge_accuracy(agreement, lost, single).verdict is Verdict.LIKELY
     lost[2, 0] = 0
-    assert judge(agreement, lost, single).verdict is Verdict.FAILS
+    assert judge_accuracy(agreement, lost, single).verdict is Verdict.FAILS
 
 
 def test_a_mean_is_proved_only_where_its_bounds_are_declared() -> None:
     base = rows(600, 0.8)
-    score = judge(budget("plain>=base-0.01"), base, base)
+    score = judge_accuracy(budget("plain>=base-0.01"), base, base)
     assert (score.verdict, score.needed) == (Verdict.LIKELY, None)
-    assert provable(budget("plain>=base-0.01"), base) is None
-    score = judge(budget("unit>=base-0.01"), base, base)
+    assert count_provable_samples(budget("plain>=base-0.01"), base) is None
+    score = judge_accuracy(budget("unit>=base-0.01"), base, base)
     assert (score.verdict, score.proved_on) == (Verdict.PROVED, 600)
-    least = provable(budget("unit>=base-0.01"), base)
+    least = count_provable_samples(budget("unit>=base-0.01"), base)
     assert least == 375
-    assert judge(budget("unit>=base-0.01"), base[:least], base[:least]).verdict is Verdict.PROVED
-    short = judge(budget("unit>=base-0.01"), base[: least - 1], base[: least - 1])
+    assert (
+        judge_accuracy(budget("unit>=base-0.01"), base[:least], base[:least]).verdict
+        is Verdict.PROVED
+    )
+    short = judge_accuracy(budget("unit>=base-0.01"), base[: least - 1], base[: least - 1])
     assert short.verdict is Verdict.LIKELY
     assert short.needed == pytest.approx(least, rel=0.02)
 
 
 def test_an_absolute_mean_and_one_where_lower_is_better() -> None:
     good = rows(400, 0.9)
-    score = judge(budget("unit>=0.85"), good, good)
+    score = judge_accuracy(budget("unit>=0.85"), good, good)
     assert score.verdict is Verdict.PROVED
     assert 0.85 <= score.low < score.value
-    assert judge(budget("unit>=0.899"), good, good).verdict is Verdict.LIKELY
-    score = judge(budget("loss<=base+0.05"), good + 0.01, good)
+    assert judge_accuracy(budget("unit>=0.899"), good, good).verdict is Verdict.LIKELY
+    score = judge_accuracy(budget("loss<=base+0.05"), good + 0.01, good)
     assert (score.verdict, score.low) == (Verdict.PROVED, -math.inf)
     assert score.value < score.high <= score.base + 0.05
-    assert judge(budget("loss<=base+0.05"), good + 0.06, good).verdict is Verdict.FAILS
+    assert judge_accuracy(budget("loss<=base+0.05"), good + 0.06, good).verdict is Verdict.FAILS
 
 
 def test_a_record_outside_its_bounds_is_named() -> None:
@@ -233,28 +250,30 @@ def test_a_record_outside_its_bounds_is_named() -> None:
     wrong = base.copy()
     wrong[7] = 1.25
     with pytest.raises(BadData, match=r"gave 1.25, outside its bounds 0 and 1\n  fix"):
-        judge(budget("unit>=base-0.01"), wrong, base)
+        judge_accuracy(budget("unit>=base-0.01"), wrong, base)
 
 
 def test_a_function_may_ask_for_a_share() -> None:
     base = np.ones(100)
     cand = base.copy()
     cand[:4] = 0.5
-    score = judge(budget("kept>=0.8"), column(cand), column(base))
+    score = judge_accuracy(budget("kept>=0.8"), column(cand), column(base))
     assert (score.share, score.inside, score.verdict) == (0.9, 0.96, Verdict.PROVED)
-    score = judge(budget("kept>=base-0.1"), column(cand * 0.7), column(base * 0.7))
+    score = judge_accuracy(budget("kept>=base-0.1"), column(cand * 0.7), column(base * 0.7))
     assert (score.inside, score.verdict) == (0.96, Verdict.PROVED)
     spelled = 'function(path="accuracy_scores:plain", share=0.97)>=0.8'
-    assert judge(Budget.parse(spelled), column(cand), column(base)).verdict is Verdict.FAILS
-    assert provable(budget("kept>=0.8"), None) == 29
+    assert (
+        judge_accuracy(Budget.parse(spelled), column(cand), column(base)).verdict is Verdict.FAILS
+    )
+    assert count_provable_samples(budget("kept>=0.8"), None) == 29
 
 
 def test_a_figure_is_likely_at_best() -> None:
     counts = np.tile([1.0, 1.0, 1.0], (5000, 1))
-    score = judge(budget("f1>=base-0.01"), counts, counts)
+    score = judge_accuracy(budget("f1>=base-0.01"), counts, counts)
     assert (score.verdict, score.needed) == (Verdict.LIKELY, None)
-    assert "no number of samples proves it" in means(score)
-    assert provable(budget("f1>=base-0.01"), counts) is None
+    assert "no number of samples proves it" in explain_verdict(score)
+    assert count_provable_samples(budget("f1>=base-0.01"), counts) is None
 
 
 def test_odd_declarations_are_refused() -> None:
@@ -270,9 +289,9 @@ def test_odd_declarations_are_refused() -> None:
 
 def test_share_0_is_refused_where_a_proof_is_asked() -> None:
     with pytest.raises(BadSettings, match=r"proves 'snr\(share=0\)>=30'\n  fix: .*: snr>=30"):
-        demand_provable(Budget.parse("snr(share=0)>=30"))
+        require_provable(Budget.parse("snr(share=0)>=30"))
     for text in ("snr>=30", "top1>=base-0.01", "cosine(share=0.5)>=0.9"):
-        demand_provable(Budget.parse(text))
+        require_provable(Budget.parse(text))
 
 
 @pytest.mark.parametrize(
@@ -302,7 +321,7 @@ def test_the_bound_keeps_the_limit_just_where_it_is_proved(
     if lower:
         cand, base = 1 - cand, base * 0
     groups = [f"g{i // 3}" for i in range(len(right))] if grouped else None
-    score = judge(asked, column(cand), column(base), groups)
+    score = judge_accuracy(asked, column(cand), column(base), groups)
     limit = asked.bound(score.base)
     if score.verdict is not Verdict.FAILS:
         keeps = score.high <= limit + 1e-9 if lower else score.low >= limit - 1e-9
@@ -311,11 +330,11 @@ def test_the_bound_keeps_the_limit_just_where_it_is_proved(
     random.shuffle(order)
     moved = [groups[i] for i in order] if groups else None
     if not text.startswith("unit") and not (grouped and text.startswith("top1")):
-        again = judge(asked, column(cand[order]), column(base[order]), moved)
+        again = judge_accuracy(asked, column(cand[order]), column(base[order]), moved)
         assert replace(again, low=score.low, high=score.high) == score
     worse = cand.copy()
     worse[order[0]] = 1.0 if lower else 0.0
-    if judge(asked, column(worse), column(base), groups).verdict is Verdict.PROVED:
+    if judge_accuracy(asked, column(worse), column(base), groups).verdict is Verdict.PROVED:
         assert score.verdict is Verdict.PROVED
 
 
@@ -332,31 +351,31 @@ def test_the_bound_keeps_the_limit_just_where_it_is_proved(
 )
 def test_what_the_data_cannot_tell(samples: int, text: str, said: str) -> None:
     records = np.ones((max(samples, 1), 2))
-    assert unresolved(Budget.parse(text), samples, records) == said
+    assert warn_coarse_budget(Budget.parse(text), samples, records) == said
 
 
 def test_fractions_can_tell_more() -> None:
-    assert unresolved(budget("plain>=base-0.01"), 60, rows(60, 0.5)) == ""
-    assert unresolved(budget("plain>=base-0.01"), 60, column(np.ones(60))) != ""
+    assert warn_coarse_budget(budget("plain>=base-0.01"), 60, rows(60, 0.5)) == ""
+    assert warn_coarse_budget(budget("plain>=base-0.01"), 60, column(np.ones(60))) != ""
 
 
 def test_a_sentence_for_every_verdict() -> None:
     cand, base = flips(200, 5)
-    assert means(judge(TOP1, cand, base)) == (
+    assert explain_verdict(judge_accuracy(TOP1, cand, base)) == (
         "fails: on 200 samples top1 is 0.975; the budget requires that top1 falls by at most 0.01"
     )
-    assert means(judge(TOP1, *flips(100, 0))).startswith(
+    assert explain_verdict(judge_accuracy(TOP1, *flips(100, 0))).startswith(
         "likely: top1 falls by at most 0.01, as far as 100 samples tell (0 lost, 0 won of 100 "
     )
-    assert means(judge(TOP1, *flips(9, 0), exact=True, snr_db=99.0)) == (
+    assert explain_verdict(judge_accuracy(TOP1, *flips(9, 0), exact=True, snr_db=99.0)) == (
         "proved by construction: top1 falls by at most 0.01 (exact steps, outputs equal to 99 dB)"
     )
     good = column(np.full(80, 0.9995))
-    assert means(judge(COSINE, good, good)) == (
+    assert explain_verdict(judge_accuracy(COSINE, good, good)) == (
         "proved: with 95 % confidence at least 95 % of inputs keep cosine 0.999 "
         "(80 of 80 samples inside)"
     )
-    assert means(replace(judge(TOP1, cand, base), verdict=None)) == ""
+    assert explain_verdict(replace(judge_accuracy(TOP1, cand, base), verdict=None)) == ""
 
 
 def test_a_score_of_before_reads_as_it_was() -> None:
@@ -366,4 +385,6 @@ def test_a_score_of_before_reads_as_it_was() -> None:
     }  # fmt: skip
     score = codec.decode(Score, old)
     assert (score.proved_on, score.share, score.inside, score.error) == (None, None, None, 0.05)
-    assert means(score).startswith("likely: cosine is within the budget, as far as 200 samples")
+    assert explain_verdict(score).startswith(
+        "likely: cosine is within the budget, as far as 200 samples"
+    )

@@ -96,12 +96,12 @@ def test_who_is_through_counts_no_more(held) -> None:
     watch = Allowance()
     first, second = held(120, 200), held(150, 200)
     watch.add(first)
-    assert 110 * MB < watch.taken() < 180 * MB
+    assert 110 * MB < watch.count_bytes() < 180 * MB
     watch.drop(first)
     watch.add(second)
     assert not waited(first, second, seconds=0.5)
     watch.drop(second)
-    assert watch.taken() == 0
+    assert watch.count_bytes() == 0
 
 
 def test_a_process_that_is_gone_is_no_error(held) -> None:
@@ -113,5 +113,5 @@ def test_a_process_that_is_gone_is_no_error(held) -> None:
 
 
 def test_the_default_counts_what_workers_hold_already() -> None:
-    alone = memory.allowed()
-    assert abs(memory.allowed(taken=1000 * MB) - alone - 900 * MB) < 200 * MB
+    alone = memory.count_allowed_bytes()
+    assert abs(memory.count_allowed_bytes(bytes_in_use=1000 * MB) - alone - 900 * MB) < 200 * MB

@@ -30,11 +30,11 @@ def bench(folder: Path, *, bound: bool) -> Iterator[Workbench]:
     model, feeds = folder / "m.onnx", folder / "feeds"
     onnx.save(onnx.parser.parse_model(MODEL), model)
     rows = [{"x": np.full((rows, 64), -1, np.float32)} for rows in (1, 3)]
-    stream.write(feeds, iter(rows))
+    stream.write_stream(feeds, iter(rows))
     with ExitStack() as stack:
         found = Workbench(WorkerJob({MAIN: model}, Cpu(), {MAIN: feeds}, folder), stack)
-        made = ort.options(1, "basic", verbose=False)
-        opening = device_session.session(
+        made = ort.make_session_options(1, "basic", verbose=False)
+        opening = device_session.open_device_session(
             model, made, [("CPUExecutionProvider", {})], device="cpu", io_binding=bound
         )
         session: Session = stack.enter_context(opening)

@@ -15,9 +15,14 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
-from ortune.core.wording import means
-from ortune.measurement.accuracy import judge, provable, scored, unresolved
-from ortune.measurement.evidence import numbered
+from ortune.core.wording import explain_verdict
+from ortune.measurement.accuracy import (
+    compute_score,
+    count_provable_samples,
+    judge_accuracy,
+    warn_coarse_budget,
+)
+from ortune.measurement.evidence import number_groups
 from ortune.measurement.statistics import betting, paired
 
 ERRORS = Budget.parse("max-error<=0.01")
@@ -25,7 +30,7 @@ ERRORS = Budget.parse("max-error<=0.01")
 
 def share(budget: Budget, good: float, bad: float, n: int, outside: int, **more: Any) -> Score:
     records = column([bad] * outside + [good] * (n - outside))
-    return judge(budget, records, like(records), **more)
+    return judge_accuracy(budget, records, like(records), **more)
 
 
 class TestShare:
@@ -55,11 +60,11 @@ class TestShare:
 
     def test_the_value_shown_is_what_the_share_of_the_inputs_keeps(self) -> None:
         records = column(1 - np.arange(100) / 1e5)
-        score = judge(COSINE, records, like(records))
+        score = judge_accuracy(COSINE, records, like(records))
         assert score.value == pytest.approx(1 - 94e-5)
         assert score.low == pytest.approx(1 - 98e-5), "one of 100 may be outside: the second worst"
         assert score.high == math.inf
-        worse = judge(ERRORS, 1 - records, like(records, 0.0))
+        worse = judge_accuracy(ERRORS, 1 - records, like(records, 0.0))
         assert worse.value == pytest.approx(94e-5) and worse.high == pytest.approx(98e-5)
         assert worse.low == -math.inf
 
@@ -70,42 +75,50 @@ class TestShare:
     def test_a_group_is_as_good_as_its_worst_sample(self) -> None:
         records = column([1.0, 0.5] + [1.0] * 118)
         groups = [f"photo{i // 2}" for i in range(120)]
-        score = judge(COSINE, records, like(records), groups)
+        score = judge_accuracy(COSINE, records, like(records), groups)
         assert score.inside == pytest.approx(59 / 60)
         records[1] = 1.0
-        score = judge(COSINE, records, like(records), groups)
+        score = judge_accuracy(COSINE, records, like(records), groups)
         assert (score.verdict, score.proved_on, score.inside) == (Verdict.PROVED, 60, 1.0)
 
     def test_one_broken_sample_of_a_group_breaks_it(self) -> None:
         records = column([1.0] * 40)
         records[3] = np.nan
-        score = judge(COSINE, records, like(records), [f"g{i // 2}" for i in range(40)])
+        score = judge_accuracy(COSINE, records, like(records), [f"g{i // 2}" for i in range(40)])
         assert score.verdict is Verdict.FAILS and math.isnan(score.value)
 
     def test_a_broken_sample_is_outside_wherever_it_is_counted(self) -> None:
         records = column([*[1.0] * 99, np.nan])
-        score = judge(COSINE, records, like(records))
+        score = judge_accuracy(COSINE, records, like(records))
         assert score.inside == 0.99 and score.basis == "99 of 100 samples inside"
-        assert judge(COSINE, records[20:], like(records)[20:]).low == -math.inf, "80: none may be"
+        assert judge_accuracy(COSINE, records[20:], like(records)[20:]).low == -math.inf, (
+            "80: none may be"
+        )
 
     @pytest.mark.parametrize(
         "text", ["cosine>=0.9", "cosine(share=0)>=0.9", "top1>=base", "top1>=0"]
     )
     def test_no_sample_fails_every_budget(self, text: str) -> None:
         none = np.zeros((0, 1))
-        score = judge(Budget.parse(text), none, none)
+        score = judge_accuracy(Budget.parse(text), none, none)
         assert (score.verdict, score.needed, score.samples) == (Verdict.FAILS, None, 0)
 
     def test_only_held_out_samples_prove_and_all_decide(self) -> None:
         records = column([0.9] * 2 + [1.0] * 118)
         held = range(60, 120)
-        score = judge(COSINE, records, like(records), proof=held)
+        score = judge_accuracy(COSINE, records, like(records), proof=held)
         assert (score.verdict, score.proved_on) == (Verdict.PROVED, 60)
         assert "60 held-out samples" in score.basis
-        assert judge(COSINE, records, like(records), proof=range(60)).verdict is Verdict.LIKELY
+        assert (
+            judge_accuracy(COSINE, records, like(records), proof=range(60)).verdict
+            is Verdict.LIKELY
+        )
         records[:10] = 0.9
-        assert judge(COSINE, records, like(records), proof=held).verdict is Verdict.FAILS
-        assert judge(COSINE, like(records), like(records), proof=[]).verdict is Verdict.LIKELY
+        assert judge_accuracy(COSINE, records, like(records), proof=held).verdict is Verdict.FAILS
+        assert (
+            judge_accuracy(COSINE, like(records), like(records), proof=[]).verdict
+            is Verdict.LIKELY
+        )
 
     def test_a_smaller_error_takes_more_samples(self) -> None:
         for n, verdict in ((79, Verdict.LIKELY), (80, Verdict.PROVED)):
@@ -116,11 +129,11 @@ class TestShare:
     def test_a_relative_limit_is_of_each_samples_own_loss(self) -> None:
         budget = Budget(COSINE.metric, -0.01, relative=True)
         base = column(np.linspace(0.5, 1.0, 60))
-        score = judge(budget, base - 0.005, base)
+        score = judge_accuracy(budget, base - 0.005, base)
         assert score.verdict is Verdict.PROVED
         assert score.base - score.value == pytest.approx(0.005)
-        assert judge(budget, base - 0.02, base).verdict is Verdict.FAILS
-        assert judge(budget, base[::-1].copy(), base).verdict is Verdict.FAILS, "paired"
+        assert judge_accuracy(budget, base - 0.02, base).verdict is Verdict.FAILS
+        assert judge_accuracy(budget, base[::-1].copy(), base).verdict is Verdict.FAILS, "paired"
 
     def test_rounding_at_the_limit_is_forgiven(self) -> None:
         assert share(COSINE, 0.999 - 1e-12, 0.0, 59, 0).verdict is Verdict.PROVED
@@ -131,17 +144,20 @@ class TestRight:
     def test_an_absolute_limit_is_clopper_and_pearsons(self) -> None:
         budget = Budget(TOP1.metric, 0.8)
         records = column([0.0] * 10 + [1.0] * 90)
-        score = judge(budget, records, like(records))
+        score = judge_accuracy(budget, records, like(records))
         assert score.low == pytest.approx(beta.ppf(0.05, 90, 11))
         assert score.verdict is Verdict.PROVED and score.proved_on == 100
-        tight = judge(Budget(TOP1.metric, 0.85), records, like(records))
+        tight = judge_accuracy(Budget(TOP1.metric, 0.85), records, like(records))
         assert tight.verdict is Verdict.LIKELY and tight.needed is not None and tight.needed > 100
-        assert judge(Budget(TOP1.metric, 0.91), records, like(records)).verdict is Verdict.FAILS
+        assert (
+            judge_accuracy(Budget(TOP1.metric, 0.91), records, like(records)).verdict
+            is Verdict.FAILS
+        )
 
     def test_lost_and_won_answers_are_counted_by_sample(self) -> None:
         base, cand = np.ones(1000), np.ones(1000)
         base[:30], cand[20:40] = 0, 0
-        score = judge(TOP1, column(cand), column(base))
+        score = judge_accuracy(TOP1, column(cand), column(base))
         assert "10 lost, 20 won of 1000 samples" in score.basis
         assert score.value == pytest.approx(0.98) and score.base == pytest.approx(0.97)
         assert (score.verdict is Verdict.PROVED) is (
@@ -150,16 +166,16 @@ class TestRight:
 
     def test_the_bound_that_is_shown_never_contradicts_the_verdict(self) -> None:
         for n in range(290, 310):
-            score = judge(TOP1, column(np.ones(n)), column(np.ones(n)))
+            score = judge_accuracy(TOP1, column(np.ones(n)), column(np.ones(n)))
             assert (score.low >= score.base - 0.01) is (score.verdict is Verdict.PROVED)
 
     def test_in_groups_it_is_bet_on_lost_minus_won(self) -> None:
         groups = [f"g{i // 2}" for i in range(2000)]
         ones = column(np.ones(2000))
-        score = judge(TOP1, ones, ones, groups)
+        score = judge_accuracy(TOP1, ones, ones, groups)
         assert (score.verdict, score.proved_on) == (Verdict.PROVED, 1000)
         assert "bets on 1000 groups" in score.basis
-        few = judge(TOP1, ones[:400], ones[:400], groups[:400])
+        few = judge_accuracy(TOP1, ones[:400], ones[:400], groups[:400])
         assert few.verdict is Verdict.LIKELY and few.needed is not None and few.needed > 300
 
 
@@ -167,12 +183,12 @@ class TestMean:
     LOSS = Budget(Mean(), -0.05, relative=True)
 
     def test_unchanged_records_prove_from_the_number_that_is_told_on(self) -> None:
-        n = provable(self.LOSS, column([0.5]))
-        assert n == betting.unchanged(0.05, 1.0, 0.05)
+        n = count_provable_samples(self.LOSS, column([0.5]))
+        assert n == betting.compute_min_units(0.05, 1.0, 0.05)
         assert n is not None
         for count, verdict in ((n - 1, Verdict.LIKELY), (n, Verdict.PROVED)):
             records = column(np.full(count, 0.7))
-            score = judge(self.LOSS, records, records)
+            score = judge_accuracy(self.LOSS, records, records)
             assert score.verdict is verdict
         assert score.proved_on == n and score.value == score.base == pytest.approx(0.7)
 
@@ -180,47 +196,47 @@ class TestMean:
         rng = np.random.default_rng(0)
         base = column(rng.random(400))
         cand = np.clip(base - 0.01 * rng.random((400, 1)), 0, 1)
-        good = judge(self.LOSS, cand, base, seed=3)
-        turned = judge(Budget(Cost(), 0.05, relative=True), 1 - cand, 1 - base, seed=3)
+        good = judge_accuracy(self.LOSS, cand, base, seed=3)
+        turned = judge_accuracy(Budget(Cost(), 0.05, relative=True), 1 - cand, 1 - base, seed=3)
         assert good.verdict is turned.verdict is Verdict.PROVED
         assert turned.high == pytest.approx(1 - good.low)
         assert (turned.low, good.high) == (-math.inf, math.inf)
-        absolute = judge(Budget(Mean(), 0.3), cand, base, seed=3)
-        mirrored = judge(Budget(Cost(), 0.7), 1 - cand, 1 - base, seed=3)
+        absolute = judge_accuracy(Budget(Mean(), 0.3), cand, base, seed=3)
+        mirrored = judge_accuracy(Budget(Cost(), 0.7), 1 - cand, 1 - base, seed=3)
         assert absolute.verdict is mirrored.verdict is Verdict.PROVED
         assert mirrored.high == pytest.approx(1 - absolute.low)
         assert 0.3 < absolute.low < absolute.value
 
     def test_the_bound_is_of_the_paired_difference(self) -> None:
         base = column(np.random.default_rng(1).random(300))
-        score = judge(self.LOSS, base, base)
+        score = judge_accuracy(self.LOSS, base, base)
         assert score.base - 0.05 < score.low < score.base
-        wide = judge(Budget(Mean(), 0.4), base, base)
+        wide = judge_accuracy(Budget(Mean(), 0.4), base, base)
         assert wide.low < score.low, "samples differ more than their losses"
 
     def test_a_record_outside_its_bounds_is_refused(self) -> None:
         records = column([0.5, 1.2, 0.5])
         for cand, base in ((records, like(records, 0.5)), (like(records, 0.5), records)):
             with pytest.raises(BadData, match=r"1\.2, outside its bounds 0 and 1"):
-                judge(self.LOSS, cand, base)
+                judge_accuracy(self.LOSS, cand, base)
         with pytest.raises(BadData, match=r"-0\.1, outside"):
-            judge(self.LOSS, column([-0.1]), column([0.5]))
+            judge_accuracy(self.LOSS, column([-0.1]), column([0.5]))
         edge = column([0.0, 1.0, 1.0 + 1e-12])
-        assert judge(self.LOSS, edge, edge).verdict is Verdict.LIKELY
+        assert judge_accuracy(self.LOSS, edge, edge).verdict is Verdict.LIKELY
 
     def test_without_bounds_nothing_is_proved(self) -> None:
         records = column(np.full(5000, 0.7))
         budget = Budget(Mean(known=None), -0.05, relative=True)
-        score = judge(budget, records, records)
+        score = judge_accuracy(budget, records, records)
         assert (score.verdict, score.needed, score.proved_on) == (Verdict.LIKELY, None, None)
         assert score.basis.startswith("bootstrap over 5000 samples")
-        assert provable(budget, records) is None
+        assert count_provable_samples(budget, records) is None
 
     def test_the_order_of_bets_is_the_seeds(self) -> None:
         cand = column((np.arange(100) % 20 > 0).astype(float))
-        found = {judge(self.LOSS, cand, like(cand), seed=seed).low for seed in range(8)}
+        found = {judge_accuracy(self.LOSS, cand, like(cand), seed=seed).low for seed in range(8)}
         assert len(found) > 1
-        same = {judge(self.LOSS, cand, like(cand), seed=5).low for _ in range(3)}
+        same = {judge_accuracy(self.LOSS, cand, like(cand), seed=5).low for _ in range(3)}
         assert len(same) == 1
 
 
@@ -229,24 +245,24 @@ class TestFigure:
         rng = np.random.default_rng(2)
         base = column(rng.random(400))
         budget = Budget(Figure(), -0.05, relative=True)
-        score = judge(budget, base * 0.98, base)
+        score = judge_accuracy(budget, base * 0.98, base)
         assert score.verdict is Verdict.LIKELY and score.needed is None
         assert score.value - score.low < 0.002, "samples differ much, their losses hardly"
-        unpaired = judge(Budget(Figure(), 0.1), base * 0.98, base)
+        unpaired = judge_accuracy(Budget(Figure(), 0.1), base * 0.98, base)
         assert unpaired.value - unpaired.low > 0.01
-        assert judge(budget, base * 0.5, base).verdict is Verdict.FAILS
+        assert judge_accuracy(budget, base * 0.5, base).verdict is Verdict.FAILS
 
     def test_lower_is_better_shows_the_upper_end(self) -> None:
         base = column(np.random.default_rng(2).random(50))
-        score = judge(Budget(Cost(known=None), 0.9), base, base)
+        score = judge_accuracy(Budget(Cost(known=None), 0.9), base, base)
         assert score.low == -math.inf and score.value < score.high < 0.7
 
     def test_groups_are_drawn_as_wholes(self) -> None:
         rng = np.random.default_rng(4)
         records = column(np.repeat(rng.random(20), 20))
         groups = [f"g{i // 20}" for i in range(400)]
-        alone = judge(Budget(Figure(), 0.1), records, like(records))
-        grouped = judge(Budget(Figure(), 0.1), records, like(records), groups)
+        alone = judge_accuracy(Budget(Figure(), 0.1), records, like(records))
+        grouped = judge_accuracy(Budget(Figure(), 0.1), records, like(records), groups)
         assert grouped.value - grouped.low > 2.5 * (alone.value - alone.low)
 
 
@@ -265,27 +281,31 @@ class TestFigure:
     ],
 )
 def test_how_many_unread_samples_prove_an_unchanged_answer(budget: Budget, n: int | None) -> None:
-    assert provable(budget, None) == n
+    assert count_provable_samples(budget, None) == n
 
 
 def test_of_an_absolute_limit_it_depends_on_the_baseline() -> None:
     right = column([1.0] * 95 + [0.0] * 5)
-    near, far = (provable(Budget(TOP1.metric, limit), right) for limit in (0.94, 0.8))
+    near, far = (
+        count_provable_samples(Budget(TOP1.metric, limit), right) for limit in (0.94, 0.8)
+    )
     assert near is not None and far is not None and near > 10 * far > 0
-    assert provable(Budget(TOP1.metric, 0.96), right) is None
-    assert provable(Budget(Mean(), 0.8), None) is None
-    mean = provable(Budget(Mean(), 0.8), right)
+    assert count_provable_samples(Budget(TOP1.metric, 0.96), right) is None
+    assert count_provable_samples(Budget(Mean(), 0.8), None) is None
+    mean = count_provable_samples(Budget(Mean(), 0.8), right)
     assert mean is not None and mean > far
-    assert provable(TOP1, right, grouped=True) == betting.unchanged(0.01, 1.0, 0.05)
-    assert provable(Budget(TOP1.metric, 0.8), right, grouped=True) == mean
-    assert provable(Budget(Cost(), 0.2), 1 - right) == mean, "a score turned round"
-    assert provable(Budget(Mean(), 0.8), right[:0]) is None
+    assert count_provable_samples(TOP1, right, grouped=True) == betting.compute_min_units(
+        0.01, 1.0, 0.05
+    )
+    assert count_provable_samples(Budget(TOP1.metric, 0.8), right, grouped=True) == mean
+    assert count_provable_samples(Budget(Cost(), 0.2), 1 - right) == mean, "a score turned round"
+    assert count_provable_samples(Budget(Mean(), 0.8), right[:0]) is None
 
 
 def test_what_is_asked_of_groups_is_said_of_groups() -> None:
     ones = column(np.ones(4))
-    assert judge(COSINE, ones, ones).claim == "at least 95 % of inputs keep cosine 0.999"
-    grouped = judge(COSINE, ones, ones, list("aabb")).claim
+    assert judge_accuracy(COSINE, ones, ones).claim == "at least 95 % of inputs keep cosine 0.999"
+    grouped = judge_accuracy(COSINE, ones, ones, list("aabb")).claim
     assert grouped == "at least 95 % of groups keep cosine 0.999"
 
 
@@ -306,9 +326,9 @@ def test_what_is_asked_of_groups_is_said_of_groups() -> None:
     ],
 )
 def test_a_budget_finer_than_one_sample(text: str, n: int, said: str) -> None:
-    assert unresolved(Budget.parse(text), n) == said
-    assert unresolved(Budget.parse(text), n, column([0.0, 1.0])) == said
-    assert unresolved(Budget.parse(text), n, column([0.5, 1.0])) == ""
+    assert warn_coarse_budget(Budget.parse(text), n) == said
+    assert warn_coarse_budget(Budget.parse(text), n, column([0.0, 1.0])) == said
+    assert warn_coarse_budget(Budget.parse(text), n, column([0.5, 1.0])) == ""
 
 
 @pytest.mark.parametrize(
@@ -325,10 +345,10 @@ def test_exact_steps_prove_from_80_decibels_on(
     decibels: float | None, exact: bool, verdict: Verdict
 ) -> None:
     records = column(np.ones(9))
-    score = judge(TOP1, records, records, exact=exact, snr_db=decibels)
+    score = judge_accuracy(TOP1, records, records, exact=exact, snr_db=decibels)
     assert (score.verdict, score.proved_on) == (verdict, None)
-    assert judge(TOP1, records, records, snr_db=decibels).verdict is Verdict.LIKELY
-    lost = judge(TOP1, like(records, 0.0), records, exact=exact, snr_db=decibels)
+    assert judge_accuracy(TOP1, records, records, snr_db=decibels).verdict is Verdict.LIKELY
+    lost = judge_accuracy(TOP1, like(records, 0.0), records, exact=exact, snr_db=decibels)
     assert lost.verdict is Verdict.FAILS and lost.needed is None
 
 
@@ -340,24 +360,24 @@ def test_what_is_no_number_fails_on_either_side(budget: Budget) -> None:
     broken = whole.copy()
     broken[7] = np.nan
     for cand, base in ((broken, whole), (broken, broken)):
-        assert judge(budget, cand, base).verdict is Verdict.FAILS
+        assert judge_accuracy(budget, cand, base).verdict is Verdict.FAILS
 
 
 def test_one_side_alone_has_the_same_score() -> None:
     records = column(1 - np.arange(100) / 1e5)
     groups = [f"g{i // 10}" for i in range(100)]
     for given in (None, groups):
-        judged = judge(COSINE, records, like(records), given)
-        assert scored(COSINE.metric, records, given) == judged.value
-    assert scored(Mean(), records) == pytest.approx(float(records.mean()))
-    errors = scored(ERRORS.metric, 1 - records)
+        judged = judge_accuracy(COSINE, records, like(records), given)
+        assert compute_score(COSINE.metric, records, given) == judged.value
+    assert compute_score(Mean(), records) == pytest.approx(float(records.mean()))
+    errors = compute_score(ERRORS.metric, 1 - records)
     assert errors == pytest.approx(94e-5)
 
 
 def test_samples_are_numbered_by_group() -> None:
-    assert numbered(None, 3).tolist() == [0, 1, 2]
-    assert len(set(numbered(["b", "a", "b"], 3))) == 2
-    assert numbered(["b", "a", "b"], 3)[0] == numbered(["b", "a", "b"], 3)[2]
+    assert number_groups(None, 3).tolist() == [0, 1, 2]
+    assert len(set(number_groups(["b", "a", "b"], 3))) == 2
+    assert number_groups(["b", "a", "b"], 3)[0] == number_groups(["b", "a", "b"], 3)[2]
 
 
 KINDS: list[tuple[Callable[[], Metric], Kind]] = [(Mean, Kind.MEAN), (Figure, Kind.FIGURE)]
@@ -371,21 +391,25 @@ def test_an_aggregate_of_its_own_is_no_mean(made: Callable[[], Metric], kind: Ki
 def test_without_a_word_plans_are_not_exact_and_the_order_is_that_of_seed_0() -> None:
     records = column(1 - np.random.default_rng(6).random(100) ** 4)
     budget = TestMean.LOSS
-    plain = judge(budget, records, like(records))
-    assert plain == judge(budget, records, like(records), seed=0)
-    assert plain.low != judge(budget, records, like(records), seed=1).low
-    assert judge(TOP1, records, records, snr_db=200.0).verdict is Verdict.LIKELY
+    plain = judge_accuracy(budget, records, like(records))
+    assert plain == judge_accuracy(budget, records, like(records), seed=0)
+    assert plain.low != judge_accuracy(budget, records, like(records), seed=1).low
+    assert judge_accuracy(TOP1, records, records, snr_db=200.0).verdict is Verdict.LIKELY
 
 
 def test_in_groups_and_between_wide_bounds_an_absolute_limit_is_bet_on() -> None:
     right = column([1.0] * 95 + [0.0] * 5)
     top1 = Budget(TOP1.metric, 0.8)
-    wanted = betting.needed(right[:, 0], np.ones(100), 0.8, 0.0, 0.05)
-    assert provable(top1, right, grouped=True) == wanted != provable(top1, right)
-    assert provable(top1, column([])) is None
+    wanted = betting.estimate_required_units(right[:, 0], np.ones(100), 0.8, 0.0, 0.05)
+    assert (
+        count_provable_samples(top1, right, grouped=True)
+        == wanted
+        != count_provable_samples(top1, right)
+    )
+    assert count_provable_samples(top1, column([])) is None
     costs = column([1.0, 0.5] * 9)
-    wanted = betting.needed(-costs[:, 0], np.ones(18), -2.0, -4.0, 0.05)
-    assert provable(Budget(Cost(known=(0.0, 4.0)), 2.0), costs) == wanted
+    wanted = betting.estimate_required_units(-costs[:, 0], np.ones(18), -2.0, -4.0, 0.05)
+    assert count_provable_samples(Budget(Cost(known=(0.0, 4.0)), 2.0), costs) == wanted
     assert wanted is not None
 
 
@@ -397,19 +421,19 @@ def test_large_groups_are_not_bet_on_first() -> None:
         sizes = np.where(rng.random(1000) < 1 / 181, 20, 1)
         groups = [f"g{at}" for at, size in enumerate(sizes) for _ in range(size)]
         right = np.repeat((sizes == 20).astype(float), sizes)
-        score = judge(budget, right[:, None], like(right[:, None]), groups, seed=seed)
+        score = judge_accuracy(budget, right[:, None], like(right[:, None]), groups, seed=seed)
         found += score.low > 0.1
     assert found <= 5  # of 40 at 5 %, exceeded with a chance of 1 %
 
 
 def test_in_groups_it_is_groups_that_would_prove_it() -> None:
     groups = [f"photo{at // 2}" for at in range(60)]
-    score = judge(COSINE, column([0.9995] * 60), column([1.0] * 60), groups)
-    assert means(score).endswith("; about 59 unread independent groups would prove it")
+    score = judge_accuracy(COSINE, column([0.9995] * 60), column([1.0] * 60), groups)
+    assert explain_verdict(score).endswith("; about 59 unread independent groups would prove it")
 
 
 @pytest.mark.parametrize("budget", [COSINE, TOP1, Budget(Mean(), -0.1, relative=True)])
 def test_without_unread_samples_the_sentence_counts_none(budget: Budget) -> None:
     ones = column([1.0] * 5)
-    score = judge(budget, ones, ones, proof=[])
-    assert "as far as 5 samples tell (no unread samples); about " in means(score)
+    score = judge_accuracy(budget, ones, ones, proof=[])
+    assert "as far as 5 samples tell (no unread samples); about " in explain_verdict(score)

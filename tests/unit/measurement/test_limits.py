@@ -33,7 +33,7 @@ toy (float[N,4] x) => (float[N,4] y) { two = Constant<value = float {2.0}>() y =
 def job(tmp_path: Path) -> WorkerJob:
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "toy.onnx")
     feeds = tmp_path / "feeds.stream"
-    stream.write(feeds, [{"x": np.zeros((1, 4), np.float32)}])
+    stream.write_stream(feeds, [{"x": np.zeros((1, 4), np.float32)}])
     return WorkerJob({MAIN: tmp_path / "toy.onnx"}, Cpu(), {MAIN: feeds}, tmp_path / "work")
 
 
@@ -71,15 +71,15 @@ def test_an_affinity_of_many_cpus_is_refused_before_they_are_listed() -> None:
 
 
 def test_a_worker_takes_the_limit_that_is_in_force(job) -> None:
-    with memory.limited(10 * 2**30), Worker(job) as worker:
+    with memory.limit_memory(10 * 2**30), Worker(job) as worker:
         assert worker.limit == 10 * 2**30
-    with memory.limited(10 * 2**30), Worker(job, memory_limit=2**30) as worker:
+    with memory.limit_memory(10 * 2**30), Worker(job, memory_limit=2**30) as worker:
         assert worker.limit == 2**30
 
 
 def test_what_an_answering_worker_holds_is_seen_between_two_looks(job, monkeypatch) -> None:
     rare = Allowance(tick_s=3600)
-    monkeypatch.setattr(process, "allowance", lambda: rare)
+    monkeypatch.setattr(process, "shared_allowance", lambda: rare)
     with (
         Worker(job, memory_limit=20 * 2**20) as worker,
         pytest.raises(WorkerFailed, match="ended by the memory limit of 20 MiB: it wanted"),

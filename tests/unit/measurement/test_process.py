@@ -27,39 +27,39 @@ from ortune.core.progress import time_limit
 from ortune.data import stream
 from ortune.graph.parts.probed import Watch
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.machine.machine import machine, versions
-from ortune.measurement.process import Worker, WorkerFailed, capabilities, demand
+from ortune.measurement.machine.machine import describe_machine, package_versions
+from ortune.measurement.process import Worker, WorkerFailed, query_capabilities, require_backend
 from ortune.measurement.worker.workbench import Workbench
 from ortune.metrics.snr import Snr
 from ortune.quantizers.observers.min_max import MinMax
 
 
 def test_this_interpreter_answers_what_is_read_here() -> None:
-    found = capabilities(Cpu())
+    found = query_capabilities(Cpu())
     assert found.missing is None
     assert found.effective_cpus == effective_cpus()
     assert found.usable_cpus == usable_cpus()
     assert set(found.instruction_sets) == instruction_sets()
-    assert found.versions == versions() and found.machine == machine()
+    assert found.versions == package_versions() and found.machine == describe_machine()
     assert "CPUExecutionProvider" in found.providers
     assert found.devices["CPUExecutionProvider"] == ("CPU",)
 
 
 def test_it_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = capabilities(Cpu())
+    first = query_capabilities(Cpu())
     monkeypatch.setattr(Worker, "__init__", lambda *args, **kwargs: pytest.fail("asked again"))
-    assert capabilities(Cpu()) is first
+    assert query_capabilities(Cpu()) is first
 
 
 def test_the_callers_own_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "missing", lambda: pytest.fail("asked here"))
-    monkeypatch.setattr(keys, "libraries", lambda *args: pytest.fail("searched here"))
-    assert demand(Cpu(spin=False)).missing is None
+    monkeypatch.setattr(session, "explain_missing_runtime", lambda: pytest.fail("asked here"))
+    monkeypatch.setattr(keys, "list_libraries", lambda *args: pytest.fail("searched here"))
+    assert require_backend(Cpu(spin=False)).missing is None
 
 
 def test_an_unknown_setting_is_refused_in_two_lines() -> None:
     with pytest.raises(BadSettings, match="no session key") as caught:
-        capabilities(Cpu(config=("session.intra_op=1",)))
+        query_capabilities(Cpu(config=("session.intra_op=1",)))
     assert len(str(caught.value).splitlines()) == 2 and "such as" in caught.value.fix
 
 
@@ -67,7 +67,7 @@ def test_a_backend_that_is_not_there_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setenv("CXX", "no-such-compiler")
     torch = pytest.importorskip("ortune.backends.torch").Torch
     with pytest.raises(BackendMissing, match="backend 'torch' cannot run here") as caught:
-        demand(torch(source="pkg:module", compile=True))
+        require_backend(torch(source="pkg:module", compile=True))
     assert caught.value.fix
 
 
@@ -88,7 +88,7 @@ toy (float[N,4] x) => (float[N,4] y) { two = Constant<value = float {2.0}>() y =
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "toy.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), path)
-    stream.write(
+    stream.write_stream(
         tmp_path / "feeds.stream",
         ({"x": np.full((1, 4), i, np.float32)} for i in range(5)),
     )
@@ -165,13 +165,13 @@ def test_a_file_that_is_no_model_is_a_value(model: Path) -> None:
 def test_a_round_of_several_models_holds_their_calls_in_proportion(model: Path) -> None:
     few, many = model.parent / "few.stream", model.parent / "many.stream"
     for path, count in ((few, 2), (many, 6)):
-        stream.write(path, ({"x": np.zeros((1, 4), np.float32)} for _ in range(count)))
+        stream.write_stream(path, ({"x": np.zeros((1, 4), np.float32)} for _ in range(count)))
     both = {"one": model, "two": model}
     work = WorkerJob(both, Cpu(), {"one": few, "two": many}, model.parent / "work")
     with ExitStack() as stack:
         bench = Workbench(work, stack)
-        bench.open()
-        rounds = [bench.round(position) for position in range(len(bench.cycle))]
+        bench.open_sessions()
+        rounds = [bench.round_at(position) for position in range(len(bench.cycle))]
     assert len(rounds) == 2
     assert all(len(calls) == 1 + 3 for calls in rounds)
 

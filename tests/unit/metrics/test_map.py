@@ -18,10 +18,10 @@ from pycocotools.cocoeval import COCOeval
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.metric import Kind, Metric, joined
+from ortune.core.metric import Kind, Metric, stack_records
 from ortune.core.plugins import codec, stored
-from ortune.core.plugins.spelling import parse
-from ortune.measurement.accuracy import judge, unresolved
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.measurement.accuracy import judge_accuracy, warn_coarse_budget
 from ortune.metrics.map import Map
 
 CORNER = st.integers(0, 40).map(float)
@@ -182,7 +182,7 @@ def test_a_picture_without_boxes_counts_only_what_is_found(label: Any) -> None:
     assert math.isnan(metric.aggregate(alone))
     assert metric.each(alone).tolist() == [0.0]
     good = metric.records([outputs], [outputs], [TRUTH])
-    both = joined([good, alone])
+    both = stack_records([good, alone])
     assert metric.each(both) == pytest.approx([1.0, 0.0])
     assert 0.5 < metric.aggregate(both) < 1
 
@@ -238,7 +238,7 @@ def test_a_function_decodes_with_the_inputs(
 ) -> None:
     (tmp_path / "own_detector.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    metric = parse(Metric, "map(decode=own_detector:decode)")
+    metric = parse_plugin(Metric, "map(decode=own_detector:decode)")
     assert metric.reads_inputs
     assert not Map().reads_inputs
     outputs = {"y": np.hstack([BOXES / 64, SCORES[:, None], CLASSES[:, None]])[None]}
@@ -267,7 +267,7 @@ def test_its_spelling_and_what_a_stored_run_may_name() -> None:
     budget = Budget.parse("map(boxes=b, scores=s, iou=0.5, nms=0.6)>=base-0.01")
     assert Budget.parse(str(budget)) == budget
     assert codec.decode(Metric, codec.encode(budget.metric)) == budget.metric
-    assert stored.code(codec.encode(Map(decode="a.b:c"))) == ("a.b:c",)
+    assert stored.list_code_names(codec.encode(Map(decode="a.b:c"))) == ("a.b:c",)
     with pytest.raises(BadSettings, match="decode stands in the place"):
         Map(decode="a:b", boxes="x")
     with pytest.raises(BadSettings, match="frame is"):
@@ -278,12 +278,12 @@ def test_it_is_a_figure_and_likely_at_best() -> None:
     metric = Map(classes="c")
     assert metric.kind() is Kind.FIGURE
     outputs = {"boxes": BOXES, "scores": SCORES, "c": CLASSES}
-    base = joined([metric.records([outputs], [outputs], [TRUTH])] * 40)
+    base = stack_records([metric.records([outputs], [outputs], [TRUTH])] * 40)
     moved = outputs | {"boxes": BOXES + 0.2}
-    own = joined([metric.records([outputs], [moved], [TRUTH])] * 40)
+    own = stack_records([metric.records([outputs], [moved], [TRUTH])] * 40)
     budget = Budget(metric, -0.5, relative=True)
-    found = judge(budget, own, base)
+    found = judge_accuracy(budget, own, base)
     assert (found.verdict, found.samples) == ("likely", 40)
     assert "a figure is not proved" in found.basis
-    assert judge(Budget(metric, 0.0, relative=True), own, base).verdict == "fails"
-    assert unresolved(budget, 40, base) == ""
+    assert judge_accuracy(Budget(metric, 0.0, relative=True), own, base).verdict == "fails"
+    assert warn_coarse_budget(budget, 40, base) == ""

@@ -15,7 +15,7 @@ from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.quantizers.adaptive_rounding import AdaptiveRounding
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.rounding.coordinate_descent import descend
+from ortune.quantizers.common.rounding.coordinate_descent import round_by_descent
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
 
@@ -34,8 +34,8 @@ def nearest(model: ir.Model, target: Int8Static) -> ir.Model:
         assert array is not None
         axis = 1 if node.op_type == "MatMul" else 0
         axes = axis if target.per_channel else None
-        grid = grids.weight_grid(array, axes, reduce_range=target.reduce_range)
-        value = edit.constant(model.graph, "near", grid.dequantize(grid.quantize(array)))
+        grid = grids.make_weight_grid(array, axes, reduce_range=target.reduce_range)
+        value = edit.add_constant(model.graph, "near", grid.dequantize(grid.quantize(array)))
         node.replace_input_with(1, value)
     return model
 
@@ -77,7 +77,7 @@ def test_int8_static_stores_the_very_integers(make, data, target) -> None:
         centred = _narrow(centred, old.shape)
         axis = None if scale.ndim == 0 else list(old.shape).index(len(scale))
         axis = 1 if make is mlp and axis is not None else axis
-        grid = grids.weight_grid(old, axis, reduce_range=target.reduce_range)
+        grid = grids.make_weight_grid(old, axis, reduce_range=target.reduce_range)
         np.testing.assert_array_equal(scale, grid.scale)
         np.testing.assert_array_equal(centred, grid.quantize(new))
         np.testing.assert_allclose(grid.dequantize(grid.quantize(new)), new, rtol=1e-6)
@@ -107,7 +107,7 @@ def test_descent_comes_close_to_the_best_of_all() -> None:
         values = draw.uniform(-6, 6, (1, 1, 6))
         fixed = np.zeros(values.shape, bool)
         fixed[0, 0, 2] = True
-        found = descend(values, second, fixed, largest=7, sweeps=20)
+        found = round_by_descent(values, second, fixed, largest=7, sweeps=20)
         near = np.rint(values)
         steps = [(0,) if i == 2 else (-2, -1, 0, 1, 2) for i in range(6)]
         moves = np.array(list(itertools.product(*steps)))
@@ -124,7 +124,7 @@ def test_descent_comes_close_to_the_best_of_all() -> None:
 def test_integers_stay_on_the_grid_and_groups_apart() -> None:
     second = np.stack([np.full((3, 3), 5.0) + np.eye(3), np.eye(3)])
     values = np.tile([7.0, 6.6, 6.6], (2, 1)).reshape(2, 1, 3)
-    found = descend(values, second, np.zeros(values.shape, bool), largest=7, sweeps=5)
+    found = round_by_descent(values, second, np.zeros(values.shape, bool), largest=7, sweeps=5)
     assert np.abs(found).max() <= 7
     np.testing.assert_array_equal(found[1, 0], [7, 7, 7])
     assert sorted(found[0, 0]) == [6, 7, 7]
@@ -180,6 +180,6 @@ def test_moments_that_rounding_left_indefinite_are_damped_more() -> None:
     with pytest.raises(np.linalg.LinAlgError):
         np.linalg.cholesky(second)
     wanted = rng.standard_normal((1, 6, 40)) * 30
-    found = descend(wanted, second, np.zeros(wanted.shape, bool), largest=127, sweeps=4)
+    found = round_by_descent(wanted, second, np.zeros(wanted.shape, bool), largest=127, sweeps=4)
     assert np.abs(found - wanted).max() < 20
     assert np.array_equal(found, np.rint(found))

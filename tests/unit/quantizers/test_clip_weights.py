@@ -41,7 +41,7 @@ def stored(made: ir.Model) -> np.ndarray:
 
 def lost(old: np.ndarray, new: np.ndarray, axis: int | None) -> float:
     """Squared error that the integer grid leaves."""
-    grid = grids.weight_grid(new, axis)
+    grid = grids.make_weight_grid(new, axis)
     return float(((grid.dequantize(grid.quantize(new)) - old) ** 2).sum())
 
 

@@ -15,9 +15,9 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.ir import edit
-from ortune.quantizers.fp8 import Fp8, to_float8, weight_steps
+from ortune.quantizers.fp8 import Fp8, compute_weight_steps, to_float8
 
 TEXT = """<ir_version: 9, opset_import: ["": 19]> g (float[n,32] x) => (float[n,32] y) {
   a = MatMul(x, w)
@@ -54,7 +54,7 @@ def test_weights_are_stored_in_float8_and_activations_pass_a_pair() -> None:
     made = next(
         n for n in model.graph if n.inputs[0] is not None and n.inputs[0].name == "v_float8"
     )
-    assert edit.attribute(made, "axis", None) == 0
+    assert edit.read_attribute(made, "axis", None) == 0
 
 
 def test_the_error_is_that_of_a_4_bit_significand() -> None:
@@ -85,7 +85,7 @@ def test_the_cpu_provider_agrees_with_the_reference_at_level_basic() -> None:
 def test_rounding_is_that_of_quantize_linear() -> None:
     array = np.array([[500, -448, 0.1, 26.9], [1, 2, 3, 1e-6]], np.float32)
     for axis in (None, 0, 1):
-        steps = weight_steps(array, axis)
+        steps = compute_weight_steps(array, axis)
         model = model_of(
             """<ir_version: 9, opset_import: ["": 19]>
             g (float[2,4] x) => (float8e4m3fn[2,4] y) { y = QuantizeLinear<axis = AT>(x, s, z) }
@@ -143,7 +143,7 @@ def test_offered_where_float8_is_faster_and_there_alone() -> None:
             return frozenset({"fp8"})
 
     def offered(backend: Backend) -> list[Fp8]:
-        found: Facts = facts(network())
+        found: Facts = read_facts(network())
         return list(Fp8.offers(found, backend, Capabilities()))
 
     assert offered(Gpu()) == [Fp8()]

@@ -23,7 +23,7 @@ from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Range
 from ortune.graph.io import file
 from ortune.graph.ir import edit
-from ortune.quantizers.common.block_grid import Spec
+from ortune.quantizers.common.block_grid import BlockSpec
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_weights import Int8Weights
@@ -158,7 +158,7 @@ def test_a_tied_table_is_stored_once_by_onnxruntimes_operators(
     model = model_of(head(CASES["tied"][0]), {"t": normal(100, 128)})
     step.apply(model, {})
     bits = 4 if isinstance(step, Int4Weights) else 8
-    spec = Spec(bits, 32, step.symmetric)  # type: ignore[arg-type]
+    spec = BlockSpec(bits, 32, step.symmetric)  # type: ignore[arg-type]
     held = [v.const_value for v in model.graph.initializers.values() if v.const_value.size > 99]
     once = stored_bytes(spec, 100, 128)
     copies = 2 if step.form == "qdq" else 1
@@ -351,7 +351,7 @@ def test_the_file_is_as_large_as_computed(step: Int4Weights | Int8Weights, tmp_p
     step.apply(model, {})
     path = file.save(model, tmp_path / "small.onnx")
     bits = 4 if isinstance(step, Int4Weights) else 8
-    spec = Spec(bits, 32, step.symmetric)  # type: ignore[arg-type]
+    spec = BlockSpec(bits, 32, step.symmetric)  # type: ignore[arg-type]
     wanted = 2 * stored_bytes(spec, 256, 256)
     held = sum(v.const_value.nbytes for v in file.load(path).graph.initializers.values())
     assert held == wanted and wanted < path.stat().st_size < wanted + 2500

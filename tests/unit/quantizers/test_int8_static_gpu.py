@@ -17,7 +17,7 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import is_weight
 from ortune.graph.lint import gpu
 from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import Gives
+from ortune.quantizers.common.qdq.runtime_rules import Treatment
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
 
@@ -64,9 +64,9 @@ def test_a_cpu_and_directml_have_them_in_integers() -> None:
 
 def test_tensorrt_takes_the_file_and_not_that_of_a_cpu() -> None:
     model, _ = quantized("tensorrt")
-    assert gpu.tensorrt(model) == ()
+    assert gpu.lint_tensorrt(model) == ()
     other, _ = quantized("cpu")
-    rules = {one.rule for one in gpu.tensorrt(other)}
+    rules = {one.rule for one in gpu.lint_tensorrt(other)}
     assert "tensorrt-type" in rules
 
 
@@ -92,7 +92,7 @@ def test_products_keep_their_form_and_their_float_bias() -> None:
     quantize(model, Int8Static(target="tensorrt"), [feed])
     assert ops(model).count("MatMul") == 1
     assert ops(model).count("DequantizeLinear") == 2
-    assert gpu.tensorrt(model) == ()
+    assert gpu.lint_tensorrt(model) == ()
     assert snr(before, run(model, feed)[0]) > 30
 
 
@@ -105,7 +105,7 @@ def test_a_tied_table_stays_float_and_its_weight_stands_straight() -> None:
     for node in model.graph:
         if node.op_type == "DequantizeLinear" and is_weight(node.outputs[0]):
             assert edit.const_array(node.inputs[0]) is not None
-    assert gpu.tensorrt(model) == ()
+    assert gpu.lint_tensorrt(model) == ()
     assert snr(before, run(model, {"ids": IDS})[0]) > 25
 
 
@@ -145,9 +145,12 @@ def test_what_tensorrt_does_not_know_is_refused(fields: dict, said: str) -> None
 
 def test_every_rule_of_a_gpu_has_a_source_that_can_be_looked_up() -> None:
     found = [r for r in runtime_rules.RULES if r.provider in ("tensorrt", "cuda")]
-    assert {Gives.SYMMETRIC_S8, Gives.FLOAT_BIAS, Gives.STRAIGHT, Gives.EIGHT_BITS} <= {
-        r.gives for r in found
-    }
+    assert {
+        Treatment.SYMMETRIC_S8,
+        Treatment.FLOAT_BIAS,
+        Treatment.STRAIGHT,
+        Treatment.EIGHT_BITS,
+    } <= {r.treatment for r in found}
     known = ("#", "developer guide", ".cc", ".cpp")
     assert all(any(mark in rule.source for mark in known) for rule in found)
 
@@ -173,7 +176,7 @@ def test_with_the_rest_in_float16_no_cast_parts_a_pair_from_its_layer() -> None:
     before = run(model, FRESH)[0]
     quantize(model, Int8Static(target="tensorrt", head=True), IMAGES)
     Fp16(pairs=True).apply(model, {})
-    assert gpu.tensorrt(model) == ()
+    assert gpu.lint_tensorrt(model) == ()
     for node in model.graph:
         if node.op_type == "Conv":
             assert [v.producer().op_type for v in node.inputs[:2]] == ["DequantizeLinear"] * 2

@@ -46,7 +46,7 @@ OUTER = {"outer": normal(4, 4, 1, 1)}
 def elements(model: ir.Model) -> Counter[ir.DataType]:
     """Count the elements of all weights by type."""
     found: Counter[ir.DataType] = Counter()
-    for graph in edit.every_graph(model):
+    for graph in edit.walk_graphs(model):
         for value in graph.initializers.values() if isinstance(graph, ir.Graph) else ():
             found[value.const_value.dtype] += value.const_value.size
         for node in graph:

@@ -18,7 +18,7 @@ from ortune.core.step import Quantizer
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_static import Int8Static
-from ortune.search.recipe.space import recipes
+from ortune.search.recipe.space import list_recipes
 
 CPU = frozenset({"int8", "int8-dynamic"})
 OPENVINO = frozenset({"int8", "int8-weights"})
@@ -42,7 +42,7 @@ VNNI = ("avx2", "avx512_vnni")
 
 def offers(can: frozenset[str], ops: dict[str, int], flags: Iterable[str] = VNNI) -> list[str]:
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
-    classes = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    classes = [catalog.load(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
     offered = Capabilities(instruction_sets=tuple(flags))
     return [str(step) for cls in classes for step in cls.offers(facts, Made(can=can), offered)]
 
@@ -122,7 +122,7 @@ def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
     return [
         recipe.name
-        for recipe in recipes(facts, Made(can=can), Capabilities(instruction_sets=VNNI))
+        for recipe in list_recipes(facts, Made(can=can), Capabilities(instruction_sets=VNNI))
     ]
 
 
@@ -147,7 +147,9 @@ def test_networks_that_name_tokens_have_four_bits_beside_a_head_of_eight(
     can: frozenset[str], expected: str
 ) -> None:
     assert DECODER.names_tokens
-    found = [r.name for r in recipes(DECODER, Made(can=can), Capabilities(instruction_sets=VNNI))]
+    found = [
+        r.name for r in list_recipes(DECODER, Made(can=can), Capabilities(instruction_sets=VNNI))
+    ]
     four = "int4-weights(ops=[MatMul, Gemm], {}head=false)"
     for method in ("", "method=gptq, "):
         assert f"{four.format(method)} + {expected}" in found
@@ -155,7 +157,9 @@ def test_networks_that_name_tokens_have_four_bits_beside_a_head_of_eight(
 
 
 def test_tables_of_tokens_are_offered_in_integers() -> None:
-    found = [r.name for r in recipes(DECODER, Made(can=CPU), Capabilities(instruction_sets=VNNI))]
+    found = [
+        r.name for r in list_recipes(DECODER, Made(can=CPU), Capabilities(instruction_sets=VNNI))
+    ]
     assert "int8-dynamic(embeddings=true)" in found
     assert "int8-static(embeddings=true, smooth=0.75, split=4)" in found
 
@@ -165,7 +169,7 @@ def whole(ops: dict[str, int], backend: Backend, *, rows: int | None, last: int)
     given = (TensorSpec("ids", "int64", (1, "n"), rows=rows),)
     made = (TensorSpec("answer", "float32", (1, last)),)
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 19, 8, given, made)
-    classes = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    classes = [catalog.load(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
     offered = Capabilities(instruction_sets=VNNI)
     found = [str(step) for cls in classes for step in cls.offers(facts, backend, offered)]
     return [name for name in found if "head" in name or "embeddings" in name]
@@ -210,7 +214,7 @@ GPUS = (Cuda(), Tensorrt(), Directml())
 def steps_for(backend: Backend) -> list[Quantizer]:
     facts = Facts({"Conv": 30, "MatMul": 8, "LSTM": 1}, 39, 1, 1, {}, 19, 8, (), ())
     found: list[Quantizer] = []
-    for name in catalog.names(Quantizer):
+    for name in catalog.list_plugins(Quantizer):
         cls = catalog.load(Quantizer, name)
         found += cls.offers(facts, backend, Capabilities())
         found += [step for mix in cls.mixes(facts, backend, Capabilities()) for step in mix]

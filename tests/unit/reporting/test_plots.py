@@ -27,10 +27,10 @@ from ortune.core.section import (
 )
 from ortune.reporting import canvas, rows
 from ortune.reporting.blocks import Part
-from ortune.reporting.canvas import Axis, short, spanning
-from ortune.reporting.html import page
-from ortune.reporting.markdown import written
-from ortune.reporting.terminal import printed
+from ortune.reporting.canvas import Axis, abbreviate_number, make_axis
+from ortune.reporting.html import render_page
+from ortune.reporting.markdown import render_markdown_parts
+from ortune.reporting.terminal import make_renderables
 
 HOSTILE = "<img src=x onerror=alert(1)> \"q\" 'a' & | `tick` [bold]x[/bold]"
 TIMES = Bars(
@@ -50,20 +50,20 @@ ROOF = Lines(
 
 
 def html(block: Block) -> str:
-    return page("t", (Part("p", (block,)),))
+    return render_page("t", (Part("p", (block,)),))
 
 
 def shown(block: Block, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    for item in printed((Part("p", (block,)),)):
+    for item in make_renderables((Part("p", (block,)),)):
         console.print(item)
     return out.getvalue().splitlines()
 
 
 def drawn(chart: Bars) -> list[tuple[float, float]]:
     """Return start and length of every bar in per cent of its cell."""
-    root = ElementTree.fromstring(rows.bars(chart))
+    root = ElementTree.fromstring(rows.draw_bars(chart))
     found = [e for e in root.iter("line") if e.get("class", "").startswith("bar")]
     ends = [[float(e.get(name, "").rstrip("%")) for name in ("x1", "x2")] for e in found]
     return [(start, stop - start) for start, stop in ends]
@@ -84,12 +84,12 @@ def test_bars_start_at_zero_and_their_segments_are_stacked_in_proportion() -> No
     ],
 )
 def test_any_bars_are_valid_and_inside(chart: Bars) -> None:
-    assert "nan" not in rows.bars(chart)
+    assert "nan" not in rows.draw_bars(chart)
     assert all(x >= 0 and width >= 0 and x + width <= 100 for x, width in drawn(chart))
 
 
 def circles(chart: Lines) -> list[ElementTree.Element]:
-    root = ElementTree.fromstring(canvas.lines_svg(chart))
+    root = ElementTree.fromstring(canvas.draw_lines(chart))
     return [e for e in root.iter() if e.tag.endswith("circle")]
 
 
@@ -114,7 +114,7 @@ def test_a_power_law_is_straight_on_logarithmic_axes() -> None:
     ],
 )
 def test_any_lines_are_valid(chart: Lines) -> None:
-    drawn = canvas.lines_svg(chart)
+    drawn = canvas.draw_lines(chart)
     ElementTree.fromstring(drawn)
     assert not re.search(r"\b(nan|inf)\b", drawn)
     html(chart)
@@ -128,7 +128,7 @@ def test_marks_take_the_colour_of_their_meaning_and_only_seen_meanings_are_in_th
 
 def test_no_more_marks_are_named_than_asked_but_all_have_tips() -> None:
     points = tuple(Point(float(n), float(n), f"name{n}") for n in range(30))
-    root = ElementTree.fromstring(canvas.lines_svg(Lines("x", "y", (), points, named=3)))
+    root = ElementTree.fromstring(canvas.draw_lines(Lines("x", "y", (), points, named=3)))
     labels = [e for e in root.iter() if e.get("class") == "label"]
     tips = [e for e in root.iter() if e.tag.endswith("title")]
     assert [e.text for e in labels] == ["name0", "name1", "name2"]
@@ -138,7 +138,7 @@ def test_no_more_marks_are_named_than_asked_but_all_have_tips() -> None:
 @pytest.mark.parametrize("block", [TIMES, ROOF])
 def test_names_from_outside_are_escaped(block: Block) -> None:
     assert "<img" not in html(block) and "&lt;img" in html(block)
-    assert "<img" not in written((Part("p", (block,)),)).replace("\\<img", "")
+    assert "<img" not in render_markdown_parts((Part("p", (block,)),)).replace("\\<img", "")
 
 
 @pytest.mark.parametrize("width", [30, 40, 80, 160])
@@ -152,16 +152,16 @@ def test_bars_on_a_terminal_keep_its_width_and_proportion(width: int) -> None:
 
 
 def test_bars_become_a_table_in_markdown() -> None:
-    text = written((Part("p", (TIMES,)),))
+    text = render_markdown_parts((Part("p", (TIMES,)),))
     assert text.splitlines()[2].split(" | ")[1:] == ["3", "1", "4 ms |"]
 
 
 def test_round_ticks() -> None:
-    assert Axis(0.0, 10.0, 0, 1).ticks() == [0, 2, 4, 6, 8, 10]
-    assert Axis(0.5, 2e4, 0, 1, log=True).ticks() == [1, 10, 100, 1e3, 1e4]
-    assert Axis(0.9, 12.0, 0, 1, log=True).ticks() == [1, 2, 5, 10]
-    assert len(Axis(1e-9, 1e12, 0, 1, log=True).ticks()) <= 9
-    assert [short(v) for v in (0.05, 20, 5000, 2.5e6, 1e9, 3e12)] == [
+    assert Axis(0.0, 10.0, 0, 1).list_ticks() == [0, 2, 4, 6, 8, 10]
+    assert Axis(0.5, 2e4, 0, 1, log=True).list_ticks() == [1, 10, 100, 1e3, 1e4]
+    assert Axis(0.9, 12.0, 0, 1, log=True).list_ticks() == [1, 2, 5, 10]
+    assert len(Axis(1e-9, 1e12, 0, 1, log=True).list_ticks()) <= 9
+    assert [abbreviate_number(v) for v in (0.05, 20, 5000, 2.5e6, 1e9, 3e12)] == [
         "0.05",
         "20",
         "5k",
@@ -169,7 +169,7 @@ def test_round_ticks() -> None:
         "1G",
         "3T",
     ]
-    axis = spanning([5.0], 0, 1, log=True)
+    axis = make_axis([5.0], 0, 1, log=True)
     assert axis.low < 5.0 < axis.high
 
 
@@ -182,7 +182,7 @@ def intervals(*rows_: Estimate) -> Intervals:
 
 
 def spans(plot: Intervals) -> list[tuple[float, float]]:
-    root = ElementTree.fromstring(rows.intervals(plot))
+    root = ElementTree.fromstring(rows.draw_intervals(plot))
     found = [e for e in root.iter("line") if e.get("class", "").startswith("span")]
     ends = [[float(e.get(name, "").rstrip("%")) for name in ("x1", "x2")] for e in found]
     return [(start, stop) for start, stop in ends]
@@ -190,7 +190,7 @@ def spans(plot: Intervals) -> list[tuple[float, float]]:
 
 def test_intervals_lie_right_and_left_of_the_line_at_one() -> None:
     plot = intervals(estimate(2, 1.5, 2.5, "win"), estimate(1, 1, 1), estimate(0.9, 0.8, 1.1))
-    root = ElementTree.fromstring(rows.intervals(plot))
+    root = ElementTree.fromstring(rows.draw_intervals(plot))
     lines_ = {e.get("x1") for e in root.iter("line") if e.get("class") == "reference"}
     (one,) = (float(str(x).rstrip("%")) for x in lines_)
     (a, b), (c, d) = spans(plot)
@@ -209,7 +209,7 @@ def test_intervals_lie_right_and_left_of_the_line_at_one() -> None:
     ],
 )
 def test_any_intervals_are_valid_and_inside(plot: Intervals) -> None:
-    drawn_ = rows.intervals(plot)
+    drawn_ = rows.draw_intervals(plot)
     ElementTree.fromstring(drawn_)
     assert not re.search(r'="(nan|inf)', drawn_)
     assert all(0 <= a <= b <= 100 for a, b in spans(plot))
@@ -219,13 +219,15 @@ def test_any_intervals_are_valid_and_inside(plot: Intervals) -> None:
 def test_what_is_hopeless_lies_at_the_edge_and_does_not_flatten_the_rest() -> None:
     far = intervals(estimate(2, 1.5, 2.5), estimate(0.001, 0.0009, 0.0011, "lose"))
     (a, b), *_ = spans(far)
-    assert b - a > 20 and "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}" in rows.intervals(far)
+    assert b - a > 20 and "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}" in rows.draw_intervals(
+        far
+    )
 
 
 def test_what_is_shown_on_demand_opens_without_a_script() -> None:
     table = Table(("a", ""), (("1", "x"),))
     part = Part("p", (Heading("Seen"), Text("one"), Heading("Folded", folded=True), table))
-    written_ = page("t", (part,))
+    written_ = render_page("t", (part,))
     before, _, after = written_.partition("<details>")
     assert "Seen" in before and "one" in before
     assert after.index("Folded") < after.index("<table") < after.index("</details>")
@@ -240,7 +242,7 @@ def test_plots_are_drawn_for_a_page_and_for_a_phone() -> None:
 
 def test_an_area_stands_on_zero() -> None:
     chart = Lines("x", "y", (Line("a", ((0.0, 2.0), (1.0, 4.0)), filled=True),))
-    root = ElementTree.fromstring(canvas.lines_svg(chart))
+    root = ElementTree.fromstring(canvas.draw_lines(chart))
     (area,) = (e for e in root.iter("polygon"))
     axis = next(e for e in root.iter("path") if e.get("class") == "axis")
     bottom = area.get("points", "").split()[-1].split(",")[1]
@@ -250,6 +252,6 @@ def test_an_area_stands_on_zero() -> None:
 def test_in_markdown_words_about_a_plot_go_with_it() -> None:
     table = Table(("a",), (("1",),))
     blocks = (Heading("Plot"), ROOF, Text("its bars"), Heading("Kept"), Text("words"))
-    text = written((Part("p", (*blocks, Heading("Both"), ROOF, table)),))
+    text = render_markdown_parts((Part("p", (*blocks, Heading("Both"), ROOF, table)),))
     assert "Plot" not in text and "its bars" not in text
     assert "## Kept" in text and "words" in text and "## Both" in text

@@ -27,12 +27,12 @@ from ortune.core.section import Bars, Lines, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
 from ortune.reporting import profile as subject
-from ortune.reporting.beside import whole
-from ortune.reporting.html import render
-from ortune.reporting.markdown import markdown, written
-from ortune.reporting.profile import roofline
+from ortune.reporting.beside import build_report_parts
+from ortune.reporting.html import render_html
+from ortune.reporting.markdown import render_markdown, render_markdown_parts
+from ortune.reporting.profile import build_roofline_blocks
 from ortune.reporting.python import profile as profile_page
-from ortune.reporting.terminal import printed
+from ortune.reporting.terminal import make_renderables
 
 KERNELS = tuple(
     replace(one, name=f"k{place}", op_type=op, region="r", span_ns=one.time_ns)
@@ -56,7 +56,7 @@ ACTING = replace(profile(), actions=ACTIONS)
 
 
 def test_the_page_is_offline_and_escaped() -> None:
-    tags = parsed(profile_page.html(ACTING))
+    tags = parsed(profile_page.render_profile(ACTING))
     assert not {"img", "script"} & {tag for tag, _ in tags.found}
     assert any(HOSTILE in word for word in tags.words)
     assert any("simplify int8-dynamic" in word for word in tags.words)
@@ -64,14 +64,14 @@ def test_the_page_is_offline_and_escaped() -> None:
 
 def test_bars_by_operator_sum_to_the_time_of_the_kernels() -> None:
     many = tuple(replace(kernel(f"Op{n}", ns=1e6 * (n + 1)), region="r") for n in range(40))
-    first = subject.parts(profile(*many))[0]
+    first = subject.build_profile_parts(profile(*many))[0]
     bars = next(block for block in first.blocks if isinstance(block, Bars))
     assert len(bars.bars) == 16 and bars.bars[-1].label == "25 more"
     assert sum(bar.parts[0] for bar in bars.bars) == pytest.approx(40 * 41 / 2)
 
 
 def test_the_plot_has_a_roof_with_its_knee_and_every_kernel_that_computes() -> None:
-    (plot,) = [b for b in roofline(profile()) if isinstance(b, Lines)]
+    (plot,) = [b for b in build_roofline_blocks(profile()) if isinstance(b, Lines)]
     knee = plot.lines[0].points[1]
     assert knee == (pytest.approx(100e9 / 20e9), 100e9)
     assert {mark.tone for mark in plot.marks} == {"compute", "bandwidth", "cache", "overhead"}
@@ -79,53 +79,56 @@ def test_the_plot_has_a_roof_with_its_knee_and_every_kernel_that_computes() -> N
 
 
 def test_kernels_with_most_to_gain_come_first() -> None:
-    tables = [b for b in roofline(profile()) if isinstance(b, Table)]
+    tables = [b for b in build_roofline_blocks(profile()) if isinstance(b, Table)]
     assert tables[-1].rows[0][0] == "MatMul"
     assert [row[2] for row in tables[-1].rows[:2]] == ["compute", "bandwidth"]
 
 
 def test_without_ceilings_only_the_time_is_told() -> None:
-    names = [part.name for part in subject.parts(replace(profile(), ceilings=None, notes=()))]
+    names = [
+        part.name
+        for part in subject.build_profile_parts(replace(profile(), ceilings=None, notes=()))
+    ]
     assert names == ["time"]
 
 
 def test_a_measured_action_is_told_as_measured_and_an_untried_one_as_such() -> None:
     tried = (replace(ACTIONS[0], measured=Interval(0.5, 0.4, 0.6)), ACTIONS[1])
-    table = next(b for b in subject.acting(tried) if isinstance(b, Table))
+    table = next(b for b in subject.build_action_blocks(tried) if isinstance(b, Table))
     assert "measured" in table.columns
     assert "0.5" in table.rows[0][3] and table.rows[1][3] == "not tried"
-    plain = next(b for b in subject.acting(ACTIONS) if isinstance(b, Table))
+    plain = next(b for b in subject.build_action_blocks(ACTIONS) if isinstance(b, Table))
     assert "measured" not in plain.columns
 
 
 def test_the_other_writers_take_it() -> None:
-    made = subject.parts(ACTING)
-    assert "| MatMul |" in written(made)
+    made = subject.build_profile_parts(ACTING)
+    assert "| MatMul |" in render_markdown_parts(made)
     out = io.StringIO()
-    for item in printed(made):
+    for item in make_renderables(made):
         Console(file=out, width=80).print(item)
     assert max(map(len, out.getvalue().splitlines())) <= 80
 
 
 def test_files(tmp_path: Path) -> None:
-    path = profile_page.write(ACTING, tmp_path / "p.html")
-    assert path.read_text(encoding="utf-8") == profile_page.html(ACTING)
+    path = profile_page.write_page(ACTING, tmp_path / "p.html")
+    assert path.read_text(encoding="utf-8") == profile_page.render_profile(ACTING)
     with pytest.raises(OrtuneError, match="exists"):
-        profile_page.write(ACTING, path)
+        profile_page.write_page(ACTING, path)
 
 
 def test_the_longest_kernels_come_first_with_their_sources() -> None:
-    tables = [b for b in subject.parts(profile())[0].blocks if isinstance(b, Table)]
+    tables = [b for b in subject.build_profile_parts(profile())[0].blocks if isinstance(b, Table)]
     assert [row[1] for row in tables[-1].rows] == ["MatMul", "Add", "Relu", "Neg"]
     assert tables[-1].rows[0][0] == "MatMul"
 
 
 def test_where_it_ran_is_told_where_there_were_two_places() -> None:
-    assert "placement" not in [part.name for part in subject.parts(profile())]
+    assert "placement" not in [part.name for part in subject.build_profile_parts(profile())]
     two = (replace(KERNELS[0], provider="EP"), *KERNELS[1:])
     why = {"k1": "the provider claimed no Add"}
     made = replace(profile(*two), placement={"EP": 1, "cpu": 3}, fallbacks=why)
-    (part,) = [part for part in subject.parts(made) if part.name == "placement"]
+    (part,) = [part for part in subject.build_profile_parts(made) if part.name == "placement"]
     times, left = (block for block in part.blocks if isinstance(block, Table))
     assert [row[:3] for row in times.rows] == [("EP", "1", "1"), ("cpu", "3", "3")]
     assert left.rows == tuple(why.items())
@@ -133,28 +136,28 @@ def test_where_it_ran_is_told_where_there_were_two_places() -> None:
 
 def test_a_profile_of_nothing_is_a_page_too() -> None:
     empty = Profile("m.onnx", "cpu", (), 1, 1.0, 1.0, ceilings=CEILINGS)
-    assert parsed(profile_page.html(empty)).found
-    for item in printed(subject.parts(empty)):
+    assert parsed(profile_page.render_profile(empty)).found
+    for item in make_renderables(subject.build_profile_parts(empty)):
         Console(file=io.StringIO(), width=80).print(item)
 
 
 def test_profiles_in_a_runs_folder_are_part_of_its_report(tmp_path: Path) -> None:
     made = study(tmp_path)
-    assert "Profile of" not in render(made)
+    assert "Profile of" not in render_html(made)
     folder = Path(made.root) / "winner"
-    files.write(ACTING, folder)
-    assert files.read(folder) == ACTING
-    assert "Profile of m.onnx on cpu" in render(made)
-    assert "## Profile of m.onnx on cpu" in markdown(made)
-    ids = [said["id"] for _, said in parsed(render(made)).found if "id" in said]
+    files.write_profile(ACTING, folder)
+    assert files.read_profile(folder) == ACTING
+    assert "Profile of m.onnx on cpu" in render_html(made)
+    assert "## Profile of m.onnx on cpu" in render_markdown(made)
+    ids = [said["id"] for _, said in parsed(render_html(made)).found if "id" in said]
     assert "profile-1" in ids and len(ids) == len(set(ids))
-    assert "<summary><h2>What limits it</h2></summary>" in render(made)
+    assert "<summary><h2>What limits it</h2></summary>" in render_html(made)
     (folder / files.WHOLE).write_text("{}")
-    assert "A profile is left out" in render(made)
+    assert "A profile is left out" in render_html(made)
 
 
 def compared(study: Study) -> Bars | None:
-    parts = {part.name: part for part in whole(study)}
+    parts = {part.name: part for part in build_report_parts(study)}
     found = parts["operators"].blocks if "operators" in parts else ()
     return next((block for block in found if isinstance(block, Bars)), None)
 
@@ -164,19 +167,19 @@ def test_operators_of_original_and_winner_stand_side_by_side(tmp_path: Path) -> 
     assert compared(made) is None
     root = Path(made.root)
     before = replace(profile(), model=made.models[""])
-    files.write(before, root / "one")
+    files.write_profile(before, root / "one")
     alone = compared(made)
     assert alone is not None and alone.segments == ("original",)
     after = profile(replace(KERNELS[0], op_type="QMatMul", time_ns=1e6), KERNELS[1])
     artefact = f"{root.name}/{made.best.artefact}/toy.onnx"  # as given beside the run's folder
-    files.write(replace(after, model=artefact), root / "two")
+    files.write_profile(replace(after, model=artefact), root / "two")
     both = compared(made)
     assert both is not None and both.segments == ("original", "winner") and not both.stacked
     lengths = {bar.label: bar.parts for bar in both.bars}
     assert lengths["QMatMul"] == (0.0, pytest.approx(1.0))
     assert lengths["Add"][0] == lengths["Add"][1] > 0
     assert lengths["MatMul"][1] == 0.0
-    order = [part.name for part in whole(made)]
+    order = [part.name for part in build_report_parts(made)]
     assert order.index("front") < order.index("operators") < order.index("ranking")
 
 

@@ -20,12 +20,11 @@ from ortune.core.section import Point, Scatter, Table
 from ortune.core.step import Recipe
 from ortune.core.study import Contribution, Study
 from ortune.core.trial import Plan
-from ortune.reporting.blocks import numeric
-from ortune.reporting.canvas import outside
-from ortune.reporting.canvas import scatter_svg as svg
-from ortune.reporting.html import render, report
-from ortune.reporting.markdown import markdown
-from ortune.reporting.terminal import FittedTable, terminal
+from ortune.reporting.blocks import find_numeric_columns
+from ortune.reporting.canvas import draw_scatter, has_outliers
+from ortune.reporting.html import render_html, report
+from ortune.reporting.markdown import render_markdown
+from ortune.reporting.terminal import FittedTable, render_terminal
 
 study = study_fixture
 HOSTILE = "<img src=x onerror=alert(1)> \"quoted\" 'single' & | `tick` [bold]x[/bold]"
@@ -83,25 +82,25 @@ def parsed(page: str) -> Tags:
 def lines(study: Study, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False)
-    for item in terminal(study):
+    for item in render_terminal(study):
         console.print(item)
     return out.getvalue().splitlines()
 
 
 def test_nothing_is_asked_of_the_network(study: Study) -> None:
-    tags = parsed(render(study))
+    tags = parsed(render_html(study))
     assert not [tag for tag, _ in tags.found if tag in ("script", "img", "iframe", "object")]
     links = [
         a for _, attributes in tags.found for a in attributes.items() if a[0] in ("src", "href")
     ]
     assert links == [("href", "data:,")]
-    assert "url(" not in render(study) and "@import" not in render(study)
+    assert "url(" not in render_html(study) and "@import" not in render_html(study)
     policy = [a["content"] for t, a in tags.found if t == "meta" and "http-equiv" in a]
     assert policy and str(policy[0]).startswith("default-src 'none'")
 
 
 def test_html_is_escaped(study: Study) -> None:
-    tags = parsed(render(hostile(study)))
+    tags = parsed(render_html(hostile(study)))
     assert "img" not in {tag for tag, _ in tags.found}
     assert not any("onerror" in attributes for _, attributes in tags.found)
     assert sum(HOSTILE in word for word in tags.words) >= 8
@@ -187,40 +186,40 @@ def plot(*points: tuple[float, float, str], front: tuple[int, ...] = ()) -> Scat
     ],
 )
 def test_plots_of_any_points_are_valid(block: Scatter) -> None:
-    root = ElementTree.fromstring(svg(block))
+    root = ElementTree.fromstring(draw_scatter(block))
     titles = [element.text for element in root.iter() if element.tag.endswith("title")]
     assert len(titles) == len(block.points)
     assert all(text and text.startswith("<") for text in titles)
-    assert "nan" not in svg(block) and "inf" not in svg(block)
+    assert "nan" not in draw_scatter(block) and "inf" not in draw_scatter(block)
 
 
 def test_the_winner_and_the_original_are_always_named() -> None:
     block = plot((1.0, 0.999, "original"), (0.76, 0.996, "win"), front=(1, 0))
-    root = ElementTree.fromstring(svg(block))
+    root = ElementTree.fromstring(draw_scatter(block))
     assert {e.text for e in root.iter() if e.get("class") == "label"} == {"<0>", "<1>"}
 
 
 def test_only_numbers_are_set_to_the_right() -> None:
     rows = (("1.92x", "", "4 edits", "a"), ("-", "", "-1", "2"))
-    assert numeric(Table(("a", "b", "c", "d"), rows)) == (True, False, True, False)
+    assert find_numeric_columns(Table(("a", "b", "c", "d"), rows)) == (True, False, True, False)
 
 
 def test_a_hopeless_plan_does_not_flatten_the_plot() -> None:
     block = plot((1.0, 0.9, "original"), (0.5, 0.899, "win"), (0.4, 0.001, "lose"))
-    assert outside(block)
-    root = ElementTree.fromstring(svg(block))
+    assert has_outliers(block)
+    root = ElementTree.fromstring(draw_scatter(block))
     places = [float(e.get("cy", "")) for e in root.iter() if e.tag.endswith("circle")]
     assert abs(places[0] - places[1]) > 100
 
 
 def test_files(study: Study, tmp_path: Path) -> None:
     page = report(study, tmp_path / "r.html")
-    assert page.read_text(encoding="utf-8") == render(study)
+    assert page.read_text(encoding="utf-8") == render_html(study)
     with pytest.raises(OrtuneError, match="exists"):
         report(study, page)
     report(hostile(study), page, force=True)
-    assert page.read_text(encoding="utf-8") == render(hostile(study))
-    assert report(study, tmp_path / "r.md").read_text(encoding="utf-8") == markdown(study)
+    assert page.read_text(encoding="utf-8") == render_html(hostile(study))
+    assert report(study, tmp_path / "r.md").read_text(encoding="utf-8") == render_markdown(study)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "r.md"]
 
 
@@ -238,9 +237,11 @@ def test_places_that_are_refused(study: Study, tmp_path: Path) -> None:
 
 
 def test_markdown_tables_are_not_broken_by_their_text(study: Study) -> None:
-    rows = [line for line in markdown(hostile(study)).splitlines() if line.startswith("|")]
+    rows = [line for line in render_markdown(hostile(study)).splitlines() if line.startswith("|")]
     assert rows
     for row in rows:
         bars = row.replace("\\|", "").count("|")
         assert bars in (3, 4, 5, 6, 7, 8), row
-    assert "<img" not in markdown(hostile(study)).replace("\\<img", "").replace("    <img", "")
+    assert "<img" not in render_markdown(hostile(study)).replace("\\<img", "").replace(
+        "    <img", ""
+    )

@@ -15,7 +15,7 @@ from tests.unit.search.given import PLANS, Clock, Given, told
 from ortune.core.study import Header, Study
 from ortune.core.trial import Plan
 from ortune.search.experiment.ledger import read_study, write_header
-from ortune.search.loop import Aim, search
+from ortune.search.loop import Aim, run_search
 from ortune.search.recipe.space import Space
 
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
         write_header(tmp_path, Header(context.job, context.facts))
         wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
         space = Space(context.facts, (), context.job.workload, context.job.baseline)
-        search(context, lambda note: space, policy(tuple(plans)), wanted, told.append)
+        run_search(context, lambda note: space, policy(tuple(plans)), wanted, told.append)
         return read_study(tmp_path)
 
     told.clear()

@@ -26,12 +26,12 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, silent
+from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.hardware import cpus
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.plugins.spelling import parse
-from ortune.core.roles import deciding
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.roles import find_deciding_step
 from ortune.core.step import AS_IS, Quantizer, Transform
 from ortune.core.study import Header, Job
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
@@ -47,7 +47,7 @@ from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import Ledger, read_study, write_header
 from ortune.search.experiment.surveys import RegionJournal
 from ortune.search.loop import Aim
-from ortune.search.mixed_precision.choice import mixable
+from ortune.search.mixed_precision.choice import can_mix
 from ortune.search.mixed_precision.survey import RegionCost, Survey, SurveyRequest
 from ortune.search.policy import Policy
 from ortune.search.targets import read_targets
@@ -125,22 +125,22 @@ def _drive(
     """Run the loop: its `Attempts` are scripted, what is padded is given."""
     clock = Clock()
     patch.setattr(searching, "Attempts", partial(Scripted, scenario, clock, log))
-    cut = parse(Backend, scenario.cut) if scenario.cut else None
-    workload = parse(Workload, scenario.workload)
-    own = tuple(parse(Transform, text) for text in scenario.own)
+    cut = parse_plugin(Backend, scenario.cut) if scenario.cut else None
+    workload = parse_plugin(Workload, scenario.workload)
+    own = tuple(parse_plugin(Transform, text) for text in scenario.own)
     splits = workload.splits(cpus.effective_cpus())
     targets = [replace(t, splits=splits, rules=own) for t in read_targets(scenario.on)]
-    budget, base = Budget.parse("cosine>=0.99"), parse(Backend, scenario.baseline)
+    budget, base = Budget.parse("cosine>=0.99"), parse_plugin(Backend, scenario.baseline)
     job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
     write_header(root, Header(job, scenario.facts))
     context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
     context = replace(context, by_region=bool(scenario.pieces) and scenario.by_region)
     aim = Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
-    patch.setattr(optimizing, "unpadded", lambda context, note: cut)
-    explore = partial(optimizing.explore, context, targets, scenario.exact)
+    patch.setattr(optimizing, "propose_buckets", lambda context, note: cut)
+    explore = partial(optimizing.explore_space, context, targets, scenario.exact)
     clock.now += PREPARING
     try:
-        searching.search(context, explore, policy, aim, silent)
+        searching.run_search(context, explore, policy, aim, ignore_event)
     except (OrtuneError, KeyboardInterrupt, Killed) as error:
         log["error"] = [type(error).__name__, *str(error).splitlines()]
 
@@ -150,7 +150,7 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
     """Pretend the scenario's CPUs and plugins, whatever is installed here."""
     flags = folder / "cpuinfo"
     flags.write_text(f"flags : {scenario.flags}\n")
-    every = catalog.names
+    every = catalog.list_plugins
 
     def listed(base: type[Plugin]) -> list[str]:
         return [n for n in every(base) if base.folder not in LISTED or n in LISTED[base.folder]]
@@ -158,12 +158,12 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         held = set(range(scenario.cpus))
         patch.setattr(os, "sched_getaffinity", lambda pid: held, raising=False)
-        patch.setattr(cpus, "groups", lambda *_: [])
+        patch.setattr(cpus, "list_cgroups", lambda *_: [])
         patch.setattr(cpus, "CPUINFO", flags)
-        patch.setattr(catalog, "names", listed)
+        patch.setattr(catalog, "list_plugins", listed)
         for name in ("capabilities", "demanded"):  # a worker would not pretend
             patch.setattr(targeting, name, offered)
-        patch.setattr(targeting, "further", lambda known: ())
+        patch.setattr(targeting, "find_further_backends", lambda known: ())
         patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
         cpus.instruction_sets.cache_clear()
         cpus.cpu_model.cache_clear()
@@ -321,8 +321,8 @@ class Scripted:
 
 def by_pieces(plan: Plan, found: Outcome, scenario: Scenario) -> Outcome:
     """Return what comes of a plan of regions: sums over those in integers, with what is shared."""
-    at = deciding(plan.recipe.steps)
-    if at is None or not mixable(plan.recipe):
+    at = find_deciding_step(plan.recipe.steps)
+    if at is None or not can_mix(plan.recipe):
         return replace(found, ratio=0.98, verdict="proved")
     step = plan.recipe.steps[at]
     out = getattr(step, "exclude", ())

@@ -11,7 +11,7 @@ from tests.unit.search.experiment.scripted import LOSSY
 
 from ortune.backends.cpu import Cpu
 from ortune.core.event import Event
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Study
 from ortune.core.trial import Plan, Proposal
@@ -19,7 +19,7 @@ from ortune.search.policy import LeftOut, View
 
 MORE = "three more plans are there"
 PLANS = [replace(LOSSY, backend=Cpu(threads=n)) for n in range(1, 6)]
-EXACT = Recipe("graph", (parse(Transform, "simplify"),))
+EXACT = Recipe("graph", (parse_plugin(Transform, "simplify"),))
 told: list[Event] = []
 """Events of the last search."""
 
@@ -31,7 +31,7 @@ class Given:
     plans: tuple[Plan, ...] = ()
 
     def next(self, view: View) -> Proposal | None:
-        left = [plan for plan in self.plans if not view.tried(plan)]
+        left = [plan for plan in self.plans if not view.has_trial(plan)]
         return Proposal(left[0], "test", "given") if left else None
 
     def left_out(self, view: View) -> LeftOut:

@@ -11,10 +11,10 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import FASTEST
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Pair, Plan
-from ortune.search.abandon import NEAR, Beaten, against
+from ortune.search.abandon import NEAR, StoppingRule, make_stopping_rule
 
 BASE = 1_000_000
 
@@ -46,25 +46,25 @@ def test_the_more_is_timed_the_less_behind_a_plan_may_be(
 ) -> None:
     whole = max(1, int(done))
     for best in (1.0, 0.3):
-        rule = Beaten(best)
+        rule = StoppingRule(best)
         assert rule(pair(*[limit * best * 0.999] * whole), done) == ""
         text = rule(pair(*[limit * best * 1.001] * whole), done)
         assert text == f"stopped after {said}: {limit * 1.001:.2f} times the best so far"
 
 
 def test_blocks_are_counted_unless_told() -> None:
-    assert Beaten()(pair(1.3)) == ""
-    assert Beaten()(pair(1.3, 1.3))
-    assert Beaten()(Pair(())) == ""
+    assert StoppingRule()(pair(1.3)) == ""
+    assert StoppingRule()(pair(1.3, 1.3))
+    assert StoppingRule()(Pair(())) == ""
 
 
 def test_what_neighbours_disturbed_must_be_twice_as_far_behind() -> None:
-    assert Beaten()(pair(1.4))
-    assert Beaten()(pair(1.4, waited=0.5)) == ""
-    assert Beaten()(pair(1.35**2 * 1.01, waited=0.5))
+    assert StoppingRule()(pair(1.4))
+    assert StoppingRule()(pair(1.4, waited=0.5)) == ""
+    assert StoppingRule()(pair(1.35**2 * 1.01, waited=0.5))
     (block,) = pair(1.4).blocks
     half = replace(block, baseline=replace(block.baseline, waited=(0.5,) * 8))
-    assert Beaten()(Pair((half,))), "more than half of the entries, not half"
+    assert StoppingRule()(Pair((half,))), "more than half of the entries, not half"
 
 
 def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
@@ -77,15 +77,15 @@ def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
 
 def test_a_proof_stops_an_exact_plan_only_by_exact_ones() -> None:
     original, exact = studies.baseline(), Plan(Recipe("clean"), Cpu(threads=1))
-    lossy = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=2))
+    lossy = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=2))
     trials = [original, studies.trial("e", exact, 0.8), studies.trial("l", lossy, 0.3)]
     one, other = replace(exact, backend=Cpu(threads=3)), replace(lossy, backend=Cpu(threads=3))
     for plan, strict, best in ((one, True, 0.8), (one, False, 0.3), (other, True, 0.3)):
-        assert against(plan, trials, FASTEST, strict=strict).best == best
+        assert make_stopping_rule(plan, trials, FASTEST, strict=strict).best == best
 
 
 def test_a_plan_that_is_timed_again_does_not_run_against_its_own_first_block() -> None:
     lucky, other = (Plan(Recipe("clean"), Cpu(threads=n)) for n in (1, 2))
     trials = [studies.baseline(), studies.trial("a", lucky, 0.25), studies.trial("b", other, 0.4)]
-    assert against(lucky, trials, FASTEST, strict=False).best == 0.4
-    assert against(other, trials, FASTEST, strict=False).best == 0.25
+    assert make_stopping_rule(lucky, trials, FASTEST, strict=False).best == 0.4
+    assert make_stopping_rule(other, trials, FASTEST, strict=False).best == 0.25

@@ -14,7 +14,7 @@ from ortune.core.acceptance import Goal
 from ortune.core.budget import Budget
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Edit, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.measurement.workloads.latency import Latency
@@ -22,18 +22,18 @@ from ortune.quantizers.int8_static import Int8Static
 from ortune.search import adaptive
 from ortune.search.adaptive import Adaptive
 from ortune.search.expectation.candidates import Candidate
-from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.mixtures import WantedSurvey
+from ortune.search.expectation.expectations import Expectation, Expectations
+from ortune.search.expectation.mixtures import SurveyCandidate
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import View
-from ortune.search.recipe.space import Space, Target
+from ortune.search.recipe.space import SearchTarget, Space
 
 OPS = {"MatMul": 60, "Add": 60, "LayerNormalization": 25, "Softmax": 12, "Gelu": 12}
 FACTS = Facts(OPS, 170, 1, 80_000_000, {}, 17, 8, (), ())
 CAPABLE = Capabilities(instruction_sets=("avx512_vnni", "avx512_bf16"), effective_cpus=2)
 CPU, OPENVINO = Cpu(threads=1), Openvino(threads=1)
-TARGETS = tuple(Target(one, CAPABLE, frozenset({"threads"})) for one in (CPU, OPENVINO))
+TARGETS = tuple(SearchTarget(one, CAPABLE, frozenset({"threads"})) for one in (CPU, OPENVINO))
 SPACE = Space(FACTS, TARGETS, Latency(), CPU)
 BASE = Trial("base", Plan(AS_IS, CPU), "search", Status.OK, Interval(1, 1, 1), stage="baseline")
 BF16 = replace(OPENVINO, precision="bf16")
@@ -52,7 +52,7 @@ def trial(proposal: Proposal, ratio: float, lost: float = 0.0, **known: object) 
     value = 1 - 0.01 * lost
     score = Score("cosine", value, 1.0, value, 1.0, 32, verdict)
     made = Trial(
-        proposal.plan.spelled,
+        proposal.plan.spelling,
         proposal.plan,
         "search",
         Status.FAILS if lost > 1 else Status.OK if ratio < 1 else Status.SLOWER,
@@ -82,7 +82,7 @@ def searched(world: World, left: float = 100.0, most: int = 60) -> list[Trial]:
 
 def usual(plan: Plan) -> tuple[float, float]:
     """A world where bf16 halves the time and static int8 fails until its weights are rounded."""
-    text, ratio, lost = plan.spelled, 0.95, 0.0
+    text, ratio, lost = plan.spelling, 0.95, 0.0
     if "bf16" in text:
         ratio, lost = 0.5, 0.3
     if "int8-static" in text:
@@ -116,7 +116,7 @@ def test_what_died_is_not_proposed_under_that_hint_again() -> None:
         proposal = Adaptive().next(view(trials))
         assert proposal is not None
         recipe, made = proposal.plan.recipe, trial(proposal, *usual(proposal.plan))
-        if "int8-weights" in proposal.plan.spelled and "bf16" in proposal.plan.spelled:
+        if "int8-weights" in proposal.plan.spelling and "bf16" in proposal.plan.spelling:
             made = replace(made, status=Status.FAILED, ratio=None, scores=(), error="SIGFPE")
             assert not any(t.plan.recipe.steps == recipe.steps and t.error for t in trials)
         trials.append(made)
@@ -136,14 +136,16 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     assert "not tried for lack of time" in late.notes[0]
 
 
-def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expected) -> View:
+def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expectation) -> View:
     """Return a view of plans of which so much is expected, by their names."""
-    recipes = {name: Recipe(name, (parse(Transform, "simplify"),)) for name in expected}
+    recipes = {name: Recipe(name, (parse_plugin(Transform, "simplify"),)) for name in expected}
     found = [Candidate(Plan(recipe, CPU), "search", "listed") for recipe in recipes.values()]
-    monkeypatch.setattr(adaptive, "screened", lambda view: iter(()))
-    monkeypatch.setattr(adaptive, "candidates", lambda view: found)
+    monkeypatch.setattr(adaptive, "list_screening_plans", lambda view: iter(()))
+    monkeypatch.setattr(adaptive, "list_candidates", lambda view: found)
     monkeypatch.setattr(
-        adaptive.Expectations, "of", lambda self, plans: [expected[p.recipe.name] for p in plans]
+        adaptive.Expectations,
+        "estimate_plans",
+        lambda self, plans: [expected[p.recipe.name] for p in plans],
     )
     return view([trial(Proposal(Plan(AS_IS, BF16), "screen"), 0.9)])
 
@@ -155,7 +157,7 @@ def test_one_plan_that_is_very_slow_condemns_no_relative() -> None:
     known = [trial(Proposal(plain, "screen"), 0.9)]
     slow = trial(Proposal(around, "runtime"), 130.0, status=Status.SLOWER, stopped="at once")
     before, after = (
-        Expectations(view(trials)).of([other])[0].latency.mean
+        Expectations(view(trials)).estimate_plans([other])[0].latency.mean
         for trials in (known, [*known, slow])
     )
     assert abs(after - before) < 0.05
@@ -166,8 +168,8 @@ def test_a_cheap_plan_of_no_worth_does_not_hide_a_costly_one(
 ) -> None:
     of = listed(
         monkeypatch,
-        cheap=Expected(Normal(math.log(0.89995), 0.0), 1.0, seconds=0.1),
-        costly=Expected(Normal(math.log(0.85), 0.0), 1.0, seconds=20.0),
+        cheap=Expectation(Normal(math.log(0.89995), 0.0), 1.0, seconds=0.1),
+        costly=Expectation(Normal(math.log(0.85), 0.0), 1.0, seconds=20.0),
     )
     found = Adaptive().next(of)
     assert found is not None
@@ -177,11 +179,11 @@ def test_a_cheap_plan_of_no_worth_does_not_hide_a_costly_one(
 def test_a_first_plan_is_tried_where_finalists_take_all_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of = listed(monkeypatch, only=Expected(Normal(-0.5, 0.1), 1.0, seconds=8.0))
-    begun = replace(of, trials=(BASE,), left=9.0, kept_back=5.0)
+    of = listed(monkeypatch, only=Expectation(Normal(-0.5, 0.1), 1.0, seconds=8.0))
+    begun = replace(of, trials=(BASE,), remaining_s=9.0, kept_back=5.0)
     assert Adaptive().next(begun) is not None
-    assert Adaptive().next(replace(begun, left=0.5)) is not None
-    assert Adaptive().next(replace(of, left=9.0, kept_back=5.0)) is None
+    assert Adaptive().next(replace(begun, remaining_s=0.5)) is not None
+    assert Adaptive().next(replace(of, remaining_s=9.0, kept_back=5.0)) is None
 
 
 SURVEYED = SurveyRequest(Plan(Recipe("int8", (Int8Static(),)), CPU))
@@ -199,9 +201,11 @@ SURVEYED = SurveyRequest(Plan(Recipe("int8", (Int8Static(),)), CPU))
 def test_a_survey_comes_first_where_it_would_fit_no_more_after_a_plan(
     monkeypatch: pytest.MonkeyPatch, left: float, gain: float, asked: bool
 ) -> None:
-    sure = Expected(Normal(math.log(0.9 * math.exp(-0.05)), 0.0), 1.0, seconds=2.0)
-    of = replace(listed(monkeypatch, quick=sure), left=left)
-    monkeypatch.setattr(adaptive, "surveys", lambda view: [WantedSurvey(SURVEYED, gain, 40.0)])
+    sure = Expectation(Normal(math.log(0.9 * math.exp(-0.05)), 0.0), 1.0, seconds=2.0)
+    of = replace(listed(monkeypatch, quick=sure), remaining_s=left)
+    monkeypatch.setattr(
+        adaptive, "rank_surveys", lambda view: [SurveyCandidate(SURVEYED, gain, 40.0)]
+    )
     found = Adaptive().next(of)
     assert isinstance(found, SurveyRequest) is asked
 
@@ -212,12 +216,12 @@ def test_of_plans_as_small_as_the_smallest_the_fastest_is_looked_for(
     small = Normal(math.log(0.25), 0.0)
     of = listed(
         monkeypatch,
-        larger=Expected(Normal(-2.0, 0.1), 1.0, 1.0, Normal(math.log(0.5), 0.0)),
-        tied=Expected(Normal(-1.0, 0.1), 1.0, 9.0, small),
+        larger=Expectation(Normal(-2.0, 0.1), 1.0, 1.0, Normal(math.log(0.5), 0.0)),
+        tied=Expectation(Normal(-1.0, 0.1), 1.0, 9.0, small),
     )
     original = replace(BASE, size=1000)
     leader = trial(Proposal(Plan(AS_IS, OPENVINO), "search"), 0.9, size=250)
-    wanted = replace(of, trials=(original, leader), wanted=Goal(prefer="size"))
+    wanted = replace(of, trials=(original, leader), goal=Goal(prefer="size"))
     found = Adaptive().next(wanted)
     assert found is not None
     assert found.plan.recipe.name == "tied"
@@ -225,17 +229,17 @@ def test_of_plans_as_small_as_the_smallest_the_fastest_is_looked_for(
 
 def test_a_size_that_is_only_usual_may_turn_out_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = Normal(math.log(0.35), 0.25)
-    of = listed(monkeypatch, unbuilt=Expected(Normal(-1.0, 0.1), 1.0, 9.0, usual))
+    of = listed(monkeypatch, unbuilt=Expectation(Normal(-1.0, 0.1), 1.0, 9.0, usual))
     original = replace(BASE, size=1000)
     leader = trial(Proposal(Plan(AS_IS, OPENVINO), "search"), 0.9, size=300)
-    wanted = replace(of, trials=(original, leader), wanted=Goal(prefer="size"))
+    wanted = replace(of, trials=(original, leader), goal=Goal(prefer="size"))
     assert Adaptive().next(wanted) is not None
 
 
 def test_what_does_not_change_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proposal among hundreds of plans must take milliseconds."""
     space, asked = replace(SPACE), []
-    failed = [trial(Proposal(plan, "search"), 0.9, 2.0) for plan in space.listed[:20]]
+    failed = [trial(Proposal(plan, "search"), 0.9, 2.0) for plan in space.all_plans[:20]]
     rescues = Int8Static.rescues
 
     def counted(step: Int8Static, facts: Facts) -> Iterable[tuple[Step, ...]]:
@@ -256,5 +260,5 @@ def test_what_was_built_is_not_paid_again() -> None:
     new = Plan(Recipe("two steps", (Int8Static(head=True),)), OPENVINO)
     record = trial(Proposal(first, "search"), 0.5, seconds=23.0, building=20.0)
     edits = (Edit("int8-static", 60),)
-    expected = Expectations(view([replace(record, edits=edits)])).of([other, new])
+    expected = Expectations(view([replace(record, edits=edits)])).estimate_plans([other, new])
     assert [round(one.seconds) for one in expected] == [3, 23]

@@ -16,21 +16,23 @@ from ortune.core.acceptance import Goal
 from ortune.core.errors import BadSettings
 from ortune.core.event import Event, Note
 from ortune.core.facts import Facts, TensorSpec
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.study import Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
-from ortune.reporting.sections.batches import crossing
+from ortune.reporting.sections.batches import describe_best_plans
 from ortune.search import by_batch
 from ortune.search.batch_rows import at, rows
-from ortune.search.by_batch import LEADERS, Sweep, demand, leading
+from ortune.search.by_batch import LEADERS, Sweep, select_leading_plans, validate_batches
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.ledger import Ledger, write_header
 from ortune.search.request import Optimize
 
 FLOAT = Plan(Recipe("clean"), Cpu(threads=1))
-INT8 = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1, arena=False))
+INT8 = Plan(
+    Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=1, arena=False)
+)
 
 
 def found(plan: Plan, value: float, part: str = "search", **more: Any) -> Trial:
@@ -62,7 +64,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stud
 
         context = scripted(tmp_path, monkeypatch, script)
         monkeypatch.setattr(by_batch, "build_all", lambda *_: Files({}, (), 12, True, ""))
-        monkeypatch.setattr(measure, "start", start)
+        monkeypatch.setattr(measure, "start_worker", start)
         header = replace(studies.study(tmp_path / "made").header, job=context.job)
         write_header(tmp_path, header)
         first = replace(studies.baseline(), scores=FLOAT_FINAL.scores)
@@ -102,7 +104,7 @@ def test_a_plan_that_was_slower_and_never_scored_may_win_at_another_batch(
         (4, INT8, "confirmed"),
         (16, INT8, "confirmed"),
     ]
-    assert crossing(study, table) == "clean up to batch 1, int8 from batch 4."
+    assert describe_best_plans(study, table) == "clean up to batch 1, int8 from batch 4."
     assert notes == []
 
 
@@ -145,7 +147,7 @@ def test_without_time_nothing_is_timed_or_confirmed_and_that_is_noted(
     assert [t.part for t in study.batches[4]] == ["search"] * 3
     assert notes == ["time is up, not confirmed in fresh pairs: what leads at batch 4"]
     assert rows(study)[1].state == "unconfirmed"
-    assert "measured once, unconfirmed, at 4" in crossing(study, rows(study))
+    assert "measured once, unconfirmed, at 4" in describe_best_plans(study, rows(study))
 
 
 def test_a_plan_that_dies_is_a_failed_trial_and_the_others_go_on(
@@ -169,15 +171,15 @@ def test_leaders_are_the_winner_and_the_fastest_of_other_recipes_and_backends() 
     header = replace(studies_header(), job=studies.job(names=()))
     trials = (studies.baseline(), SLOWER, slow_variant, broken, untimed, *many, FLOAT_FINAL)
     study = Study("run", header, trials)
-    assert leading(study) == [FLOAT_FINAL, *many[: LEADERS - 1]]
+    assert select_leading_plans(study) == [FLOAT_FINAL, *many[: LEADERS - 1]]
     few = replace(study, trials=(studies.baseline(), SLOWER, slow_variant, broken, FLOAT_FINAL))
-    assert leading(few) == [FLOAT_FINAL, slow_variant]
+    assert select_leading_plans(few) == [FLOAT_FINAL, slow_variant]
     bound = replace(header, job=replace(header.job, wanted=Goal(max_size=1)))
-    assert leading(replace(few, header=bound)) == []
+    assert select_leading_plans(replace(few, header=bound)) == []
 
 
 def parse_steps(n: int) -> tuple[Any, ...]:
-    return (parse(Quantizer, f"int8-dynamic(min_side={n + 20})"),)
+    return (parse_plugin(Quantizer, f"int8-dynamic(min_side={n + 20})"),)
 
 
 def studies_header() -> Header:
@@ -204,9 +206,9 @@ def test_batches_that_cannot_be_are_refused(
     facts: Facts, given: dict[str, Any], says: str, fix: str
 ) -> None:
     with pytest.raises(BadSettings, match=says) as error:
-        demand(Optimize("m.onnx", **given), facts)
+        validate_batches(Optimize("m.onnx", **given), facts)
     assert fix in error.value.fix
-    demand(Optimize("m.onnx", batches="1,8"), studies.FACTS)
+    validate_batches(Optimize("m.onnx", batches="1,8"), studies.FACTS)
 
 
 @pytest.mark.parametrize(

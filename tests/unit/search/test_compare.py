@@ -10,17 +10,17 @@ from tests.unit.studies import CLEAN, baseline, trial
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.acceptance import FASTEST, Goal
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.search.compare import (
-    apart,
-    finalists,
-    in_turn,
-    leaders,
-    quicker,
-    reaches,
-    settled,
+    has_proved_speedup,
+    is_beaten,
+    is_clearly_faster,
+    is_faster,
+    order_remaining,
+    select_finalists,
+    select_leaders,
     to_beat,
 )
 
@@ -45,12 +45,12 @@ def test_only_verified_plans_of_the_search_that_seem_faster_come_the_fastest_fir
         UNTIMED,
     ]
     quick = replace(baseline(), ratio=Interval(0.9, 0.9, 0.9))
-    assert leaders([quick, one, *left_out, two], FASTEST) == [two, one]
-    assert leaders([baseline()], FASTEST) == []
+    assert select_leaders([quick, one, *left_out, two], FASTEST) == [two, one]
+    assert select_leaders([baseline()], FASTEST) == []
 
 
 def of(steps: str, ratio: float, **settings: object) -> Trial:
-    recipe = Recipe(steps, (parse(Quantizer, steps),))
+    recipe = Recipe(steps, (parse_plugin(Quantizer, steps),))
     plan = Plan(recipe, replace(Cpu(threads=1), **settings))
     return trial(f"{steps} {settings}", plan, ratio)
 
@@ -71,51 +71,53 @@ def test_what_scored_no_better_than_one_that_fell_comes_last(higher: bool, sign:
     kept = scored("b", sign * 0.99, "final")
     found = [fell, alike, worse, unscored, better]
     last = [unscored, better, alike, worse]
-    assert in_turn(found, [fell], [*found, final, kept], higher) == last
+    assert order_remaining(found, [fell], [*found, final, kept], higher) == last
     low = scored("l", sign * 0.5)
     lucky = scored("l", sign * 0.95, "final", status=Status.FAILS)
-    assert in_turn(found, [fell], [*found, final, low, lucky], higher) == last, "of the search"
+    assert order_remaining(found, [fell], [*found, final, low, lucky], higher) == last, (
+        "of the search"
+    )
     out = scored("o", sign * 0.99, status=Status.FAILS)
-    assert in_turn(found, [fell], [*found, final, out], higher) == last, "in a final alone"
-    assert in_turn(found, [fell], [*found, kept], higher) == found[1:]
-    assert in_turn(found, [], found, higher) == found
+    assert order_remaining(found, [fell], [*found, final, out], higher) == last, "in a final alone"
+    assert order_remaining(found, [fell], [*found, kept], higher) == found[1:]
+    assert order_remaining(found, [], found, higher) == found
 
 
 def test_the_second_finalist_is_of_other_steps_where_one_is_near() -> None:
     first, alike = of("int8-dynamic", 0.50), of("int8-dynamic", 0.51, arena=False)
     near, far = of("int8-weights", 0.524), of("int8-weights", 0.526)
-    assert finalists([baseline(), first, alike, near], FASTEST) == [first, near, alike]
-    assert finalists([baseline(), first, alike, far], FASTEST) == [first, alike, far]
-    assert finalists([baseline(), first, alike], FASTEST) == [first, alike]
+    assert select_finalists([baseline(), first, alike, near], FASTEST) == [first, near, alike]
+    assert select_finalists([baseline(), first, alike, far], FASTEST) == [first, alike, far]
+    assert select_finalists([baseline(), first, alike], FASTEST) == [first, alike]
     edge, third = of("int8-weights", 1.05 * 0.50), of("int4-weights", 0.515)
-    assert finalists([baseline(), first, alike, edge], FASTEST) == [first, alike, edge]
-    assert finalists([baseline(), first, third, near], FASTEST) == [first, third, near]
-    assert leaders([baseline(), first, alike, near], FASTEST) == [first, alike, near]
+    assert select_finalists([baseline(), first, alike, edge], FASTEST) == [first, alike, edge]
+    assert select_finalists([baseline(), first, third, near], FASTEST) == [first, third, near]
+    assert select_leaders([baseline(), first, alike, near], FASTEST) == [first, alike, near]
 
 
 def test_one_on_another_backend_is_another() -> None:
     first, alike = of("int8-dynamic", 0.50), of("int8-dynamic", 0.51, arena=False)
     there = replace(first, key="there", plan=replace(first.plan, backend=Openvino(threads=1)))
     there = replace(there, ratio=Interval(0.52, 0.4, 0.6))
-    assert finalists([baseline(), first, alike, there], FASTEST) == [first, there, alike]
+    assert select_finalists([baseline(), first, alike, there], FASTEST) == [first, there, alike]
 
 
 def test_accuracy_that_is_only_likely_may_still_be_proved_with_all_samples() -> None:
     likely = replace(
         measured(0.5, 0.4, 0.6), scores=trial("a", PLAN, 1, verdict=Verdict.LIKELY).scores
     )
-    assert leaders([baseline(), likely], FASTEST) == [likely]
+    assert select_leaders([baseline(), likely], FASTEST) == [likely]
 
 
 @pytest.mark.parametrize(
     ("value", "gains"), [(0.5, True), (0.989, True), (0.991, False), (1.0, False)]
 )
 def test_a_plan_is_quicker_from_one_percent_on(value: float, gains: bool) -> None:
-    assert quicker(measured(0.6 * value, 0.1, 0.9), measured(0.6, 0.1, 0.9)) is gains
+    assert is_faster(measured(0.6 * value, 0.1, 0.9), measured(0.6, 0.1, 0.9)) is gains
 
 
 def test_a_gain_of_exactly_one_percent_is_none() -> None:
-    assert not quicker(measured(0.99, 0.9, 1.1), measured(1.0, 0.9, 1.1))
+    assert not is_faster(measured(0.99, 0.9, 1.1), measured(1.0, 0.9, 1.1))
 
 
 @pytest.mark.parametrize(
@@ -124,10 +126,10 @@ def test_a_gain_of_exactly_one_percent_is_none() -> None:
 def test_plans_are_apart_when_their_intervals_do_not_touch(
     high: float, low: float, clear: bool
 ) -> None:
-    assert apart(measured(0.5, 0.45, high), measured(0.72, low, 0.8)) is clear
+    assert is_clearly_faster(measured(0.5, 0.45, high), measured(0.72, low, 0.8)) is clear
 
 
-@pytest.mark.parametrize("judged", [quicker, apart])
+@pytest.mark.parametrize("judged", [is_faster, is_clearly_faster])
 def test_what_was_not_timed_is_neither_quicker_nor_apart(judged: object) -> None:
     known = measured(0.5, 0.4, 0.6)
     for one, two in ((UNTIMED, known), (known, UNTIMED), (UNTIMED, UNTIMED)):
@@ -136,7 +138,7 @@ def test_what_was_not_timed_is_neither_quicker_nor_apart(judged: object) -> None
 
 @pytest.mark.parametrize(("high", "there"), [(0.49, True), (0.5, True), (0.51, False)])
 def test_a_target_is_reached_by_the_interval_not_by_the_estimate(high: float, there: bool) -> None:
-    assert reaches(measured(0.4, 0.3, high), 2.0) is there
+    assert has_proved_speedup(measured(0.4, 0.3, high), 2.0) is there
 
 
 @pytest.mark.parametrize(
@@ -150,8 +152,8 @@ def test_a_target_is_reached_by_the_interval_not_by_the_estimate(high: float, th
     ],
 )
 def test_a_target_is_reached_only_by_a_proved_plan(held_back: dict[str, object]) -> None:
-    assert reaches(measured(0.2, 0.1, 0.3), 2.0)
-    assert not reaches(replace(measured(0.2, 0.1, 0.3), **held_back), 2.0)  # type: ignore[arg-type]
+    assert has_proved_speedup(measured(0.2, 0.1, 0.3), 2.0)
+    assert not has_proved_speedup(replace(measured(0.2, 0.1, 0.3), **held_back), 2.0)  # type: ignore[arg-type]
 
 
 SIZE = Goal("size")
@@ -168,19 +170,23 @@ class TestWanted:
 
     def test_by_size_what_may_not_be_slower_leads_the_smallest_first(self) -> None:
         every = [baseline(), self.quick, self.small, self.slow]
-        assert leaders(every, SIZE) == [self.small, self.quick]
-        assert leaders(every, FASTEST) == [self.quick]
+        assert select_leaders(every, SIZE) == [self.small, self.quick]
+        assert select_leaders(every, FASTEST) == [self.quick]
 
     def test_two_of_one_size_at_most_are_finalists(self) -> None:
         every = [baseline(), self.quick, self.small, *self.tied]
-        assert leaders(every, SIZE) == [*self.tied, self.small, self.quick]
-        assert finalists(every, SIZE) == [*self.tied[:2], self.quick]
-        assert finalists(every, Goal()) == [self.quick, *self.tied] == leaders(every, Goal())
+        assert select_leaders(every, SIZE) == [*self.tied, self.small, self.quick]
+        assert select_finalists(every, SIZE) == [*self.tied[:2], self.quick]
+        assert (
+            select_finalists(every, Goal())
+            == [self.quick, *self.tied]
+            == select_leaders(every, Goal())
+        )
 
     def test_what_breaks_a_bound_does_not_lead(self) -> None:
         every = [baseline(), self.quick, *self.tied]
-        assert leaders(every, Goal(max_size=2_000_000)) == list(self.tied)
-        assert leaders(every, Goal(max_size=500_000)) == []
+        assert select_leaders(every, Goal(max_size=2_000_000)) == list(self.tied)
+        assert select_leaders(every, Goal(max_size=500_000)) == []
 
     def test_what_is_to_be_beaten(self) -> None:
         every = [baseline(), self.quick, self.small]
@@ -192,8 +198,8 @@ class TestWanted:
     def test_what_cannot_win_beside_a_finalist_is_settled(self) -> None:
         near = kept("55", 0.55, 0.5, 0.65, 4_000_000)
         far = kept("66", 0.9, 0.8, 0.95, 4_000_000)
-        assert settled(self.quick, far, Goal()) and not settled(self.quick, near, Goal())
-        assert settled(self.quick, far, SIZE), "as large and slower"
-        assert settled(self.small, self.quick, SIZE), "larger, however fast"
+        assert is_beaten(self.quick, far, Goal()) and not is_beaten(self.quick, near, Goal())
+        assert is_beaten(self.quick, far, SIZE), "as large and slower"
+        assert is_beaten(self.small, self.quick, SIZE), "larger, however fast"
         less = replace(far, size=1_000_000)
-        assert not settled(self.quick, less, SIZE), "smaller, however slow"
+        assert not is_beaten(self.quick, less, SIZE), "smaller, however slow"

@@ -9,11 +9,11 @@ import pytest
 from tests.unit.studies import CLEAN, baseline, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, outcome
+from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
-from ortune.search.conclusion import machine, what_would_be_found
+from ortune.search.conclusion import assess_machine, describe_needed_time
 from ortune.search.experiment import measure
 
 QUIET = noise.Record(10, 4, 1.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 100, (2600, 2600), 50, (1.0,), {})
@@ -38,7 +38,7 @@ def final(width: float, seconds: float, ratio: Interval | None = LEVEL, key: str
 
 
 def said(*finals: Trial) -> str:
-    return what_would_be_found([baseline(), *finals], finals)
+    return describe_needed_time([baseline(), *finals], finals)
 
 
 class TestLonger:
@@ -47,7 +47,7 @@ class TestLonger:
         self, width: float, needed: int
     ) -> None:
         one = final(width, 20.0)
-        assert stats.pairs_for(measure.learnt([baseline(), one])) == needed
+        assert stats.pairs_for(measure.pool_variance([baseline(), one])) == needed
         text = (
             f"to find a difference of 3 % a finalist needs {needed} pairs here, {4 * needed} s; "
             "it had 5 pairs of fresh processes, 20 s"
@@ -61,7 +61,7 @@ class TestLonger:
     def test_one_that_is_level_is_enough_and_what_died_counts_for_nothing(self) -> None:
         died = replace(final(0.5, 900.0, None, "d"), measurement=None)
         quick = final(0.02, 22.5, FASTER, "b")
-        assert outcome(died) is Outcome.FAILED
+        assert classify_outcome(died) is Outcome.FAILED
         text = said(quick, died, final(0.02, 27.5))
         assert text.endswith("it had 5 pairs of fresh processes, 25 s"), "their mean"
         assert said(died, quick) == ""
@@ -77,7 +77,7 @@ class TestLonger:
         assert asked in said(final(0.02, seconds))
 
     def test_where_no_number_of_pairs_does_it_says_what_those_had_find(self) -> None:
-        assert stats.pairs_for(measure.learnt([final(0.1, 10.0)])) is None
+        assert stats.pairs_for(measure.pool_variance([final(0.1, 10.0)])) is None
         assert said(final(0.1, 10.0)) == (
             "this machine cannot tell a difference of 3 % within 90 s a finalist; "
             "5 pairs of fresh processes, 10 s, find one of 20 %"
@@ -88,22 +88,22 @@ class TestMachine:
     def test_a_quiet_one_is_trusted_and_its_readings_are_told(self) -> None:
         first = timed(replace(baseline(), stage="baseline"), 0.003, waited=0.0)
         finals = [timed(final(0.0, 9.0), *[0.001] * 5, waited=0.0)]
-        readings, judged = machine([first, *finals], finals, QUIET)
+        readings, judged = assess_machine([first, *finals], finals, QUIET)
         assert judged == noise.Judgement(False, ())
         assert readings["runs disturbed by neighbours"] == "0.0 %"
-        assert QUIET.readings().items() <= readings.items()
-        reach = 100 * stats.half_width(measure.learnt([first, *finals]))
+        assert QUIET.format_readings().items() <= readings.items()
+        reach = 100 * stats.half_width(measure.pool_variance([first, *finals]))
         assert readings["half-width of a claim by all pairs"] == f"{reach:.1f} %"
         assert first.measurement is not None and finals[0].measurement is not None
-        learnt = stats.Learnt.of([finals[0].measurement.pairs])
-        equal = str(stats.ratio(first.measurement.pairs, learnt=learnt))
+        learnt = stats.PooledVariance.pool([finals[0].measurement.pairs])
+        equal = str(stats.latency_ratio(first.measurement.pairs, learnt=learnt))
         assert readings["A/A ratio of the original to itself"] == equal
-        assert equal != str(stats.ratio(first.measurement.pairs))
+        assert equal != str(stats.latency_ratio(first.measurement.pairs))
 
     def test_what_was_not_measured_has_no_reading(self) -> None:
         bare = replace(baseline(), measurement=None)
         died = replace(final(0.0, 9.0, None), measurement=None)
-        readings, judged = machine([bare, died], [died], QUIET)
+        readings, judged = assess_machine([bare, died], [died], QUIET)
         assert readings["runs disturbed by neighbours"] == "not readable here"
         assert "A/A ratio of the original to itself" not in readings
         assert not judged.too_noisy
@@ -111,19 +111,21 @@ class TestMachine:
     def test_runs_of_all_trials_may_be_disturbed(self) -> None:
         first = timed(baseline(), 0.0, waited=0.0)
         other = timed(trial("c" * 16, Plan(CLEAN, Cpu()), 1.0), 0.0, waited=0.9)
-        readings, judged = machine([first, other, other], [], replace(QUIET, others=4.0))
+        readings, judged = assess_machine(
+            [first, other, other], [], replace(QUIET, neighbour_cpus=4.0)
+        )
         assert readings["runs disturbed by neighbours"] == "66.7 %"
         assert judged.too_noisy
         assert judged.advice[0].what.startswith("the threads of 67 % of the runs waited")
 
     def test_an_original_that_differs_from_itself_is_too_noisy(self) -> None:
-        _, judged = machine([timed(baseline(), 0.5)], [], QUIET)
+        _, judged = assess_machine([timed(baseline(), 0.5)], [], QUIET)
         assert judged.too_noisy
         assert judged.advice[0].what.startswith("the original differs from itself by")
 
     def test_pairs_that_differ_too_much_are_too_noisy_unless_something_is_claimed(self) -> None:
         for level, claimed in ((LEVEL, False), (None, False), (FASTER, True)):
             wide = [final(0.2, 9.0, level), final(0.2, 9.0, LEVEL, "b")]
-            _, judged = machine([timed(baseline(), 0.0), *wide], wide, QUIET)
+            _, judged = assess_machine([timed(baseline(), 0.0), *wide], wide, QUIET)
             assert judged.too_noisy is not claimed
             assert judged.advice[0].what.startswith("by all pairs of this run less than 2")

@@ -16,20 +16,20 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts, TensorSpec
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Interval, Plan, Trial
 from ortune.data.feeds import Feeds
-from ortune.data.stream import Stream, write
+from ortune.data.stream import Stream, write_stream
 from ortune.measurement.workloads.latency import Latency
 from ortune.search import fixed_shapes
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import Ledger
-from ortune.search.fixed_shapes import Unfixed, fixing
-from ortune.search.optimize import explore, run
+from ortune.search.fixed_shapes import Unfixed, make_fix_dims
+from ortune.search.optimize import explore_space, run
 from ortune.search.recipe.build import Material
-from ortune.search.recipe.space import Space, Target
+from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
 
 IDS = TensorSpec("ids", "int64", ("batch", "length"))
@@ -37,7 +37,7 @@ MASK = TensorSpec("mask", "int64", ("batch", None))
 ENCODER = Facts(
     {"MatMul": 8, "Softmax": 2, "LayerNormalization": 2}, 12, 1, 1, {}, 17, 8, (IDS, MASK), ()
 )
-STEP = parse(Transform, "fix-dims(dims=[batch:1, length:16, mask.1:16])")
+STEP = parse_plugin(Transform, "fix-dims(dims=[batch:1, length:16, mask.1:16])")
 
 
 def context(
@@ -46,7 +46,7 @@ def context(
     """Return a context of samples of these shapes, and of one to calibrate on."""
     for name, some in (("data", shapes), ("calibration", [own])):
         samples = [{"ids": np.zeros(s, np.int64), "mask": np.ones(s, np.int64)} for s in some]
-        write(folder / name, samples)
+        write_stream(folder / name, samples)
     fed = Feeds(folder / "calibration", 1, (), None, None)
     source = studies.write_model(folder / "toy.onnx", studies.MODEL)
     return Context(
@@ -57,12 +57,12 @@ def context(
 
 
 def test_shapes_of_a_stream_are_known_without_its_data(tmp_path: Path) -> None:
-    write(tmp_path / "s", [{"x": np.zeros((n, 2))} for n in (1, 3, 1)])
+    write_stream(tmp_path / "s", [{"x": np.zeros((n, 2))} for n in (1, 3, 1)])
     assert Stream(tmp_path / "s").shapes == {"x": {(1, 2), (3, 2)}}
 
 
 def test_every_dynamic_dimension_gets_the_samples_size(tmp_path: Path) -> None:
-    assert fixing(context(tmp_path, [(1, 16), (1, 16)])) == STEP
+    assert make_fix_dims(context(tmp_path, [(1, 16), (1, 16)])) == STEP
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_what_varies_is_not_fixed(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(Unfixed, match=why):
-        fixing(context(tmp_path, shapes, own, **job))
+        make_fix_dims(context(tmp_path, shapes, own, **job))
 
 
 def test_models_of_fixed_sizes_and_several_models_have_nothing_to_fix(tmp_path: Path) -> None:
     given = context(tmp_path, [(1, 16)])
     fixed = replace(ENCODER, inputs=(TensorSpec("ids", "int64", (1, 16)),))
     with pytest.raises(Unfixed, match="no dynamic dimension"):
-        fixing(replace(given, facts=fixed))
+        make_fix_dims(replace(given, facts=fixed))
     with pytest.raises(Unfixed, match="several models"):
-        fixing(replace(given, models={"a": tmp_path, "b": tmp_path}))
+        make_fix_dims(replace(given, models={"a": tmp_path, "b": tmp_path}))
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -98,11 +98,11 @@ def test_on_request_all_recipes_but_the_original_begin_with_it(
     tmp_path: Path, fixed: bool
 ) -> None:
     told: list[str] = []
-    targets = [Target(Cpu(), Capabilities())]
+    targets = [SearchTarget(Cpu(), Capabilities())]
     given = replace(context(tmp_path, [(1, 16)]), parts={"search": cast(Any, _PART)})
-    space = explore(given, targets, True, told.append, fixed=fixed)
+    space = explore_space(given, targets, True, told.append, fixed=fixed)
     assert space.fixing == STEP
-    first, *others = space.recipes(targets[0], Cpu())
+    first, *others = space.list_recipes(targets[0], Cpu())
     assert first == AS_IS and others
     assert all((recipe.steps[0] == STEP) == fixed for recipe in others)
     assert told == [f"--fixed-shapes: the result takes one shape alone, by {STEP}"] * fixed
@@ -114,8 +114,8 @@ _PART = SimpleNamespace(indices=(0,))
 def test_sizes_that_are_fixed_are_not_cut() -> None:
     buckets = Bucketed(inner=Cpu(), mask="mask", lengths=(8, 16))
     space = Space(ENCODER, (), Latency(), Cpu(), buckets=buckets, fixing=STEP, fixed=True)
-    assert space.unpadded(Plan(AS_IS, Cpu())) is not None
-    assert space.unpadded(Plan(Recipe("fixed", (STEP,)), Cpu())) is None
+    assert space.without_padding(Plan(AS_IS, Cpu())) is not None
+    assert space.without_padding(Plan(Recipe("fixed", (STEP,)), Cpu())) is None
 
 
 def test_a_run_of_fixed_sizes_goes_on_only_with_the_flag(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ class Timed:
 
 def told(space: Space, winner: Trial | None, left: float, ratio: Interval | None = None) -> Timed:
     timed = Timed(ratio)
-    fixed_shapes.tell(cast(Attempts, timed), space, winner, left)
+    fixed_shapes.note_fixed_shapes(cast(Attempts, timed), space, winner, left)
     return timed
 
 
-INT8 = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
+INT8 = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
 WINNER = replace(studies.baseline(), plan=INT8, seconds=5.0)
 SPACE = Space(ENCODER, (), Latency(), Cpu(), fixing=STEP)
 

@@ -32,7 +32,7 @@ from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, 
 from ortune.measurement.timing import stats
 from ortune.search import loop
 from ortune.search.experiment import evaluate, measure
-from ortune.search.loop import closing
+from ortune.search.loop import list_closing_trials
 from ortune.search.policy import LeftOut, View
 
 
@@ -144,9 +144,9 @@ def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., 
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)))
     for trial in study.final:
         assert trial.measurement is not None
-        learnt = measure.learnt(study.trials, but=trial.key)
+        learnt = measure.pool_variance(study.trials, but=trial.key)
         assert learnt.df == 1 + 2 * (stats.PAIRS - 1), "the A/A pair and the two others"
-        assert trial.ratio == stats.ratio(trial.measurement.pairs, learnt=learnt)
+        assert trial.ratio == stats.latency_ratio(trial.measurement.pairs, learnt=learnt)
     lines = Path(study.root, "ledger.jsonl").read_text().splitlines()
     keys = [found["key"] for found in map(json.loads, lines) if found["part"] == "final"]
     first, second, last = (trial.key for trial in study.final)
@@ -176,13 +176,13 @@ def test_what_would_be_found_is_named_up_to_ninety_seconds(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, needed: int | None, says: str
 ) -> None:
     monkeypatch.setattr(stats, "pairs_for", lambda learnt: needed)
-    monkeypatch.setattr(stats, "found", lambda learnt: 0.05)
-    conclude = measure.concluded
+    monkeypatch.setattr(stats, "minimum_detectable_effect", lambda learnt: 0.05)
+    conclude = measure.judge_trial
 
-    def level(context: Any, trial: Trial, learnt: stats.Learnt) -> Trial:
+    def level(context: Any, trial: Trial, learnt: stats.PooledVariance) -> Trial:
         return replace(conclude(context, trial, learnt), ratio=Interval(0.9, 0.8, 1.1), seconds=50)
 
-    monkeypatch.setattr(measure, "concluded", level)
+    monkeypatch.setattr(measure, "judge_trial", level)
     study = run(Script(ratios=ratios(0.5)), PLANS[:1])
     (said,) = [note for note in study.notes if "3 %" in note] or [""]
     assert says in said and bool(says) is bool(said)
@@ -221,7 +221,7 @@ class TestWanted:
         assert study.counts[Outcome.TOO_LARGE] == len(PLANS)
         assert {t.why for t in study.trials[1:]} == {"12 bytes is above --max-size 11 bytes"}
         assert script.asked("load", "candidate") == [], "not timed"
-        assert not study.job.wanted.fits(study.best)
+        assert not study.job.wanted.keeps_bounds(study.best)
 
     def test_one_that_keeps_it_to_the_byte_is_one(self, run: Callable[..., Study]) -> None:
         assert run(Script(ratio=0.5), goal=Goal(max_size=12)).best.size == 12
@@ -250,7 +250,7 @@ class TestWanted:
                 return super().next(view)
 
         run(Script(), PLANS[:1], Asked, goal=Goal("memory"))
-        assert {view.wanted for view in seen} == {Goal("memory")}
+        assert {view.goal for view in seen} == {Goal("memory")}
 
 
 class TestTarget:
@@ -408,7 +408,7 @@ def test_a_run_that_was_killed_goes_on_with_the_time_that_it_had_left(
     first = run(Script(), PLANS[:2])
     seen: list[float] = []
     again = run(Script(), [], policy=seeing(seen))
-    finals = closing(again.trials)
+    finals = list_closing_trials(again.trials)
     assert {trial.stage for trial in finals} == {"final", "history"}
     spent = sum(trial.seconds for trial in again.trials if trial not in finals)
     Path(first.root, "ending.json").unlink()
@@ -443,7 +443,7 @@ def test_ctrl_c_before_anything_is_known_is_passed_on(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate, "ready", interrupted)
+    monkeypatch.setattr(evaluate, "wait_until_ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(Script())
 
@@ -551,7 +551,9 @@ def test_at_the_end_the_winner_is_asked_what_fixed_shapes_would_bring(
 ) -> None:
     clock, asked = Clock(), []
     monkeypatch.setattr(
-        loop.fixed_shapes, "tell", lambda _, space, best, left: asked.append((best, left))
+        loop.fixed_shapes,
+        "note_fixed_shapes",
+        lambda _, space, best, left: asked.append((best, left)),
     )
     study = run(Script(ratios=ratios(0.5), passes=lambda: clock.turn(0.5)), PLANS[:1], clock=clock)
     ((best, left),) = asked

@@ -106,7 +106,7 @@ class TestFormerTime:
         rewritten(study.root, 0.5, ["search"])
         seen.clear()
         run(Script(ratios=NEAR), [], policy=seeing(seen, lambda view: view))
-        assert seen[0].left == with_finals.left
+        assert seen[0].remaining_s == with_finals.remaining_s
         assert seen[0].kept_back == with_finals.kept_back > 0
 
 
@@ -154,13 +154,13 @@ class TestTrying:
         self, tried: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         given: list[float] = []
-        one = Attempts.one
+        one = Attempts.try_plan
 
         def noted(self: Any, *args: Any, build_s: float = 0.0, **more: Any) -> Any:
             given.append(build_s)
             return one(self, *args, build_s=build_s, **more)
 
-        monkeypatch.setattr(Attempts, "one", noted)
+        monkeypatch.setattr(Attempts, "try_plan", noted)
         tried(60.0, PLANS[:2])
         assert given == [160.0 - 60.0 + 8.0, 120.0 - 60.0 + 8.0], "and a twentieth of all"
 
@@ -245,7 +245,9 @@ def test_what_wins_is_what_is_wanted(
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
-        loop.fixed_shapes, "tell", lambda _, space, best, left: asked.append(best.plan)
+        loop.fixed_shapes,
+        "note_fixed_shapes",
+        lambda _, space, best, left: asked.append(best.plan),
     )
     script = Script(
         ratios=ratios(0.3, 0.4),

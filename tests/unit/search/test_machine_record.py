@@ -20,8 +20,8 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.measurement.workloads.latency import Latency
 from ortune.search import warm_start
-from ortune.search.expectation.priors import elsewhere
-from ortune.search.warm_start import MachineRecord, machine_kind, parsed, written
+from ortune.search.expectation.priors import transfer_observations
+from ortune.search.warm_start import MachineRecord, format_record, machine_kind, parse_record
 
 OFFERED = Capabilities(
     versions={"onnxruntime": "1.31.1", "numpy": "2.3.1", "openvino": "2026.2.0-1-abc"},
@@ -33,7 +33,7 @@ TALLY = PlanTally(("conv", "small"), {"kind:cpu": 0.35, "family:int8-static": 1.
 
 @pytest.fixture
 def record(cache_home: Path) -> MachineRecord:
-    found = MachineRecord.of(machine_kind(Cpu(), Latency(), OFFERED))
+    found = MachineRecord.for_kind(machine_kind(Cpu(), Latency(), OFFERED))
     assert found is not None
     assert found.path.is_relative_to(cache_home / "ortune" / "paid")
     return found
@@ -55,13 +55,13 @@ def test_it_is_of_the_cpu_the_runtimes_the_original_and_the_workload() -> None:
 def test_what_is_added_is_read_again_and_joined(record: MachineRecord) -> None:
     assert record.read() == NOTHING
     record.add(NOTHING)
-    assert warm_start.kept() == ()
+    assert warm_start.list_record_files() == ()
     record.add(Paid((TALLY,)))
     assert record.read() == Paid((TALLY,))
     record.add(Paid((replace(TALLY, mean=-0.9),)))
     (found,) = record.read().tallies
     assert (found.searches, found.mean) == (2, pytest.approx(-0.8))
-    assert warm_start.kept() == (record.path,)
+    assert warm_start.list_record_files() == (record.path,)
     assert record.path.stat().st_size < 1000
 
 
@@ -78,7 +78,7 @@ def test_the_largest_record_can_be_read(record: MachineRecord) -> None:
 
 
 def test_a_record_of_another_kind_is_another_file(record: MachineRecord) -> None:
-    other = MachineRecord.of(machine_kind(Cpu(threads=2), Latency(), OFFERED))
+    other = MachineRecord.for_kind(machine_kind(Cpu(threads=2), Latency(), OFFERED))
     assert other is not None
     assert other.path != record.path
     record.add(Paid((TALLY,)))
@@ -91,7 +91,7 @@ def test_a_record_of_another_kind_is_another_file(record: MachineRecord) -> None
 
 def test_the_files_are_few(record: MachineRecord) -> None:
     for n in range(20):
-        one = MachineRecord.of(machine_kind(Cpu(threads=n), Latency(), OFFERED))
+        one = MachineRecord.for_kind(machine_kind(Cpu(threads=n), Latency(), OFFERED))
         assert one is not None
         one.add(Paid((TALLY,)))
         os.utime(one.path, (n, n))
@@ -141,10 +141,10 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_strange_content_is_refused(name: str, value: Any, record: MachineRecord) -> None:
-    told = json.loads(written(Paid((TALLY,)), record.kind))
+    told = json.loads(format_record(Paid((TALLY,)), record.kind))
     (told if name in told else told["tallies"][0])[name] = value
     with pytest.raises(ValueError, match=r"\w"):
-        parsed(json.dumps(told).encode(), record.kind)
+        parse_record(json.dumps(told).encode(), record.kind)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ ROWS = st.fixed_dictionaries(
 @given(st.binary(max_size=200) | JSON.map(lambda told: json.dumps(told).encode()))
 def test_anything_is_a_record_or_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        parsed(data, {"cpu": "x"})
+        parse_record(data, {"cpu": "x"})
 
 
 @settings(max_examples=300, deadline=None)
@@ -198,12 +198,12 @@ def test_anything_is_a_record_or_refused(data: bytes) -> None:
 def test_any_rows_are_sound_or_refused(rows: list[Any]) -> None:
     told = {"format": 1, "kind": {}, "tallies": rows}
     try:
-        found = parsed(json.dumps(told).encode(), {})
+        found = parse_record(json.dumps(told).encode(), {})
     except ValueError:
         return
-    assert parsed(written(found, {}).encode(), {}) is not None
-    assert len(list(elsewhere(found, FACTS))) == len(found.tallies)
-    warm_start.joined(found, found)
+    assert parse_record(format_record(found, {}).encode(), {}) is not None
+    assert len(list(transfer_observations(found, FACTS))) == len(found.tallies)
+    warm_start.merge_records(found, found)
 
 
 FEATURES = st.from_regex(warm_start.FEATURE, fullmatch=True).filter(lambda one: len(one) <= 80)
@@ -221,7 +221,7 @@ TALLIES = st.builds(
 @given(st.lists(TALLIES, max_size=5, unique_by=lambda one: one.key))
 def test_what_is_written_is_read(found: list[PlanTally]) -> None:
     paid = Paid(tuple(found))
-    assert parsed(written(paid, {"cpu": "x"}).encode(), {"cpu": "x"}) == paid
+    assert parse_record(format_record(paid, {"cpu": "x"}).encode(), {"cpu": "x"}) == paid
 
 
 def test_where_nothing_can_be_written_it_says_so(record: MachineRecord) -> None:
@@ -252,8 +252,8 @@ def test_without_a_home_there_is_no_record(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.delenv("LOCALAPPDATA", raising=False)
-    assert warm_start.folder() is not None
+    assert warm_start.records_folder() is not None
     monkeypatch.setattr(Path, "home", homeless)
-    assert warm_start.folder() is None
-    assert MachineRecord.of({"cpu": "x"}) is None
-    assert warm_start.kept() == ()
+    assert warm_start.records_folder() is None
+    assert MachineRecord.for_kind({"cpu": "x"}) is None
+    assert warm_start.list_record_files() == ()

@@ -17,7 +17,7 @@ from ortune.core.study import Study
 from ortune.search import optimize, warm_start
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import Ledger, read_header, write_ending, write_header
-from ortune.search.recipe.space import Target
+from ortune.search.recipe.space import SearchTarget
 from ortune.search.request import Optimize
 
 OFFERED = Capabilities(versions={"onnxruntime": "1.31.1"}, machine={"cpu": "A CPU"})
@@ -43,10 +43,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
 
     for name, instead in {"prepare": prepare, "search": search}.items():
         monkeypatch.setattr(optimize, name, instead)
-    monkeypatch.setattr(optimize.golden, "write", lambda study, context: None)
+    monkeypatch.setattr(optimize.golden, "write_golden_samples", lambda study, context: None)
     monkeypatch.setattr(optimize.golden, "write_inputs", lambda context: None)
-    monkeypatch.setattr(optimize, "read_targets", lambda on: [Target(Cpu(), OFFERED)])
-    monkeypatch.setattr(warm_start, "capabilities", lambda backend: OFFERED)
+    monkeypatch.setattr(optimize, "read_targets", lambda on: [SearchTarget(Cpu(), OFFERED)])
+    monkeypatch.setattr(warm_start, "query_capabilities", lambda backend: OFFERED)
 
     def run(out: str, finished: str = "done", **asked: Any) -> Study:
         ends.append(finished)
@@ -62,9 +62,9 @@ ends: list[str] = []
 
 def searches() -> list[int]:
     """Return how many searches each tally of the only record is of."""
-    (path,) = warm_start.kept()
+    (path,) = warm_start.list_record_files()
     kind = warm_start.machine_kind(Cpu(), Optimize("toy.onnx").driven, OFFERED)
-    record = warm_start.MachineRecord.of(kind)
+    record = warm_start.MachineRecord.for_kind(kind)
     assert record is not None and record.path == path
     return [one.searches for one in record.read().tallies]
 
@@ -83,7 +83,7 @@ def test_a_run_that_goes_on_knows_what_it_knew_and_is_counted_once(
     run: Callable[..., Study],
 ) -> None:
     run("one", finished="interrupted")
-    assert warm_start.kept() == ()
+    assert warm_start.list_record_files() == ()
     run("other")
     run("one", finished="time")
     assert known[2] == NOTHING
@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_knows_what_it_knew_and_is_counted_once(
 
 def test_switched_off_nothing_is_read_or_written(run: Callable[..., Study]) -> None:
     run("one", warm_start=False)
-    assert warm_start.kept() == ()
+    assert warm_start.list_record_files() == ()
     run("two")
     assert run("three", warm_start=False).header.paid == NOTHING
     assert set(searches()) == {1}

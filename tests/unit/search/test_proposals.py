@@ -38,7 +38,7 @@ def test_the_last_digits_of_what_is_expected_change_no_order(
     seed: int, golden: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They differ by the threads that the linear algebra runs with."""
-    exact, rng = Surrogate.expect, np.random.default_rng(seed)
+    exact, rng = Surrogate.predict_plans, np.random.default_rng(seed)
 
     def rounded_otherwise(surrogate: Surrogate, plans: Sequence[Features]) -> list[Normal]:
         return [
@@ -46,7 +46,7 @@ def test_the_last_digits_of_what_is_expected_change_no_order(
             for n in exact(surrogate, plans)
         ]
 
-    monkeypatch.setattr(Surrogate, "expect", rounded_otherwise)
+    monkeypatch.setattr(Surrogate, "predict_plans", rounded_otherwise)
     name = "rescue-two-quantizers"
     assert record(SCENARIOS[name], tmp_path / "run")["proposals"] == golden[name]["proposals"]
 

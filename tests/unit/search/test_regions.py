@@ -42,7 +42,7 @@ def of_stage(folder: Path, stage: str) -> list[Trial]:
 
 
 def mixtures(folder: Path) -> list[MixtureTried]:
-    return [one for one in surveys.read(folder) if isinstance(one, MixtureTried)]
+    return [one for one in surveys.read_journal(folder) if isinstance(one, MixtureTried)]
 
 
 def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> N
     assert found[0].lost == pytest.approx(0.24)
     best = read_study(tmp_path).best
     assert best.part == "final"
-    assert "exclude=[fragile, fragile/act, worthless, worthless/act]" in best.plan.spelled
+    assert "exclude=[fragile, fragile/act, worthless, worthless/act]" in best.plan.spelling
     assert best.ratio is not None
     assert best.ratio.value < 0.56
     proposed = of_stage(tmp_path, "regions")[0].plan.recipe.name
@@ -62,12 +62,14 @@ def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> N
 
 def test_the_journal_says_what_was_expected_and_measured(tmp_path: Path) -> None:
     searched(PLANTED, tmp_path)
-    first, *rest = surveys.read(tmp_path)
+    first, *rest = surveys.read_journal(tmp_path)
     assert isinstance(first, Survey)
     assert [region.region for region in first.regions][:2] == ["fragile", "sound0"]
     assert rest
     for one in mixtures(tmp_path):
-        assert one.survey in {s.key for s in surveys.read(tmp_path) if isinstance(s, Survey)}
+        assert one.survey in {
+            s.key for s in surveys.read_journal(tmp_path) if isinstance(s, Survey)
+        }
         assert one.ratio is not None
         assert one.expected_ratio == pytest.approx(one.ratio.value, abs=0.1)
         assert one.why
@@ -92,7 +94,7 @@ def test_a_few_mixtures_find_the_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [12.0, 25.0, 40.0])
 def test_surveys_take_a_quarter_of_the_time_and_end_in_it(seconds: float, tmp_path: Path) -> None:
     searched(replace(PLANTED, seconds=seconds), tmp_path)
-    found = [one for one in surveys.read(tmp_path) if isinstance(one, Survey)]
+    found = [one for one in surveys.read_journal(tmp_path) if isinstance(one, Survey)]
     assert sum(one.seconds for one in found) <= seconds / 4
     study = read_study(tmp_path)
     spent = sum(t.seconds for t in study.trials) + sum(one.seconds for one in found)
@@ -145,6 +147,6 @@ def test_a_survey_takes_no_longer_than_it_is_worth() -> None:
     attempts, now = Asked(), view(left=100.0)
     regions = RegionSearch(None, attempts)  # type: ignore[arg-type]
     for worth in (7.0, math.inf):
-        regions.survey(SurveyRequest(now.trials[0].plan, "why", worth), now)
+        regions.measure_regions(SurveyRequest(now.trials[0].plan, "why", worth), now)
     assert attempts.seconds == [7.0, longest_s(now)]
     assert 7.0 < longest_s(now) < math.inf

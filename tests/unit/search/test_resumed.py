@@ -21,7 +21,7 @@ from ortune.metrics.function import Function
 from ortune.metrics.map import Map
 from ortune.metrics.score import EvaluateScore
 from ortune.search.experiment.ledger import Ledger, write_header
-from ortune.search.optimize import demand_asked, optimize
+from ortune.search.optimize import optimize, require_requested
 from ortune.search.request import Optimize
 
 
@@ -50,8 +50,8 @@ def test_code_that_nobody_named_now(tmp_path: Path, batch: int) -> None:
     study = on(studies.study(tmp_path), Cpu(custom_ops=("./mine.so",)))
     root = written(study, batch)
     with pytest.raises(BadData, match=r"names code that was not asked for: './mine\.so'"):
-        demand_asked(root, asked(study), [Cpu()])
-    demand_asked(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
+        require_requested(root, asked(study), [Cpu()])
+    require_requested(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_metric_that_nobody_named_now(
     study = studies.changed(study, job=replace(study.job, budget=Budget(metric, 0.9)))
     root = written(study)
     with pytest.raises(BadData, match="names code that was not asked for: 'mine:fn'"):
-        demand_asked(root, asked(study), [Cpu()])
+        require_requested(root, asked(study), [Cpu()])
     assert not (tmp_path / "ran").exists()
     budget = "mine:fn>=0.9" if not isinstance(metric, Map) else f"{metric}>=0.9"
-    demand_asked(root, asked(study, data="d", budget=budget), [Cpu()])
+    require_requested(root, asked(study, data="d", budget=budget), [Cpu()])
 
 
 def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
     study = on(studies.study(tmp_path), Cpu(threads=here + 1))
     root = written(study)
     with pytest.raises(BadData, match=f"a plan of {here + 1} threads.*{here} CPU"):
-        demand_asked(root, asked(study), [Cpu()])
-    demand_asked(root, asked(study), [Cpu(threads=here + 1)])
+        require_requested(root, asked(study), [Cpu()])
+    require_requested(root, asked(study), [Cpu(threads=here + 1)])
 
 
 def test_a_folder_without_a_run_passes(tmp_path: Path) -> None:
-    demand_asked(tmp_path, asked(studies.study(tmp_path)), [Cpu()])
+    require_requested(tmp_path, asked(studies.study(tmp_path)), [Cpu()])
 
 
 @pytest.mark.parametrize("field", ["on", "baseline"])

@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 from tests.unit import studies
 
-from ortune.core.event import Event, Note, silent
+from ortune.core.event import Event, Note, ignore_event
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.study import Study
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import Ledger, read_header, write_ending, write_header
 from ortune.search.request import Optimize
-from ortune.search.warm_start import MachineRecord, begun, concluded, learn, record_for
+from ortune.search.warm_start import (
+    MachineRecord,
+    is_concluded,
+    load_warm_start,
+    record_for,
+    record_study,
+)
 
 PAID = Paid((PlanTally(("conv", "small"), {"kind:cpu": 1.0, "clean:": 1.0}, 1, -0.5),))
 SHARES = {"Conv": 0.9, "Relu": 0.1}
@@ -48,7 +54,7 @@ def test_the_record_is_copied_into_the_header_before_the_first_trial(
     root = Path(study.root)
     write_header(root, study.header)
     record.add(PAID)
-    found = begun(context(study), record, told.append)
+    found = load_warm_start(context(study), record, told.append)
     assert (found.paid, found.by_operator) == (PAID, SHARES)
     (text,) = said(told)
     assert text.startswith("known from earlier searches on this kind of machine: 1 kind of plans")
@@ -58,16 +64,16 @@ def test_the_record_is_copied_into_the_header_before_the_first_trial(
     assert (header.paid, header.by_operator) == (PAID, SHARES)
     record.path.unlink()
     Ledger(root).append(study.baseline)
-    again = begun(context(study), record, told.append)
+    again = load_warm_start(context(study), record, told.append)
     assert again.paid == PAID
-    assert begun(context(study), None, told.append).paid == PAID
+    assert load_warm_start(context(study), None, told.append).paid == PAID
     assert len(told) == 1
 
 
 def test_switched_off_nothing_is_known(study: Study, record: MachineRecord) -> None:
     write_header(Path(study.root), study.header)
     record.add(PAID)
-    assert begun(context(study), None, lambda event: None).paid == NOTHING
+    assert load_warm_start(context(study), None, lambda event: None).paid == NOTHING
 
 
 def test_a_strange_record_is_said_once_and_left_out(study: Study, record: MachineRecord) -> None:
@@ -75,7 +81,7 @@ def test_a_strange_record_is_said_once_and_left_out(study: Study, record: Machin
     write_header(Path(study.root), study.header)
     record.path.parent.mkdir()
     record.path.write_text("{}")
-    assert begun(context(study), record, told.append).paid == NOTHING
+    assert load_warm_start(context(study), record, told.append).paid == NOTHING
     (text,) = said(told)
     assert text.endswith("one.json: another version wrote it")
 
@@ -97,12 +103,12 @@ def test_a_run_begun_without_regions_goes_on_without(
     study: Study, began: bool, asked: bool
 ) -> None:
     write_header(Path(study.root), replace(study.header, by_region=began))
-    found = begun(context(study), None, silent, by_region=asked)
+    found = load_warm_start(context(study), None, ignore_event, by_region=asked)
     assert found.by_region is (began and asked)
 
 
 def test_what_a_search_learnt_is_added(study: Study, record: MachineRecord) -> None:
-    learn(study, record, pytest.fail)
+    record_study(study, record, pytest.fail)
     found = record.read().tallies
     assert found
     assert all(one.searches == 1 for one in found)
@@ -114,21 +120,21 @@ def test_what_a_search_learnt_is_added(study: Study, record: MachineRecord) -> N
 def test_a_place_that_cannot_be_written_costs_nothing(study: Study, tmp_path: Path) -> None:
     told: list[Event] = []
     (tmp_path / "file").write_text("")
-    learn(study, MachineRecord(tmp_path / "file" / "one.json", {}), told.append)
+    record_study(study, MachineRecord(tmp_path / "file" / "one.json", {}), told.append)
     (text,) = said(told)
     assert text.startswith("what paid is not recorded: ")
 
 
 def test_a_run_that_ended_is_known_to_have_ended(study: Study) -> None:
     root = Path(study.root)
-    assert not concluded(root)
+    assert not is_concluded(root)
     write_header(root, study.header)
     Ledger(root).append(study.baseline)
-    assert not concluded(root)
+    assert not is_concluded(root)
     write_ending(root, replace(study.ending, finished="interrupted"))
-    assert not concluded(root)
+    assert not is_concluded(root)
     write_ending(root, study.ending)
-    assert concluded(root)
+    assert is_concluded(root)
 
 
 def test_one_option_turns_it_off() -> None:

@@ -10,4 +10,4 @@ from ortune.targets.common import replay
 @pytest.fixture(autouse=True)
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As slow as the bundle; test_replay.py times one."""
-    monkeypatch.setattr(replay, "overhead", lambda bundle, package: (1.0, 0.9, 1.1))
+    monkeypatch.setattr(replay, "measure_overhead", lambda bundle, package: (1.0, 0.9, 1.1))

@@ -16,7 +16,7 @@ from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
-from ortune.targets.huggingface import HuggingFace, card, read_evidence
+from ortune.targets.huggingface import HuggingFace, build_card, read_evidence
 from ortune.targets.onnx import OnnxFile
 from ortune.targets.ort_mobile import OrtMobile
 from ortune.targets.web import WebPage
@@ -130,7 +130,7 @@ def test_a_card_is_no_program(tmp_path: Path) -> None:
     with packaged.source(tmp_path) as source:
         hostile = Signature((TensorSpec("<img src=x>|`\n# x", "float32", (1, "<b>")),), ())
         source = replace(source, manifest=replace(source.manifest, signatures={"": hostile}))
-        text = card(source, read_evidence(source), "Mine: 1\nlicense: mit", "", "run")
+        text = build_card(source, read_evidence(source), "Mine: 1\nlicense: mit", "", "run")
     assert "<img" not in text and "<b>" not in text and "\n# x" not in text
     assert 'license: other\nlicense_name: "Mine: 1\\nlicense: mit"\n' in text
 

@@ -15,10 +15,10 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.pack import pack
 from ortune.bundle.package import package
-from ortune.bundle.source import unpacked
+from ortune.bundle.source import unpack_temporarily
 from ortune.bundle.target import Target
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.targets.kserve import Kserve, service_name, yaml
+from ortune.targets.kserve import Kserve, service_name, spell_yaml
 from ortune.targets.openvino import OpenvinoIr
 from ortune.targets.ovms import Ovms, read_models
 
@@ -76,7 +76,7 @@ def test_kserve(bundle: Path, tmp_path: Path) -> None:
 def test_a_service_is_yaml_whatever_its_texts_are() -> None:
     other = pytest.importorskip("yaml", reason="PyYAML comes with other packages only")
     held = {"a": {"b": {"odd": 'x: "y"\n- #z', "é": "1"}, "c": "s3://b/c"}, "d": "2Gi"}
-    assert other.safe_load(yaml(held)) == held
+    assert other.safe_load(spell_yaml(held)) == held
     assert service_name("3_Big__Model" + "x" * 60) == "m-3-big--model" + "x" * 39
 
 
@@ -92,8 +92,8 @@ def test_kserve_is_told_what_a_cluster_takes(fields: dict[str, Any], what: str) 
 def test_kserve_with_fewer_cpus_than_threads_is_caught(tmp_path: Path) -> None:
     bundle = pack(studies.study(tmp_path, backend=Cpu(threads=2)), tmp_path / "toy.ortune")
     target = Kserve(onnxruntime=HERE)
-    with unpacked(bundle) as held:
-        source = held.source(held.manifest.plans[0])
+    with unpack_temporarily(bundle) as held:
+        source = held.read_source(held.manifest.plans[0])
         target.write(source, tmp_path / "a")
         path = tmp_path / "a" / "inferenceservice.yaml"
         path.write_text(path.read_text().replace('cpu: "2"', 'cpu: "1"'))
@@ -141,8 +141,8 @@ def test_openvino_model_server(tmp_path: Path) -> None:
 
 def test_a_tampered_plugin_config_is_caught(tmp_path: Path) -> None:
     bundle = on_openvino(tmp_path, Openvino(threads=2, precision="f32"))
-    with unpacked(bundle) as held:
-        source = held.source(held.manifest.plans[0])
+    with unpack_temporarily(bundle) as held:
+        source = held.read_source(held.manifest.plans[0])
         Ovms().write(source, tmp_path / "a")
         path = tmp_path / "a" / "config.json"
         path.write_text(

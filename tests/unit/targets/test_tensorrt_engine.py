@@ -20,7 +20,7 @@ from ortune.backends.runtimes.tensorrt import library
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.backends.torch import Torch
 from ortune.bundle.package import package
-from ortune.bundle.source import unpacked
+from ortune.bundle.source import unpack_temporarily
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.targets.tensorrt_engine import TensorrtPackage
 
@@ -88,7 +88,7 @@ def test_what_is_spelled_is_asked_of_trtexec(tmp_path: Path) -> None:
 
 
 def test_an_engine_needs_tensorrt(tmp_path: Path) -> None:
-    if library.missing() is None:
+    if library.explain_missing_tensorrt() is None:
         pytest.skip("TensorRT and a device are here")
     with pytest.raises(BackendMissing) as caught:
         package([packaged.bundle(tmp_path)], tmp_path / "out", "tensorrt-engine")
@@ -154,8 +154,8 @@ def test_an_engine_is_built_in_a_worker_and_run_on_the_golden_samples(
 ) -> None:
     """Against the recorded API: the calls are checked, and the answers are those recorded."""
     bundle = packaged.bundle(tmp_path)
-    with unpacked(bundle) as held:
-        samples = list(held.source(held.manifest.plans[0]).feeds(""))
+    with unpack_temporarily(bundle) as held:
+        samples = list(held.read_source(held.manifest.plans[0]).feeds(""))
     arrays = {f"x{at}": feed["x"] for at, (feed, _) in enumerate(samples)}
     arrays |= {f"y{at}": answer["y"] for at, (_, answer) in enumerate(samples)}
     begun = recordings.until("load", "engine.num_io_tensors")

@@ -103,7 +103,7 @@ def test_a_plan_is_said_as_tuned(
 ) -> None:
     with source_on(tmp_path, backend, effective_cpus="7") as source:
         assert PLAIN.refuses(source) == ""
-        config = parsed(PLAIN.config(source, ""))
+        config = parsed(PLAIN.build_config(source, ""))
     assert expected.items() <= parameters(config).items()
     assert config.optimization.graph.level == level
     assert config.backend == "onnxruntime" and config.max_batch_size == 0
@@ -132,8 +132,8 @@ def test_a_graph_stored_rewritten_is_left_as_it_is(tmp_path: Path) -> None:
     offline = Triton(offline=True)
     with source_on(tmp_path, Cpu(threads=1, disable=("BiasGeluFusion",))) as source:
         assert offline.refuses(source) == ""
-        assert parsed(offline.config(source, "")).optimization.graph.level == 2
-        assert offline.configured(source) == Cpu(threads=1, level="disabled")
+        assert parsed(offline.build_config(source, "")).optimization.graph.level == 2
+        assert offline.make_backend(source) == Cpu(threads=1, level="disabled")
     with source_on(tmp_path / "other", Cpu(spin=False)) as source:
         assert offline.refuses(source) == "Triton has no setting for spin"
 
@@ -141,7 +141,7 @@ def test_a_graph_stored_rewritten_is_left_as_it_is(tmp_path: Path) -> None:
 def test_instances_by_device(tmp_path: Path) -> None:
     target = Triton(instances="1@cpu,2@gpu0,2@gpu1,1@gpu2")
     with source_on(tmp_path, Cpu(threads=1)) as source:
-        config = parsed(target.config(source, ""))
+        config = parsed(target.build_config(source, ""))
     cpu, gpu = (
         model_config_pb2.ModelInstanceGroup.Kind.Value(f"KIND_{one}") for one in ("CPU", "GPU")
     )
@@ -163,7 +163,7 @@ def test_batches_queues_and_gpus(tmp_path: Path) -> None:
         warm_up=False,
     )
     with source_on(tmp_path, Cpu(threads=1), *SPECS) as source:
-        config = parsed(target.config(source, ""))
+        config = parsed(target.build_config(source, ""))
     assert config.max_batch_size == 8
     assert [list(one.dims) for one in config.input] == [[4], [2]]
     (group,) = config.instance_group
@@ -204,7 +204,7 @@ ODD = 'x" }\n\\\x1bé\u202e\x00'
 def test_a_strangers_name_stays_in_its_quotes_and_a_scalar_is_reshaped(tmp_path: Path) -> None:
     target = Triton(warm_up=False)
     with source_on(tmp_path, Cpu(), TensorSpec(ODD, "int64", ())) as source:
-        text = target.config(source, "")
+        text = target.build_config(source, "")
     assert text.isascii() and all(line.isprintable() for line in text.splitlines())
     (tensor,) = parsed(text).input
     assert tensor.name == ODD and list(tensor.dims) == [1]
@@ -216,7 +216,7 @@ def test_openvino_has_few_properties(tmp_path: Path) -> None:
     plan = Openvino(threads=2, precision="bf16", hint="throughput", streams=2)
     with source_on(tmp_path, plan) as source:
         assert OPENVINO.refuses(source) == ""
-        config = parsed(OPENVINO.config(source, ""))
+        config = parsed(OPENVINO.build_config(source, ""))
     assert config.backend == "openvino" and config.default_model_filename == "model.xml"
     assert parameters(config) == {
         "INFERENCE_NUM_THREADS": "2",
@@ -248,13 +248,13 @@ def test_what_tritons_openvino_cannot_say(
 
 
 def test_a_release_carries_what_its_build_pins_and_what_a_person_says() -> None:
-    assert spelling.parse(Target, "triton(release=26.05)") == PLAIN
-    assert PLAIN.carried == RELEASES["26.05"] == {"onnxruntime": "1.24.4"}
-    assert OPENVINO.carried == {"onnxruntime": "1.24.4", "openvino": "2026.1.0"}
-    made = spelling.parse(Target, 'triton(release=30.10, onnxruntime="1.40.0")')
+    assert spelling.parse_plugin(Target, "triton(release=26.05)") == PLAIN
+    assert PLAIN.runtime_versions == RELEASES["26.05"] == {"onnxruntime": "1.24.4"}
+    assert OPENVINO.runtime_versions == {"onnxruntime": "1.24.4", "openvino": "2026.1.0"}
+    made = spelling.parse_plugin(Target, 'triton(release=30.10, onnxruntime="1.40.0")')
     assert isinstance(made, Triton) and made.release_name == "30.10"
     with pytest.raises(BadSettings, match=r"release 30\.10 of Triton is not known") as error:
-        spelling.parse(Target, "triton(release=30.10)")
+        spelling.parse_plugin(Target, "triton(release=30.10)")
     assert 'onnxruntime="VERSION"' in error.value.fix
 
 

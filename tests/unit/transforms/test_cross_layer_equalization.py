@@ -11,7 +11,7 @@ from tests.unit.kit import cnn, images, mlp, rows, weights
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 from ortune.core.errors import BadSettings
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.cross_layer_equalization import CrossLayerEqualization
 
@@ -121,7 +121,7 @@ def test_a_dead_channel_and_the_largest_factor() -> None:
 
 
 def test_it_applies_where_two_layers_are() -> None:
-    found = facts(cnn())
+    found = read_facts(cnn())
     assert STEP.applies(found)
     assert not STEP.applies(replace(found, ops={"Conv": 1, "Relu": 9}))
 

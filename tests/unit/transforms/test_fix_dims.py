@@ -12,13 +12,13 @@ from tests.unit.rewriting import Arrays, model_of, normal, ops, run
 
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings, OrtuneError, Refused
-from ortune.core.plugins.plugin import spell
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.plugin import spell_value
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Recipe, Transform
 from ortune.data import synthetic
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.graph.ir import spec
 from ortune.search.recipe.build import build
 from ortune.transforms.fix_dims import FixDims
@@ -43,9 +43,9 @@ def test_shape_arithmetic_folds_behind_fixed_dimensions() -> None:
     step = FixDims(dims=("height:7", "width:8", "batch:2"))
     after = before.clone()
     assert step.apply(after) == 4
-    check(after, signature(before), "fix-dims")
+    check_model(after, describe_signature(before), "fix-dims")
     Simplify().apply(after)
-    shapes = {one.name: one.shape for one in (*spec.inputs(after), *spec.outputs(after))}
+    shapes = {one.name: one.shape for one in (*spec.list_inputs(after), *spec.list_outputs(after))}
     assert shapes == {"x": (2, 3, 7, 8), "s": (2, 4), "y": (2, 3, 8, 8), "z": (2, 4)}
     assert ops(after) == {"Pad": 1, "Relu": 1} and "Mod" in ops(before)
     given = {"x": normal(2, 3, 7, 8), "s": normal(2, 4)}
@@ -58,8 +58,8 @@ def test_axes_without_a_name_and_names_everywhere() -> None:
         "g (float[?,n] x, float[n] w) => (float[?,n] y) { t = Mul(x, w) y = Relu(t) }"
     )
     assert FixDims(dims=("x.0:5", "x.1:3")).apply(model) == 3
-    assert [one.shape for one in spec.inputs(model)] == [(5, 3), (3,)]
-    assert spec.outputs(model)[0].shape == (5, 3)
+    assert [one.shape for one in spec.list_inputs(model)] == [(5, 3), (3,)]
+    assert spec.list_outputs(model)[0].shape == (5, 3)
 
 
 def test_fixing_again_is_nothing() -> None:
@@ -88,10 +88,12 @@ def test_what_is_not_there_is_said(step: Transform, what: str, fix: str) -> None
 
 
 def test_dimensions_are_spelled_without_quotes() -> None:
-    step = parse(Transform, "fix-dims(dims=[batch:1, x.2:224])")
+    step = parse_plugin(Transform, "fix-dims(dims=[batch:1, x.2:224])")
     assert step == FixDims(dims=("batch:1", "x.2:224"))
-    assert spell(step) == "fix-dims(dims=[batch:1, x.2:224])"
-    assert parse(Transform, spell(FixDims(dims=("past + 1:4",)))) == FixDims(dims=("past + 1:4",))
+    assert spell_value(step) == "fix-dims(dims=[batch:1, x.2:224])"
+    assert parse_plugin(Transform, spell_value(FixDims(dims=("past + 1:4",)))) == FixDims(
+        dims=("past + 1:4",)
+    )
 
 
 def held(*shape: int, seed: int = 0) -> np.ndarray:
@@ -146,7 +148,7 @@ def test_a_burned_batch_is_freed(case: str) -> None:
     step = FreeDims()
     bridge = step.bridge(before)
     assert step.apply(after) == 1 and bridge is not None
-    (taken,) = spec.inputs(after)
+    (taken,) = spec.list_inputs(after)
     assert taken.shape is not None and taken.shape[0] == "batch"
     for sample in bridge.samples({"x": normal(*sizes)}):
         told = bridge.joined([_named(before, one) for one in bridge.runs(sample)])
@@ -158,7 +160,7 @@ def test_a_burned_batch_is_freed(case: str) -> None:
 
 
 def _named(model: ir.Model, sample: Arrays) -> dict[str, np.ndarray]:
-    names = [one.name for one in spec.outputs(model)]
+    names = [one.name for one in spec.list_outputs(model)]
     return dict(zip(names, run(model, sample), strict=True))
 
 
@@ -184,8 +186,8 @@ def test_rows_that_mix_are_refused_by_numbers(tmp_path: Path) -> None:
         g (float[1,3] x) => (float[1,3] y) {
         m = ReduceMean<axes = [0], keepdims = 1>(x) y = Sub(x, m) }"""
     source = file.save(model_of(text), tmp_path / "m.onnx")
-    inputs = facts(file.load(source)).inputs
-    made = synthetic.make(inputs, tmp_path, shapes={}, ranges={}, count=2)
+    inputs = read_facts(file.load(source)).inputs
+    made = synthetic.generate_feeds(inputs, tmp_path, shapes={}, ranges={}, count=2)
     with pytest.raises(OrtuneError, match="free-dims: outputs differ"):
         build(source, Recipe("r", (FreeDims(),)), tmp_path / "out.onnx", feeds=made)
     assert not (tmp_path / "out.onnx").exists()
@@ -197,12 +199,12 @@ def test_height_and_width_are_freed_and_run_at_twice_the_size(tmp_path: Path) ->
         c = Conv<pads = [1,1,1,1]>(x, w) r = Reshape(c, to) y = Transpose<perm = [0,2,1]>(r) }"""
     model = weighted(text, {"w": held(4, 3, 3, 3)})
     source = file.save(model, tmp_path / "m.onnx")
-    inputs = facts(file.load(source)).inputs
-    made = synthetic.make(inputs, tmp_path, shapes={}, ranges={}, count=1)
+    inputs = read_facts(file.load(source)).inputs
+    made = synthetic.generate_feeds(inputs, tmp_path, shapes={}, ranges={}, count=1)
     step = FreeDims(dims=("x.2:height", "x.3:width"))
     built = build(source, Recipe("r", (step,)), tmp_path / "out.onnx", feeds=made)
     after = file.load(built.path)
-    assert spec.inputs(after)[0].shape == (1, 3, "height", "width")
+    assert spec.list_inputs(after)[0].shape == (1, 3, "height", "width")
     assert run(after, {"x": normal(1, 3, 10, 12)})[0].shape == (1, 120, 4)
 
 
@@ -216,4 +218,4 @@ def test_fixed_and_freed_on_the_command_line(
     assert "no dimension 'hight'" in lines[0] and "batch, height, width" in lines[1]
     fixed = "fix-dims(dims=[batch:1, height:5, width:6])"
     assert main(["apply", str(source), fixed, "simplify", "free-dims", "-o", str(out)]) == 0
-    assert facts(file.load(out)).inputs[0].shape == ("batch", 3, 5, 6)
+    assert read_facts(file.load(out)).inputs[0].shape == ("batch", 3, 5, 6)

@@ -12,9 +12,9 @@ from tests.unit.rewriting import model_of, normal, run
 from ortune.core.errors import OrtuneError
 from ortune.core.step import Recipe
 from ortune.data import synthetic
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import problems
+from ortune.graph.io.check import list_problems
 from ortune.graph.ir import spec
 from ortune.search.recipe.build import build
 from ortune.transforms.fold_postprocess import FoldPostprocess
@@ -52,12 +52,14 @@ def test_each_gives_what_numpy_gives(
     before = model(shape, opset=opset)
     bridge = step.bridge(before)
     after = before.clone()
-    assert step.apply(after) > 0 and not problems(after)
+    assert step.apply(after) > 0 and not list_problems(after)
     feeds = {"x": normal(*sizes)}
     told = bridge.joined([dict(zip(("y", "z"), run(before, feeds), strict=True))])
-    found = dict(zip([one.name for one in spec.outputs(after)], run(after, feeds), strict=True))
+    found = dict(
+        zip([one.name for one in spec.list_outputs(after)], run(after, feeds), strict=True)
+    )
     assert list(found) == list(told)
-    for (name, one), described in zip(told.items(), spec.outputs(after), strict=True):
+    for (name, one), described in zip(told.items(), spec.list_outputs(after), strict=True):
         assert found[name].dtype == one.dtype == np.dtype(described.dtype)
         assert described.shape is not None and len(described.shape) == one.ndim
         np.testing.assert_allclose(found[name], one, rtol=1e-5, atol=1e-7)
@@ -68,7 +70,7 @@ def test_bytes_are_rounded_and_clipped_with_channels_last() -> None:
     FoldPostprocess("y", give="uint8").apply(after)
     values = np.array([-2.0, -0.5 / 255, -1.0], np.float32).reshape(1, 3, 1, 1)
     assert run(after, {"x": values})[0].tolist() == [[[[255, 0, 255]]]]
-    assert spec.outputs(after)[0].shape == ("n", "h", "w", 3)
+    assert spec.list_outputs(after)[0].shape == ("n", "h", "w", 3)
 
 
 def test_half_precision_becomes_bytes_and_labels() -> None:
@@ -101,10 +103,10 @@ def test_integers_are_refused() -> None:
 
 def test_two_in_a_build_are_compared_across(tmp_path: Path) -> None:
     source = file.save(model(), tmp_path / "m.onnx")
-    inputs = facts(file.load(source)).inputs
-    made = synthetic.make(inputs, tmp_path, shapes={}, ranges={}, count=2)
+    inputs = read_facts(file.load(source)).inputs
+    made = synthetic.generate_feeds(inputs, tmp_path, shapes={}, ranges={}, count=2)
     steps = (FoldPostprocess("y", give="uint8"), FoldPostprocess("z", give="top-k", k=2))
     built = build(source, Recipe("r", steps), tmp_path / "out.onnx", feeds=made)
     assert all(edit.note.startswith("200 dB") for edit in built.edits)
-    names = [one.name for one in facts(file.load(built.path)).outputs]
+    names = [one.name for one in read_facts(file.load(built.path)).outputs]
     assert names == ["y", "z", "z_indices"]

@@ -19,9 +19,9 @@ from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError
 from ortune.core.step import Recipe
 from ortune.data import feeds, synthetic
 from ortune.data.stream import Stream
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.graph.io.check import problems
+from ortune.graph.io.check import list_problems
 from ortune.graph.ir import spec
 from ortune.search.recipe.build import build
 from ortune.transforms.fold_preprocess import FoldPreprocess
@@ -53,14 +53,14 @@ def wanted(model: ir.Model, pictures: np.ndarray, settings: preprocess.Preproces
     rows = []
     for picture in pictures:
         image = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture)
-        pixels = preprocess.pixels(image, settings, "picture")
-        rows.append(preprocess.values(pixels, settings))
+        pixels = preprocess.resize_and_crop(image, settings, "picture")
+        rows.append(preprocess.normalize_pixels(pixels, settings))
     return run(model, {"x": np.stack(rows)})[0]
 
 
 def folded(model: ir.Model, step: FoldPreprocess) -> ir.Model:
     after = model.clone()
-    assert step.apply(after) > 0 and not problems(after)
+    assert step.apply(after) > 0 and not list_problems(after)
     return after
 
 
@@ -120,7 +120,7 @@ def test_bytes_differ_from_pillow_by_two_steps_at_most() -> None:
             picture = photo(height, width)
             found = run(after, {"x": picture})[0][0]
             image = Image.fromarray(picture[0])
-            told = preprocess.pixels(image, preprocess.Preprocess(**fields), "picture")
+            told = preprocess.resize_and_crop(image, preprocess.Preprocess(**fields), "picture")
             assert np.abs(found - told).max() <= (0 if method == "nearest" else 2)
             assert np.abs(found - told).mean() < 0.05
 
@@ -150,7 +150,7 @@ def test_layouts_and_types(case: str, pixels: tuple[int, int]) -> None:
     before = model_of(f"g ({declared}) => ({kind}{dims} y) {{ y = Identity(x) }}")
     mean = 0.0 if kind == "uint8" else 0.25
     after = folded(before, FoldPreprocess(mean=mean, **fields))  # type: ignore[arg-type]
-    (taken,) = spec.inputs(after)
+    (taken,) = spec.list_inputs(after)
     depth = shapes["x"][2]
     assert taken.dtype == "uint8" and taken.shape is not None and taken.shape[-1] == depth
     pictures = photo(*pixels, channels=depth)
@@ -162,7 +162,9 @@ def test_layouts_and_types(case: str, pixels: tuple[int, int]) -> None:
         layout="NHWC" if case == "NHWC" else "NCHW",
     )
     image = Image.fromarray(pictures[0][..., 0] if depth == 1 else pictures[0])
-    told = preprocess.values(preprocess.pixels(image, settings, "picture"), settings)
+    told = preprocess.normalize_pixels(
+        preprocess.resize_and_crop(image, settings, "picture"), settings
+    )
     found = run(after, {"x": pictures[0] if case == "one picture" else pictures})[0]
     found = found if case == "one picture" else found[0]
     assert str(found.dtype) == {"float": "float32"}.get(kind, kind)
@@ -221,10 +223,10 @@ def test_it_is_built_compared_packed_and_fed(tmp_path: Path) -> None:
     out = tmp_path / "folded.onnx"
     given = [str(source), "--data", str(photos), "--fold-preprocess", str(toml), "-o", str(out)]
     assert main(["apply", *given]) == 0
-    (taken,) = facts(file.load(out)).inputs
+    (taken,) = read_facts(file.load(out)).inputs
     assert taken.dtype == "uint8"
     assert taken.shape == ("n", "picture_height", "picture_width", 3)
-    before = feeds.load(photos, facts(file.load(source)).inputs, tmp_path / "a")
+    before = feeds.load(photos, read_facts(file.load(source)).inputs, tmp_path / "a")
     after = feeds.load(photos, (taken,), tmp_path / "b")
     assert any("is ignored" in note for note in after.notes)
     old, new = ot.load(source), ot.load(out)
@@ -237,8 +239,8 @@ def test_it_is_built_compared_packed_and_fed(tmp_path: Path) -> None:
 def test_the_build_goes_on_with_pictures(tmp_path: Path) -> None:
     """Steps behind it are compared, and calibrated, on pictures made back from the tensors."""
     source = file.save(conv(pads=1), tmp_path / "m.onnx")
-    inputs = facts(file.load(source)).inputs
-    made = synthetic.make(inputs, tmp_path, shapes={}, ranges={}, count=2)
+    inputs = read_facts(file.load(source)).inputs
+    made = synthetic.generate_feeds(inputs, tmp_path, shapes={}, ranges={}, count=2)
     steps = (FoldPreprocess(mean=MEAN, std=STD, size=(16, 20)), _simplify())
     built = build(source, Recipe("r", steps), tmp_path / "out.onnx", feeds=made)
     assert [edit.kept for edit in built.edits] == [True, True]

@@ -28,10 +28,10 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.graph.analysis.facts import facts
-from ortune.graph.io.check import check, signature
+from ortune.graph.analysis.facts import read_facts
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.graph.ir import edit
-from ortune.search.recipe.space import clean
+from ortune.search.recipe.space import make_clean_recipe
 from ortune.transforms.fuse_attention import FuseAttention
 from ortune.transforms.simplify import Simplify
 
@@ -49,7 +49,7 @@ def fused(source: str, feeds: list[dict], count: int = 1) -> ir.Model:
     Simplify().apply(before)
     after = before.clone()
     assert STEP.apply(after) == count, edit.take_notes(after)
-    check(after, signature(before), "fuse-attention")
+    check_model(after, describe_signature(before), "fuse-attention")
     for given in feeds:
         for one, two in zip(run(before, given), run(after, given), strict=True):
             np.testing.assert_allclose(two, one, rtol=0, atol=2e-6)
@@ -99,7 +99,7 @@ def test_a_softmax_written_out_is_one_before_attention_is_looked_for() -> None:
     model = model_of(text(SCALED + rows + V + OUT + MERGE))
     steps = [
         step
-        for step in clean(facts(model), Cpu()).steps
+        for step in make_clean_recipe(read_facts(model), Cpu()).steps
         if step.name() in ("fuse-attention", "fuse-softmax")
     ]
     for step in steps:

@@ -10,7 +10,7 @@ from tests.unit.quantizing import quantize
 from tests.unit.rewriting import loaded, normal, ops, transformed
 
 from ortune.core.errors import BadSettings
-from ortune.graph.ir.edit import attribute, take_notes
+from ortune.graph.ir.edit import read_attribute, take_notes
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.group_convs import GroupConvs
 from ortune.transforms.widen_groups import WidenGroups
@@ -60,7 +60,7 @@ def test_shares_of_the_channels_become_groups(inner: int, relu: bool) -> None:
     given = [{"x": normal(2, 6, 5, 5)}, {"x": normal(0, 6, 5, 5)}]
     after, count = transformed(model, GroupConvs(), given, tolerance=1e-5)
     assert count == 3 and ops(after) == {"Conv": 1} | ({"Relu": 1} if relu else {})
-    assert attribute(one_of(after.graph, "Conv"), "group", 1) == 3 * inner  # type: ignore[arg-type]
+    assert read_attribute(one_of(after.graph, "Conv"), "group", 1) == 3 * inner  # type: ignore[arg-type]
 
 
 def test_shares_that_differ_or_change_places_stay() -> None:
@@ -93,7 +93,7 @@ def test_a_dense_kernel_that_falls_apart(groups: int) -> None:
     model = loaded(network(nodes, ["n", 4, "h", "w"], {"w": dense, "b": normal(8)}))
     after, count = transformed(model, GroupConvs(), [{"x": normal(2, 4, 3, 5)}], tolerance=1e-5)
     assert count == 1
-    assert attribute(one_of(after.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
+    assert read_attribute(one_of(after.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("channels", "left"), [(2, 4), (3, 2), (4, 2), (32, 1)])
@@ -104,7 +104,7 @@ def test_wider_groups(channels: int, left: int) -> None:
     step = WidenGroups(channels=channels)
     after, count = transformed(model, step, [{"x": normal(2, 8, 3, 5)}], tolerance=1e-5)
     assert count == 1
-    assert attribute(one_of(after.graph, "Conv"), "group", 1) == left  # type: ignore[arg-type]
+    assert read_attribute(one_of(after.graph, "Conv"), "group", 1) == left  # type: ignore[arg-type]
 
 
 def test_depthwise_and_wide_groups_stay() -> None:
@@ -127,7 +127,7 @@ def test_static_int8_widens_groups_for_the_cpu_provider_alone() -> None:
     ):
         model = source.clone()
         quantize(model, step, [{"x": normal(1, 16, 5, 5)}])
-        assert attribute(one_of(model.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
+        assert read_attribute(one_of(model.graph, "Conv"), "group", 1) == groups  # type: ignore[arg-type]
 
 
 def test_a_dense_kernel_that_does_not_fall_apart_stays() -> None:

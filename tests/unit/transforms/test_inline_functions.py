@@ -10,7 +10,7 @@ from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
 
 from ortune.core.errors import Refused
 from ortune.core.plugins import catalog
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Transform
 from ortune.graph.ir.edit import take_notes
 
@@ -53,27 +53,27 @@ def functions(found: ir.Model) -> list[str]:
 
 
 def test_simplify_inlines_by_default_and_keeps_on_request() -> None:
-    after, _ = transformed(model(), parse(Transform, "simplify"), FEEDS)
+    after, _ = transformed(model(), parse_plugin(Transform, "simplify"), FEEDS)
     assert not functions(after) and ops(after)["Sigmoid"] == 2 and "Identity" not in ops(after)
-    kept, count = transformed(model(), parse(Transform, "simplify(functions=keep)"), FEEDS)
+    kept, count = transformed(model(), parse_plugin(Transform, "simplify(functions=keep)"), FEEDS)
     assert functions(kept) == ["shifted", "swish"] and count
     assert ops(kept)["swish"] == 1 and "Identity" not in {n.op_type for n in kept.graph}
 
 
 def test_only_the_named_are_inlined() -> None:
     for name in ("shifted", "own::shifted"):
-        step = parse(Transform, f'inline-functions(only=["{name}"])')
+        step = parse_plugin(Transform, f'inline-functions(only=["{name}"])')
         after, count = transformed(model(), step, FEEDS, may_grow=True)
         assert count == 1 and functions(after) == ["swish"]
         assert ops(after)["swish"] == 2
-    everything, count = transformed(model(), parse(Transform, "inline-functions"), FEEDS)
+    everything, count = transformed(model(), parse_plugin(Transform, "inline-functions"), FEEDS)
     assert count == 2 and not functions(everything)
 
 
 def test_a_name_that_is_not_there_is_refused() -> None:
     for name in ("nothing", "other::swish"):
         with pytest.raises(Refused, match="there is no local function") as error:
-            parse(Transform, f'inline-functions(only=["{name}"])').apply(model())
+            parse_plugin(Transform, f'inline-functions(only=["{name}"])').apply(model())
         assert "shifted, swish" in error.value.fix
 
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_inlined_is_said() -> None:
         g (float[n] x) => (float[n] y) { y = own.old(x) }
         <domain: "own", opset_import: ["": 13]> old (x) => (y) { y = Relu(x) }"""
     )
-    assert parse(Transform, "inline-functions").apply(other) == 0
+    assert parse_plugin(Transform, "inline-functions").apply(other) == 0
     assert "old stays: it is of another opset" in take_notes(other)
 
 
@@ -94,6 +94,6 @@ KEEP_IO = [step.name() for step in transforms()]
 def test_kept_functions_survive_every_transform(name: str) -> None:
     step = catalog.load(Transform, name)()
     if name == "simplify":
-        step = parse(Transform, "simplify(functions=keep)")
+        step = parse_plugin(Transform, "simplify(functions=keep)")
     after, _ = transformed(model(), step, FEEDS, may_grow=True)
     assert name in INLINING or functions(after) == ["shifted", "swish"]

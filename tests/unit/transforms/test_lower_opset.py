@@ -17,7 +17,7 @@ from ortune.core.errors import BadModel, OrtuneError, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Transform
 from ortune.graph.io import file
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.graph.ir import edit
 from ortune.transforms.fix_dims import FixDims
 from ortune.transforms.ir_version import IrVersion
@@ -49,7 +49,7 @@ def test_new_operators(case: str) -> None:
     source = loaded(parser.parse_model(text(opset, body)))
     LowerOpset(to=21).apply(lowered := source.clone())
     assert lowered.opset_imports[""] == 21
-    check(lowered, signature(source), "lower-opset")
+    check_model(lowered, describe_signature(source), "lower-opset")
     proto = ir.to_proto(source)
     wanted = ReferenceEvaluator(proto).run(None, X)
     for found in (ReferenceEvaluator(ir.to_proto(lowered)).run(None, X), run(lowered, X)):
@@ -91,7 +91,7 @@ def test_bodies_are_lowered_too() -> None:
           else_branch = e () => (float[2,3] q) { q = Softmax<axis = 0>(x) }> }"""
     feeds = [{"x": normal(2, 3), "c": np.array(c)} for c in (True, False)]
     model, _ = transformed(source, LowerOpset(to=21), feeds, may_grow=True)
-    assert "Swish" not in {node.op_type for node in edit.every_node(model)}
+    assert "Swish" not in {node.op_type for node in edit.walk_nodes(model)}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_every_conformance_case(to: int, tmp_path: Path) -> None:
         except OrtuneError:
             refused += 1
             continue
-        check(after, signature(before), "lower-opset")
+        check_model(after, describe_signature(before), "lower-opset")
         paths = [file.save(m, tmp_path / f"{i}.onnx") for i, m in enumerate((before, after))]
         if backend_cases.runs_on(case, paths[0]) and not backend_cases.runs_on(case, paths[1]):
             assert case.name == "test_dequantizelinear", case.name  # no runner has it that old

@@ -101,7 +101,7 @@ def test_bodies_and_functions_are_raised_too() -> None:
         <opset_import: ["": 11], domain: "own"> soft (a) => (b) { b = Softmax(a) }"""
     feeds = [{"x": normal(2, 3), "c": np.array(c)} for c in (True, False)]
     model, _ = transformed(source, RaiseOpset(to=13), feeds, may_grow=True)
-    squeeze = next(node for node in edit.every_node(model) if node.op_type == "Squeeze")
+    squeeze = next(node for node in edit.walk_nodes(model) if node.op_type == "Squeeze")
     assert len(squeeze.inputs) == 2 and not model.functions
 
 

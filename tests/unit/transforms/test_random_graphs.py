@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from tests import graphs, sweeps
 
 from ortune.core.step import Transform
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.transforms.simplify import Simplify
 
 Arrays = Sequence[np.ndarray]
@@ -36,7 +36,7 @@ def _examine(proto: onnx.ModelProto, steps: Sequence[Transform], seed: int) -> i
     for step in steps:
         counts.append(step.apply(after))
         if counts[-1]:
-            check(after, signature(before), step.name())
+            check_model(after, describe_signature(before), step.name())
     count = sweeps.edits(steps, counts)
     if not count:
         return 0

@@ -253,7 +253,7 @@ def test_names_of_the_nodes_that_stay_are_kept() -> None:
         [first] t = Identity(x) [second] y = Relu(t) }}"""
     model = model_of(text)
     Simplify().apply(model)
-    assert [node.name for node in edit.every_node(model)] == ["second"]
+    assert [node.name for node in edit.walk_nodes(model)] == ["second"]
 
 
 def test_a_slice_of_which_nothing_is_known_stays() -> None:

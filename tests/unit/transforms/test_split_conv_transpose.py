@@ -12,7 +12,7 @@ from tests.unit.rewriting import leaves, loaded, normal, ops, transformed
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.ir import edit
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.split_conv_transpose import SplitConvTranspose
@@ -155,7 +155,7 @@ def test_an_activation_stays_where_the_tensor_before_it_is_read_too() -> None:
 
 
 def test_static_int8_asks_for_it_on_the_cpu_provider_alone() -> None:
-    found = facts(loaded(network((2, 3, 4, 4), strides=[2, 2])))
+    found = read_facts(loaded(network((2, 3, 4, 4), strides=[2, 2])))
     assert [step.name() for step in Int8Static().prepares(found, Cpu())] == [
         "split-conv-transpose",
         "depth-to-space-nhwc",
@@ -164,4 +164,4 @@ def test_static_int8_asks_for_it_on_the_cpu_provider_alone() -> None:
         assert not list(quantizer.prepares(found, Openvino()))
     model = loaded(network((2, 3, 4, 4)))
     STEP.apply(model)
-    assert not list(Int8Static().prepares(facts(model), Cpu()))
+    assert not list(Int8Static().prepares(read_facts(model), Cpu()))

@@ -11,8 +11,8 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.graph.analysis.facts import facts
-from ortune.search.recipe.space import clean
+from ortune.graph.analysis.facts import read_facts
+from ortune.search.recipe.space import make_clean_recipe
 from ortune.transforms.dequantize_late import DequantizeLate
 from ortune.transforms.fuse_dynamic_products import FuseDynamicProducts
 from ortune.transforms.tidy_pairs import TidyPairs
@@ -184,13 +184,13 @@ def test_constants_are_rounded_once_and_nothing_twice() -> None:
 
 
 def test_the_search_takes_what_suits_the_backend() -> None:
-    found: Facts = facts(model_of(CONV))
+    found: Facts = read_facts(model_of(CONV))
 
     def names(backend: Cpu | Openvino | None, flags: str, cpu: str = "x86_64") -> set[str]:
         offered = Capabilities(
             instruction_sets=tuple(flags.split()), machine={"system": f"Linux {cpu}"}
         )
-        return {step.name() for step in clean(found, backend, offered).steps}
+        return {step.name() for step in make_clean_recipe(found, backend, offered).steps}
 
     assert {"u8s8", "tidy-pairs"} <= names(Cpu(), "avx2 avx512_vnni")
     assert "u8s8" not in names(Cpu(), "avx2")

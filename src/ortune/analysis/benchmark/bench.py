@@ -19,10 +19,10 @@ from ortune.analysis.benchmark.interleave import (
     Pipeline,
     Ratios,
     TimedRow,
-    contest,
     describe_row,
-    pairs,
-    result,
+    judge_rows,
+    pair_blocks,
+    run_contest,
 )
 from ortune.analysis.benchmark.requests import Bench
 from ortune.backends.cpu import Cpu
@@ -32,10 +32,10 @@ from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink
-from ortune.core.fields import paths
-from ortune.core.plugins.spelling import parse, parse_list
+from ortune.core.fields import make_paths
+from ortune.core.plugins.spelling import parse_list, parse_plugin
 from ortune.core.reading import read_workload
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.session import Tensors
 from ortune.core.trial import Interval
 from ortune.core.workload import Workload
@@ -44,58 +44,62 @@ from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.energy import energy
+from ortune.measurement.machine.energy import find_energy_counters
 from ortune.measurement.machine.noise import Advice
-from ortune.measurement.process import demand
+from ortune.measurement.process import require_backend
 from ortune.measurement.timing import stats
 from ortune.measurement.workloads.latency import Latency
 
 _WORKER = "ortune.analysis.benchmark.frame_worker"
 
 
-def run(asked: Bench) -> BenchResult:
+def run(request: Bench) -> BenchResult:
     """Time models x backends x levels x threads, at every batch, in one interleaved run.
 
     With the user's frame around the model where one is asked for.
     """
-    on = (asked.on,) if isinstance(asked.on, str) else asked.on
-    equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
-    where = tuple(dict.fromkeys(asked.environment)) or (HERE,)
-    chosen = backends(equipped, asked.threads, asked.levels, asked.sink, where)
-    if asked.end_to_end:
-        return _time_frames(asked, chosen, where)
-    workload = read_workload(asked.workload, asked.batch)
+    on = (request.on,) if isinstance(request.on, str) else request.on
+    equipped = [custom_ops.add_custom_ops(spec, request.custom_ops) for spec in on]
+    where = tuple(dict.fromkeys(request.environment)) or (HERE,)
+    chosen = expand_backends(equipped, request.threads, request.levels, request.sink, where)
+    if request.end_to_end:
+        return _time_frames(request, chosen, where)
+    workload = read_workload(request.workload, request.batch)
     workloads = [workload]
-    if asked.batches:
-        if min(asked.batches) < 1:
+    if request.batches:
+        if min(request.batches) < 1:
             fix = "give 1 or more: --batches 1,8"
-            raise BadSettings(f"batch {min(asked.batches)} is too small", fix=fix)
+            raise BadSettings(f"batch {min(request.batches)} is too small", fix=fix)
         if workload.batch:
             raise BadSettings(
                 f"the batch is given in '{workload}' and beside it", fix="leave one of them out"
             )
-        workloads = [replace(workload, batch=batch) for batch in dict.fromkeys(asked.batches)]
-    return timed(_contestants(paths(asked.models), chosen, workloads, where), asked)
+        workloads = [replace(workload, batch=batch) for batch in dict.fromkeys(request.batches)]
+    return time_groups(
+        _make_contestants(make_paths(request.models), chosen, workloads, where), request
+    )
 
 
-bench = verb(Bench, run)
+bench = make_verb(Bench, run)
 
 
-def race(contestants: Sequence[tuple[Path, Backend]], **how: Any) -> BenchResult:
+def race_contestants(contestants: Sequence[tuple[Path, Backend]], **how: Any) -> BenchResult:
     """Time pairs of model and backend as `bench` does; the first is the measure of the others.
 
     Args:
         how: Fields of `Bench` but its models and where to run.
     """
-    asked = Bench((), **how)
-    driven = read_workload(asked.workload, asked.batch)
-    return timed([[Contestant(path, backend, driven) for path, backend in contestants]], asked)
+    request = Bench((), **how)
+    driven = read_workload(request.workload, request.batch)
+    return time_groups(
+        [[Contestant(path, backend, driven) for path, backend in contestants]], request
+    )
 
 
 # --- what is timed ------------------------------------------------------------------------------
 
 
-def backends(
+def expand_backends(
     on: Sequence[str],
     threads: Sequence[int],
     levels: Sequence[str],
@@ -111,11 +115,11 @@ def backends(
         BadSettings: There is no such environment, a field is given in `on` and to be expanded, or
             no backend has such a level.
     """
-    found = parse_list(Backend, ",".join(on))
+    parsed_backends = parse_list(Backend, ",".join(on))
     levels = [graph_level(cast(GraphLevel, level)) for level in levels]
-    for backend, fields in found:
+    for backend, fields in parsed_backends:
         for environment in environments:
-            demand(backend, environment)
+            require_backend(backend, environment)
         for name, values, option in (("threads", threads, "threads"), ("level", levels, "levels")):
             if values and name in fields:
                 raise BadSettings(
@@ -125,27 +129,35 @@ def backends(
     for count in threads:
         if count < 1:
             raise BadSettings(f"--threads {count} cannot run", fix="give 1 or more: --threads 1,2")
-    known = dict.fromkeys(level for backend, _ in found for level in allowed_levels(backend))
+    available_levels = dict.fromkeys(
+        level for backend, _ in parsed_backends for level in list_levels(backend)
+    )
     for level in levels:
-        if level not in known:
+        if level not in available_levels:
             raise BadSettings(
                 f"no backend of --on has a level '{level}'",
-                fix=f"use one of: {', '.join(known)}" if known else "leave --levels out",
+                fix=f"use one of: {', '.join(available_levels)}"
+                if available_levels
+                else "leave --levels out",
             )
-    leveled = [one for backend, _ in found for one in _at_levels(backend, levels, sink)]
+    leveled = [
+        variant
+        for backend, _ in parsed_backends
+        for variant in _expand_levels(backend, levels, sink)
+    ]
     if threads:
-        leveled = [replace(one, threads=count) for one in leveled for count in threads]
+        leveled = [replace(variant, threads=count) for variant in leveled for count in threads]
     return list(dict.fromkeys(leveled))
 
 
-def allowed_levels(backend: Backend) -> tuple[str, ...]:
+def list_levels(backend: Backend) -> tuple[str, ...]:
     """Return the levels that a backend's ``level`` field takes; empty where it has none."""
     hints = typing.get_type_hints(type(backend))
     return tuple(dict.fromkeys(map(graph_level, typing.get_args(hints.get("level")))))
 
 
-def _at_levels(backend: Backend, levels: Sequence[str], sink: Sink) -> list[Backend]:
-    allowed = allowed_levels(backend)
+def _expand_levels(backend: Backend, levels: Sequence[str], sink: Sink) -> list[Backend]:
+    allowed = list_levels(backend)
     if not levels:
         return [backend]
     if not allowed:
@@ -157,7 +169,7 @@ def _at_levels(backend: Backend, levels: Sequence[str], sink: Sink) -> list[Back
     return [dataclasses.replace(backend, **change) for change in changes]
 
 
-def _contestants(
+def _make_contestants(
     models: Sequence[Path],
     chosen: Sequence[Backend],
     workloads: Sequence[Workload],
@@ -178,49 +190,58 @@ def _contestants(
 # --- models alone -------------------------------------------------------------------------------
 
 
-def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
+def time_groups(groups: Sequence[Sequence[Contestant]], request: Bench) -> BenchResult:
     """Time groups of contestants as asked; see `contest`."""
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
-        streams = _streams(groups, asked, root)
-        raced = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
-        if asked.self_check:
+        streams = _write_streams(groups, request, root)
+        raced = [
+            [TimedRow(contestant, streams[contestant.model]) for contestant in group]
+            for group in groups
+        ]
+        if request.self_check:
             first = groups[0][0]
             raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
-        return _measured(raced, raced, asked, root, {})
+        return _measure_rows(raced, raced, request, root, {})
 
 
-def _streams(groups: Sequence[Sequence[Contestant]], asked: Bench, root: Path) -> dict[Path, Path]:
+def _write_streams(
+    groups: Sequence[Sequence[Contestant]], request: Bench, root: Path
+) -> dict[Path, Path]:
     """Write the samples of every model and return its stream; each must take the largest batch.
 
     Made-up inputs are given by name for all models together: a name that another model has is that
     one's, and one that none has is refused.
     """
-    batch = max(one.workload.batch for group in groups for one in group)
-    models = dict.fromkeys(one.model for group in groups for one in group)
-    inputs = {path: model_facts.facts(file.load(path)).inputs for path in models}
-    every = {one.name for specs in inputs.values() for one in specs}
-    found = {}
+    batch = max(item.workload.batch for group in groups for item in group)
+    models = dict.fromkeys(item.model for group in groups for item in group)
+    inputs = {path: model_facts.read_facts(file.load(path)).inputs for path in models}
+    input_names = {item.name for specs in inputs.values() for item in specs}
+    streams = {}
     for count, (path, specs) in enumerate(inputs.items()):
-        others = every - {one.name for one in specs}
-        found[path] = given.samples(
-            asked.data,
+        foreign_names = input_names - {item.name for item in specs}
+        streams[path] = given.load_or_generate_feeds(
+            request.data,
             specs,
             root / f"{count}",
             batch=batch,
-            shapes={name: shape for name, shape in asked.shapes.items() if name not in others},
-            ranges={name: ends for name, ends in asked.ranges.items() if name not in others},
-            sink=asked.sink,
+            shapes={
+                name: shape for name, shape in request.shapes.items() if name not in foreign_names
+            },
+            ranges={
+                name: ends for name, ends in request.ranges.items() if name not in foreign_names
+            },
+            sink=request.sink,
         ).stream
-    return found
+    return streams
 
 
-def _measured(
+def _measure_rows(
     turns: Sequence[Sequence[TimedRow]],
     groups: Sequence[Sequence[TimedRow]],
-    asked: Bench,
+    request: Bench,
     root: Path,
     of_frames: dict[str, str],
 ) -> BenchResult:
@@ -235,32 +256,32 @@ def _measured(
     Raises:
         BadModel: The first row of a group does not run.
     """
-    meters, before = energy(), noise.snapshot()
-    contest(turns, root, asked.seconds, meters, asked.sets, asked.sink)
-    record = noise.between(before, noise.snapshot())
+    meters, before = find_energy_counters(), noise.take_snapshot()
+    run_contest(turns, root, request.seconds, meters, request.sets, request.sink)
+    record = noise.compare_snapshots(before, noise.take_snapshot())
     rows = [row for group in groups for row in group]
-    known: dict[Path, tuple[str, int]] = {}
+    fingerprints: dict[Path, tuple[str, int]] = {}
     for path in dict.fromkeys(row.contestant.model for row in rows):
         if archive.is_bundle(path):
             with path.open("rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()[:32]
-            known[path] = digest, path.stat().st_size
+            fingerprints[path] = digest, path.stat().st_size
         else:
-            known[path] = file.digest(path), file.size(path)
-    made = [
+            fingerprints[path] = file.compute_digest(path), file.count_file_bytes(path)
+    row_records = [
         describe_row(row, digest, meters, size)
         | (of_frames if "frame" in row.contestant.program else {})
         for row in rows
-        for digest, size in [known[row.contestant.model]]
+        for digest, size in [fingerprints[row.contestant.model]]
     ]
-    return result(groups, made, record)
+    return judge_rows(groups, row_records, record)
 
 
 # --- models in a frame --------------------------------------------------------------------------
 
 
 def _time_frames(
-    asked: Bench, chosen: Sequence[Backend], environments: Sequence[str]
+    request: Bench, chosen: Sequence[Backend], environments: Sequence[str]
 ) -> BenchResult:
     """Time a frame around every model on every backend, and every plan of every bundle.
 
@@ -270,63 +291,68 @@ def _time_frames(
     Raises:
         BadData: The frame fails, does not call the engine, or there are no samples for it.
     """
-    every: list[Contestant] = []
-    for path in paths(asked.models):
+    contestants: list[Contestant] = []
+    for path in make_paths(request.models):
         on = chosen
         if archive.is_bundle(path):
-            with archive.opened(path) as (_, manifest):
+            with archive.open_bundle(path) as (_, manifest):
                 plans = dict.fromkeys(plan.backend for plan in manifest.plans)
-            on = [parse(Backend, text) for text in plans]
-        (found,) = _contestants([path], on, [Latency()], environments)
-        every += found
+            on = [parse_plugin(Backend, text) for text in plans]
+        (group,) = _make_contestants([path], on, [Latency()], environments)
+        contestants += group
     with TemporaryDirectory(prefix="ortune-") as folder:
-        root, frame = Path(folder), asked.end_to_end
-        feeds = _frame_samples(asked, every[0].model, root)
+        root, frame = Path(folder), request.end_to_end
+        feeds = _write_frame_samples(request, contestants[0].model, root)
         whole, models = (
-            [TimedRow(replace(one, program=(_WORKER, role, frame)), feeds) for one in every]
+            [
+                TimedRow(replace(contestant, program=(_WORKER, role, frame)), feeds)
+                for contestant in contestants
+            ]
             for role in ("frame", "model")
         )
         turns = [row for pair in zip(whole, models, strict=True) for row in pair]
         of_frames = {"workload": f"frame({frame})", "measure": PER_FRAME}
-        timings = _measured([turns], [whole, models], asked, root, of_frames)
-    return replace(timings, pipelines=tuple(_pipelines(timings, whole, models)))
+        timings = _measure_rows([turns], [whole, models], request, root, of_frames)
+    return replace(timings, pipelines=tuple(_make_pipelines(timings, whole, models)))
 
 
-def _frame_samples(asked: Bench, model: Path, root: Path) -> Path:
+def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
     """Write what frames are given: what a source yields, whole, or made-up inputs of the model.
 
     Raises:
         BadData: There is none.
     """
     if archive.is_bundle(model):
-        with archive.opened(model) as (_, manifest):
-            found = list(manifest.signatures.values())
-        inputs = found[0].inputs if len(found) == 1 else ()
+        with archive.open_bundle(model) as (_, manifest):
+            signatures = list(manifest.signatures.values())
+        inputs = signatures[0].inputs if len(signatures) == 1 else ()
     else:
-        inputs = model_facts.facts(file.load(model)).inputs
-    data = asked.data
+        inputs = model_facts.read_facts(file.load(model)).inputs
+    data = request.data
     if data is None:
-        shapes, ranges = asked.shapes, asked.ranges
-        return given.samples(
-            None, inputs, root, shapes=shapes, ranges=ranges, sink=asked.sink
+        shapes, ranges = request.shapes, request.ranges
+        return given.load_or_generate_feeds(
+            None, inputs, root, shapes=shapes, ranges=ranges, sink=request.sink
         ).stream
 
     def every() -> Iterator[Tensors]:
-        for block in sources.open_source(data, inputs, lambda text: asked.sink(Note(text))):
+        for block in sources.open_source(data, inputs, lambda text: request.sink(Note(text))):
             yield {name: column.read() for name, column in block.columns.items()}
 
     path = root / "frames.stream"
-    if not stream.write(path, every()):
-        raise BadData(f"no samples in {sources.name(data)}", fix="give at least one sample")
+    if not stream.write_stream(path, every()):
+        raise BadData(
+            f"no samples in {sources.describe_source(data)}", fix="give at least one sample"
+        )
     return path
 
 
-def _pipelines(
-    found: BenchResult, whole: Sequence[TimedRow], models: Sequence[TimedRow]
+def _make_pipelines(
+    timings: BenchResult, whole: Sequence[TimedRow], models: Sequence[TimedRow]
 ) -> Iterator[Pipeline]:
     """Yield what each contestant's two rows say together."""
-    learnt = Ratios([whole]).learnt() + Ratios([models]).learnt()
-    rates = [1e9 / ns if (ns := row.get("typical_ns")) else None for row in found.rows]
+    learnt = Ratios([whole]).pool_variance() + Ratios([models]).pool_variance()
+    rates = [1e9 / ns if (ns := row.get("typical_ns")) else None for row in timings.rows]
     for at, (frame, model) in enumerate(zip(whole, models, strict=True)):
         beside, failed = at + len(whole), frame.error or model.error
         yield Pipeline(
@@ -334,9 +360,11 @@ def _pipelines(
             model_row=beside,
             frames_per_s=rates[at],
             model_per_s=rates[beside],
-            share=None if failed else stats.ratio(pairs(model, frame), learnt=learnt),
-            ratio=found.ratios[at],
-            model_ratio=found.ratios[beside],
+            share=None
+            if failed
+            else stats.latency_ratio(pair_blocks(model, frame), learnt=learnt),
+            ratio=timings.ratios[at],
+            model_ratio=timings.ratios[beside],
         )
 
 
@@ -365,31 +393,31 @@ class Fitness:
         why = "; ".join(map(str, self.advice[:2]))
         if self.state == "not fit":
             return f"this machine is not fit to measure now: {why}"
-        spread = f"a model differed from itself by {_spread(self.equal)}"
+        spread = f"a model differed from itself by {_describe_spread(self.equal)}"
         if self.state == "disturbed":
             return f"this machine is fit to measure, but disturbed ({spread}): {why}"
         return f"this machine is fit to measure: {spread}"
 
 
-def here() -> Fitness:
+def measure_local_fitness() -> Fitness:
     """Time the digit CNN against itself on this machine's CPU provider."""
     with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model:
-        return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
+        return measure_fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
 
 
-def fitness(model: Path, backend: Backend, batch: int) -> Fitness:
+def measure_fitness(model: Path, backend: Backend, batch: int) -> Fitness:
     """Time a model against itself for a few seconds, in fresh processes.
 
     Args:
         batch: Samples of a run; a run of less than 0.1 ms says little of the machine.
     """
     try:
-        found = race(
+        outcome = race_contestants(
             [(model, backend)], batch=batch, seconds=_SECONDS, sets=_SETS, self_check=True
         )
     except OrtuneError as error:
         return Fitness("not fit", None, (Advice(error.what, error.fix, severe=True),))
-    check, judged = found.self_check, found.judgement
+    check, judged = outcome.self_check, outcome.judgement
     state: State = "fit"
     if judged.too_noisy:
         state = "not fit"
@@ -398,7 +426,7 @@ def fitness(model: Path, backend: Backend, batch: int) -> Fitness:
     return Fitness(state, check.ratio if check else None, judged.advice)
 
 
-def _spread(equal: Interval | None) -> str:
+def _describe_spread(equal: Interval | None) -> str:
     """Return how far from 1 the interval reaches, in percent."""
     if equal is None:
         return "an unknown share"

@@ -25,7 +25,7 @@ from typing import TypeAlias
 from ortune.analysis.benchmark.requests import Compare
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.fields import paths
+from ortune.core.fields import make_paths
 from ortune.core.plugins import codec
 from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
@@ -108,12 +108,14 @@ class SavedRow:
     @property
     def figures(self) -> Mapping[str, float]:
         """``p99``, ``memory``, ``size`` and ``load`` where they are known."""
-        known = {"p99": self.p99_ns, "memory": self.peak_rss, "size": self.size}
-        known["load"] = median(self.load_ns) if self.load_ns else None
-        values = {name: float(value) for name, value in known.items() if value is not None}
+        optional_figures = {"p99": self.p99_ns, "memory": self.peak_rss, "size": self.size}
+        optional_figures["load"] = median(self.load_ns) if self.load_ns else None
+        values = {
+            name: float(value) for name, value in optional_figures.items() if value is not None
+        }
         return {} if self.error else {n: v for n, v in values.items() if 0 < v < math.inf}
 
-    def key(self, by: Sequence[str]) -> Key:
+    def make_key(self, by: Sequence[str]) -> Key:
         """Return what identifies the row."""
         return tuple(str(getattr(self, name)) for name in by)
 
@@ -149,23 +151,25 @@ class SavedRun:
     versions: Mapping[str, str]
     too_noisy: bool = False
 
-    def base(self, row: SavedRow) -> SavedRow:
+    def find_base(self, row: SavedRow) -> SavedRow:
         """Return the first row of a row's workload and batch: they were timed in turns."""
         same = (row.workload, row.batch)
-        return next(one for one in self.rows if (one.workload, one.batch) == same)
+        return next(
+            candidate for candidate in self.rows if (candidate.workload, candidate.batch) == same
+        )
 
-    def keys(self, by: Sequence[str]) -> list[tuple[Key, int]]:
+    def list_keys(self, by: Sequence[str]) -> list[tuple[Key, int]]:
         """Return what identifies every row: equal keys are numbered in their order."""
         seen: Counter[Key] = Counter()
         keys = []
         for row in self.rows:
-            key = row.key(by)
+            key = row.make_key(by)
             keys.append((key, seen[key]))
             seen[key] += 1
         return keys
 
 
-def read(path: Path) -> SavedRun:
+def read_run(path: Path) -> SavedRun:
     """Read a saved run.
 
     Raises:
@@ -174,14 +178,14 @@ def read(path: Path) -> SavedRun:
     fix = "give a file that `ortune bench --json FILE.json` or `ortune loadtest` wrote"
     try:
         text = path.read_text(encoding="utf-8")
-        found = codec.decode(_File, json.loads(text), known_only=True)
+        content = codec.decode(_File, json.loads(text), known_only=True)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
     except OrtuneError as error:
         raise BadData(f"{path} is not a saved run: {error.what}", fix=fix) from None
     rows = [
         replace(row, index=index, model=row.model.replace("\\", "/").rpartition("/")[2])
-        for index, row in enumerate(found.rows)
+        for index, row in enumerate(content.rows)
         if not row.again
     ]
     if not rows:
@@ -192,18 +196,20 @@ def read(path: Path) -> SavedRun:
                 f"row {row.index} of {path} holds no usable times",
                 fix="measure it again with `ortune bench --json FILE.json`",
             )
-    return SavedRun(path, tuple(rows), found.machine, found.versions, found.judgement.too_noisy)
+    return SavedRun(
+        path, tuple(rows), content.machine, content.versions, content.judgement.too_noisy
+    )
 
 
-def match(
-    one: SavedRun, two: SavedRun, by: Sequence[str]
+def match_rows(
+    reference: SavedRun, other: SavedRun, by: Sequence[str]
 ) -> tuple[list[tuple[SavedRow, SavedRow]], list[SavedRow], list[SavedRow]]:
     """Pair the rows of two runs; return the pairs and what only the first and the second have.
 
     Rows of one file that share a key are paired in their order. With `by` empty all are.
     """
-    mine = dict(zip(one.keys(by), one.rows, strict=True))
-    theirs = dict(zip(two.keys(by), two.rows, strict=True))
+    mine = dict(zip(reference.list_keys(by), reference.rows, strict=True))
+    theirs = dict(zip(other.list_keys(by), other.rows, strict=True))
     return (
         [(row, theirs[key]) for key, row in mine.items() if key in theirs],
         [row for key, row in mine.items() if key not in theirs],
@@ -223,19 +229,19 @@ class _Estimate:
     df: float
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> _Estimate:
-        middle, variance, df, n = stats.spread(pairs)
+    def from_pairs(cls, pairs: Sequence[Pair]) -> _Estimate:
+        middle, variance, df, n = stats.pair_spread(pairs)
         return cls(middle, variance / n, df)
 
 
-def direct(one: SavedRow, two: SavedRow) -> Interval:
+def compare_directly(reference: SavedRow, other: SavedRow) -> Interval:
     """Return the second row's latency over the first's, measured on two occasions.
 
     Welch's interval (doi:10.1093/biomet/34.1-2.28) on the difference of mean log-latencies. A
     run's variance is the spread between its sets of processes, moderated like that of pairs
-    (`ortune.measurement.timing.stats.ratio`); to the sum is added what another occasion does,
-    `stats.OCCASION_SD` squared, taken as known: separate runs are not paired, and more samples of
-    the same occasion cannot remove it.
+    (`ortune.measurement.timing.stats.latency_ratio`); to the sum is added what another occasion
+    does, `stats.OCCASION_SD` squared, taken as known: separate runs are not paired, and more
+    samples of the same occasion cannot remove it.
     """
 
     def of_ones(burst: Burst) -> Burst:
@@ -244,30 +250,34 @@ def direct(one: SavedRow, two: SavedRow) -> Interval:
         return replace(burst, latency_ns=(1,) * count, waited=(0.0,) * count)
 
     first, second = (
-        _Estimate.of([Pair.of(map(of_ones, blocks), blocks) for blocks in row.sets])
-        for row in (one, two)
+        _Estimate.from_pairs([Pair.of(map(of_ones, blocks), blocks) for blocks in row.sets])
+        for row in (reference, other)
     )
-    return _between(first, second)
+    return _compute_interval(first, second)
 
 
-def related(one: SavedRow, base: SavedRow, two: SavedRow, other_base: SavedRow) -> Interval:
+def compare_relatively(
+    reference: SavedRow, base: SavedRow, other: SavedRow, other_base: SavedRow
+) -> Interval:
     """Return the ratio of two rows' ratios to the row that they were timed in turns with.
 
     Within a run the ratio is paired, so what slows both alike cancels; between the runs it is
-    Welch's interval as in `direct`.
+    Welch's interval as in `compare_directly`.
     """
-    first = _Estimate.of(list(map(Pair.of, base.sets, one.sets)))
-    return _between(first, _Estimate.of(list(map(Pair.of, other_base.sets, two.sets))))
+    first = _Estimate.from_pairs(list(map(Pair.of, base.sets, reference.sets)))
+    return _compute_interval(
+        first, _Estimate.from_pairs(list(map(Pair.of, other_base.sets, other.sets)))
+    )
 
 
-def _between(one: _Estimate, two: _Estimate) -> Interval:
-    variance = one.variance + two.variance + stats.OCCASION_SD**2
-    middle = two.middle - one.middle
+def _compute_interval(reference: _Estimate, other: _Estimate) -> Interval:
+    variance = reference.variance + other.variance + stats.OCCASION_SD**2
+    middle = other.middle - reference.middle
     if not math.isfinite(variance):
         return Interval(math.exp(middle), 0.0, math.inf)
-    spent = one.variance**2 / one.df + two.variance**2 / two.df
+    spent = reference.variance**2 / reference.df + other.variance**2 / other.df
     df = min(200, int(variance**2 / spent)) if spent else 200
-    half = stats.student(stats.CONFIDENCE, max(stats.PRIOR_DF, df)) * math.sqrt(variance)
+    half = stats.student_quantile(stats.CONFIDENCE, max(stats.PRIOR_DF, df)) * math.sqrt(variance)
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
@@ -320,8 +330,8 @@ class ComparedRow:
 
     def ratio(self, metric: str) -> float | None:
         """Return a ratio by the metric's name."""
-        found: float | None = getattr(self, metric)
-        return found
+        value: float | None = getattr(self, metric)
+        return value
 
 
 @dataclass(frozen=True)
@@ -374,7 +384,7 @@ class CompareResult(TableResult):
     @property
     def rows(self) -> tuple[ComparedRow, ...]:
         """The rows of all comparisons."""
-        return tuple(row for one in self.comparisons for row in one.rows)
+        return tuple(row for comparison in self.comparisons for row in comparison.rows)
 
 
 @dataclass(frozen=True)
@@ -392,7 +402,7 @@ class _Judging:
     times: bool
 
 
-def run(asked: Compare) -> CompareResult:
+def run(request: Compare) -> CompareResult:
     """Compare saved runs with the first of them, row by row.
 
     A latency regression is an estimate over 1 + threshold whose 99 % interval excludes 1. On the
@@ -400,8 +410,8 @@ def run(asked: Compare) -> CompareResult:
     both runs hold the same first row: then a row's ratio to it is compared, which holds across
     machines. Nor is a time of a run whose machine was too noisy for a verdict.
     """
-    limits, given = {**THRESHOLDS, **asked.thresholds}, paths(asked.files)
-    if len(given) < 2:
+    limits, run_paths = {**THRESHOLDS, **request.thresholds}, make_paths(request.files)
+    if len(run_paths) < 2:
         raise BadData("one run has nothing to be compared with", fix="give two files or more")
     for name, limit in limits.items():
         if name not in METRICS:
@@ -410,26 +420,30 @@ def run(asked: Compare) -> CompareResult:
             raise BadSettings(
                 f"{limit} is not a threshold for {name}", fix="give a share such as 0.05 or 5%"
             )
-    for name in asked.by:
+    for name in request.by:
         if name not in FIELDS:
             raise BadSettings(f"rows have no '{name}'", fix=f"use some of: {', '.join(FIELDS)}")
-    runs = [read(path) for path in given]
-    found = [_compare_runs(runs[0], run, asked, limits) for run in runs[1:]]
+    runs = [read_run(path) for path in run_paths]
+    comparisons = [_compare_runs(runs[0], run, request, limits) for run in runs[1:]]
     files = [ComparedFile(run.path, len(run.rows), run.machine, run.versions) for run in runs]
-    regressed = sum(bool(row.regressions) for one in found for row in one.rows)
-    return CompareResult(limits, tuple(files), tuple(found), regressed)
+    regressed = sum(bool(row.regressions) for comparison in comparisons for row in comparison.rows)
+    return CompareResult(limits, tuple(files), tuple(comparisons), regressed)
 
 
 def _compare_runs(
-    one: SavedRun, two: SavedRun, asked: Compare, limits: Mapping[str, float]
+    reference_run: SavedRun, other_run: SavedRun, request: Compare, limits: Mapping[str, float]
 ) -> ComparedRun:
-    pairs, only_one, only_two = match(one, two, asked.by)
+    pairs, only_one, only_two = match_rows(reference_run, other_run, request.by)
     if not pairs:
         raise BadData(
-            f"no row of {two.path} is in {one.path}: {two.rows[0]} is not {one.rows[0]}",
+            f"no row of {other_run.path} is in {reference_run.path}: {other_run.rows[0]} is not "
+            f"{reference_run.rows[0]}",
             fix="match by less, such as --by backend, or by order with --by order",
         )
-    sides = {"machine": (one.machine, two.machine), "versions": (one.versions, two.versions)}
+    sides = {
+        "machine": (reference_run.machine, other_run.machine),
+        "versions": (reference_run.versions, other_run.versions),
+    }
     differs = tuple(
         RunDifference(where, name, mine.get(name), other.get(name))
         for where, (mine, other) in sides.items()
@@ -437,21 +451,25 @@ def _compare_runs(
         if mine.get(name) != other.get(name)
     )
     same = not any(entry.where == "machine" for entry in differs)
-    noisy = tuple(str(run.path) for run in (one, two) if run.too_noisy)
-    alike = same or asked.across_machines
+    noisy = tuple(str(run.path) for run in (reference_run, other_run) if run.too_noisy)
+    alike = same or request.across_machines
     rows = []
     for first, second in pairs:
-        bases = _bases(one, two, first, second) if asked.relative or not alike else None
+        bases = (
+            _find_bases(reference_run, other_run, first, second)
+            if request.relative or not alike
+            else None
+        )
         why_not = ""
         if noisy:
             why_not = "too noisy a machine"
-        elif bases is None and (asked.relative or not alike):
+        elif bases is None and (request.relative or not alike):
             why_not = "nothing to relate it to" if alike else "another machine"
         judging = _Judging(limits, why_not, times=alike and not noisy)
         rows.append(_compare_rows(first, second, bases, judging))
     return ComparedRun(
-        reference=str(one.path),
-        other=str(two.path),
+        reference=str(reference_run.path),
+        other=str(other_run.path),
         same_machine=same,
         too_noisy=noisy,
         differs=differs,
@@ -461,14 +479,14 @@ def _compare_runs(
     )
 
 
-def _bases(
-    one: SavedRun, two: SavedRun, mine: SavedRow, other: SavedRow
+def _find_bases(
+    reference_run: SavedRun, other_run: SavedRun, mine: SavedRow, other: SavedRow
 ) -> tuple[SavedRow, SavedRow] | None:
     """Return the first rows of both sides where they are the same contestant and not this one.
 
     Rows were timed in turns where they hold as many blocks, with as many entries if those matter.
     """
-    base, other_base = one.base(mine), two.base(other)
+    base, other_base = reference_run.find_base(mine), other_run.find_base(other)
     shapes = [
         [[burst.alike or len(burst.latency_ns) for burst in blocks] for blocks in row.sets]
         for row in (mine, base, other, other_base)
@@ -480,7 +498,7 @@ def _bases(
         or other_base.error
         or base.digest is None
         or base.digest != other_base.digest
-        or base.key(FIELDS[1:]) != other_base.key(FIELDS[1:])
+        or base.make_key(FIELDS[1:]) != other_base.make_key(FIELDS[1:])
         or shapes[0] != shapes[1]
         or shapes[2] != shapes[3]
     ):
@@ -489,19 +507,31 @@ def _bases(
 
 
 def _compare_rows(
-    one: SavedRow, two: SavedRow, bases: tuple[SavedRow, SavedRow] | None, judging: _Judging
+    reference: SavedRow,
+    other: SavedRow,
+    bases: tuple[SavedRow, SavedRow] | None,
+    judging: _Judging,
 ) -> ComparedRow:
-    limits, known, others = judging.limits, one.figures, two.figures
-    grown = {n: others[n] / known[n] if n in known and n in others else None for n in METRICS[1:]}
+    limits, reference_figures, other_figures = judging.limits, reference.figures, other.figures
+    grown = {
+        n: other_figures[n] / reference_figures[n]
+        if n in reference_figures and n in other_figures
+        else None
+        for n in METRICS[1:]
+    }
     regressions: tuple[str, ...] = ()
     latency = None
-    if one.error or two.error:
-        verdict = "fails now" if two.error else "failed before"
-        verdict = "failed in both" if one.error and two.error else verdict
-        regressions = ("error",) if two.error and not one.error else ()
+    if reference.error or other.error:
+        verdict = "fails now" if other.error else "failed before"
+        verdict = "failed in both" if reference.error and other.error else verdict
+        regressions = ("error",) if other.error and not reference.error else ()
         grown = dict.fromkeys(grown)
     else:
-        latency = direct(one, two) if bases is None else related(one, bases[0], two, bases[1])
+        latency = (
+            compare_directly(reference, other)
+            if bases is None
+            else compare_relatively(reference, bases[0], other, bases[1])
+        )
         slower = latency.value > 1 + limits["latency"] and latency.low > 1
         regressions = ("latency",) if slower and not judging.why_not else ()
         regressions += tuple(
@@ -512,22 +542,24 @@ def _compare_rows(
             and (judging.times or name not in _TIMES)
             and ratio > 1 + limits[name]
         )
-        verdict = _verdict(latency, judging, regressions)
-    name = str(one)
-    if str(two) != name:
-        same = one.model == two.model
-        name += f" -> {str(two).removeprefix(f'{one.model} on ') if same else two}"
+        verdict = _describe_verdict(latency, judging, regressions)
+    name = str(reference)
+    if str(other) != name:
+        same = reference.model == other.model
+        name += f" -> {str(other).removeprefix(f'{reference.model} on ') if same else other}"
     return ComparedRow(
         name=name,
-        model=one.model,
-        backend=one.backend,
-        workload=one.workload,
-        batch=one.batch,
-        rows=(one.index, two.index),
-        same_model=None if None in (one.digest, two.digest) else one.digest == two.digest,
+        model=reference.model,
+        backend=reference.backend,
+        workload=reference.workload,
+        batch=reference.batch,
+        rows=(reference.index, other.index),
+        same_model=None
+        if None in (reference.digest, other.digest)
+        else reference.digest == other.digest,
         how="direct" if bases is None else f"relative to {bases[0]}",
         judged=not judging.why_not,
-        error=(one.error, two.error),
+        error=(reference.error, other.error),
         latency=latency,
         **grown,
         regressions=regressions,
@@ -535,7 +567,7 @@ def _compare_rows(
     )
 
 
-def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -> str:
+def _describe_verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -> str:
     if regressions:
         return f"regression: {', '.join(regressions)}"
     if judging.why_not:
@@ -544,7 +576,7 @@ def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -
         return "slower, within the threshold"
     if latency.high < 1:
         return "faster"
-    if not latency.bounded:
+    if not latency.is_bounded:
         return "not known: too few runs for an interval"
     over = latency.value > 1 + judging.limits["latency"]
     return "over the threshold, inside the noise" if over else "no difference"

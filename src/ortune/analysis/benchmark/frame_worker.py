@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime.engine_cache import watched
+from ortune.backends.runtimes.onnxruntime.engine_cache import watch_engines
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.hardware.cpus import waited_ns
+from ortune.core.hardware.cpus import read_queue_wait_ns
 from ortune.core.plugins import user_function
 from ortune.core.session import Tensors
 from ortune.measurement.job import MAIN
@@ -60,7 +60,7 @@ class EngineSession:
         return time.perf_counter_ns()
 
     def waited(self) -> int:
-        return waited_ns()
+        return read_queue_wait_ns()
 
 
 class CallLog:
@@ -84,7 +84,7 @@ class CallLog:
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """As `Engine.batch`."""
-        kept = [{name: np.array(value) for name, value in one.items()} for one in samples]
+        kept = [{name: np.array(value) for name, value in sample.items()} for sample in samples]
         self.calls.append(partial(self._engine.batch, kept))
         return self._engine.batch(samples)
 
@@ -99,15 +99,15 @@ class CallLog:
 class EngineBench(Workbench):
     """A workbench whose sessions are engines; see `BARE`, `FRAME` and `MODEL`."""
 
-    def __init__(self, *given: Any, role: str = BARE, path: str = "") -> None:
+    def __init__(self, *workbench_args: Any, role: str = BARE, path: str = "") -> None:
         """Take what every workbench takes.
 
         Args:
-            given: The job, and what else a workbench is made of.
+            workbench_args: The job, and what else a workbench is made of.
             role: What a run is.
             path: The user's ``pkg.module:frame``.
         """
-        super().__init__(*given)
+        super().__init__(*workbench_args)
         self._role, self._path = role, path
         self._known: dict[int, Sequence[Callable[[], object]]] = {}
 
@@ -116,35 +116,35 @@ class EngineBench(Workbench):
         """Of the engine: as many as lanes are driven."""
         return self.job.workload.lanes(self.job.backend.threads)
 
-    def open(self) -> None:
+    def open_sessions(self) -> None:
         if MAIN in self.sessions:
             return
         model, backend = self.job.models[MAIN], self.job.backend
-        with watched(self._building, self.job.engines) as watch:
+        with watch_engines(self._report_building, self.job.engines) as watch:
             opened = load(model, on=backend, instances=self.instances)
         self._engine = self._stack.enter_context(opened)
         self.warm += watch.warm
-        self._framing = framing(self._path) if self._path else None
-        self.sessions[MAIN] = EngineSession(self._engine, self._run)
+        self._framing = load_frame(self._path) if self._path else None
+        self.sessions[MAIN] = EngineSession(self._engine, self._run_once)
 
     @cached_property
     def lanes(self) -> Sequence[SessionLane]:
         """As many callers as the engine has instances."""
-        return [SessionLane(self.sessions, self.round) for _ in range(self.instances)]
+        return [SessionLane(self.sessions, self.round_at) for _ in range(self.instances)]
 
-    def round(self, position: int) -> Round:
+    def round_at(self, position: int) -> Round:
         """Return a round whose arrays nobody can change; what it calls the engine with is known.
 
         Raises:
             BadData: A frame of it fails, or does not call the engine.
         """
-        found = super().round(position)
+        found = super().round_at(position)
         for _, feeds in found:
             if id(feeds) not in self._known:
-                self._known[id(feeds)] = self._noted(feeds)
+                self._known[id(feeds)] = self._record_calls(feeds)
         return found
 
-    def _noted(self, feeds: Tensors) -> Sequence[Callable[[], object]]:
+    def _record_calls(self, feeds: Tensors) -> Sequence[Callable[[], object]]:
         """Return the calls of the engine that a frame makes; none where frames are run."""
         for array in feeds.values():
             array.flags.writeable = False
@@ -156,7 +156,7 @@ class EngineBench(Workbench):
             raise BadData(f"{self._path} does not call the engine", fix=_TAKES)
         return log.calls if self._role == MODEL else ()
 
-    def _run(self, feeds: Tensors) -> None:
+    def _run_once(self, feeds: Tensors) -> None:
         if self._framing is None:
             self._engine(**feeds)
         elif self._role == FRAME:
@@ -166,24 +166,26 @@ class EngineBench(Workbench):
                 call()
 
 
-def framing(path: str) -> Framing:
+def load_frame(path: str) -> Framing:
     """Return the user's function of an engine and a sample, run to its end.
 
     Raises:
         BadSettings: It cannot be imported.
     """
-    function = user_function.function(path, *user_function.FRAME)
+    function = user_function.import_function(path, *user_function.FRAME)
 
     def act(engine: Any, sample: Tensors) -> None:
         try:
-            found = function(engine, sample)
-            if isgenerator(found):
-                deque(found, maxlen=0)
+            outcome = function(engine, sample)
+            if isgenerator(outcome):
+                deque(outcome, maxlen=0)
         except OrtuneError:
             raise
         except Exception as error:
-            raise BadData(f"{path} fails: {user_function.reason(error)}", fix=_TAKES) from error
-        if isawaitable(found):
+            raise BadData(
+                f"{path} fails: {user_function.describe_error(error)}", fix=_TAKES
+            ) from error
+        if isawaitable(outcome):
             raise BadData(f"{path} is awaited for", fix="give a plain function: no async")
 
     return act

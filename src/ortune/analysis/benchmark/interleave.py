@@ -14,8 +14,8 @@ import numpy as np
 
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
-from ortune.core.capabilities import HERE, placed
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.capabilities import HERE, describe_placement
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
@@ -24,9 +24,22 @@ from ortune.measurement.arrivals.lanes import percentile
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Advice
-from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, capabilities, lone
+from ortune.measurement.process import (
+    PROGRAM,
+    Worker,
+    WorkerFailed,
+    query_capabilities,
+    single_model_job,
+)
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
+from ortune.measurement.timing.turns import (
+    Warmed,
+    iterate_blocks,
+    request_burst,
+    size_bursts,
+    wait_until_ready,
+    warm_up,
+)
 
 _SHOWN = (
     *("model", "backend", "environment", "workload", "batch", "again", "p50_ns", "per_second"),
@@ -136,7 +149,10 @@ class BenchResult(TableResult):
 
     def summary(self) -> Mapping[str, object]:
         """Return the fastest row of every batch, and whether the machine was quiet enough."""
-        fastest = ["none" if one.row is None else self._name(one.row) for one in self.winners]
+        fastest = [
+            "none" if winner.row is None else self._label_row(winner.row)
+            for winner in self.winners
+        ]
         return {
             "fastest": ", ".join(fastest),
             "rows": len(self.rows),
@@ -150,46 +166,52 @@ class BenchResult(TableResult):
             for row, ratio in zip(self.rows, self.ratios, strict=True)
         ]
 
-    def _name(self, index: int) -> str:
+    def _label_row(self, index: int) -> str:
         row = self.rows[index]
-        return f"{row['model']} on {placed(row)}"
+        return f"{row['model']} on {describe_placement(row)}"
 
 
-def result(
-    groups: Sequence[Sequence[TimedRow]], made: Sequence[dict[str, Any]], record: noise.Record
+def judge_rows(
+    groups: Sequence[Sequence[TimedRow]],
+    row_records: Sequence[dict[str, Any]],
+    record: noise.Record,
 ) -> BenchResult:
     """Judge what was timed.
 
     Args:
         groups: The rows of every batch.
-        made: The JSON of all rows, in the same order.
+        row_records: The JSON of all rows, in the same order.
     """
-    every = [row for group in groups for row in group]
+    rows = [row for group in groups for row in group]
     stand = Ratios(groups)
-    ratios = stand.of_first()
-    again = next((k for k, row in enumerate(made) if row["again"]), None)
+    ratios = stand.list_ratios()
+    again = next((k for k, row in enumerate(row_records) if row["again"]), None)
     equal = None if again is None else ratios[again]
-    timed = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
+    timed = [pair for g in groups for r in g if not r.error for pair in pair_blocks(r, g[0])]
     claimed = any(
-        r is not None and r.clear for r, row in zip(ratios, made, strict=True) if not row["again"]
+        r is not None and r.clear
+        for r, row in zip(ratios, row_records, strict=True)
+        if not row["again"]
     )
-    reach = stats.half_width(stand.learnt(), max(1, len(every[0].turns)))
-    judged = noise.judge(record, stats.disturbed(timed), equal, reach=reach, claimed=claimed)
+    reach = stats.half_width(stand.pool_variance(), max(1, len(rows[0].turns)))
+    judged = noise.judge_noise(
+        record, stats.disturbed_share(timed), equal, reach=reach, claimed=claimed
+    )
     first = groups[0][0].contestant
-    offered = capabilities(first.backend, first.environment)
-    places = dict.fromkeys(one.contestant.environment for one in every)
+    offered = query_capabilities(first.backend, first.environment)
+    places = dict.fromkeys(timed_row.contestant.environment for timed_row in rows)
     winners = []
     start = 0
     for group in groups:
-        place = None if judged.too_noisy else stand.winner(group)
+        place = None if judged.too_noisy else stand.find_winner(group)
         row = None if place is None else start + place
-        winners.append(Winner(made[start]["workload"], made[start]["batch"], row))
+        winners.append(Winner(row_records[start]["workload"], row_records[start]["batch"], row))
         for k in range(start, start + len(group)):
-            if (held := ratios[k]) is not None:
-                made[k]["typical_ns"] = made[start]["p50_ns"] * held.value
+            if (ratio := ratios[k]) is not None:
+                row_records[k]["typical_ns"] = row_records[start]["p50_ns"] * ratio.value
         start += len(group)
     return BenchResult(
-        rows=tuple(made),
+        rows=tuple(row_records),
         ratios=tuple(ratios),
         winner=winners[0].row if len(winners) == 1 else None,
         winners=tuple(winners),
@@ -198,10 +220,10 @@ def result(
         else SelfCheck(again, equal, not equal.clear),
         machine=offered.machine,
         versions=offered.versions,
-        environments={name: capabilities(first.backend, name).versions for name in places},
-        noise=record.readings(),
+        environments={name: query_capabilities(first.backend, name).versions for name in places},
+        noise=record.format_readings(),
         judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice),
-        counts=stand.counts(),
+        counts=stand.count_outcomes(),
     )
 
 
@@ -266,16 +288,16 @@ class TimedRow:
     @property
     def latency_ns(self) -> list[int]:
         """All entries, raw."""
-        return [ns for turn in self.turns for one in turn for ns in one.latency_ns]
+        return [ns for turn in self.turns for block in turn for ns in block.latency_ns]
 
 
-def contest(
+def run_contest(
     groups: Sequence[Sequence[TimedRow]],
     root: Path,
     seconds: float,
     energy: Energy,
     sets: int,
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> None:
     """Time every row; those of one group in turns, the groups one after another in every set.
 
@@ -302,9 +324,9 @@ def contest(
                 )
 
 
-def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
+def pair_blocks(row: TimedRow, base: TimedRow) -> list[Pair]:
     """Return the blocks of two rows of a group as pairs, a pair a set."""
-    return list(map(Pair.of, base.turns, one.turns))
+    return list(map(Pair.of, base.turns, row.turns))
 
 
 @dataclass(eq=False)
@@ -326,19 +348,19 @@ class _Set:
             backwards: Start the last row's first: see `timing.pairs.fresh_pairs`.
         """
         self.tell(0.0)
-        self._each(self._start, backwards=backwards)
-        warmed = dict(self._each(lambda index: (index, self._warm(index))))
+        self._act_on_rows(self._start_worker, backwards=backwards)
+        warmed = dict(self._act_on_rows(lambda index: (index, self._warm_worker(index))))
         share = seconds / (2 * _BLOCKS[0] * len(warmed))
-        self._blocks(pace(warmed, min(max(_BURST_S[0], share), _BURST_S[1])), seconds)
-        self._each(self._leave)
+        self._time_blocks(size_bursts(warmed, min(max(_BURST_S[0], share), _BURST_S[1])), seconds)
+        self._act_on_rows(self._collect_readings)
 
-    def _each(self, act: Callable[[int], T], *, backwards: bool = False) -> list[T]:
+    def _act_on_rows(self, act: Callable[[int], T], *, backwards: bool = False) -> list[T]:
         """Act on every row that runs, in order, and return what those that still run gave."""
         order = [index for index, row in enumerate(self.rows) if not row.error]
-        found = [self._guarded(act, index) for index in (order[::-1] if backwards else order)]
-        return [one for one in found if one is not None]
+        outcomes = [self._try_row(act, index) for index in (order[::-1] if backwards else order)]
+        return [outcome for outcome in outcomes if outcome is not None]
 
-    def _guarded(self, act: Callable[[int], T], index: int) -> T | None:
+    def _try_row(self, act: Callable[[int], T], index: int) -> T | None:
         """Act on a row; where its process fails, keep the reason and return None.
 
         Raises:
@@ -350,38 +372,38 @@ class _Set:
             self.rows[index].error = error.failure.reason
             if index:
                 return None
-            one = self.rows[0].contestant
+            contestant = self.rows[0].contestant
             single = "leave the batch out: the model may take one sample a run"
             fix = error.failure.fix or "check the model, the data and the backend"
-            fix = single if one.workload.batch > 1 else fix
-            raise error.as_bad_model(one.model, one.backend, fix) from None
+            fix = single if contestant.workload.batch > 1 else fix
+            raise error.as_bad_model(contestant.model, contestant.backend, fix) from None
 
-    def _start(self, index: int) -> None:
+    def _start_worker(self, index: int) -> None:
         """Load and run once, while no other process starts.
 
         Its first process builds the engines of a provider that has any, the others find them.
         """
         row, who = self.rows[index], self.rows[index].contestant
-        job = lone(
+        job = single_model_job(
             *(who.model, who.backend, row.stream, self.root, "bench"),
             *(who.workload, who.environment),
             self.root / "engines" / f"{index}-{who.workload.batch}",
         )
         worker = Worker(job, program=who.program, sink=self.sink)
         self.live[index] = self.stack.enter_context(worker)
-        started = ready(worker)
+        started = wait_until_ready(worker)
         row.load_ns.append(started.load_ns)
         row.first_ns.append(started.first_ns)
         row.caches += [started.cache] if started.cache else []
         row.placement = started.placement
 
-    def _warm(self, index: int) -> Warmed:
+    def _warm_worker(self, index: int) -> Warmed:
         """Run until latencies settle; what the workload tells of it is dropped."""
-        found = warm(self.live[index])
+        warmed = warm_up(self.live[index])
         self.live[index].ask("details")
-        return found
+        return warmed
 
-    def _leave(self, index: int) -> None:
+    def _collect_readings(self, index: int) -> None:
         row, worker = self.rows[index], self.live[index]
         row.footprints.append(worker.ask("footprint"))
         row.details += worker.ask("details")["details"]
@@ -389,30 +411,30 @@ class _Set:
         row.compute_ns += apart["compute_ns"]
         row.gpus += apart["gpus"]
 
-    def _blocks(self, sizes: Mapping[int, Span], seconds: float) -> None:
+    def _time_blocks(self, sizes: Mapping[int, Span], seconds: float) -> None:
         fewest, most = _BLOCKS
         began = time.monotonic()
         for row in self.rows:
             row.turns.append([])
 
         def timed(index: int, size: Span) -> Burst | None:
-            return self._guarded(lambda index: self._metered(index, size), index)
+            return self._try_row(lambda index: self._measure_burst(index, size), index)
 
-        for turn, found in enumerate(blocks(sizes, timed), 1):
-            for index, joined in found.items():
+        for turn, bursts in enumerate(iterate_blocks(sizes, timed), 1):
+            for index, joined in bursts.items():
                 self.rows[index].turns[-1].append(joined)
             spent = time.monotonic() - began
             self.tell(min(1.0, spent / seconds))
             if turn >= most or (turn >= fewest and spent > seconds):
                 break
 
-    def _metered(self, index: int, size: Span) -> Burst:
+    def _measure_burst(self, index: int, size: Span) -> Burst:
         """Run a burst and add up what it used; return when its threads no longer spin."""
         row, worker = self.rows[index], self.live[index]
         power, before = self.energy.read(), worker.ask("usage")
-        timed = burst(worker, size)
+        timed = request_burst(worker, size)
         after = worker.ask("usage")
-        for name, joules in self.energy.spent(power, self.energy.read()).items():
+        for name, joules in self.energy.compute_joules(power, self.energy.read()).items():
             row.joules[name] = row.joules.get(name, 0.0) + joules
         row.cpu_ns += after["cpu_ns"] - before["cpu_ns"]
         row.runs += after["runs"] - before["runs"]
@@ -433,52 +455,62 @@ class Ratios:
 
     groups: Sequence[Sequence[TimedRow]]
 
-    def learnt(self, *but: TimedRow) -> stats.Learnt:
+    def pool_variance(self, *but: TimedRow) -> stats.PooledVariance:
         """Return what all rows but some tell about how far pairs differ."""
-        found = stats.NOTHING
-        for first, *others in self.groups:
-            rows = [row for row in others if not (row.error or any(row is one for one in but))]
-            groups = [pairs(row, first) for row in rows if not row.contestant.again]
-            equal = [pair for row in rows if row.contestant.again for pair in pairs(row, first)]
-            found += stats.Learnt.of(groups, equal, one_baseline=True)
-        return found
+        variance = stats.NOTHING
+        for first, *candidates in self.groups:
+            rows = [
+                row
+                for row in candidates
+                if not (row.error or any(row is excluded for excluded in but))
+            ]
+            groups = [pair_blocks(row, first) for row in rows if not row.contestant.again]
+            equal = [
+                pair for row in rows if row.contestant.again for pair in pair_blocks(row, first)
+            ]
+            variance += stats.PooledVariance.pool(groups, equal, one_baseline=True)
+        return variance
 
-    def between(self, one: TimedRow, base: TimedRow) -> Interval:
+    def estimate_ratio(self, row: TimedRow, base: TimedRow) -> Interval:
         """Return the latency of one row over that of another of its batch."""
-        return stats.ratio(pairs(one, base), learnt=self.learnt(one, base))
+        return stats.latency_ratio(pair_blocks(row, base), learnt=self.pool_variance(row, base))
 
-    def of_first(self) -> list[Interval | None]:
+    def list_ratios(self) -> list[Interval | None]:
         """Return every row's ratio to the first of its batch; None for one that failed."""
         return [
-            None if row.error else self.between(row, group[0]) if row is not group[0] else ONE
+            None
+            if row.error
+            else self.estimate_ratio(row, group[0])
+            if row is not group[0]
+            else ONE
             for group in self.groups
             for row in group
         ]
 
-    def counts(self) -> dict[str, int]:
+    def count_outcomes(self) -> dict[str, int]:
         """Count the rows by how they stand to the first of their batch, in words."""
-        every = (row for group in self.groups for row in group[1:] if not row.contestant.again)
-        found = Counter(self._word(row) for row in every)
+        rows = (row for group in self.groups for row in group[1:] if not row.contestant.again)
+        tally = Counter(self._name_outcome(row) for row in rows)
         words = ("faster", Outcome.LEVEL, Outcome.SLOWER, Outcome.FAILED)
-        return {str(word): found[word] for word in words}
+        return {str(word): tally[word] for word in words}
 
-    def _word(self, row: TimedRow) -> str:
+    def _name_outcome(self, row: TimedRow) -> str:
         if row.error:
             return Outcome.FAILED
-        first = next(group[0] for group in self.groups if any(row is one for one in group))
-        ratio = self.between(row, first)
+        first = next(group[0] for group in self.groups if any(row is member for member in group))
+        ratio = self.estimate_ratio(row, first)
         if not ratio.clear:
             return Outcome.LEVEL
         return "faster" if ratio.high < 1 else Outcome.SLOWER
 
-    def winner(self, rows: Sequence[TimedRow]) -> int | None:
+    def find_winner(self, rows: Sequence[TimedRow]) -> int | None:
         """Return the index of the row that beats every other beyond the noise, if there is one."""
         alive = [k for k, row in enumerate(rows) if not row.error and not row.contestant.again]
         if len(alive) < 2:
             return None
         first = rows[alive[0]]
-        best = min(alive, key=lambda k: self.between(rows[k], first).value)
-        beaten = all(self.between(rows[best], rows[k]).high < 1 for k in alive if k != best)
+        best = min(alive, key=lambda k: self.estimate_ratio(rows[k], first).value)
+        beaten = all(self.estimate_ratio(rows[best], rows[k]).high < 1 for k in alive if k != best)
         return best if beaten else None
 
 
@@ -487,7 +519,7 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 
 def describe_row(
-    one: TimedRow, digest: str, energy: Energy, size: int | None = None
+    timed_row: TimedRow, digest: str, energy: Energy, size: int | None = None
 ) -> dict[str, Any]:
     """Return a row's JSON.
 
@@ -495,13 +527,17 @@ def describe_row(
         digest: The model's, weights included.
         size: Bytes of a file that is no model; counted without it.
     """
-    who, workload, latency = one.contestant, one.contestant.workload, one.latency_ns
-    samples, runs = max(1, workload.batch), one.runs
-    reported = workload.results(latency, one.details) if one.details else {}
+    who, workload, latency = (
+        timed_row.contestant,
+        timed_row.contestant.workload,
+        timed_row.latency_ns,
+    )
+    samples, runs = max(1, workload.batch), timed_row.runs
+    reported = workload.results(latency, timed_row.details) if timed_row.details else {}
     # Entries that are measurements of their own: one of each half of a whole block.
     apart = latency
     if workload.whole:
-        apart = [b.latency_ns[k] for turn in one.turns for b in turn for k in (0, -1)]
+        apart = [b.latency_ns[k] for turn in timed_row.turns for b in turn for k in (0, -1)]
     # Samples a second: as the workload counts them, else those of one caller without a pause.
     rate = reported.get("throughput_per_s")
     if rate is None and reported.get("achieved_rate") is not None:
@@ -509,20 +545,25 @@ def describe_row(
     if rate is None and latency and workload.name() in _WITHOUT_PAUSE:
         rate = samples * 1e9 / float(np.mean(latency))
     joules: dict[str, Any] = {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
-    if one.joules:
-        joules = {"per_run": {n: used / runs if runs else None for n, used in one.joules.items()}}
+    if timed_row.joules:
+        joules = {
+            "per_run": {n: used / runs if runs else None for n, used in timed_row.joules.items()}
+        }
     # Latency without the copies, and the GPUs at work; nothing where all is in one memory.
     device: dict[str, Any] = {}
-    if one.compute_ns or one.gpus:
-        device = {"device_ns": _median(one.compute_ns), "compute_ns": one.compute_ns}
-        device["gpus"] = one.gpus
+    if timed_row.compute_ns or timed_row.gpus:
+        device = {
+            "device_ns": _compute_median(timed_row.compute_ns),
+            "compute_ns": timed_row.compute_ns,
+        }
+        device["gpus"] = timed_row.gpus
 
     def worst(name: str) -> Any:
         """Return the most of all sets, as a limit must hold for it."""
-        seen = (footprint[name] for footprint in one.footprints)
+        seen = (footprint[name] for footprint in timed_row.footprints)
         return max((value for value in seen if value is not None), default=None)
 
-    middle = _median(latency)
+    middle = _compute_median(latency)
     return {
         "model": str(who.model),
         "digest": digest,
@@ -532,14 +573,14 @@ def describe_row(
         "workload": str(workload),
         "batch": workload.batch,
         "again": who.again,
-        "error": one.error or None,
-        "size": file.size(who.model) if size is None else size,
-        "placement": dict(one.placement),
-        "load_ns": one.load_ns,
-        "first_ns": one.first_ns,
-        **({"caches": one.caches} if one.caches else {}),
+        "error": timed_row.error or None,
+        "size": file.count_file_bytes(who.model) if size is None else size,
+        "placement": dict(timed_row.placement),
+        "load_ns": timed_row.load_ns,
+        "first_ns": timed_row.first_ns,
+        **({"caches": timed_row.caches} if timed_row.caches else {}),
         "latency_ns": latency,
-        **times(apart),
+        **summarize_latency(apart),
         "per_second": rate,
         "per_sample_ns": None if middle is None else middle / samples,
         "measure": workload.measure,
@@ -547,23 +588,23 @@ def describe_row(
         "rss": worst("rss"),
         "uss": worst("uss"),
         "samples_bytes": worst("samples"),
-        "cpu_ns": one.cpu_ns / runs if runs else None,
-        "spin_ns": _median(one.spin_ns),
+        "cpu_ns": timed_row.cpu_ns / runs if runs else None,
+        "spin_ns": _compute_median(timed_row.spin_ns),
         "joules": joules,
         **device,
         "reported": reported,
-        "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
-        "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
-        "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
-        "alike": all(burst.alike for turn in one.turns for burst in turn),
+        "turns": [[list(burst.latency_ns) for burst in turn] for turn in timed_row.turns],
+        "waited": [[list(burst.waited) for burst in turn] for turn in timed_row.turns],
+        "runs_each": [turn[0].runs_each if turn else 1 for turn in timed_row.turns],
+        "alike": all(burst.alike for turn in timed_row.turns for burst in turn),
     }
 
 
-def _median(values: Sequence[int]) -> float | None:
+def _compute_median(values: Sequence[int]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def times(latency: Sequence[int]) -> dict[str, Any]:
+def summarize_latency(latency: Sequence[int]) -> dict[str, Any]:
     """Return the statistics of entries in ns; None where they support no such figure."""
     if not latency:
         return {}

@@ -91,17 +91,17 @@ class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):
         if isinstance(value, Mapping):
             return {str(name): float(share) for name, share in value.items()}
         texts = (value,) if isinstance(value, str) else value or ()
-        return dict(map(self._one, texts))
+        return dict(map(self._read_threshold, texts))
 
-    def _one(self, text: str) -> tuple[str, float]:
-        name, given, share = text.rpartition("=")
+    def _read_threshold(self, text: str) -> tuple[str, float]:
+        name, separator, share = text.rpartition("=")
         try:
             limit = float(share.removesuffix("%")) / (100 if share.endswith("%") else 1)
         except ValueError:
             raise BadSettings(
                 f"cannot read the threshold '{text}'", fix="write 5%, 0.05 or p99=10%"
             ) from None
-        return name if given else "latency", limit
+        return name if separator else "latency", limit
 
     def spell(self, value: Mapping[str, float]) -> list[str]:
         """Write one text a metric."""

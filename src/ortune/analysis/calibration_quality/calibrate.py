@@ -22,24 +22,24 @@ from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note
 from ortune.core.observer import Observer, Probe, Range, Ranges
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
-from ortune.core.request import verb
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
 from ortune.core.version import __version__
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import augment as augmenting
 from ortune.data import feeds as feeds_module
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.graph.shapes.infer import infer
-from ortune.measurement.rolled import Sequenced
+from ortune.graph.shapes.infer import infer_shapes
+from ortune.measurement.rolled import StatefulModel
 from ortune.quantizers.calibration import ranges_file, tensorrt_cache
-from ortune.quantizers.calibration.activity import Inactive, activity_probes, inactive
+from ortune.quantizers.calibration.activity import Inactive, find_inactive, make_activity_probes
 from ortune.quantizers.calibration.calibrate import calibrate_groups
 
 
@@ -58,47 +58,47 @@ class QuantizerProbes:
     observer: Observer
 
 
-def settled(quantizer: str, observer: str | None) -> Quantizer:
+def parse_quantizer(quantizer: str, observer: str | None) -> Quantizer:
     """Read a quantizer and put another observer into it.
 
     Raises:
         BadSettings: A spelling is wrong, or the quantizer has no observer to choose.
     """
-    step = parse(Quantizer, quantizer)
-    own = getattr(step, "observer", None)
-    if not isinstance(own, Observer):
+    step = parse_plugin(Quantizer, quantizer)
+    default_observer = getattr(step, "observer", None)
+    if not isinstance(default_observer, Observer):
         raise BadSettings(
             f"{step.name()} asks for no ranges of an observer's choice",
             fix='use a static quantizer, such as "int8-static"',
         )
-    return step if observer is None else _with(step, parse(Observer, observer))
+    return step if observer is None else _replace_observer(step, parse_plugin(Observer, observer))
 
 
-def _with(step: Quantizer, observer: Observer) -> Quantizer:
+def _replace_observer(step: Quantizer, observer: Observer) -> Quantizer:
     fields = {**codec.encode(step), "observer": codec.encode(observer)}
     return codec.decode(Quantizer, fields)
 
 
-def probes(path: Path, step: Quantizer) -> QuantizerProbes:
+def collect_probes(path: Path, step: Quantizer) -> QuantizerProbes:
     """Load a model, prepare it as a build does, and ask the quantizer.
 
     Raises:
         BadSettings: It asks for nothing.
     """
     model = file.load(path)
-    names.unique(model)
+    names.make_names_unique(model)
     if model.opset_imports.get("", 0) < step.needs_opset:
         from ortune.transforms.raise_opset import RaiseOpset
 
         RaiseOpset(to=step.needs_opset).apply(model)
-    found = tuple(probe for probe in step.probes(model) if not probe.name)
-    if not found:
+    probes = tuple(probe for probe in step.probes(model) if not probe.name)
+    if not probes:
         raise BadSettings(
             f"{step} asks for no range in {path.name}: there is nothing that it would quantize",
             fix="see `ortune inspect` for its operators, or choose another --quantizer",
         )
-    own: Observer = step.observer  # type: ignore[attr-defined]
-    return QuantizerProbes(model, found, own)
+    observer: Observer = step.observer  # type: ignore[attr-defined]
+    return QuantizerProbes(model, probes, observer)
 
 
 STEPS = 255
@@ -140,7 +140,7 @@ class Stability:
         return f"{word}: {self.why}"
 
 
-def quarters(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def split_into_quarters(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Divide samples into four parts of about the same size, never a group or equal samples.
 
     The order is drawn from their contents.
@@ -156,59 +156,59 @@ def quarters(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...
     return tuple(tuple(sorted(part)) for part in parts)
 
 
-def independent(feeds: Feeds, indices: Sequence[int]) -> int:
+def count_independent_samples(feeds: Feeds, indices: Sequence[int]) -> int:
     """Count samples that have no group or content in common."""
     names = feeds.groups or feeds.digests
     return len({names[index] for index in indices})
 
 
-def sets(parts: Sequence[Sequence[int]], count: int) -> list[tuple[int, ...]]:
+def make_sample_subsets(parts: Sequence[Sequence[int]], count: int) -> list[tuple[int, ...]]:
     """Return what is observed apart from all samples: two halves, and quarters if they help.
 
     Args:
-        parts: Of `quarters`.
+        parts: Of `split_into_quarters`.
         count: Independent samples.
     """
-    one, two, three, four = parts
-    found = [(*one, *three), (*two, *four)]
+    first, second, third, fourth = parts
+    halves = [(*first, *third), (*second, *fourth)]
     if count < FEWEST:
         return []
-    return [*found, *map(tuple, parts)] if count >= QUARTERS else found
+    return [*halves, *map(tuple, parts)] if count >= QUARTERS else halves
 
 
-def apart(seen: Range, one: Range | None, two: Range | None) -> float:
+def compute_disagreement(seen: Range, first: Range | None, second: Range | None) -> float:
     """Return the disagreement of two ranges in steps of a third one's grid.
 
     A tensor that one of the sets never saw, or of no extent, tells nothing: NaN.
     """
     step = (max(seen.high, 0.0) - min(seen.low, 0.0)) / STEPS
-    if one is None or two is None or not step > 0:
+    if first is None or second is None or not step > 0:
         return math.nan
-    return max(abs(one.low - two.low), abs(one.high - two.high)) / step
+    return max(abs(first.low - second.low), abs(first.high - second.high)) / step
 
 
-def judge(
-    whole: Mapping[str, Range], others: Sequence[Ranges], count: int, samples: int
+def judge_stability(
+    whole: Mapping[str, Range], subset_ranges: Sequence[Ranges], count: int, samples: int
 ) -> Stability:
     """Apply the rule.
 
     Args:
         whole: Key -> range over all samples.
-        others: Answers for the `sets`.
+        subset_ranges: Answers for the `make_sample_subsets`.
         count: Independent samples.
     """
-    if not others:
+    if not subset_ranges:
         few = (
-            f"{wording.count(count, 'independent sample')}: too few to say: calibrate on "
+            f"{wording.format_count(count, 'independent sample')}: too few to say: calibrate on "
             f"{FEWEST} or more"
         )
         return Stability(None, math.nan, math.nan, None, None, few)
-    halves = _between(whole, others[0], others[1])
+    halves = _list_disagreements(whole, subset_ranges[0], subset_ranges[1])
     if not len(halves):
         return Stability(None, math.nan, math.nan, None, None, "no tensor has a range")
     stable = float(np.mean(halves <= TOLERANCE))
-    worst = _exceeded(halves)
-    exponent = _exponent(whole, others, worst)
+    worst = _compute_quantile(halves)
+    exponent = _estimate_exponent(whole, subset_ranges, worst)
     if worst <= TOLERANCE:
         why = f"the two halves of it agree within 10 % on {stable:.0%} of the ranges"
         return Stability(True, stable, worst, exponent, 0, why)
@@ -221,38 +221,45 @@ def judge(
             "clips them costs or gains"
         )
         return Stability(False, stable, worst, exponent, None, why)
-    more = _rounded(samples * (grow - 1))
+    more = _round_up(samples * (grow - 1))
     return Stability(
         False,
         stable,
         worst,
         exponent,
         more,
-        f"{lacking}: add about {wording.count(more, 'sample')}",
+        f"{lacking}: add about {wording.format_count(more, 'sample')}",
     )
 
 
-def _between(whole: Mapping[str, Range], one: Ranges, two: Ranges) -> np.ndarray:
-    found = [apart(seen, one.get(key), two.get(key)) for key, seen in whole.items()]
-    return np.array([value for value in found if not math.isnan(value)], np.float64)
+def _list_disagreements(whole: Mapping[str, Range], first: Ranges, second: Ranges) -> np.ndarray:
+    disagreements = [
+        compute_disagreement(seen, first.get(key), second.get(key)) for key, seen in whole.items()
+    ]
+    return np.array([value for value in disagreements if not math.isnan(value)], np.float64)
 
 
-def _exceeded(values: np.ndarray) -> float:
+def _compute_quantile(values: np.ndarray) -> float:
     """Return what a share of 1 - TENSORS of the values exceeds."""
     return float(np.sort(values)[max(0, math.ceil(TENSORS * len(values)) - 1)])
 
 
-def _exponent(whole: Mapping[str, Range], others: Sequence[Ranges], halves: float) -> float | None:
-    if len(others) < 3 or not halves > 0:
+def _estimate_exponent(
+    whole: Mapping[str, Range], subset_ranges: Sequence[Ranges], halves: float
+) -> float | None:
+    if len(subset_ranges) < 3 or not halves > 0:
         return None
-    pairs = [_between(whole, one, two) for one, two in combinations(others[2:], 2)]
-    quarters = float(np.mean([_exceeded(values) for values in pairs if len(values)]))
+    pairs = [
+        _list_disagreements(whole, first, second)
+        for first, second in combinations(subset_ranges[2:], 2)
+    ]
+    quarters = float(np.mean([_compute_quantile(values) for values in pairs if len(values)]))
     if not quarters > 0:
         return None
     return (_USUAL + min(_FASTEST, max(_SLOWEST, math.log2(quarters / halves)))) / 2
 
 
-def _rounded(count: float) -> int:
+def _round_up(count: float) -> int:
     """Round up to one leading digit, two from 100 on: more would be made up."""
     digits = 1 if count < 100 else 2
     unit: int = 10 ** max(0, math.floor(math.log10(max(count, 1))) + 1 - digits)
@@ -330,142 +337,161 @@ class Calibration(TableResult):
                 "only the quantizer's tensors were calibrated, TensorRT needs all",
                 fix="calibrate with every=True",
             )
-        return write_text(Path(path), tensorrt_cache.text(self.every, version))
+        return write_text(Path(path), tensorrt_cache.format_cache(self.every, version))
 
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""
-        left = ("document", "every")
-        return {k: codec.encode(v) for k, v in vars(self).items() if k not in left}
+        excluded_fields = ("document", "every")
+        return {k: codec.encode(v) for k, v in vars(self).items() if k not in excluded_fields}
 
 
-def run(asked: Calibrate) -> Calibration:
+def run(request: Calibrate) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
     # Refuse outputs that may not be written, and two of one name.
-    tensorrt_cache.number(asked.tensorrt_version)
+    tensorrt_cache.encode_version(request.tensorrt_version)
     out, cache = (
-        None if path is None else free(path, asked.force, asked.model)
-        for path in (asked.out, asked.tensorrt_cache)
+        None if path is None else check_output_file(path, request.force, request.model)
+        for path in (request.out, request.tensorrt_cache)
     )
     if out is not None and cache is not None and out.resolve() == cache.resolve():
         raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
-    step = settled(asked.quantizer, asked.observer)
+    step = parse_quantizer(request.quantizer, request.observer)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        seen, wanted = _samples(asked, folder), probes(Path(asked.model), step)
-        groups = sets(quarters(seen.feeds, seen.indices), seen.independent)
-        watched = activity_probes(wanted.model, [probe.tensor for probe in wanted.probes])
-        found = calibrate_groups(
-            wanted.model,
-            [*wanted.probes, *watched],
+        seen, quantizer_probes = (
+            _load_samples(request, folder),
+            collect_probes(Path(request.model), step),
+        )
+        groups = make_sample_subsets(
+            split_into_quarters(seen.feeds, seen.indices), seen.independent
+        )
+        watched = make_activity_probes(
+            quantizer_probes.model, [probe.tensor for probe in quantizer_probes.probes]
+        )
+        result = calibrate_groups(
+            quantizer_probes.model,
+            [*quantizer_probes.probes, *watched],
             seen.feeds.stream,
             [seen.indices, *groups],
             folder / "own",
-            custom_ops=asked.custom_ops,
-            sink=asked.sink,
+            custom_ops=request.custom_ops,
+            sink=request.sink,
         )
-        more = asked.every or asked.tensorrt_cache is not None
-        every = _every(asked, wanted.observer, seen, folder / "every") if more else {}
-    first, tensors = found.ranges[0], [probe.tensor for probe in wanted.probes]
-    whole = {p.key: first[p.key] for p in wanted.probes if p.key in first}
-    unanswered = tuple(p.tensor for p in wanted.probes if p.key not in whole)
+        more = request.every or request.tensorrt_cache is not None
+        all_ranges = (
+            _observe_all_tensors(request, quantizer_probes.observer, seen, folder / "every")
+            if more
+            else {}
+        )
+    first, tensors = result.ranges[0], [probe.tensor for probe in quantizer_probes.probes]
+    whole = {p.key: first[p.key] for p in quantizer_probes.probes if p.key in first}
+    unanswered = tuple(p.tensor for p in quantizer_probes.probes if p.key not in whole)
     digests = tuple(seen.feeds.digests[index] for index in seen.indices)
-    observer, count = str(wanted.observer), len(digests)
-    document = ranges_file.document(
-        ranges_file.entries(whole, wanted.probes, observer),
-        model=Path(asked.model),
-        digest=file.digest(asked.model),
+    observer, count = str(quantizer_probes.observer), len(digests)
+    document = ranges_file.build_document(
+        ranges_file.make_entries(whole, quantizer_probes.probes, observer),
+        model=Path(request.model),
+        digest=file.compute_digest(request.model),
         quantizer=str(step),
         observer=observer,
-        samples=ranges_file.Samples(count, digests, asked.augment),
+        samples=ranges_file.Samples(count, digests, request.augment),
         unanswered=unanswered,
         version=__version__,
     )
-    made = Calibration(
-        model=str(asked.model),
+    calibration = Calibration(
+        model=str(request.model),
         quantizer=str(step),
         observer=observer,
         samples=count,
-        augment=asked.augment,
+        augment=request.augment,
         document=document,
-        tensors=tuple(_tensors(wanted.model, whole, found.ranges[1:3])),
-        stability=judge(whole, found.ranges[1:], seen.independent, count),
-        idle=tuple(inactive(wanted.model, first, tensors)),
+        tensors=tuple(_list_tensor_ranges(quantizer_probes.model, whole, result.ranges[1:3])),
+        stability=judge_stability(whole, result.ranges[1:], seen.independent, count),
+        idle=tuple(find_inactive(quantizer_probes.model, first, tensors)),
         unanswered=unanswered,
-        every=every,
-        seconds=found.seconds,
-        peak_rss=found.peak_rss,
-        notes=(*seen.notes, *found.notes),
+        every=all_ranges,
+        seconds=result.seconds,
+        peak_rss=result.peak_rss,
+        notes=(*seen.notes, *result.notes),
     )
     if out is not None:
-        made.save(out)
+        calibration.save(out)
     if cache is not None:
-        made.save_tensorrt(cache, asked.tensorrt_version)
-    return made
+        calibration.save_tensorrt(cache, request.tensorrt_version)
+    return calibration
 
 
-calibrate = verb(Calibrate, run)
+calibrate = make_verb(Calibrate, run)
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _CalibrationSamples:
     feeds: Feeds
     indices: tuple[int, ...]
     independent: int
     notes: tuple[str, ...]
 
 
-def _samples(asked: Calibrate, folder: Path) -> _Seen:
-    ways = augmenting.read(asked.augment) if asked.augment else ()
-    samples, facts = asked.samples or 0, model_facts.facts(file.load(asked.model))
-    if asked.sequence:
-        model, cpu = Path(asked.model), Cpu(custom_ops=asked.custom_ops)
-        rolled = Sequenced(model, file.digest(model), facts, asked, cpu, asked.shapes, folder)
-        fed = rolled.load(asked.source, folder, sink=asked.sink)
+def _load_samples(request: Calibrate, folder: Path) -> _CalibrationSamples:
+    ways = augmenting.parse_augmentations(request.augment) if request.augment else ()
+    samples, facts = request.samples or 0, model_facts.read_facts(file.load(request.model))
+    if request.sequence:
+        model, cpu = Path(request.model), Cpu(custom_ops=request.custom_ops)
+        rolled = StatefulModel(
+            model, file.compute_digest(model), facts, request, cpu, request.shapes, folder
+        )
+        fed = rolled.load(request.source, folder, sink=request.sink)
     else:
-        fed = feeds_module.load(asked.source, facts.inputs, folder)
+        fed = feeds_module.load(request.source, facts.inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:
-        notes.append(f"{wording.count(samples, 'sample')} asked for, {fed.count} there")
-    indices = tuple(spread(fed.count, samples or fed.count))
+        notes.append(f"{wording.format_count(samples, 'sample')} asked for, {fed.count} there")
+    indices = tuple(spread_indices(fed.count, samples or fed.count))
     if ways:
-        fed = augmenting.augment(fed, indices, ways, folder)
+        fed = augmenting.augment_samples(fed, indices, ways, folder)
         notes += fed.notes
         indices = tuple(range(fed.count))
     for text in notes:
-        asked.sink(Note(text))
-    return _Seen(fed, indices, independent(fed, indices), tuple(notes))
+        request.sink(Note(text))
+    return _CalibrationSamples(fed, indices, count_independent_samples(fed, indices), tuple(notes))
 
 
-def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> Ranges:
+def _observe_all_tensors(
+    request: Calibrate, observer: Observer, seen: _CalibrationSamples, folder: Path
+) -> Ranges:
     """Observe every float tensor of the main graph, named as in the file."""
-    model = file.load(asked.model)
-    names.unique(model)
-    infer(model)
-    held = [value for value in model.graph.inputs if not value.is_initializer()]
-    made = [value for node in model.graph if node.op_type != "Constant" for value in node.outputs]
-    wanted = [
+    model = file.load(request.model)
+    names.make_names_unique(model)
+    infer_shapes(model)
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    node_outputs = [
+        value for node in model.graph if node.op_type != "Constant" for value in node.outputs
+    ]
+    tensor_probes = [
         Probe(str(value.name), observer)
-        for value in (*held, *made)
+        for value in (*inputs, *node_outputs)
         if value.name and value.dtype == ir.DataType.FLOAT
     ]
-    stream, libraries = seen.feeds.stream, asked.custom_ops
-    found = calibrate_groups(
-        *(model, wanted, stream, [seen.indices], folder), custom_ops=libraries, sink=asked.sink
+    stream, libraries = seen.feeds.stream, request.custom_ops
+    result = calibrate_groups(
+        *(model, tensor_probes, stream, [seen.indices], folder),
+        custom_ops=libraries,
+        sink=request.sink,
     )
-    return found.ranges[0]
+    return result.ranges[0]
 
 
-def _tensors(
+def _list_tensor_ranges(
     model: ir.Model, whole: Mapping[str, Range], halves: Sequence[Ranges]
 ) -> list[TensorRange]:
     ops = {
-        str(value.name): node.op_type for node in edit.every_node(model) for value in node.outputs
+        str(value.name): node.op_type for node in edit.walk_nodes(model) for value in node.outputs
     }
-    made = []
+    tensor_ranges = []
     for name, seen in whole.items():
         both = [half.get(name) for half in halves]
-        distance = apart(seen, both[0], both[1]) if both else math.nan
-        made.append(
+        distance = compute_disagreement(seen, both[0], both[1]) if both else math.nan
+        tensor_ranges.append(
             TensorRange(
                 name,
                 ops.get(name, ""),
@@ -476,4 +502,4 @@ def _tensors(
                 tuple((half.low, half.high) for half in both if half is not None),
             )
         )
-    return made
+    return tensor_ranges

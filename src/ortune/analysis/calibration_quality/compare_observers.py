@@ -16,36 +16,36 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.analysis.calibration_quality.calibrate import probes, settled
+from ortune.analysis.calibration_quality.calibrate import collect_probes, parse_quantizer
 from ortune.analysis.calibration_quality.requests import CompareObservers
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Note, Progress, Sink, noting
-from ortune.core.metric import Kind, Metric, joined
+from ortune.core.event import Note, Progress, Sink, collect_notes
+from ortune.core.metric import Kind, Metric, stack_records
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
-from ortune.core.request import verb
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Score
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import augment as augmenting
 from ortune.data.feeds import Feeds
-from ortune.measurement.accuracy import judge
+from ortune.measurement.accuracy import judge_accuracy
 from ortune.measurement.job import MAIN
-from ortune.measurement.process import WorkerFailed, demand
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.process import WorkerFailed, require_backend
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.metrics.common.fidelity import Fidelity
 from ortune.metrics.snr import Snr
 from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.calibration.calibrate import calibrate_groups
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.request import ExperimentRequest
-from ortune.search.experiment.scores import records
+from ortune.search.experiment.scores import collect_records
 from ortune.search.recipe.build import Material, build_in
 
 Records = NDArray[np.float64]
@@ -75,7 +75,7 @@ class ObserverScore:
     records: tuple[Records, Records] | None = field(default=None, repr=False, compare=False)
 
 
-def rank(
+def rank_observers(
     rows: Sequence[ObserverScore], budget: Budget, groups: Sequence[str] | None
 ) -> tuple[list[ObserverScore], str, str]:
     """Order rows and name the one that beats all others in the paired test, at 95 %.
@@ -86,32 +86,32 @@ def rank(
         The rows with their standing, the best one's name (empty when there is none), and the
         metric by which it is.
     """
-    scored = [row for row in rows if row.records is not None and not math.isnan(_value(row))]
+    scored = [row for row in rows if row.records is not None and not math.isnan(_read_score(row))]
     sign = 1 if budget.metric.higher_is_better else -1
-    scored.sort(key=lambda row: (-sign * _value(row), -(row.snr or 0.0)))
+    scored.sort(key=lambda row: (-sign * _read_score(row), -(row.snr or 0.0)))
     failed = [row for row in rows if not any(row is other for other in scored)]
     if not scored:
         return failed, "", ""
-    equal = _unbeaten(scored, budget.metric, 0, groups)
+    equal = _select_unbeaten(scored, budget.metric, 0, groups)
     ahead = equal
     best, by = (equal[0], str(budget.metric)) if len(equal) == 1 else (None, "")
     if best is None and budget.metric.name() != "snr":
         snr = Snr()
         by_snr = sorted(equal, key=lambda row: -(row.snr or 0.0))
-        ahead = _unbeaten(by_snr, snr, 1, groups)
+        ahead = _select_unbeaten(by_snr, snr, 1, groups)
         best, by = (ahead[0], str(snr)) if len(ahead) == 1 else (None, "")
     if len(scored) == 1:
         best, by = None, ""
-    ranked = [replace(row, standing=_standing(row, best, ahead, equal)) for row in scored]
-    return [*ranked, *failed], named(best) if best else "", by
+    ranked = [replace(row, standing=_classify_standing(row, best, ahead, equal)) for row in scored]
+    return [*ranked, *failed], format_row_name(best) if best else "", by
 
 
-def named(row: ObserverScore) -> str:
+def format_row_name(row: ObserverScore) -> str:
     """Name a row."""
     return f"{row.observer} with {row.augment}" if row.augment else row.observer
 
 
-def _standing(
+def _classify_standing(
     row: ObserverScore,
     best: ObserverScore | None,
     ahead: Sequence[ObserverScore],
@@ -124,27 +124,27 @@ def _standing(
     return "lower snr" if any(row is other for other in equal) else "worse"
 
 
-def _unbeaten(
+def _select_unbeaten(
     rows: Sequence[ObserverScore], metric: Metric, place: int, groups: Sequence[str] | None
 ) -> list[ObserverScore]:
     """Return the first row and those that it does not beat beyond the noise."""
-    first, *others = rows
-    found = [first]
-    for other in others:
+    first, *remaining_rows = rows
+    unbeaten = [first]
+    for other in remaining_rows:
         if first.records is None or other.records is None:
             raise AssertionError("only scored rows are ranked")
         figure = metric
         if isinstance(metric, Fidelity) and metric.kind(first.records[place]) is Kind.SHARE:
             figure = replace(metric, share=0.0)
         even = Budget(figure, 0.0, relative=True)
-        score = judge(even, first.records[place], other.records[place], groups)
+        score = judge_accuracy(even, first.records[place], other.records[place], groups)
         better = score.low > score.base if metric.higher_is_better else score.high < score.base
         if not better:
-            found.append(other)
-    return found
+            unbeaten.append(other)
+    return unbeaten
 
 
-def _value(row: ObserverScore) -> float:
+def _read_score(row: ObserverScore) -> float:
     return row.score.value if row.score else math.nan
 
 
@@ -189,47 +189,56 @@ class ObserverRanking(TableResult):
         return {k: codec.encode(v) for k, v in vars(self).items() if k != "rows"} | {"rows": rows}
 
 
-def run(asked: CompareObservers) -> ObserverRanking:
+def run(comparison_request: CompareObservers) -> ObserverRanking:
     """Score all observers on samples that were not observed."""
-    steps = {text: settled(asked.quantizer, text) for text in asked.observers}
-    copies = {asked.augment: augmenting.read(asked.augment)} if asked.augment else {}
-    backend = parse(Backend, asked.backends)
-    demand(backend)
+    steps = {
+        text: parse_quantizer(comparison_request.quantizer, text)
+        for text in comparison_request.observers
+    }
+    copies = (
+        {comparison_request.augment: augmenting.parse_augmentations(comparison_request.augment)}
+        if comparison_request.augment
+        else {}
+    )
+    backend = parse_plugin(Backend, comparison_request.backends)
+    require_backend(backend)
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         request = ExperimentRequest(
-            asked.model,
-            data=asked.source,
-            labels=asked.labels,
-            calibration=asked.calibration,
-            sequence=asked.sequence,
-            state=asked.state,
-            shapes=asked.shapes,
-            budget=asked.budget,
+            comparison_request.model,
+            data=comparison_request.source,
+            labels=comparison_request.labels,
+            calibration=comparison_request.calibration,
+            sequence=comparison_request.sequence,
+            state=comparison_request.state,
+            shapes=comparison_request.shapes,
+            budget=comparison_request.budget,
             baseline=Cpu(custom_ops=backend.custom_ops),
             time=_SECONDS,
         )
-        context = prepare(request, folder, noting(notes, asked.sink))
+        context = prepare_context(request, folder, collect_notes(notes, comparison_request.sink))
         # What is calibrated on: the samples, and the samples with altered copies.
-        samples = asked.samples or 0
+        samples = comparison_request.samples or 0
         material = context.materials[MAIN]
         fed, places = material.feeds, material.calibration
         if fed is None or not places:
             raise BadSettings(
                 "there are no samples to calibrate on", fix="give samples with --data"
             )
-        indices = tuple(places[k] for k in spread(len(places), samples or len(places)))
+        indices = tuple(places[k] for k in spread_indices(len(places), samples or len(places)))
         calibrated: Calibrated = [("", fed, indices)]
         for name, ways in copies.items():
-            more = augmenting.augment(fed, indices, ways, folder)
+            more = augmenting.augment_samples(fed, indices, ways, folder)
             calibrated.append((name, more, range(more.count)))
-        contest = _Contest(Path(asked.model), context, backend, asked.sink)
-        ranked, best, by = contest.ranked(steps, calibrated)
+        contest = _Contest(
+            Path(comparison_request.model), context, backend, comparison_request.sink
+        )
+        ranked, best, by = contest.rank_steps(steps, calibrated)
     observed = calibrated[0][2]
     return ObserverRanking(
-        model=str(asked.model),
-        quantizer=asked.quantizer,
+        model=str(comparison_request.model),
+        quantizer=comparison_request.quantizer,
         rows=tuple(ranked),
         best=best,
         by=by,
@@ -237,12 +246,12 @@ def run(asked: CompareObservers) -> ObserverRanking:
         budget_rule=context.job.budget_rule,
         calibrated=len(observed),
         scored=len(contest.scored),
-        overlap=asked.calibration is None and bool(contest.scored & set(observed)),
+        overlap=comparison_request.calibration is None and bool(contest.scored & set(observed)),
         notes=tuple(notes),
     )
 
 
-compare_observers = verb(CompareObservers, run)
+compare_observers = make_verb(CompareObservers, run)
 
 
 class _Contest:
@@ -250,65 +259,71 @@ class _Contest:
 
     def __init__(self, model: Path, context: Context, backend: Backend, sink: Sink) -> None:
         self._model, self._context, self._backend, self._sink = model, context, backend, sink
-        self.parts = context.evaluation()
+        self.parts = context.evaluation_parts()
         self.scored = {index for part in self.parts for index in part.indices}
-        self._base = joined([part.records for part in self.parts])
+        self._base = stack_records([part.records for part in self.parts])
         self._groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
 
-    def ranked(
+    def rank_steps(
         self, steps: Mapping[str, Quantizer], calibrated: Calibrated
     ) -> tuple[list[ObserverScore], str, str]:
-        """Score every step on every set of samples; see `rank`."""
+        """Score every step on every set of samples; see `rank_observers`."""
         rows: list[ObserverScore] = []
         for copies, feeds, indices in calibrated:
             for text, step in steps.items():
                 total = len(calibrated) * len(steps)
                 self._sink(Progress("scoring observers", len(rows), total))
-                rows.append(self._row(ObserverScore(text, copies), step, feeds, indices))
-        return rank(rows, self._context.budget, self._groups)
+                rows.append(self._score_row(ObserverScore(text, copies), step, feeds, indices))
+        return rank_observers(rows, self._context.budget, self._groups)
 
-    def _row(
+    def _score_row(
         self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
     ) -> ObserverScore:
         """Calibrate, build and score; what goes wrong is a row too."""
         self._count += 1
         try:
             folder = self._context.root / f"observer-{self._count}"
-            asked = probes(self._model, step)
-            found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
-            ranges = found.ranges[0]
-            kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
-            known = ranges_file.SavedRanges(
+            quantizer_probes = collect_probes(self._model, step)
+            result = calibrate_groups(
+                quantizer_probes.model, quantizer_probes.probes, feeds.stream, [indices], folder
+            )
+            ranges = result.ranges[0]
+            kept = ranges_file.make_entries(
+                ranges, quantizer_probes.probes, str(quantizer_probes.observer)
+            )
+            saved_ranges = ranges_file.SavedRanges(
                 row.observer,
                 f"{row.observer}{row.augment}",
                 {entry.name: entry for entry in kept},
-                observer=str(asked.observer),
-                unanswered=tuple(p.tensor for p in asked.probes if p.key not in ranges),
+                observer=str(quantizer_probes.observer),
+                unanswered=tuple(p.tensor for p in quantizer_probes.probes if p.key not in ranges),
             )
-            material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
+            material = Material(feeds, tuple(indices), saved_ranges, self._backend.custom_ops)
             built = build_in(folder, self._model, Recipe("compare", (step,)), material)
-            tables = self._tables(built.path)
-            score = judge(self._context.budget, tables[0], self._base, self._groups, proof=())
+            tables = self._collect_model_records(built.path)
+            score = judge_accuracy(
+                self._context.budget, tables[0], self._base, self._groups, proof=()
+            )
             snr = Snr().aggregate(tables[1])
-            row = replace(row, seconds=found.seconds, score=score, snr=snr, records=tables)
+            row = replace(row, seconds=result.seconds, score=score, snr=snr, records=tables)
         except WorkerFailed as error:
             row = replace(row, error=error.failure.reason)
         except OrtuneError as error:
             row = replace(row, error=error.what)
         text = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
-        self._sink(Note(f"{named(row)}: {text}"))
+        self._sink(Note(f"{format_row_name(row)}: {text}"))
         return row
 
-    def _tables(self, path: Path) -> tuple[Records, Records]:
+    def _collect_model_records(self, path: Path) -> tuple[Records, Records]:
         """Return the records of a built model: the budget's metric, then SNR."""
         metrics: list[Metric] = [self._context.budget.metric, Snr()]
         paths = dict.fromkeys(self._context.models, path)
-        with measure.start(self._context, paths, self._backend, "observer") as worker:
-            ready(worker)
-            found = [
-                records(worker, metrics, part, self._context.scoring_s(part))
+        with measure.start_worker(self._context, paths, self._backend, "observer") as worker:
+            wait_until_ready(worker)
+            part_records = [
+                collect_records(worker, metrics, part, self._context.scoring_s(part))
                 for part in self.parts
             ]
-        own, snr = (joined(rows) for rows in zip(*found, strict=True))
-        return own, snr
+        budget_records, snr = (stack_records(rows) for rows in zip(*part_records, strict=True))
+        return budget_records, snr

@@ -10,9 +10,9 @@ from pathlib import Path
 from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Apply
 from ortune.core.errors import BadSettings
-from ortune.core.outputs import free
-from ortune.core.reading import step
-from ortune.core.request import verb
+from ortune.core.outputs import check_output_file
+from ortune.core.reading import read_step
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Edit, Quantizer, Recipe, Step
 from ortune.graph.io import file
@@ -51,35 +51,38 @@ class Applied(TableResult):
         return [vars(edit) for edit in self.edits]
 
 
-def run(asked: Apply) -> Applied:
+def run(request: Apply) -> Applied:
     """Build the recipe of the steps into the output file."""
-    model, sink = Path(asked.model), asked.sink
-    out = free(asked.out, asked.force, model)
-    read = steps.add_format_step([step(text) for text in asked.steps], asked.format)
-    _check_ranges(read, {"--ranges-from": asked.ranges_from, "--augment": asked.augment})
-    every = (*steps.leave_out(read, asked.exclude_from, asked.threshold), *steps.folds(asked))
-    if not every:
+    model, sink = Path(request.model), request.sink
+    out = check_output_file(request.out, request.force, model)
+    read = steps.add_format_step([read_step(text) for text in request.steps], request.format)
+    _check_ranges(read, {"--ranges-from": request.ranges_from, "--augment": request.augment})
+    steps_to_apply = (
+        *steps.leave_out(read, request.exclude_from, request.threshold),
+        *steps.make_fold_steps(request),
+    )
+    if not steps_to_apply:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        data = steps.read_samples(asked, model, Path(folder))
+        data = steps.read_samples(request, model, Path(folder))
         built = build(
             model,
-            Recipe("apply", every),
+            Recipe("apply", steps_to_apply),
             out,
             feeds=data.feeds,
-            known=data.known,
-            custom_ops=asked.custom_ops,
+            known=data.saved_ranges,
+            custom_ops=request.custom_ops,
             sink=sink,
         )
     steps.warn_of_saturation(built.path, model, sink)
-    sizes = file.size(model), file.size(built.path)
+    sizes = file.count_file_bytes(model), file.count_file_bytes(built.path)
     return Applied(model, built.path, built.edits, built.changed, *sizes)
 
 
-apply = verb(Apply, run)
+apply = make_verb(Apply, run)
 
 
-def _check_ranges(steps: Sequence[Step], given: Mapping[str, object]) -> None:
+def _check_ranges(steps: Sequence[Step], options: Mapping[str, object]) -> None:
     """Refuse options about ranges where no step asks for any.
 
     Raises:
@@ -88,7 +91,7 @@ def _check_ranges(steps: Sequence[Step], given: Mapping[str, object]) -> None:
     quantizers = [step for step in steps if isinstance(step, Quantizer)]
     if any(step.calibrates for step in quantizers):
         return
-    for name in [name for name, value in given.items() if value is not None]:
+    for name in [name for name, value in options.items() if value is not None]:
         raise BadSettings(
             f"{name}: no step here calibrates",
             fix="it is for int8-static and others that ask for ranges; leave it out",

@@ -28,12 +28,12 @@ class PictureSize(Field[tuple[int, int] | None, str]):
     def read(self, value: Any) -> tuple[int, int] | None:
         """Convert to a pair."""
         if isinstance(value, str):
-            found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value.strip())
-            if found is None:
+            match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value.strip())
+            if match is None:
                 raise BadSettings(
                     f"cannot read the size '{value[:40]}'", fix="write height x width: 480x640"
                 )
-            return int(found[1]), int(found[2])
+            return int(match[1]), int(match[2])
         return None if value is None else (value[0], value[1])
 
     def spell(self, value: tuple[int, int] | None) -> str | None:
@@ -159,8 +159,8 @@ class Convert(ConversionRequest):
     @property
     def portable(self) -> bool:
         """Only our own rewrites: onnxruntime's would store float32 weights or CPU operators."""
-        own = self.target != "cpu" or self.format == "qdq"
-        return own or self.precision in ("fp16", "bf16", "fp8", "int4")
+        needs_own_rewrites = self.target != "cpu" or self.format == "qdq"
+        return needs_own_rewrites or self.precision in ("fp16", "bf16", "fp8", "int4")
 
     @property
     def folds(self) -> bool:

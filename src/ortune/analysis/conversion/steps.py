@@ -13,25 +13,32 @@ from ortune.analysis.conversion.requests import ConversionRequest, Convert
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core import preprocess, wording
-from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, Refused, gist
+from ortune.core.errors import (
+    BadData,
+    BadModel,
+    BadSettings,
+    OrtuneError,
+    Refused,
+    summarize_error,
+)
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step, Transform
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
-from ortune.graph.analysis.facts import facts
-from ortune.graph.analysis.saturation import saturable
+from ortune.graph.analysis.facts import read_facts
+from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
-from ortune.measurement.process import WorkerFailed, ask_once, lone, optimize_offline
-from ortune.measurement.rolled import Sequenced
+from ortune.measurement.process import WorkerFailed, ask_once, optimize_offline, single_model_job
+from ortune.measurement.rolled import StatefulModel
 from ortune.quantizers.calibration import reuse
 from ortune.quantizers.calibration.ranges_file import SavedRanges
-from ortune.quantizers.common.node_filter import literally
+from ortune.quantizers.common.node_filter import escape_pattern
 from ortune.search.recipe.build import build
 from ortune.search.recipe.built import Built
-from ortune.search.recipe.space import clean
+from ortune.search.recipe.space import make_clean_recipe
 from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 
 _MADE_UP = 4
@@ -44,72 +51,78 @@ class ConversionData:
 
     Attributes:
         feeds: Altered copies included; made-up samples only compare; None when none of those run.
-        known: Ranges of an earlier calibration.
+        saved_ranges: Ranges of an earlier calibration.
     """
 
     feeds: Feeds | None
-    known: SavedRanges | None
+    saved_ranges: SavedRanges | None
 
 
-def read_samples(asked: ConversionRequest, model: Path, folder: Path) -> ConversionData:
+def read_samples(request: ConversionRequest, model: Path, folder: Path) -> ConversionData:
     """Read the ranges and the samples of a request, or make samples up.
 
     Raises:
         OrtuneError: They cannot be used with the model, or made-up samples are to be altered.
     """
-    known = None
-    if asked.ranges_from is not None:
-        known, notes = reuse.load(Path(asked.ranges_from), model)
+    saved_ranges = None
+    if request.ranges_from is not None:
+        saved_ranges, notes = reuse.load_ranges(Path(request.ranges_from), model)
         for text in notes:
-            asked.sink(Note(text, warning=True))
-    return ConversionData(_augmented(asked, _samples(asked, model, folder), folder), known)
+            request.sink(Note(text, warning=True))
+    return ConversionData(
+        _augment_samples(request, _load_samples(request, model, folder), folder), saved_ranges
+    )
 
 
-def _samples(asked: ConversionRequest, model: Path, folder: Path) -> Feeds | None:
-    shapes, ranges = asked.shapes, asked.ranges
-    known = facts(file.load(model))
-    if asked.sequence and asked.data is not None:
-        cpu, digest = Cpu(custom_ops=asked.custom_ops), file.digest(model)
-        rolled = Sequenced(model, digest, known, asked, cpu, shapes, folder)
-        found = rolled.load(asked.data, folder, sink=asked.sink)
-        for text in found.notes:
-            asked.sink(Note(text))
-        return found
-    try:
-        found = given.samples(
-            asked.data, known.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
-        )
-        if found.synthetic:
-            _try(model, found, folder, asked.custom_ops)
-    except OrtuneError as error:
-        if asked.data is not None or shapes or ranges:
-            raise
-        asked.sink(Note(f"numbers are not compared: {gist(error.what)}", warning=True))
-        return None
-    for text in found.notes:
-        asked.sink(Note(text))
-    return found
-
-
-def _augmented(asked: ConversionRequest, feeds: Feeds | None, folder: Path) -> Feeds | None:
-    if asked.augment is None:
+def _load_samples(request: ConversionRequest, model: Path, folder: Path) -> Feeds | None:
+    shapes, ranges = request.shapes, request.ranges
+    model_facts = read_facts(file.load(model))
+    if request.sequence and request.data is not None:
+        cpu, digest = Cpu(custom_ops=request.custom_ops), file.compute_digest(model)
+        rolled = StatefulModel(model, digest, model_facts, request, cpu, shapes, folder)
+        feeds = rolled.load(request.data, folder, sink=request.sink)
+        for text in feeds.notes:
+            request.sink(Note(text))
         return feeds
-    ways = augment.read(asked.augment)
+    try:
+        feeds = given.load_or_generate_feeds(
+            request.data, model_facts.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
+        )
+        if feeds.synthetic:
+            _try_samples(model, feeds, folder, request.custom_ops)
+    except OrtuneError as error:
+        if request.data is not None or shapes or ranges:
+            raise
+        request.sink(
+            Note(f"numbers are not compared: {summarize_error(error.what)}", warning=True)
+        )
+        return None
+    for text in feeds.notes:
+        request.sink(Note(text))
+    return feeds
+
+
+def _augment_samples(
+    request: ConversionRequest, feeds: Feeds | None, folder: Path
+) -> Feeds | None:
+    if request.augment is None:
+        return feeds
+    ways = augment.parse_augmentations(request.augment)
     if feeds is None or feeds.synthetic:
         raise BadData("--augment alters samples, and none are given", fix="give --data too")
-    found = augment.augment(feeds, range(feeds.count), ways, folder)
-    for text in found.notes:
-        asked.sink(Note(text))
-    return found
+    augmented = augment.augment_samples(feeds, range(feeds.count), ways, folder)
+    for text in augmented.notes:
+        request.sink(Note(text))
+    return augmented
 
 
-def _try(model: Path, found: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
+def _try_samples(model: Path, feeds: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
     """Run the model once on made-up samples.
 
     Raises:
         BadData: It does not take them.
     """
-    job = lone(model, Cpu(custom_ops=custom_ops), found.stream, folder, "try")
+    job = single_model_job(model, Cpu(custom_ops=custom_ops), feeds.stream, folder, "try")
     try:
         ask_once(job, ("first", {}))
     except WorkerFailed as error:
@@ -164,31 +177,35 @@ def refuse_precision(precision: str | None, target: str, *, static: bool) -> Non
         )
 
 
-def holds(precision: str, found: Facts, *, folded: bool) -> bool:
+def holds_precision(precision: str, file_facts: Facts, *, folded: bool) -> bool:
     """Say whether a file's weights are of a precision.
 
     Args:
         folded: Integer weights may be widened by Cast and Mul.
     """
-    held = found.precisions
+    weight_bytes = file_facts.precisions
     match precision:
         case "fp16":
-            return held.get("float16", 0) > held.get("float32", 0)
+            return weight_bytes.get("float16", 0) > weight_bytes.get("float32", 0)
         case "bf16":
-            return held.get("bfloat16", 0) > held.get("float32", 0)
+            return weight_bytes.get("bfloat16", 0) > weight_bytes.get("float32", 0)
         case "fp8":
-            return held.get("float8_e4m3fn", 0) > 0
+            return weight_bytes.get("float8_e4m3fn", 0) > 0
         case "int4":
-            packed = found.has("com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized")
-            return packed or bool({"int4", "uint4"} & set(held))
+            packed = file_facts.has(
+                "com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized"
+            )
+            return packed or bool({"int4", "uint4"} & set(weight_bytes))
         case "int8":
-            integers = held.get("int8", 0) + held.get("uint8", 0)
-            return integers > 0 and (folded or any(_INTEGER.search(op) for op in found.ops))
+            integers = weight_bytes.get("int8", 0) + weight_bytes.get("uint8", 0)
+            return integers > 0 and (folded or any(_INTEGER.search(op) for op in file_facts.ops))
         case _:
-            return not {"float16", "bfloat16"} & set(held)
+            return not {"float16", "bfloat16"} & set(weight_bytes)
 
 
-def checker(precision: str | None, custom_ops: tuple[str, ...] = ()) -> Cpu | Openvino:
+def make_checking_backend(
+    precision: str | None, custom_ops: tuple[str, ...] = ()
+) -> Cpu | Openvino:
     """Return where a file of this precision is loaded and compared.
 
     onnxruntime's CPU provider has no bfloat16 products, and its integer rewrites, from level
@@ -211,9 +228,9 @@ def refuse_format(form: str | None, precision: str | None, *, static: bool) -> N
     """
     if form is None or precision is None or (precision == "int8" and static):
         return
-    what = "int8 without data" if precision == "int8" else precision
+    precision_name = "int8 without data" if precision == "int8" else precision
     raise BadSettings(
-        f"--format {form} is about static int8, not {what}",
+        f"--format {form} is about static int8, not {precision_name}",
         fix="give --data with --precision int8, or leave --format out",
     )
 
@@ -226,14 +243,14 @@ def add_format_step(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]
 
 def warn_of_saturation(path: Path, before: Path, sink: Sink) -> None:
     """Say where the integers of a new model saturate that its source did not have."""
-    old = {layer.node for layer in saturable(file.load(before)) if layer.risky}
-    layers = saturable(file.load(path))
+    old = {layer.node for layer in list_saturable_layers(file.load(before)) if layer.risky}
+    layers = list_saturable_layers(file.load(path))
     risky = [layer for layer in layers if layer.risky]
     if risky and {layer.node for layer in risky} - old:
         sink(
             Note(
                 f"{len(risky)} of "
-                f"{wording.count(len(layers), 'integer layer')} can saturate on x86 CPUs "
+                f"{wording.format_count(len(layers), 'integer layer')} can saturate on x86 CPUs "
                 "without VNNI: `ortune verify --simulate avx2` shows what that does to the "
                 "answers, reduce_range avoids it"
             )
@@ -262,17 +279,17 @@ def leave_out(
                 fix="add --exclude-from FILE, or leave --threshold out",
             )
         return tuple(steps)
-    names = sensitive(Path(file), THRESHOLD if threshold is None else threshold)
-    if not any(map(_excludes, steps)):
+    names = read_sensitive_layers(Path(file), THRESHOLD if threshold is None else threshold)
+    if not any(map(_can_exclude, steps)):
         raise BadSettings(
             "--exclude-from: no step here can leave nodes out",
             fix="it is for int8-static, int8-dynamic and others with a field `exclude`",
         )
-    patterns = tuple(map(literally, names))
-    return tuple(_without(step, patterns) if _excludes(step) else step for step in steps)
+    patterns = tuple(map(escape_pattern, names))
+    return tuple(_exclude_nodes(step, patterns) if _can_exclude(step) else step for step in steps)
 
 
-def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
+def read_sensitive_layers(file: Path, threshold: float) -> tuple[str, ...]:
     """Return the layers of all regions that cost more accuracy than the threshold.
 
     Of a region without `layers` those are all its nodes. One with an `error` and no cost was not
@@ -290,79 +307,80 @@ def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
     regions = read.get("regions") if isinstance(read, dict) else read
     if not isinstance(regions, list):
         raise BadData(f"{file} holds no list of regions", fix=_FIX)
-    found: dict[str, None] = {}
+    layers: dict[str, None] = {}
     for index, region in enumerate(regions):
         if (
             isinstance(region, dict)
             and bool(region.get("error"))
-            and not list(_costs(region.get("accuracy_cost")))
+            and not list(_iterate_costs(region.get("accuracy_cost")))
         ):
             continue
-        cost, nodes = _region(region, f"{file}: region {index}")
+        cost, nodes = _read_region(region, f"{file}: region {index}")
         if cost > threshold:
-            found |= dict.fromkeys(nodes)
-    return tuple(found)
+            layers |= dict.fromkeys(nodes)
+    return tuple(layers)
 
 
-def _without(step: Step, patterns: Sequence[str]) -> Step:
+def _exclude_nodes(step: Step, patterns: Sequence[str]) -> Step:
     fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
     return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
 
 
-def _region(region: object, where: str) -> tuple[float, list[str]]:
+def _read_region(region: object, where: str) -> tuple[float, list[str]]:
     if not isinstance(region, dict):
         raise BadData(f"{where} is not a region", fix=_FIX)
     nodes = region.get("layers") or region.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(name, str) for name in nodes):
         raise BadData(f"{where} has no list of node names `nodes`", fix=_FIX)
-    given = next((region[key] for key in _COSTS if key in region), None)
-    costs = list(_costs(given))
+    raw_cost = next((region[key] for key in _COSTS if key in region), None)
+    costs = list(_iterate_costs(raw_cost))
     if not costs or any(cost != cost for cost in costs):
-        raise BadData(f"{where} has no accuracy cost, but {given!r}", fix=_FIX)
+        raise BadData(f"{where} has no accuracy cost, but {raw_cost!r}", fix=_FIX)
     return max(costs), nodes
 
 
-def _costs(given: object) -> Iterator[float]:
+def _iterate_costs(cost: object) -> Iterator[float]:
     """Yield a value, or of an interval its ends."""
-    if isinstance(given, dict):
-        yield from _costs(given["value"] if "value" in given else list(given.values()))
-    elif isinstance(given, list):
-        for one in given:
-            yield from _costs(one)
-    elif isinstance(given, int | float) and not isinstance(given, bool):
-        yield float(given)
+    if isinstance(cost, dict):
+        yield from _iterate_costs(cost["value"] if "value" in cost else list(cost.values()))
+    elif isinstance(cost, list):
+        for element in cost:
+            yield from _iterate_costs(element)
+    elif isinstance(cost, int | float) and not isinstance(cost, bool):
+        yield float(cost)
 
 
-def _excludes(step: Step) -> bool:
+def _can_exclude(step: Step) -> bool:
     return any(field.name == "exclude" for field in dataclasses.fields(step))
 
 
 _CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
-def folds(asked: ConversionRequest) -> list[Transform]:
+def make_fold_steps(request: ConversionRequest) -> list[Transform]:
     """Return the steps, in order.
 
     Raises:
         OrtuneError: The file, the size or a text cannot be read.
     """
-    before, size = asked.fold_preprocess, asked.picture_size
+    before, size = request.fold_preprocess, request.picture_size
     if before is None and size is not None:
         raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
-    first = [] if before is None else [_preprocess(Path(before), size)]
-    return [*first, *map(_postprocess, asked.fold_postprocess)]
+    first = [] if before is None else [_make_preprocess_step(Path(before), size)]
+    return [*first, *map(_make_postprocess_step, request.fold_postprocess)]
 
 
-def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
+def _make_preprocess_step(path: Path, size: tuple[int, int] | None) -> Transform:
     if not path.is_file():
         raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
-    given = preprocess.read(path)
-    known = set(codec.encode(preprocess.Preprocess()))
-    if unknown := sorted(given.keys() - known):
+    settings = preprocess.read_preprocess_keys(path)
+    field_names = set(codec.encode(preprocess.Preprocess()))
+    if unknown := sorted(settings.keys() - field_names):
         raise BadData(
-            f"{path} has a key '{unknown[0]}'", fix=f"its keys are: {', '.join(sorted(known))}"
+            f"{path} has a key '{unknown[0]}'",
+            fix=f"its keys are: {', '.join(sorted(field_names))}",
         )
-    fields = {key: value for key, value in given.items() if key != "dtype"}
+    fields = {key: value for key, value in settings.items() if key != "dtype"}
     if size is not None:
         fields["size"] = list(size)
     try:
@@ -371,44 +389,44 @@ def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
         raise BadData(f"{path}: {error.what}", fix=error.fix) from None
 
 
-def _postprocess(text: str) -> Transform:
-    found = _CALL.fullmatch(text)
-    if found is None:
+def _make_postprocess_step(text: str) -> Transform:
+    match = _CALL.fullmatch(text)
+    if match is None:
         raise BadSettings(
             f"--fold-postprocess {text}", fix='write argmax, uint8, softmax or "top-k(k=5)"'
         )
-    fields = f", {found[2]}" if found[2] and found[2].strip() else ""
-    return parse(Transform, f"fold-postprocess(give={found[1]}{fields})")
+    fields = f", {match[2]}" if match[2] and match[2].strip() else ""
+    return parse_plugin(Transform, f"fold-postprocess(give={match[1]}{fields})")
 
 
-def make(asked: Convert, given: ConversionData, folder: Path) -> Built:
+def convert_model(request: Convert, data: ConversionData, folder: Path) -> Built:
     """Convert into a folder.
 
     Raises:
         OrtuneError: The model has nothing to convert, or the runtime does not take the result.
     """
-    model, sink = Path(asked.model), asked.sink
-    found = facts(file.load(model))
-    check_source(asked, found)
+    model, sink = Path(request.model), request.sink
+    model_facts = read_facts(file.load(model))
+    check_source(request, model_facts)
     path = model
     edits: tuple[Edit, ...] = ()
-    lossy = quantizers(asked)
+    lossy = make_quantizers(request)
     refused: list[Refused] = []
     groups: list[tuple[Step, ...]] = [(step,) for step in lossy]
-    if lossy or asked.portable:
-        groups.insert(0, rewrites(asked.level, found))
+    if lossy or request.portable:
+        groups.insert(0, list_exact_steps(request.level, model_facts))
     for index, steps in enumerate(groups):
         target = folder / f"{index}" / model.name
         target.parent.mkdir()
         try:
-            recipe = Recipe(asked.precision or "as-is", steps)
+            recipe = Recipe(request.precision or "as-is", steps)
             built = build(
                 path,
                 recipe,
                 target,
-                feeds=given.feeds,
-                known=given.known,
-                custom_ops=asked.custom_ops,
+                feeds=data.feeds,
+                known=data.saved_ranges,
+                custom_ops=request.custom_ops,
                 sink=sink,
             )
         except Refused as error:
@@ -420,81 +438,82 @@ def make(asked: Convert, given: ConversionData, folder: Path) -> Built:
         path, edits = built.path, (*edits, *built.edits)
     if refused and len(refused) == len(lossy):
         raise refused[0]
-    for one in refused:
-        sink(Note(one.what))
-    if asked.target == "cpu" and asked.level != "disabled" and not asked.portable:
-        out, ops = folder / model.name, asked.custom_ops
-        path = optimize_offline(path, asked.level, out, custom_ops=ops)
-    if lossy and asked.folds:
+    for refusal in refused:
+        sink(Note(refusal.what))
+    if request.target == "cpu" and request.level != "disabled" and not request.portable:
+        out, ops = folder / model.name, request.custom_ops
+        path = optimize_offline(path, request.level, out, custom_ops=ops)
+    if lossy and request.folds:
         folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
         path, edits = folded.path, edits + folded.edits
     return Built(path, edits)
 
 
-def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
+def list_exact_steps(level: str, model_facts: Facts) -> tuple[Step, ...]:
     """Return the exact steps of a level: none, folding, or all that apply."""
     if level == "disabled":
         return ()
-    steps = clean(found).steps
+    steps = make_clean_recipe(model_facts).steps
     if level == "basic":
         return tuple(s for s in steps if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
     return steps
 
 
-def quantizers(asked: Convert) -> tuple[Step, ...]:
+def make_quantizers(request: Convert) -> tuple[Step, ...]:
     """Return the lossy steps that a request asks for."""
-    if asked.precision is None:
-        return add_format_step((), asked.format)
-    if asked.precision not in CALIBRATED:
+    if request.precision is None:
+        return add_format_step((), request.format)
+    if request.precision not in CALIBRATED:
         return ()
-    if asked.precision != "int8":
-        made = [_other(asked)]
-        return leave_out(made, asked.exclude_from, asked.threshold)
-    grid = {"per_channel": asked.per_channel, "reduce_range": asked.reduce_range}
-    if asked.static:
-        rules = {} if asked.target == "cpu" else {"target": asked.integers}
-        made = [_quantizer("int8-static", head=True, **grid, **rules)]
-        made += add_format_step((), asked.format)
+    if request.precision != "int8":
+        steps = [_make_other_quantizer(request)]
+        return leave_out(steps, request.exclude_from, request.threshold)
+    grid = {"per_channel": request.per_channel, "reduce_range": request.reduce_range}
+    if request.static:
+        rules = {} if request.target == "cpu" else {"target": request.integers}
+        steps = [_build_quantizer("int8-static", head=True, **grid, **rules)]
+        steps += add_format_step((), request.format)
     else:
-        dynamic = _quantizer("int8-dynamic", conv=asked.dynamic_conv, **grid)
-        made = [dynamic, _quantizer("int8-weights")]
-    return leave_out(made, asked.exclude_from, asked.threshold)
+        dynamic = _build_quantizer("int8-dynamic", conv=request.dynamic_conv, **grid)
+        steps = [dynamic, _build_quantizer("int8-weights")]
+    return leave_out(steps, request.exclude_from, request.threshold)
 
 
-def _other(asked: Convert) -> Step:
-    match asked.precision:
+def _make_other_quantizer(request: Convert) -> Step:
+    match request.precision:
         case "int4":
-            sampled = asked.static and asked.ranges_from is None
+            sampled = request.static and request.ranges_from is None
             method = {"method": "gptq"} if sampled else {}
             # TensorRT knows no operator of onnxruntime's own: blocks behind DequantizeLinear.
-            form = {"form": "qdq"} if asked.target == "tensorrt" else {}
-            return _quantizer("int4-weights", **method, **form)
-        case "fp16" | "bf16" as name if asked.target == "tensorrt" and asked.data is not None:
+            form = {"form": "qdq"} if request.target == "tensorrt" else {}
+            return _build_quantizer("int4-weights", **method, **form)
+        case "fp16" | "bf16" as name if request.target == "tensorrt" and request.data is not None:
             # Strongly typed: what is float32 there is float32 in the file.
-            return _quantizer(name, islands="auto")
+            return _build_quantizer(name, islands="auto")
         case name:
-            return _quantizer(str(name))
+            return _build_quantizer(str(name))
 
 
-def _quantizer(name: str, **fields: object) -> Step:
+def _build_quantizer(name: str, **fields: object) -> Step:
     return codec.build(catalog.load(Quantizer, name), fields)
 
 
-def check_source(asked: Convert, found: Facts) -> None:
+def check_source(request: Convert, model_facts: Facts) -> None:
     """Refuse a model that cannot be turned into the precision.
 
     Raises:
         BadModel: Its weights or arithmetic are of lower precision already.
     """
-    halves = {"float16", "bfloat16"} & set(found.precisions)
-    if asked.precision == "fp32" and (halves or found.quantized):
-        held = ", ".join(sorted(halves)) or "integer arithmetic"
+    halves = {"float16", "bfloat16"} & set(model_facts.precisions)
+    if request.precision == "fp32" and (halves or model_facts.quantized):
+        arithmetic = ", ".join(sorted(halves)) or "integer arithmetic"
         raise BadModel(
-            f"{Path(asked.model).name} holds {held}, which cannot be turned back into fp32",
+            f"{Path(request.model).name} holds {arithmetic}, which cannot be turned back into "
+            "fp32",
             fix="convert the original float32 model, or leave --precision out",
         )
-    if asked.precision in ("int8", "int4", "fp8") and found.quantized:
+    if request.precision in ("int8", "int4", "fp8") and model_facts.quantized:
         raise BadModel(
-            f"{Path(asked.model).name} is quantized already",
+            f"{Path(request.model).name} is quantized already",
             fix="convert the original float32 model, or leave --precision out",
         )

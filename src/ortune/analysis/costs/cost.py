@@ -22,8 +22,8 @@ from ortune.analysis.costs.requests import (
     read_price,
 )
 from ortune.core.errors import BadData
-from ortune.core.fields import paths
-from ortune.core.request import verb
+from ortune.core.fields import make_paths
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.study import Study
 from ortune.core.trial import Interval
@@ -83,7 +83,7 @@ class Priced:
     notes: tuple[str, ...] = ()
 
 
-def read(source: Path) -> Priced:
+def read_source(source: Path) -> Priced:
     """Read a run's folder or a JSON file.
 
     Raises:
@@ -92,41 +92,41 @@ def read(source: Path) -> Priced:
     if source.is_dir():
         return of_study(read_study(source))
     try:
-        found = json.loads(source.read_text(encoding="utf-8"))
+        content = json.loads(source.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        found = None
+        content = None
     except FileNotFoundError:
         raise BadData(f"no file or folder {source}", fix="check the path") from None
-    if not isinstance(found, Mapping) or not isinstance(found.get("rows"), list):
+    if not isinstance(content, Mapping) or not isinstance(content.get("rows"), list):
         raise BadData(
             f"{source} is not a result of `ortune bench` or `ortune loadtest`",
             fix="give the -o folder of `ortune optimize`, or a file of `ortune bench --json`",
         )
-    if any(isinstance(row, Mapping) and row.get("measure") == _SERVED for row in found["rows"]):
-        return of_load_test(found, source)
-    return of_bench(found, source)
+    if any(isinstance(row, Mapping) and row.get("measure") == _SERVED for row in content["rows"]):
+        return of_load_test(content, source)
+    return of_bench(content, source)
 
 
-def joined(found: Sequence[Priced]) -> Priced:
+def merge_sources(sources: Sequence[Priced]) -> Priced:
     """Put several sources into one.
 
     Where a later source's first row is the very model and backend of the first source's, its rows
     keep their ratios: each was timed in turns with that row. Otherwise they have none.
     """
-    first, *rest = found
+    first, *later_sources = sources
     options = list(first.options)
-    for source in rest:
+    for source in later_sources:
         chained = source.measure == first.measure
-        base, *others = source.options
+        base, *other_options = source.options
         scale = first.options[0].inference_s / base.inference_s if chained else 1.0
-        for option in others if chained else source.options:
+        for option in other_options if chained else source.options:
             kept = option.ratio if chained else None
             options.append(replace(option, inference_s=option.inference_s * scale, ratio=kept))
     return replace(
         first,
         options=tuple(options),
-        tuning_s=sum(source.tuning_s for source in found),
-        notes=tuple(note for source in found for note in source.notes),
+        tuning_s=sum(source.tuning_s for source in sources),
+        notes=tuple(note for source in sources for note in source.notes),
     )
 
 
@@ -152,11 +152,13 @@ def of_study(study: Study) -> Priced:
     shown = {t.key for t in (*study.front(), study.best)}
     shown |= {key for key, (t, _) in kept.items() if not t.plan.recipe.steps}
     shown -= {base.key}
-    rest = sorted((kept[key] for key in kept if key in shown), key=lambda one: one[1].value)
+    trial_ratios = sorted(
+        (kept[key] for key in kept if key in shown), key=lambda pair: pair[1].value
+    )
     inference_s = median(base.measurement.latency_ns) / 1e9
     samples = max(1, workload.batch)
     options = [ServingOption(str(base.plan), inference_s, _ONE, samples)]
-    for t, ratio in rest:
+    for t, ratio in trial_ratios:
         accuracy = str(t.score.verdict or "") if t.score else ""
         sure = not study.too_noisy and t.part == "final"
         seconds = inference_s * ratio.value
@@ -173,18 +175,20 @@ def of_study(study: Study) -> Priced:
     )
 
 
-def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
+def of_bench(content: Mapping[str, Any], source: Path) -> Priced:
     """Offer every row that ran; a row's latency is the first one's median times its ratio.
 
     Of models with the user's frame around them the whole frames are offered.
     """
-    pairs = zip(found["rows"], found.get("ratios") or [None] * len(found["rows"]), strict=False)
+    pairs = zip(
+        content["rows"], content.get("ratios") or [None] * len(content["rows"]), strict=False
+    )
     try:
         live = [(row, r) for row, r in pairs if not row.get("error") and not row.get("again")]
         whole = [(row, r) for row, r in live if row.get("measure") == PER_FRAME]
         live = whole or live
-        options = [_row(row, ratio, live[0][0]) for row, ratio in live]
-        noisy = bool((found.get("judgement") or {}).get("too_noisy"))
+        options = [_read_row(row, ratio, live[0][0]) for row, ratio in live]
+        noisy = bool((content.get("judgement") or {}).get("too_noisy"))
         measures = {str(row.get("measure", _LATENCY)) for row, _ in live}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadData(
@@ -208,17 +212,17 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
     )
 
 
-def of_load_test(found: Mapping[str, Any], source: Path) -> Priced:
+def of_load_test(content: Mapping[str, Any], source: Path) -> Priced:
     """Offer the level that answers most: of those within the limit where there is one, else of
     those without an error. One run takes the time in which the whole server answers one.
     """
     try:
-        rows = [row for row in found["rows"] if row["keeps_up"] and row["per_second"]]
-        if found.get("slo"):
-            rows = [] if found["kept"] is None else [found["rows"][found["kept"]]]
+        rows = [row for row in content["rows"] if row["keeps_up"] and row["per_second"]]
+        if content.get("slo"):
+            rows = [] if content["kept"] is None else [content["rows"][content["kept"]]]
         best = max(rows, key=lambda row: float(row["per_second"]), default=None)
         if best is None:
-            limit = f"keeps {found['slo']}" if found.get("slo") else "is without errors"
+            limit = f"keeps {content['slo']}" if content.get("slo") else "is without errors"
             raise BadData(f"no level of {source} {limit}", fix="load test it at lower levels")
         samples = max(1, int(best["batch"] or 1))
         name = f"{Path(best['model']).name} @ {best['backend']}, {best['workload']}"
@@ -235,26 +239,26 @@ def of_load_test(found: Mapping[str, Any], source: Path) -> Priced:
     return Priced((option,), (str(source), _SERVED), notes=(note,))
 
 
-def _row(
+def _read_row(
     row: Mapping[str, Any], ratio: Mapping[str, float] | None, first: Mapping[str, Any]
 ) -> ServingOption:
     """Read a row. The ratio holds within one batch."""
-    samples, batch = (max(1, int(one.get("batch") or 1)) for one in (row, first))
+    samples, batch = (max(1, int(entry.get("batch") or 1)) for entry in (row, first))
     name = f"{Path(row['model']).name} @ {row['backend']}"
     name += f", batch {samples}" if samples > 1 else ""
     name += ", whole frames" if row.get("measure") == PER_FRAME else ""
     if ratio is None or samples != batch:
-        return ServingOption(name, _typical(row), None, samples)
-    held = Interval(ratio["value"], ratio["low"], ratio["high"])
-    return ServingOption(name, _typical(first) * held.value, held, samples)
+        return ServingOption(name, _read_latency(row), None, samples)
+    interval = Interval(ratio["value"], ratio["low"], ratio["high"])
+    return ServingOption(name, _read_latency(first) * interval.value, interval, samples)
 
 
-def _typical(row: Mapping[str, Any]) -> float:
-    known = row.get("p50_ns")
-    found = float(known if known is not None else median(row["latency_ns"])) / 1e9
-    if not 0 < found < math.inf:
-        raise ValueError(f"no latency is {found:g} s")
-    return found
+def _read_latency(row: Mapping[str, Any]) -> float:
+    p50_ns = row.get("p50_ns")
+    latency_s = float(p50_ns if p50_ns is not None else median(row["latency_ns"])) / 1e9
+    if not 0 < latency_s < math.inf:
+        raise ValueError(f"no latency is {latency_s:g} s")
+    return latency_s
 
 
 CONSIDER_MONTHS = 24.0
@@ -344,7 +348,9 @@ class Costs(TableResult):
     assumptions: tuple[str, ...] = ()
 
 
-def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bool) -> Figures:
+def compute_figures(
+    option: ServingOption, terms: Terms, work_per_s: float, *, whole: bool
+) -> Figures:
     """Return what an option brings and costs.
 
     total = inference + overhead; FPS of a process = samples / total, of a machine =
@@ -359,13 +365,13 @@ def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bo
     process = option.samples / total
     machine = terms.processes * process
     share = work_per_s / machine
-    machines = float(_whole(share)) if whole else share
+    machines = float(_round_up(share)) if whole else share
     return Figures(
         total_s=total,
         fps_process=process,
         fps_machine=machine,
         machines=machines,
-        processes=_whole(work_per_s / process),
+        processes=_round_up(work_per_s / process),
         fps_all=machines * machine,
         utilisation=share / machines,
         cost_per_million=terms.price_per_hour / 3600 / machine * 1e6,
@@ -374,26 +380,26 @@ def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bo
     )
 
 
-def _whole(count: float) -> int:
+def _round_up(count: float) -> int:
     """Round up, 1 at least; what is above a whole number by rounding alone is that number."""
     return max(1, math.ceil(count - 1e-9))
 
 
-def work(first: ServingOption, terms: Terms) -> float:
+def compute_work_rate(first: ServingOption, terms: Terms) -> float:
     """Return the samples a second to compare at: the load, or what the first option does now."""
     if terms.load_per_s is not None:
         return terms.load_per_s
-    return terms.devices[0] * figures(first, terms, 1.0, whole=False).fps_machine
+    return terms.devices[0] * compute_figures(first, terms, 1.0, whole=False).fps_machine
 
 
-def months(one_time: float, saving_per_month: float) -> float:
+def compute_payback(one_time: float, saving_per_month: float) -> float:
     """Return one-time cost / saving a month: 0 for no cost, infinite for no saving."""
     if saving_per_month <= 0:
         return math.inf
     return one_time / saving_per_month
 
 
-def _priced(
+def _price_option(
     option: ServingOption, first: ServingOption, terms: Terms, one_time: float
 ) -> PricedOption:
     """Put an option beside the first.
@@ -401,25 +407,27 @@ def _priced(
     The saving's interval holds the first option's latency and moves this one's to the ends of the
     ratio's interval. Break-even in samples = one-time cost / difference of the costs a sample.
     """
-    asked, whole = work(first, terms), terms.load_per_s is not None
-    base = figures(first, terms, asked, whole=whole)
-    mine = figures(option, terms, asked, whole=whole)
+    request, whole = compute_work_rate(first, terms), terms.load_per_s is not None
+    base = compute_figures(first, terms, request, whole=whole)
+    mine = compute_figures(option, terms, request, whole=whole)
 
     def saving(inference_s: float) -> float:
-        at = figures(replace(option, inference_s=inference_s), terms, asked, whole=whole)
+        at = compute_figures(replace(option, inference_s=inference_s), terms, request, whole=whole)
         return base.cost_per_month - at.cost_per_month
 
     saved = Interval(saving(option.inference_s), math.nan, math.nan)
-    back = Interval(months(one_time, saved.value), math.nan, math.nan)
+    back = Interval(compute_payback(one_time, saved.value), math.nan, math.nan)
     if ratio := option.ratio:
         low, high = (saving(option.inference_s * r / ratio.value) for r in (ratio.high, ratio.low))
         saved = replace(saved, low=low, high=high)
-        back = replace(back, low=months(one_time, high), high=months(one_time, low))
+        back = replace(
+            back, low=compute_payback(one_time, high), high=compute_payback(one_time, low)
+        )
     a_sample = (base.cost_per_million - mine.cost_per_million) / 1e6
-    return PricedOption(option, mine, saved, back, months(one_time, a_sample))
+    return PricedOption(option, mine, saved, back, compute_payback(one_time, a_sample))
 
 
-def costs(
+def tabulate_costs(
     options: Sequence[ServingOption],
     terms: Terms,
     *,
@@ -436,15 +444,19 @@ def costs(
         tuning_s: Seconds of a machine at the same price that the search took.
     """
     one_time = terms.effort_cost + tuning_s / 3600 * terms.price_per_hour
-    rows = tuple(_priced(option, options[0], terms, one_time) for option in options)
-    rest = [r for r in rows[1:] if r.option.faster]
+    rows = tuple(_price_option(option, options[0], terms, one_time) for option in options)
+    faster_rows = [r for r in rows[1:] if r.option.faster]
     named = [r for r in rows[1:] if r.option.name == chosen]
-    best = min(named or rest, key=lambda r: r.figures.total_s / r.option.samples, default=None)
-    judged = recommendation(best, terms, one_time)
+    best = min(
+        named or faster_rows, key=lambda r: r.figures.total_s / r.option.samples, default=None
+    )
+    judged = make_recommendation(best, terms, one_time)
     return Costs(terms, rows, one_time, tuning_s, judged, tuple(assumptions))
 
 
-def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> Recommendation:
+def make_recommendation(
+    best: PricedOption | None, terms: Terms, one_time: float
+) -> Recommendation:
     """Judge by the money's return; see the rule that it carries."""
     rule = (
         f"do it: the 99 % interval's upper end earns the one-time cost back within "
@@ -452,25 +464,27 @@ def recommendation(best: PricedOption | None, terms: Terms, one_time: float) -> 
         f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
     )
     if best is None or not best.option.faster:
-        return Recommendation("stay", best.option.name if best else "", _unproved(best), rule)
+        return Recommendation(
+            "stay", best.option.name if best else "", _explain_no_speedup(best), rule
+        )
     saved, back, name = best.saving_per_month, best.months, best.option.name
     likely = ", its accuracy only likely" if best.option.accuracy == "likely" else ""
-    low, high = terms.money(saved.low), terms.money(saved.high)
-    once = f"{terms.money(one_time)} once" if one_time else "nothing spent"
-    at = f"saves {terms.money(saved.value)} a month [{low}, {high}]{likely}; {once} is back"
+    low, high = terms.format_money(saved.low), terms.format_money(saved.high)
+    once = f"{terms.format_money(one_time)} once" if one_time else "nothing spent"
+    at = f"saves {terms.format_money(saved.value)} a month [{low}, {high}]{likely}; {once} is back"
     if saved.low > 0 and back.high <= terms.within_months:
-        return Recommendation("do it", name, f"{at} in {_months(back.high)} at worst", rule)
+        return Recommendation("do it", name, f"{at} in {_format_months(back.high)} at worst", rule)
     if back.value <= CONSIDER_MONTHS:
-        bad = "never" if math.isinf(back.high) else f"in {_months(back.high)}"
-        why = f"{at} in {_months(back.value)}, at worst {bad}"
+        bad = "never" if math.isinf(back.high) else f"in {_format_months(back.high)}"
+        why = f"{at} in {_format_months(back.value)}, at worst {bad}"
         return Recommendation("consider", name, why, rule)
-    why = f"{at} only in {_months(back.value)}"
+    why = f"{at} only in {_format_months(back.value)}"
     if saved.value <= 0:
         why = "faster, but as many machines are paid for: it saves latency, not money"
     return Recommendation("stay", name, why, rule)
 
 
-def _unproved(best: PricedOption | None) -> str:
+def _explain_no_speedup(best: PricedOption | None) -> str:
     if best is not None and best.option.ratio is None:
         return "not timed in turns with the first row"
     if best is not None and best.option.ratio is not None and best.option.ratio.high < 1:
@@ -478,52 +492,60 @@ def _unproved(best: PricedOption | None) -> str:
     return "no speed-up beyond the noise"
 
 
-def _months(count: float) -> str:
+def _format_months(count: float) -> str:
     if count * MONTH_DAYS < 1:
         return "less than a day"
     return f"{count:.1f} months" if count >= 0.1 else f"{count * MONTH_DAYS:.1f} days"
 
 
-def run(asked: Cost) -> Costs:
+def run(request: Cost) -> Costs:
     """Price the rows of runs and of files of `ortune bench --json`."""
-    amount, currency = read_price(asked.price)
+    amount, currency = read_price(request.price)
     terms = Terms(
         price_per_hour=amount,
         currency=currency,
-        overhead_s=read_overhead(asked.overhead) if asked.overhead else 0.0,
-        processes=asked.processes,
-        devices=read_devices(asked.gpus) if asked.gpus else (1,),
-        load_per_s=read_load(asked.load) if asked.load else None,
-        effort_cost=read_effort(asked.effort) if asked.effort else 0.0,
-        hours_per_day=asked.hours_per_day,
-        within_months=asked.within_months,
+        overhead_s=read_overhead(request.overhead) if request.overhead else 0.0,
+        processes=request.processes,
+        devices=read_devices(request.gpus) if request.gpus else (1,),
+        load_per_s=read_load(request.load) if request.load else None,
+        effort_cost=read_effort(request.effort) if request.effort else 0.0,
+        hours_per_day=request.hours_per_day,
+        within_months=request.within_months,
     )
-    return priced(asked.sources, terms)
+    return price_sources(request.sources, terms)
 
 
-cost = verb(Cost, run)
+cost = make_verb(Cost, run)
 
 
-def priced(sources: str | Path | Sequence[str | Path], terms: Terms) -> Costs:
+def price_sources(sources: str | Path | Sequence[str | Path], terms: Terms) -> Costs:
     """Price as `cost` does, under terms that are read."""
-    found = joined([read(path) for path in paths(sources)])
-    assumed = (*found.notes, *_assumptions(terms, found.options))
-    return costs(
-        found.options, terms, chosen=found.chosen, tuning_s=found.tuning_s, assumptions=assumed
+    offer = merge_sources([read_source(path) for path in make_paths(sources)])
+    assumed = (*offer.notes, *_list_assumptions(terms, offer.options))
+    return tabulate_costs(
+        offer.options, terms, chosen=offer.chosen, tuning_s=offer.tuning_s, assumptions=assumed
     )
 
 
-def _assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[str, ...]:
-    found = []
+def _list_assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[str, ...]:
+    sentences = []
     if (count := terms.processes) > 1:
-        found.append(f"{count} processes at once are assumed to do {count} times what one does")
+        sentences.append(
+            f"{count} processes at once are assumed to do {count} times what one does"
+        )
     if max(terms.devices) > 1:
-        found.append(f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured")
+        sentences.append(
+            f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured"
+        )
     if terms.overhead_s:
-        found.append("the overhead is taken as given, the same for every row and however many run")
+        sentences.append(
+            "the overhead is taken as given, the same for every row and however many run"
+        )
     if terms.load_per_s is not None:
-        found.append("machines are counted at full use; a queue that stays short needs some spare")
+        sentences.append(
+            "machines are counted at full use; a queue that stays short needs some spare"
+        )
     if any(option.ratio is None for option in options):
-        found.append("rows without an interval were timed in another run than the first row")
+        sentences.append("rows without an interval were timed in another run than the first row")
     always = "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
-    return (*found, always)
+    return (*sentences, always)

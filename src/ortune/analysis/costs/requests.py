@@ -69,7 +69,7 @@ class Terms:
         """Paid hours of a month: 30.4 days."""
         return MONTH_DAYS * self.hours_per_day
 
-    def money(self, amount: float) -> str:
+    def format_money(self, amount: float) -> str:
         """Write an amount: two decimals, or three digits where it is small."""
         shown = f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.3g}"
         return f"{shown} {self.currency}".rstrip()
@@ -78,7 +78,7 @@ class Terms:
 def read_price(text: str) -> tuple[float, str]:
     """Read ``2.50/h``, ``2.50 EUR/h`` or ``$2.50/h`` into an amount an hour and its currency."""
     fix = 'write 2.50/h or "2.50 EUR/h", above zero'
-    before, amount, behind = _read(_PRICE, text, "price", fix)
+    before, amount, behind = _parse_text(_PRICE, text, "price", fix)
     if float(amount) <= 0 or (before and behind):
         raise BadSettings(f"cannot read the price '{text}'", fix=fix)
     return float(amount), before or behind
@@ -87,7 +87,7 @@ def read_price(text: str) -> tuple[float, str]:
 def read_load(text: str) -> float:
     """Read ``150/s``, ``9000/min``, ``40000/h`` or ``1000000/day`` into samples a second."""
     fix = "write 150/s, 9000/min, 40000/h or 1000000/day"
-    amount, unit = _read(_LOAD, text, "load", fix)
+    amount, unit = _parse_text(_LOAD, text, "load", fix)
     if float(amount) <= 0:
         raise BadSettings(f"cannot read the load '{text}'", fix=fix)
     return float(amount) / _SECONDS[unit]
@@ -95,31 +95,31 @@ def read_load(text: str) -> float:
 
 def read_overhead(text: str) -> float:
     """Read ``20ms``, ``800us`` or ``1.5s`` into seconds."""
-    amount, unit = _read(_SPAN, text, "overhead", "write 20ms, 800us or 1.5s")
+    amount, unit = _parse_text(_SPAN, text, "overhead", "write 20ms, 800us or 1.5s")
     return float(amount) * _SECONDS[unit]
 
 
 def read_effort(text: str) -> float:
     """Read ``4h@80/h``, hours at a rate an hour, into what it costs."""
-    hours, rate = _read(_EFFORT, text, "effort", "write 4h@80/h: hours at a rate")
+    hours, rate = _parse_text(_EFFORT, text, "effort", "write 4h@80/h: hours at a rate")
     return float(hours) * float(rate)
 
 
 def read_devices(text: str) -> tuple[int, ...]:
     """Read ``4`` or ``1-8`` into numbers of devices."""
     fix = f"write 4 or 1-8, {_MOST} at most"
-    low, high = _read(_RANGE, text, "number of GPUs", fix)
+    low, high = _parse_text(_RANGE, text, "number of GPUs", fix)
     first, last = int(low), int(high or low)
     if first < 1 or last < first or last - first >= _MOST:
         raise BadSettings(f"cannot read the number of GPUs '{text}'", fix=fix)
     return tuple(range(first, last + 1))
 
 
-def _read(pattern: re.Pattern[str], text: str, what: str, fix: str) -> tuple[str, ...]:
-    found = pattern.fullmatch((text or "").strip())
-    if found is None:
-        raise BadSettings(f"cannot read the {what} '{text}'", fix=fix)
-    return found.groups("")
+def _parse_text(pattern: re.Pattern[str], text: str, quantity: str, fix: str) -> tuple[str, ...]:
+    match = pattern.fullmatch((text or "").strip())
+    if match is None:
+        raise BadSettings(f"cannot read the {quantity} '{text}'", fix=fix)
+    return match.groups("")
 
 
 @request

@@ -16,24 +16,30 @@ from ortune.analysis.costs.requests import TimelineRequest
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.core.event import Note, Progress, Sink, noting
+from ortune.core.event import Note, Progress, Sink, collect_notes
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
-from ortune.core.plugins.spelling import parse
-from ortune.core.request import verb
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.process import Worker, WorkerFailed, capabilities, lone, optimize_offline
+from ortune.measurement.process import (
+    Worker,
+    WorkerFailed,
+    optimize_offline,
+    query_capabilities,
+    single_model_job,
+)
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, fresh_pairs
-from ortune.measurement.timing.rank_sum import differ
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.rank_sum import samples_differ
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.recipe.build import Material, build_in
-from ortune.search.recipe.space import clean
+from ortune.search.recipe.space import make_clean_recipe
 
 
 @dataclass(frozen=True)
@@ -65,43 +71,43 @@ class EnvelopeSegment:
         return f"{self.name} from {self.since:.4g}"
 
 
-def total(line: CostLine, inferences: float, per_session: float) -> float:
+def compute_total(line: CostLine, inferences: float, per_session: float) -> float:
     """Return the seconds spent when `inferences` are served, `per_session` in each session."""
     sessions = max(1.0, inferences / per_session)
     return line.once_s + sessions * line.session_s + inferences * line.inference_s
 
 
-def crossings(one: CostLine, two: CostLine, per_session: float) -> tuple[float, ...]:
+def find_crossings(first: CostLine, second: CostLine, per_session: float) -> tuple[float, ...]:
     """Return the numbers of inferences at which the cheaper of two lines changes: two at most.
 
     Up to one session the difference is (once + session) + n * inference, beyond it
     once + n * (inference + session / N): each part has one root at most.
     """
-    once = two.once_s - one.once_s
-    session = two.session_s - one.session_s
-    inference = two.inference_s - one.inference_s
-    found = []
+    once = second.once_s - first.once_s
+    session = second.session_s - first.session_s
+    inference = second.inference_s - first.inference_s
+    roots = []
     if inference:
         root = -(once + session) / inference
         if 0 < root <= per_session:
-            found.append(root)
+            roots.append(root)
     steep = inference + session / per_session
     if steep and math.isfinite(per_session):
         root = -once / steep
         if root > per_session:
-            found.append(root)
-    return tuple(root for root in found if math.isfinite(root))
+            roots.append(root)
+    return tuple(root for root in roots if math.isfinite(root))
 
 
-def pays_from(old: CostLine, new: CostLine, per_session: float) -> float:
+def find_break_even(old: CostLine, new: CostLine, per_session: float) -> float:
     """Return the inferences from which `new` stays cheaper than `old`; infinite for never.
 
     0 when it is cheaper from the start.
     """
-    found = crossings(old, new, per_session)
-    last = max(found, default=0.0)
+    crossing_points = find_crossings(old, new, per_session)
+    last = max(crossing_points, default=0.0)
     beyond = 2 * last + 2 * (per_session if math.isfinite(per_session) else 1.0)
-    if total(new, beyond, per_session) >= total(old, beyond, per_session):
+    if compute_total(new, beyond, per_session) >= compute_total(old, beyond, per_session):
         return math.inf
     return last
 
@@ -109,17 +115,19 @@ def pays_from(old: CostLine, new: CostLine, per_session: float) -> float:
 def lower_envelope(lines: Sequence[CostLine], per_session: float) -> tuple[EnvelopeSegment, ...]:
     """Return which line is the lowest from 0 inferences to infinity; of equal ones the first."""
     pairs = itertools.combinations(lines, 2)
-    cuts = sorted({n for one, two in pairs for n in crossings(one, two, per_session)})
+    cuts = sorted(
+        {n for first, second in pairs for n in find_crossings(first, second, per_session)}
+    )
     edges = [0.0, *cuts, math.inf]
-    found: list[EnvelopeSegment] = []
+    segments: list[EnvelopeSegment] = []
     for since, until in itertools.pairwise(edges):
         inside = (since + until) / 2 if math.isfinite(until) else 2 * since + 1
-        name = min(lines, key=lambda line: total(line, inside, per_session)).name
-        if found and found[-1].name == name:
-            found[-1] = EnvelopeSegment(found[-1].since, until, name)
+        name = min(lines, key=lambda line: compute_total(line, inside, per_session)).name
+        if segments and segments[-1].name == name:
+            segments[-1] = EnvelopeSegment(segments[-1].since, until, name)
         else:
-            found.append(EnvelopeSegment(since, until, name))
-    return tuple(found)
+            segments.append(EnvelopeSegment(since, until, name))
+    return tuple(segments)
 
 
 NONE, GRAPH, CLEANED = "none", "graph optimization", "cleaned + graph optimization"
@@ -178,22 +186,24 @@ class Variant:
         return sum(path.stat().st_size for path in (self.file, beside) if path.is_file())
 
 
-def variants(subject: Subject) -> Iterator[Variant]:
+def make_variants(subject: Subject) -> Iterator[Variant]:
     """Make every file and yield how it is served."""
     raw, full = (replace(subject.backend, level=level) for level in ("disabled", "all"))
     yield Variant(NONE, subject.model, raw, 0.0)
     graph = Variant(GRAPH, subject.model, full, 0.0, NONE)
     yield graph
-    yield from _saved(subject, graph)
-    rewrites = clean(subject.facts, subject.backend, capabilities(subject.backend)).steps
+    yield from _save_offline(subject, graph)
+    rewrites = make_clean_recipe(
+        subject.facts, subject.backend, query_capabilities(subject.backend)
+    ).steps
     if rewrites:
-        yield from _built(subject, CLEANED, rewrites, full, GRAPH)
+        yield from _build_variant(subject, CLEANED, rewrites, full, GRAPH)
     if subject.quantizer is None:
         return
-    yield from _built(subject, QUANTIZED, (subject.quantizer,), raw, NONE)
-    for both in _built(subject, BOTH, (*rewrites, subject.quantizer), full, GRAPH):
+    yield from _build_variant(subject, QUANTIZED, (subject.quantizer,), raw, NONE)
+    for both in _build_variant(subject, BOTH, (*rewrites, subject.quantizer), full, GRAPH):
         yield both
-        yield from _saved(subject, both)
+        yield from _save_offline(subject, both)
 
 
 def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantizer | None:
@@ -203,21 +213,23 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
         BadSettings: `spec` names no quantizer, or cannot be read.
     """
     if spec:
-        known = catalog.names(Quantizer)
-        if spec.partition("(")[0].strip() not in known:
+        quantizer_names = catalog.list_plugins(Quantizer)
+        if spec.partition("(")[0].strip() not in quantizer_names:
             raise BadSettings(
-                f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(known)}"
+                f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(quantizer_names)}"
             )
-        return parse(Quantizer, spec)
+        return parse_plugin(Quantizer, spec)
     for name in _PREFERRED:
-        for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):
+        for offer in catalog.load(Quantizer, name).offers(
+            facts, backend, query_capabilities(backend)
+        ):
             sink(Note(f"quantized by {offer}"))
             return offer
     sink(Note("no quantizer offers anything for this model: not quantized"))
     return None
 
 
-def _built(
+def _build_variant(
     subject: Subject, name: str, steps: tuple[Step, ...], backend: Cpu, against: str
 ) -> Iterator[Variant]:
     """Build a recipe in a folder of its own: no step is taken from another build."""
@@ -234,7 +246,7 @@ def _built(
         subject.leave_out(name, "there is nothing to rewrite", warning=False)
 
 
-def _saved(subject: Subject, loaded: Variant) -> Iterator[Variant]:
+def _save_offline(subject: Subject, loaded: Variant) -> Iterator[Variant]:
     """Save what the runtime makes of a file at level all, as ONNX and in its own format.
 
     The runtime writes its own format where the file's name ends in ``.ort``.
@@ -262,71 +274,75 @@ _PAIR_S = 0.1
 class Clock:
     """Times variants in worker processes; one that fails is left out."""
 
-    def __init__(self, made: list[Variant], subject: Subject, stream: Path) -> None:
-        self.variants = made
+    def __init__(self, variants: list[Variant], subject: Subject, stream: Path) -> None:
+        self.variants = variants
         self._subject, self._stream = subject, stream
 
-    def starts(self, count: int) -> tuple[dict[str, list[tuple[int, int]]], list[int]]:
+    def time_starts(self, count: int) -> tuple[dict[str, list[tuple[int, int]]], list[int]]:
         """Start every variant in turns, each time in a fresh process.
 
         Returns:
             Nanoseconds of session creation and of the first inference, a pair a process, by name;
             and those of importing the runtime.
         """
-        found: dict[str, list[tuple[int, int]]] = {one.name: [] for one in self.variants}
+        start_times: dict[str, list[tuple[int, int]]] = {
+            variant.name: [] for variant in self.variants
+        }
         imports: list[int] = []
         for turn in range(count):
-            for place, one in enumerate(list(self.variants)):
+            for place, variant in enumerate(list(self.variants)):
                 done = turn + place / len(self.variants)
                 self._subject.sink(Progress("timing session creation", done, count))
                 try:
-                    with self._worker(one) as worker:
+                    with self._make_worker(variant) as worker:
                         imports.append(worker.ask("prepare")["import_ns"])
-                        started = ready(worker)
-                        found[one.name].append((started.load_ns, started.first_ns))
+                        started = wait_until_ready(worker)
+                        start_times[variant.name].append((started.load_ns, started.first_ns))
                 except WorkerFailed as error:
-                    self._drop(one, error.failure.reason)
-        return found, imports
+                    self._drop_variant(variant, error.failure.reason)
+        return start_times, imports
 
-    def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
+    def time_ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
         """Time every variant in turns with the one that it is compared with.
 
         Returns:
             Ratios by name, and the first variant's median latency in ns.
         """
-        found = {self.variants[0].name: Interval(1.0, 1.0, 1.0)}
+        ratios = {self.variants[0].name: Interval(1.0, 1.0, 1.0)}
         base: list[int] = []
         share = seconds / max(1, len(self.variants) - 1)
         count = max(1, min(PAIRS, int(share / _PAIR_S)))
         effort = Effort(seconds=share / count, decide=False)
-        for place, one in enumerate(others := list(self.variants[1:])):
-            self._subject.sink(Progress("timing inferences", place, len(others)))
-            other = next((v for v in self.variants if v.name == one.against), None)
+        for place, variant in enumerate(candidates := list(self.variants[1:])):
+            self._subject.sink(Progress("timing inferences", place, len(candidates)))
+            other = next((v for v in self.variants if v.name == variant.against), None)
             if other is None:
-                self._drop(one, f"'{one.against}' is not there")
+                self._drop_variant(variant, f"'{variant.against}' is not there")
                 continue
             try:
-                starts = partial(self._worker, other), partial(self._worker, one)
+                starts = partial(self._make_worker, other), partial(self._make_worker, variant)
                 pairs = [fresh.pair for fresh in fresh_pairs(*starts, count, effort)]
             except WorkerFailed as error:
-                self._drop(one, error.failure.reason)
+                self._drop_variant(variant, error.failure.reason)
                 continue
-            found[one.name] = stats.ratio(pairs)
+            ratios[variant.name] = stats.latency_ratio(pairs)
             if other is self.variants[0]:
                 blocks = [block for pair in pairs for block in pair.blocks]
                 base += [ns for block in blocks for ns in block.baseline.latency_ns]
-        return found, round(median(base))
+        return ratios, round(median(base))
 
-    def _worker(self, one: Variant) -> Worker:
+    def _make_worker(self, variant: Variant) -> Worker:
         root = self._subject.root
-        return Worker(lone(one.file, one.backend, self._stream, root, "timeline"))
+        return Worker(
+            single_model_job(variant.file, variant.backend, self._stream, root, "timeline")
+        )
 
-    def _drop(self, one: Variant, reason: str) -> None:
-        if one in self.variants[:2]:
+    def _drop_variant(self, variant: Variant, reason: str) -> None:
+        if variant in self.variants[:2]:
             fix = "check the model and the data"
-            raise BadModel(f"'{one.name}' does not run: {reason}", fix=fix)
-        self.variants.remove(one)
-        self._subject.leave_out(one.name, reason)
+            raise BadModel(f"'{variant.name}' does not run: {reason}", fix=fix)
+        self.variants.remove(variant)
+        self._subject.leave_out(variant.name, reason)
 
 
 EVERY_SESSION = "both, quantized in every session"
@@ -361,16 +377,18 @@ class Timed:
         """Whether no difference to `against` is beyond the noise."""
         return self.ratio.low <= 1 <= self.ratio.high
 
-    def pays(self, other: CostLine, per_session: float) -> Interval:
+    def estimate_break_even(self, other: CostLine, per_session: float) -> Interval:
         """Return from how many inferences on it is cheaper than the line it was timed against.
 
         The ends move this line's latency to those of the ratio's interval; equal ones stay equal.
         """
         if self.equal:
-            found = pays_from(other, self.line, per_session)
-            return Interval(found, found, found)
+            break_even = find_break_even(other, self.line, per_session)
+            return Interval(break_even, break_even, break_even)
         value, low, high = (
-            pays_from(other, replace(self.line, inference_s=other.inference_s * r), per_session)
+            find_break_even(
+                other, replace(self.line, inference_s=other.inference_s * r), per_session
+            )
             for r in (self.ratio.value, self.ratio.low, self.ratio.high)
         )
         return Interval(value, low, high)
@@ -408,7 +426,7 @@ class Timeline(TableResult):
         """Every line, that of quantizing in every session last."""
         return (*(row.line for row in self.rows), *([self.every] if self.every else []))
 
-    def line(self, name: str) -> CostLine:
+    def find_line(self, name: str) -> CostLine:
         """Return the line of a name."""
         return next(line for line in self.lines if line.name == name)
 
@@ -418,39 +436,39 @@ class Timeline(TableResult):
         return lower_envelope(self.lines, self.per_session)
 
 
-def run(asked: TimelineRequest) -> Timeline:
+def run(request: TimelineRequest) -> Timeline:
     """Make every variant of a model and time what it costs once, a session and an inference."""
-    source, backend = Path(asked.model), parse(Backend, asked.backends)
+    source, backend = Path(request.model), parse_plugin(Backend, request.backends)
     if not isinstance(backend, Cpu):
         raise BadSettings(
-            f"'{asked.backends}' has no levels of graph optimization",
+            f"'{request.backends}' has no levels of graph optimization",
             fix="use --on cpu, or cpu(threads=1)",
         )
     notes: list[str] = []
-    sink = noting(notes, asked.sink)
-    facts = model_facts.facts(file.load(source))
+    sink = collect_notes(notes, request.sink)
+    facts = model_facts.read_facts(file.load(source))
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder).resolve()
-        shapes, ranges = asked.shapes, asked.ranges
-        fed = given.samples(
-            asked.data, facts.inputs, root, shapes=shapes, ranges=ranges, sink=sink
+        shapes, ranges = request.shapes, request.ranges
+        fed = given.load_or_generate_feeds(
+            request.data, facts.inputs, root, shapes=shapes, ranges=ranges, sink=sink
         )
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
-        quantizer = quantizer_for(asked.step, facts, backend, sink)
+        quantizer = quantizer_for(request.step, facts, backend, sink)
         subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
-        clock = Clock(list(variants(subject)), subject, fed.stream)
-        starts, imports = clock.starts(asked.starts)
-        rows = _rows(clock.variants, starts, *clock.ratios(asked.seconds))
-    every = None
+        clock = Clock(list(make_variants(subject)), subject, fed.stream)
+        starts, imports = clock.time_starts(request.starts)
+        rows = _build_rows(clock.variants, starts, *clock.time_ratios(request.seconds))
+    session_line = None
     if both := next((row.line for row in rows if row.line.name == BOTH), None):
         session_s = both.once_s + both.session_s
-        every = replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
-    offered = capabilities(backend)
+        session_line = replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
+    offered = query_capabilities(backend)
     return Timeline(
-        model=str(asked.model),
+        model=str(request.model),
         rows=rows,
-        every=every,
-        per_session=asked.inferences_per_session,
+        every=session_line,
+        per_session=request.inferences_per_session,
         import_ns=tuple(imports),
         quantizer="" if quantizer is None else str(quantizer),
         notes=tuple(notes),
@@ -459,27 +477,31 @@ def run(asked: TimelineRequest) -> Timeline:
     )
 
 
-timeline = verb(TimelineRequest, run)
+timeline = make_verb(TimelineRequest, run)
 
 
-def _rows(
-    made: Sequence[Variant],
+def _build_rows(
+    variants: Sequence[Variant],
     starts: Mapping[str, Sequence[tuple[int, int]]],
     ratios: Mapping[str, Interval],
     base_ns: int,
 ) -> tuple[Timed, ...]:
     """Put lines together; a ratio that holds 1 is no difference, nor are sessions of like rank."""
     rows: dict[str, Timed] = {}
-    for one in made:
-        ratio, against = ratios[one.name], rows.get(one.against)
+    for variant in variants:
+        ratio, against = ratios[variant.name], rows.get(variant.against)
         factor = 1.0 if ratio.low <= 1 <= ratio.high else ratio.value
         inference_s = factor * (against.line.inference_s if against else base_ns / 1e9)
-        loads, firsts = zip(*starts[one.name], strict=True)
+        loads, firsts = zip(*starts[variant.name], strict=True)
         session_s = median(loads) / 1e9 + max(0.0, median(firsts) / 1e9 - inference_s)
         alike = False
         if against is not None:
-            alike = not differ(*(list(map(sum, starts[n])) for n in (one.name, one.against)))
+            alike = not samples_differ(
+                *(list(map(sum, starts[n])) for n in (variant.name, variant.against))
+            )
             session_s = against.line.session_s if alike else session_s
-        line = CostLine(one.name, one.once_s, session_s, inference_s)
-        rows[one.name] = Timed(line, loads, firsts, one.against, ratio, one.size, alike)
+        line = CostLine(variant.name, variant.once_s, session_s, inference_s)
+        rows[variant.name] = Timed(
+            line, loads, firsts, variant.against, ratio, variant.size, alike
+        )
     return tuple(rows.values())

@@ -11,13 +11,13 @@ from tempfile import TemporaryDirectory
 import onnx_ir as ir
 
 from ortune.analysis.inspection.requests import DiffRequest, Inspect
-from ortune.analysis.profiling.profile import labelled
+from ortune.analysis.profiling.profile import load_labelled_model
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Progress
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
@@ -27,15 +27,15 @@ from ortune.graph.analysis.node_costs import (
     LargeTensor,
     LocalFunction,
     Sum,
-    accounts,
-    intensity,
+    compute_intensity,
+    list_accounts,
+    list_large_tensors,
     local_bodies,
     local_functions,
-    sums,
-    tensors,
+    sum_by_region,
 )
-from ortune.graph.analysis.regions import regions
-from ortune.graph.analysis.saturation import Saturable, saturable
+from ortune.graph.analysis.regions import divide_into_regions
+from ortune.graph.analysis.saturation import Saturable, list_saturable_layers
 from ortune.graph.analysis.weight_values import weight_values
 from ortune.graph.diff import compare
 from ortune.graph.diff.result import Diff
@@ -44,18 +44,18 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.spec import type_name
 from ortune.graph.lint import gpu
 from ortune.graph.lint.gpu import SHAPES
-from ortune.graph.lint.rules import Finding, finding, lint, ordered
-from ortune.graph.shapes.infer import shaped
+from ortune.graph.lint.rules import Finding, lint_model, make_finding, sort_findings
+from ortune.graph.shapes.infer import infer_copy
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, capabilities
+from ortune.measurement.process import Worker, WorkerFailed, query_capabilities
 from ortune.quantizers.drop_pairs import DropPairs
-from ortune.search.recipe.space import clean
+from ortune.search.recipe.space import make_clean_recipe
 
 _TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
-class Placed:
+class NodePlacement:
     """A backend's answer for a model.
 
     Attributes:
@@ -78,58 +78,75 @@ class Placed:
     fix: str = ""
 
 
-def placed(path: Path, backend: Backend) -> Placed:
+def query_placement(path: Path, backend: Backend) -> NodePlacement:
     """Load the model in a worker and ask; whatever goes wrong is the answer.
 
     Raises:
         BadModel: The file cannot be read.
     """
     try:
-        reason = capabilities(backend).missing
+        reason = query_capabilities(backend).missing
     except OrtuneError as error:
-        return Placed(str(backend), problem=error.what, fix=error.fix)
+        return NodePlacement(str(backend), problem=error.what, fix=error.fix)
     if reason is not None:
-        return Placed(str(backend), problem="it cannot run here", fix=reason)
+        return NodePlacement(str(backend), problem="it cannot run here", fix=reason)
     with TemporaryDirectory(prefix="ortune-") as name:
-        model, source, _ = labelled(path, Path(name))
+        model, source, _ = load_labelled_model(path, Path(name))
         job = WorkerJob({MAIN: source}, backend, {}, Path(name).resolve() / "worker")
         try:
             with Worker(job, timeout_s=_TIMEOUT_S) as worker:
                 answer = worker.ask("takes")["takes"]
         except WorkerFailed as error:
-            return Placed(str(backend), problem=error.failure.reason, fix=error.failure.fix)
-    return assignment(str(backend), model, answer)
+            return NodePlacement(str(backend), problem=error.failure.reason, fix=error.failure.fix)
+    return build_placement(str(backend), model, answer)
 
 
-def assignment(backend: str, model: ir.Model, answer: Mapping[str, list[str]]) -> Placed:
+def build_placement(
+    backend: str, model: ir.Model, answer: Mapping[str, list[str]]
+) -> NodePlacement:
     """Separate the model's own nodes from those that the runtime added."""
-    own = {str(n.name): n for n in model.graph.all_nodes() if n.op_type != "Constant" or n.domain}
-    constants = {str(n.name) for n in model.graph.all_nodes() if str(n.name) not in own}
-    outputs = {str(v.name): name for name, node in own.items() for v in node.outputs if v.name}
-    held = {str(v.name) for graph in model.graphs() for v in graph.initializers.values()}
-    held |= {str(value.name) for value in model.graph.inputs}
+    model_nodes = {
+        str(n.name): n for n in model.graph.all_nodes() if n.op_type != "Constant" or n.domain
+    }
+    constants = {str(n.name) for n in model.graph.all_nodes() if str(n.name) not in model_nodes}
+    outputs = {
+        str(v.name): name for name, node in model_nodes.items() for v in node.outputs if v.name
+    }
+    source_names = {str(v.name) for graph in model.graphs() for v in graph.initializers.values()}
+    source_names |= {str(value.name) for value in model.graph.inputs}
     nodes: dict[str, tuple[str, ...]] = {}
     added: dict[str, int] = {}
     seen: set[str] = set()
-    for provider, taken in answer.items():
-        mine = [own_name for n in taken if (own_name := n if n in own else outputs.get(n, ""))]
+    for provider, node_names in answer.items():
+        mine = [
+            own_name
+            for n in node_names
+            if (own_name := n if n in model_nodes else outputs.get(n, ""))
+        ]
         nodes[provider] = tuple(dict.fromkeys(mine))
         seen.update(mine)
-        more = sum(n not in own and n not in outputs and n not in constants | held for n in taken)
+        more = sum(
+            n not in model_nodes and n not in outputs and n not in constants | source_names
+            for n in node_names
+        )
         if more:
             added[provider] = more
-    left = tuple(name for name in own if name not in seen)
-    return Placed(backend, nodes, added, left, tuple(_copied(own, nodes)))
+    unassigned = tuple(name for name in model_nodes if name not in seen)
+    return NodePlacement(
+        backend, nodes, added, unassigned, tuple(_list_copied_tensors(model_nodes, nodes))
+    )
 
 
-def _copied(own: Mapping[str, ir.Node], nodes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _list_copied_tensors(
+    model_nodes: Mapping[str, ir.Node], nodes: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
     """Yield the tensors, shapes apart, whose maker and reader two providers took."""
-    where = {own[name]: provider for provider, names in nodes.items() for name in names}
+    where = {model_nodes[name]: provider for provider, names in nodes.items() for name in names}
     for node, provider in where.items():
         for value in node.outputs:
             readers = [use.node for use in value.uses() if use.node.op_type not in SHAPES]
-            others = {where.get(reader, provider) for reader in readers} - {provider}
-            if others and not _is_shape(value):
+            other_providers = {where.get(reader, provider) for reader in readers} - {provider}
+            if other_providers and not _is_shape(value):
                 yield str(value.name)
 
 
@@ -150,7 +167,7 @@ class Inspection(TableResult):
 
     Attributes:
         model: Its file.
-        digest: As `ortune.graph.io.file.digest`; None where the weights were not read.
+        digest: As `ortune.graph.io.file.compute_digest`; None where the weights were not read.
         file_bytes: With external data.
         producer: Who wrote the file.
         facts: Counts, inputs and outputs. `flops` is of the shapes asked for.
@@ -194,7 +211,7 @@ class Inspection(TableResult):
     skipped: str
     saturable: tuple[Saturable, ...]
     steps: tuple[str, ...]
-    placement: tuple[Placed, ...] = ()
+    placement: tuple[NodePlacement, ...] = ()
 
     def summary(self) -> Mapping[str, object]:
         """Return size, work and what was found."""
@@ -210,75 +227,81 @@ class Inspection(TableResult):
         }
 
 
-def run(asked: Inspect) -> Inspection:
+def run(request: Inspect) -> Inspection:
     """Look at a model file; its weights are mapped."""
-    path = Path(asked.model)
-    spelled = asked.backends
-    backends = [one for one, _ in parse_list(Backend, spelled)] if spelled else []
-    loaded, size = file.load(path, newer_opset=True), file.size(path)
-    read = size < READ_BELOW if asked.weights is None else asked.weights
-    known = shaped(loaded, asked.shapes)
-    names.unique(known[0])
+    path = Path(request.model)
+    spelled = request.backends
+    backends = [entry for entry, _ in parse_list(Backend, spelled)] if spelled else []
+    loaded, size = file.load(path, newer_opset=True), file.count_file_bytes(path)
+    read = size < READ_BELOW if request.weights is None else request.weights
+    inference = infer_copy(loaded, request.shapes)
+    names.make_names_unique(inference[0])
     values = list(weight_values(loaded)) if read else None
-    facts = model_facts.facts(loaded, known, values=values)
-    parts = regions(Origin(known[0]))
-    every = accounts(known[0], parts.of)
-    moved = sum(one.moved or 0 for one in every)
-    odd = lint(loaded, known[0], file.outline(path), values)
-    made = (v for node in known[0].graph.all_nodes() for v in node.outputs if v.name)
+    facts = model_facts.read_facts(loaded, inference, values=values)
+    parts = divide_into_regions(Origin(inference[0]))
+    node_accounts = list_accounts(inference[0], parts.of)
+    moved = sum(entry.bytes_moved or 0 for entry in node_accounts)
+    odd = lint_model(loaded, inference[0], file.parse_outline(path), values)
+    node_outputs = (v for node in inference[0].graph.all_nodes() for v in node.outputs if v.name)
     return Inspection(
         model=path,
-        digest=file.digest(path) if read else None,
+        digest=file.compute_digest(path) if read else None,
         file_bytes=size,
         producer=f"{loaded.producer_name or ''} {loaded.producer_version or ''}".strip(),
         facts=facts,
         opsets=dict(loaded.opset_imports),
-        shapes=dict(asked.shapes),
+        shapes=dict(request.shapes),
         moved=moved,
-        intensity=intensity(facts.flops, moved),
-        unknown=sum(one.flops is None or one.moved is None for one in every),
-        activations=dict(Counter(type_name(value.type) for value in made).most_common()),
-        nodes=tuple(every),
-        regions=tuple(sums(known[0], every)),
-        tensors=tuple(tensors(loaded, known[0], _TENSORS)),
+        intensity=compute_intensity(facts.flops, moved),
+        unknown=sum(entry.flops is None or entry.bytes_moved is None for entry in node_accounts),
+        activations=dict(Counter(type_name(value.type) for value in node_outputs).most_common()),
+        nodes=tuple(node_accounts),
+        regions=tuple(sum_by_region(inference[0], node_accounts)),
+        tensors=tuple(list_large_tensors(loaded, inference[0], _TENSORS)),
         bodies=tuple(local_bodies(loaded)),
         functions=tuple(local_functions(loaded)),
-        lint=ordered([*odd, *(_pairs(loaded, facts) if read else ()), *_gpu(known[0], backends)]),
-        skipped="" if read else _skipped(size, facts),
-        saturable=saturable(loaded) if read else (),
-        steps=tuple(str(step) for step in clean(facts).steps),
-        placement=tuple(_placed(asked, backends)),
+        lint=sort_findings(
+            [
+                *odd,
+                *(_find_unfused_pairs(loaded, facts) if read else ()),
+                *_lint_gpu(inference[0], backends),
+            ]
+        ),
+        skipped="" if read else _describe_skipped(size, facts),
+        saturable=list_saturable_layers(loaded) if read else (),
+        steps=tuple(str(step) for step in make_clean_recipe(facts).steps),
+        placement=tuple(_query_placements(request, backends)),
     )
 
 
-inspect = verb(Inspect, run)
+inspect = make_verb(Inspect, run)
 
 
-def _placed(asked: Inspect, backends: Sequence[Backend]) -> Iterator[Placed]:
+def _query_placements(request: Inspect, backends: Sequence[Backend]) -> Iterator[NodePlacement]:
     for place, backend in enumerate(backends):
-        asked.sink(Progress(f"loading on {backend}", place, len(backends)))
-        yield placed(Path(asked.model), backend)
+        request.sink(Progress(f"loading on {backend}", place, len(backends)))
+        yield query_placement(Path(request.model), backend)
 
 
-def _gpu(shaped: ir.Model, backends: Sequence[Backend]) -> Iterator[Finding]:
+def _lint_gpu(shaped: ir.Model, backends: Sequence[Backend]) -> Iterator[Finding]:
     """Yield what a GPU that was asked for would refuse, or not record, wherever we are."""
-    asked = {one.name() for one in backends}
-    if asked & {"tensorrt", "tensorrt-engine"}:
-        yield from gpu.tensorrt(shaped)
-    if asked & {"tensorrt", "cuda"}:
-        yield from gpu.cuda_graph(shaped)
+    backend_names = {backend.name() for backend in backends}
+    if backend_names & {"tensorrt", "tensorrt-engine"}:
+        yield from gpu.lint_tensorrt(shaped)
+    if backend_names & {"tensorrt", "cuda"}:
+        yield from gpu.lint_cuda_graph(shaped)
 
 
-def _skipped(size: int, facts: Facts) -> str:
+def _describe_skipped(size: int, facts: Facts) -> str:
     """Name all that is missing because weights were not read."""
-    left = ["its digest", "findings about weights (NaN, infinity, beyond float16, denormals)"]
+    missing = ["its digest", "findings about weights (NaN, infinity, beyond float16, denormals)"]
     if facts.quantized:
-        left += ["which integer layers can saturate", "pairs that no integer kernel takes"]
+        missing += ["which integer layers can saturate", "pairs that no integer kernel takes"]
     how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
-    return f"not looked at, as weights were not read: {', '.join(left)}; --weights {how}"
+    return f"not looked at, as weights were not read: {', '.join(missing)}; --weights {how}"
 
 
-def _pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
+def _find_unfused_pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
     """Ask the step that takes pairs out how many no integer kernel would take."""
     if not facts.quantized:
         return ()
@@ -286,13 +309,13 @@ def _pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
         count = DropPairs().apply(copy := model.clone(), {})
     except OrtuneError:
         return ()
-    kept = {node.name for node in edit.every_node(copy)}
+    kept = {node.name for node in edit.walk_nodes(copy)}
     gone = (
         node.name
-        for node in edit.every_node(model)
+        for node in edit.walk_nodes(model)
         if node.op_type == "QuantizeLinear" and node.name not in kept
     )
-    odd = finding(
+    odd = make_finding(
         "unfused-pairs",
         "warning",
         "{n} pairs of Q/DQ around operators without an integer kernel",
@@ -303,11 +326,11 @@ def _pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
     return () if odd is None else (odd,)
 
 
-def run_diff(asked: DiffRequest) -> Diff:
+def run_diff(request: DiffRequest) -> Diff:
     """Read both files and compare them."""
-    asked.sink(Progress("reading the models", 0, 4))
-    a, b = (file.load(one, newer_opset=True) for one in (asked.a, asked.b))
-    return compare.diff(a, b, asked.sink)
+    request.sink(Progress("reading the models", 0, 4))
+    a, b = (file.load(path, newer_opset=True) for path in (request.a, request.b))
+    return compare.diff_models(a, b, request.sink)
 
 
-diff = verb(DiffRequest, run_diff)
+diff = make_verb(DiffRequest, run_diff)

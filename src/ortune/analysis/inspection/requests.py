@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ortune.core.backend import Backend
-from ortune.core.custom_ops import CustomOpsRequest, equipped
+from ortune.core.custom_ops import CustomOpsRequest, add_custom_ops
 from ortune.core.fields import InputShapes, Option
 from ortune.core.request import Request, request
 
@@ -47,7 +47,7 @@ class Inspect(CustomOpsRequest):
     def backends(self) -> str:
         """`on`, spelled, with the custom operators given to every backend."""
         on = self.on if isinstance(self.on, str) else ",".join(map(str, self.on))
-        return equipped(on, self.custom_ops) if on else ""
+        return add_custom_ops(on, self.custom_ops) if on else ""
 
 
 @request

@@ -14,51 +14,55 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.analysis.profiling.roofline import (
     KernelRoofline,
     Roofs,
-    arithmetic,
-    by_bound,
-    roofs,
+    compute_roofs,
+    find_arithmetic,
+    sum_time_by_bound,
     verdicts,
 )
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.facts import Facts
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.profile import NO_STEP, Action, Ceilings, Kernel, Profile
-from ortune.core.reading import step as read_step
+from ortune.core.reading import read_step
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.measurement.process import capabilities
+from ortune.measurement.process import query_capabilities
 from ortune.search.recipe.build import build
-from ortune.search.recipe.space import clean, recipes
+from ortune.search.recipe.space import list_recipes, make_clean_recipe
 
 _FEW = 3
 
 
-def standing_for(profile: Profile, nodes: Iterable[str]) -> list[Kernel]:
+def find_kernels(profile: Profile, nodes: Iterable[str]) -> list[Kernel]:
     """Return the kernels that stand for some of these nodes and for no other."""
-    wanted = frozenset(nodes)
-    return [one for one in profile.kernels if one.sources and wanted.issuperset(one.sources)]
+    node_names = frozenset(nodes)
+    return [
+        kernel
+        for kernel in profile.kernels
+        if kernel.sources and node_names.issuperset(kernel.sources)
+    ]
 
 
-def time(kernels: Iterable[Kernel]) -> float:
+def sum_time_ns(kernels: Iterable[Kernel]) -> float:
     return sum(kernel.time_ns for kernel in kernels)
 
 
 def kernel_names(kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    return tuple(one.name for one in sorted(kernels, key=lambda one: -one.time_ns))
+    return tuple(kernel.name for kernel in sorted(kernels, key=lambda kernel: -kernel.time_ns))
 
 
-def named(kernels: Sequence[Kernel]) -> str:
+def name_top_operators(kernels: Sequence[Kernel]) -> str:
     """Name the operators that take most of the time."""
     times: Counter[str] = Counter()
     for kernel in kernels:
@@ -88,34 +92,36 @@ class Change:
     added: int
 
 
-def change(model: ir.Model, steps: Sequence[Step], last: Step) -> Change:
+def preview_change(model: ir.Model, steps: Sequence[Step], last: Step) -> Change:
     """Try steps on a copy and return what the last one changes; nothing where it is refused."""
     copy = model.clone()
-    edit.inline(copy)
+    edit.inline_functions(copy)
     before: set[str] = set()
     try:
         for step in steps:
             if step == last:
-                before = _names(copy)
+                before = _list_node_names(copy)
             if isinstance(step, Transform):
                 step.apply(copy)
     except Exception:  # a build would take the step back, whatever it stumbled over
         return Change(frozenset(), 0)
-    after = _names(copy)
+    after = _list_node_names(copy)
     return Change(frozenset(before - after), len(after - before))
 
 
-def weighted(model: ir.Model, ops: Iterable[str]) -> frozenset[str]:
+def find_weighted_nodes(model: ir.Model, ops: Iterable[str]) -> frozenset[str]:
     """Return the names of the nodes of some operators that have a constant matrix."""
-    wanted = frozenset(ops)
+    op_types = frozenset(ops)
     return frozenset(
         node.name
-        for node in edit.every_node(model)
-        if node.op_type in wanted and node.name and any(map(_matrix, node.inputs[1:]))
+        for node in edit.walk_nodes(model)
+        if node.op_type in op_types
+        and node.name
+        and any(map(_is_constant_matrix, node.inputs[1:]))
     )
 
 
-def _matrix(value: ir.Value | None) -> bool:
+def _is_constant_matrix(value: ir.Value | None) -> bool:
     """Whether a value is constant and of two dimensions or more; also behind a DQ."""
     if value is None:
         return False
@@ -126,22 +132,22 @@ def _matrix(value: ir.Value | None) -> bool:
     return tensor is not None and len(tensor.shape) >= 2
 
 
-def attention(model: ir.Model) -> Iterator[frozenset[str]]:
+def find_attention(model: ir.Model) -> Iterator[frozenset[str]]:
     """Yield the nodes of every softmax between two products, with what scales and masks."""
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         if node.op_type != "Softmax" or node.domain:
             continue
         after = [use.node for out in node.outputs for use in out.uses()]
-        product = next((one for one in after if one.op_type == "MatMul"), None)
-        chain = _back_to(node, "MatMul")
+        product = next((member for member in after if member.op_type == "MatMul"), None)
+        chain = _trace_back(node, "MatMul")
         if product is not None and chain:
             nodes = [*chain, node, product]
-            yield frozenset(one.name for one in nodes if one.name)
+            yield frozenset(member.name for member in nodes if member.name)
 
 
-def activations(model: ir.Model) -> Iterator[frozenset[str]]:
+def find_conv_activations(model: ir.Model) -> Iterator[frozenset[str]]:
     """Yield every convolution whose only reader is an activation, with it."""
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         if node.op_type not in _ACTIVATIONS:
             continue
         source = node.inputs[0].producer() if node.inputs and node.inputs[0] else None
@@ -151,32 +157,32 @@ def activations(model: ir.Model) -> Iterator[frozenset[str]]:
             yield frozenset({source.name, node.name})
 
 
-def neighbours(model: ir.Model, nodes: Iterable[str]) -> Counter[str]:
+def count_neighbours(model: ir.Model, nodes: Iterable[str]) -> Counter[str]:
     """Count the operators that Q/DQ nodes stand beside: readers of a DQ, writers to a Q."""
-    wanted, found = frozenset(nodes), Counter[str]()
-    for node in edit.every_node(model):
-        if node.name not in wanted:
+    node_names, counts = frozenset(nodes), Counter[str]()
+    for node in edit.walk_nodes(model):
+        if node.name not in node_names:
             continue
         if node.op_type == "QuantizeLinear":
             source = node.inputs[0].producer() if node.inputs[0] else None
-            found.update([source.op_type] if source else ["input"])
+            counts.update([source.op_type] if source else ["input"])
         else:
             readers = [use.node.op_type for out in node.outputs for use in out.uses()]
-            found.update(readers or ["output"])
-    return found
+            counts.update(readers or ["output"])
+    return counts
 
 
-def _back_to(node: ir.Node, op: str) -> list[ir.Node]:
+def _trace_back(node: ir.Node, op: str) -> list[ir.Node]:
     """Follow a node's inputs back to an operator over element-wise ones; none if it is not."""
     chain: list[ir.Node] = []
     here = node
     for _ in range(_STEPS_BACK):
         sources = [value.producer() for value in here.inputs if value is not None]
-        known = [one for one in sources if one is not None]
-        product = next((one for one in known if one.op_type == op), None)
+        producers = [producer for producer in sources if producer is not None]
+        product = next((producer for producer in producers if producer.op_type == op), None)
         if product is not None:
             return [*chain, product]
-        inner = next((one for one in known if one.op_type in _BETWEEN), None)
+        inner = next((producer for producer in producers if producer.op_type in _BETWEEN), None)
         if inner is None:
             return []
         chain.append(inner)
@@ -184,8 +190,8 @@ def _back_to(node: ir.Node, op: str) -> list[ir.Node]:
     return []
 
 
-def _names(model: ir.Model) -> set[str]:
-    return {node.name for node in edit.every_node(model) if node.name}
+def _list_node_names(model: ir.Model) -> set[str]:
+    return {node.name for node in edit.walk_nodes(model) if node.name}
 
 
 MULTIPLYING = frozenset(
@@ -195,43 +201,50 @@ _WORTH = 0.01
 """Share of the time looked at from which a line is worth writing."""
 
 
-def quantizations(
+def suggest_quantization(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """Float layers with constant weights, by the offers that the search has for this backend."""
-    judged, found = verdicts(profile), capabilities(backend)
-    known = judged or tuple(_unjudged(kernel) for kernel in profile.kernels)
-    offered = [step for recipe in recipes(facts, backend, found) for step in recipe.steps]
+    judged, backend_capabilities = verdicts(profile), query_capabilities(backend)
+    kernel_verdicts = judged or tuple(_make_unknown_verdict(kernel) for kernel in profile.kernels)
+    offered = [
+        step
+        for recipe in list_recipes(facts, backend, backend_capabilities)
+        for step in recipe.steps
+    ]
     seen: set[str] = set()
-    for step in (one for one in offered if isinstance(one, Quantizer)):
+    for step in (item for item in offered if isinstance(item, Quantizer)):
         ops = frozenset(getattr(step, "ops", ())) or MULTIPLYING
-        nodes = weighted(model, ops)
-        layers = [one for one in known if _layer(one.kernel, nodes)]
+        nodes = find_weighted_nodes(model, ops)
+        layers = [item for item in kernel_verdicts if _is_float_layer(item.kernel, nodes)]
         if not layers or step.name() in seen:
             continue
         seen.add(step.name())
-        times = [one.kernel for one in sorted(layers, key=lambda one: -one.kernel.time_ns)]
-        gain = sum(_saved(one, profile.ceilings, step.name()) for one in layers)
-        bounds = by_bound(layers)
+        times = [item.kernel for item in sorted(layers, key=lambda item: -item.kernel.time_ns)]
+        gain = sum(_estimate_gain(item, profile.ceilings, step.name()) for item in layers)
+        bounds = sum_time_by_bound(layers)
         guessed = profile.ceilings is not None and bounds["unknown"] < sum(bounds.values()) / 2
-        if guessed and gain < _WORTH * time(times):
+        if guessed and gain < _WORTH * sum_time_ns(times):
             continue
         mostly = max(bounds, key=lambda name: bounds[name])
         yield Action(
             "quantize",
-            f"{named(times)}: {wording.count(len(times), 'float kernel')}, "
+            f"{name_top_operators(times)}: {wording.format_count(len(times), 'float kernel')}, "
             f"most of their time {mostly} bound"
             if guessed
-            else f"{named(times)}: {wording.count(len(times), 'float kernel')}",
+            else f"{name_top_operators(times)}: {wording.format_count(len(times), 'float kernel')}",
             f"quantize with {step.name()}; the accuracy must be measured",
             kernel_names(times),
-            time(times),
+            sum_time_ns(times),
             gain if guessed else None,
-            steps=tuple(str(one) for one in (*clean(facts, backend, found).steps, step)),
+            steps=tuple(
+                str(item)
+                for item in (*make_clean_recipe(facts, backend, backend_capabilities).steps, step)
+            ),
         )
 
 
-def _saved(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> float:
+def _estimate_gain(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> float:
     """Estimate what a layer gains in integers: its time falls as its roof does.
 
     Constants take a quarter of the bytes; other tensors keep theirs, as Q and DQ beside the layer
@@ -241,24 +254,28 @@ def _saved(verdict: KernelRoofline, ceilings: Ceilings | None, step: str) -> flo
     if ceilings is None or verdict.bound == "unknown" or not max(verdict.roofs):
         return 0.0
     small = tuple(
-        replace(one, size=one.size // 4) if one.constant and one.dtype == "float32" else one
-        for one in kernel.inputs
+        replace(operand, size=operand.size // 4)
+        if operand.constant and operand.dtype == "float32"
+        else operand
+        for operand in kernel.inputs
     )
     cold = verdict.roofs.bandwidth > 0
-    then = roofs(replace(kernel, inputs=small), ceilings, cold=cold)
+    then = compute_roofs(replace(kernel, inputs=small), ceilings, cold=cold)
     float_peak, int8_peak = ceilings.flops.get(verdict.arithmetic), ceilings.flops.get("int8")
     ratio = float_peak / int8_peak if float_peak and int8_peak and step != "int8-weights" else 1.0
     after = max(then._replace(compute=then.compute * ratio))
     return kernel.time_ns * max(0.0, 1 - after / max(verdict.roofs))
 
 
-def _layer(kernel: Kernel, names: frozenset[str]) -> bool:
+def _is_float_layer(kernel: Kernel, names: frozenset[str]) -> bool:
     """Whether it computes one of these nodes of the model in float."""
-    return not names.isdisjoint(kernel.sources) and arithmetic(kernel) != "int8"
+    return not names.isdisjoint(kernel.sources) and find_arithmetic(kernel) != "int8"
 
 
-def _unjudged(kernel: Kernel) -> KernelRoofline:
-    return KernelRoofline(kernel, "unknown", arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0)
+def _make_unknown_verdict(kernel: Kernel) -> KernelRoofline:
+    return KernelRoofline(
+        kernel, "unknown", find_arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0
+    )
 
 
 _MANY = 0.3
@@ -271,7 +288,7 @@ _ADDED = {
 }
 
 
-def actions(
+def list_actions(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> tuple[Action, ...]:
     """Return what may be done about a profile's bottlenecks, the most at stake first.
@@ -280,122 +297,139 @@ def actions(
         profile: With ceilings, or without: then nothing is estimated.
         model: The source model; left alone.
     """
-    found = [
-        *_fusions(profile, model, facts, backend),
-        *_spelled_out(profile, model),
-        *quantizations(profile, model, facts, backend),
-        *_pairs(profile, model),
-        *_added(profile),
-        *_threads(profile, backend),
-        *_denormals(facts, backend),
+    candidates = [
+        *_suggest_fusions(profile, model, facts, backend),
+        *_report_unfused(profile, model),
+        *suggest_quantization(profile, model, facts, backend),
+        *_report_qdq_kernels(profile, model),
+        *_report_conversions(profile),
+        *_suggest_single_thread(profile, backend),
+        *_suggest_denormal_flush(facts, backend),
     ]
     least = _WORTH * sum(kernel.time_ns for kernel in profile.kernels)
-    kept = [one for one in found if one.stake_ns >= least or one.kind == "denormals"]
-    return tuple(sorted(kept, key=lambda one: -one.stake_ns))
+    kept = [
+        action for action in candidates if action.stake_ns >= least or action.kind == "denormals"
+    ]
+    return tuple(sorted(kept, key=lambda action: -action.stake_ns))
 
 
-def _fusions(
+def _suggest_fusions(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> Iterator[Action]:
     """What our own rewrites would replace and the runtime has not."""
-    ours = clean(facts, backend, capabilities(backend))
+    ours = make_clean_recipe(facts, backend, query_capabilities(backend))
     raised = tuple(step for step in ours.steps if step.name() == "raise-opset")
     for step in ours.steps:
         if step in raised:
             continue
-        effect = change(model, (*raised, step), step)
-        touched = standing_for(profile, effect.removed)
+        effect = preview_change(model, (*raised, step), step)
+        touched = find_kernels(profile, effect.removed)
         if len(touched) <= effect.added or not touched:
             continue
         overhead = profile.ceilings.overhead_ns if profile.ceilings else 0.0
-        stake = time(touched) - effect.added * overhead
-        made = f"{wording.count(len(touched), 'kernel')} that {step.name()} makes {effect.added}"
+        stake = sum_time_ns(touched) - effect.added * overhead
+        effect_text = (
+            f"{wording.format_count(len(touched), 'kernel')} that {step.name()} makes "
+            f"{effect.added}"
+        )
         yield Action(
             "fuse",
-            f"{named(touched)}: {made}",
+            f"{name_top_operators(touched)}: {effect_text}",
             f"apply {step.name()}",
             kernel_names(touched),
             max(0.0, stake),
-            steps=tuple(str(one) for one in (*raised, step)),
+            steps=tuple(str(applied_step) for applied_step in (*raised, step)),
         )
 
 
-def _spelled_out(profile: Profile, model: ir.Model) -> Iterator[Action]:
+def _report_unfused(profile: Profile, model: ir.Model) -> Iterator[Action]:
     """Patterns that no rewrite of ours knows."""
-    for name, found in (
-        ("attention", attention(model)),
-        ("activation behind a convolution", activations(model)),
+    for name, matches in (
+        ("attention", find_attention(model)),
+        ("activation behind a convolution", find_conv_activations(model)),
     ):
-        every = [standing_for(profile, nodes) for nodes in found]
-        left = [kernels for kernels in every if len(kernels) > 1]
-        flat = list({id(kernel): kernel for group in left for kernel in group}.values())
+        kernel_groups = [find_kernels(profile, nodes) for nodes in matches]
+        separate_groups = [kernels for kernels in kernel_groups if len(kernels) > 1]
+        flat = list({id(kernel): kernel for group in separate_groups for kernel in group}.values())
         if not flat:
             continue
-        kernels = [one for one in flat if not _multiplies(one)]
+        kernels = [member for member in flat if not _is_multiplication(member)]
         yield Action(
             "fuse",
-            f"{name}, {len(left)} times as separate kernels ({named(flat)})",
+            f"{name}, {len(separate_groups)} times as separate kernels "
+            f"({name_top_operators(flat)})",
             f"the runtime did not fuse it here; {NO_STEP}",
             kernel_names(flat),
-            time(kernels),
+            sum_time_ns(kernels),
         )
 
 
-def _pairs(profile: Profile, model: ir.Model) -> Iterator[Action]:
+def _report_qdq_kernels(profile: Profile, model: ir.Model) -> Iterator[Action]:
     """Q/DQ nodes that run as kernels of their own."""
-    left = [kernel for kernel in profile.kernels if kernel.kind == "quantize"]
-    if not left:
+    qdq_kernels = [kernel for kernel in profile.kernels if kernel.kind == "quantize"]
+    if not qdq_kernels:
         return
-    weights = [one for one in left if one.inputs and one.inputs[0].constant]
+    weights = [
+        qdq_kernel
+        for qdq_kernel in qdq_kernels
+        if qdq_kernel.inputs and qdq_kernel.inputs[0].constant
+    ]
     if weights:
         yield Action(
             "added",
             f"weights widened in every run by {len(weights)} DequantizeLinear",
             "widen them once, when the model loads",
             kernel_names(weights),
-            time(weights),
+            sum_time_ns(weights),
             steps=("dequantize-at-load",),
         )
-    others = [one for one in left if one not in weights]
-    beside = neighbours(model, [name for one in others for name in one.sources])
+    activation_kernels = [qdq_kernel for qdq_kernel in qdq_kernels if qdq_kernel not in weights]
+    beside = count_neighbours(
+        model, [name for qdq_kernel in activation_kernels for name in qdq_kernel.sources]
+    )
     where = ", ".join(f"{op} ({count})" for op, count in beside.most_common(_FEW))
-    if others:
+    if activation_kernels:
         yield Action(
             "added",
-            f"{len(others)} Q/DQ kernels left" + (f", beside {where}" if where else ""),
+            f"{len(activation_kernels)} Q/DQ kernels left"
+            + (f", beside {where}" if where else ""),
             f"these operators have no integer kernel here, or their pairs do not match; {NO_STEP}",
-            kernel_names(others),
-            time(others),
+            kernel_names(activation_kernels),
+            sum_time_ns(activation_kernels),
         )
 
 
-def _added(profile: Profile) -> Iterator[Action]:
+def _report_conversions(profile: Profile) -> Iterator[Action]:
     for kind, words in _ADDED.items():
-        found = [kernel for kernel in profile.kernels if kernel.kind == kind]
-        if found:
-            own = sum(bool(kernel.sources) for kernel in found)
-            whose = f"{own} of them the model's own" if own else "all added by the runtime"
+        matches = [kernel for kernel in profile.kernels if kernel.kind == kind]
+        if matches:
+            model_count = sum(bool(kernel.sources) for kernel in matches)
+            whose = (
+                f"{model_count} of them the model's own"
+                if model_count
+                else "all added by the runtime"
+            )
             yield Action(
                 "added",
-                f"{len(found)} {words}, {whose}",
+                f"{len(matches)} {words}, {whose}",
                 f"removing them gains at most their time; {NO_STEP}",
-                kernel_names(found),
-                time(found),
+                kernel_names(matches),
+                sum_time_ns(matches),
             )
 
 
-def _threads(profile: Profile, backend: Backend) -> Iterator[Action]:
+def _suggest_single_thread(profile: Profile, backend: Backend) -> Iterator[Action]:
     """Kernels that only start are not faster on several threads."""
     judged = verdicts(profile)
-    spent = by_bound(judged)["overhead"]
+    spent = sum_time_by_bound(judged)["overhead"]
     if profile.ceilings is None or profile.ceilings.threads < 2 or backend.threads == 1:
         return
-    if spent >= _MANY * sum(one.kernel.time_ns for one in judged):
-        small = [one.kernel for one in judged if one.bound == "overhead"]
-        stake = sum(one.gain_ns for one in judged if one.bound == "overhead")
+    if spent >= _MANY * sum(verdict.kernel.time_ns for verdict in judged):
+        small = [verdict.kernel for verdict in judged if verdict.bound == "overhead"]
+        stake = sum(verdict.gain_ns for verdict in judged if verdict.bound == "overhead")
         yield Action(
             "threads",
-            f"overhead bound: {len(small)} of {wording.count(len(judged), 'kernel')}",
+            f"overhead bound: {len(small)} of {wording.format_count(len(judged), 'kernel')}",
             "one thread avoids waking the others",
             kernel_names(small),
             stake,
@@ -403,12 +437,13 @@ def _threads(profile: Profile, backend: Backend) -> Iterator[Action]:
         )
 
 
-def _denormals(facts: Facts, backend: Backend) -> Iterator[Action]:
+def _suggest_denormal_flush(facts: Facts, backend: Backend) -> Iterator[Action]:
     flushed = [
-        one
-        for group in backend.coordinates(facts, capabilities(backend)).values()
-        for one in group
-        if getattr(one, "flush_denormals", False) and not getattr(backend, "flush_denormals", True)
+        variant
+        for group in backend.coordinates(facts, query_capabilities(backend)).values()
+        for variant in group
+        if getattr(variant, "flush_denormals", False)
+        and not getattr(backend, "flush_denormals", True)
     ]
     if facts.denormals and flushed:
         yield Action(
@@ -419,7 +454,7 @@ def _denormals(facts: Facts, backend: Backend) -> Iterator[Action]:
         )
 
 
-def _multiplies(kernel: Kernel) -> bool:
+def _is_multiplication(kernel: Kernel) -> bool:
     return any(op in kernel.op_type for op in (*MULTIPLYING, "Convolution", "FullyConnected"))
 
 
@@ -434,10 +469,10 @@ def suggest(profile: Profile) -> tuple[Action, ...]:
         OrtuneError: The file is gone or cannot be read.
     """
     model = file.load(Path(profile.model))
-    edit.inline(model)
-    names.unique(model)
-    known = model_facts.facts(model, read=True)
-    return actions(profile, model, known, parse(Backend, profile.backend))
+    edit.inline_functions(model)
+    names.make_names_unique(model)
+    source_facts = model_facts.read_facts(model, read=True)
+    return list_actions(profile, model, source_facts, parse_plugin(Backend, profile.backend))
 
 
 def evaluate_suggestions(
@@ -448,7 +483,7 @@ def evaluate_suggestions(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     seconds: float = 20,
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> tuple[Action, ...]:
     """Do each action that names steps or a setting, time all against the model as it is.
 
@@ -464,11 +499,13 @@ def evaluate_suggestions(
     Raises:
         OrtuneError: The model or the data cannot be used.
     """
-    source, origin = Path(profile.model), parse(Backend, profile.backend)
+    source, origin = Path(profile.model), parse_plugin(Backend, profile.backend)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        takes, out = model_facts.facts(file.load(source)).inputs, folder / "data"
-        found = given.samples(data, takes, out, shapes=shapes, ranges=ranges, count=_SAMPLES)
+        takes, out = model_facts.read_facts(file.load(source)).inputs, folder / "data"
+        feeds = given.load_or_generate_feeds(
+            data, takes, out, shapes=shapes, ranges=ranges, count=_SAMPLES
+        )
         done, built = list(every), {}
         for place, action in enumerate(every):
             if not (action.steps or action.backend):
@@ -476,12 +513,12 @@ def evaluate_suggestions(
             sink(Progress(f"building: {action.does}", place, len(every)))
             try:
                 out = folder / f"{place}.onnx"
-                built[place] = _built(source, action, found, out, origin)
+                built[place] = _apply_action(source, action, feeds, out, origin)
             except OrtuneError as error:
                 done[place] = replace(action, note=f"not built: {error.what}")
         if not built:
             return tuple(done)
-        answer = race(
+        answer = race_contestants(
             [(source, origin), *built.values()],
             data=data,
             shapes=shapes,
@@ -498,16 +535,16 @@ def evaluate_suggestions(
     return tuple(done)
 
 
-def _built(
-    source: Path, action: Action, found: Feeds, out: Path, origin: Backend
+def _apply_action(
+    source: Path, action: Action, sample_feeds: Feeds, out: Path, origin: Backend
 ) -> tuple[Path, Backend]:
     """Return the model with the action's steps, and the backend with its setting."""
-    backend = parse(Backend, action.backend) if action.backend else origin
+    backend = parse_plugin(Backend, action.backend) if action.backend else origin
     if not action.steps:
         return source, backend
     recipe = Recipe("try", tuple(map(read_step, action.steps)))
-    feeds = replace(found, synthetic=False)
-    made = build(source, recipe, out, feeds=feeds, custom_ops=origin.custom_ops)
-    if not made.changed:
+    feeds = replace(sample_feeds, synthetic=False)
+    result = build(source, recipe, out, feeds=feeds, custom_ops=origin.custom_ops)
+    if not result.changed:
         raise OrtuneError(f"{action.does} changes nothing", fix="leave it out")
-    return made.path, backend
+    return result.path, backend

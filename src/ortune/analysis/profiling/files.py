@@ -21,23 +21,28 @@ _CLOCK_NS = 2_000
 """Starts and durations are whole microseconds: a body may seem to end that much late."""
 
 
-def trace(profile: Profile) -> dict[str, Any]:
+def build_trace(profile: Profile) -> dict[str, Any]:
     """Return one run as JSON objects of the Trace Event Format.
 
     Regions are complete events ("X") on one track, kernels on another; the bodies of control flow
     lie inside the kernels that hold them. Nodes that ran side by side get a track each, and then
     there is none of regions. Times are those of the profiled run, microseconds.
     """
-    events = [_named("process_name", 0, f"{Path(profile.model).name} on {profile.backend}")]
+    events = [
+        _make_metadata("process_name", 0, f"{Path(profile.model).name} on {profile.backend}")
+    ]
     if not profile.parallel:
-        events += [_named("thread_name", _REGIONS, "regions"), *_region_events(profile)]
+        events += [
+            _make_metadata("thread_name", _REGIONS, "regions"),
+            *_list_region_events(profile),
+        ]
     # Give each slice a track on which slices only nest or follow each other.
     tracks: list[list[float]] = []
-    found = []
-    for one in sorted(profile.timeline, key=lambda one: (one.start_ns, -one.kernel_ns)):
-        end = one.start_ns + one.kernel_ns
+    slices = []
+    for call in sorted(profile.timeline, key=lambda call: (call.start_ns, -call.kernel_ns)):
+        end = call.start_ns + call.kernel_ns
         for ends in tracks:
-            while ends and ends[-1] <= one.start_ns:
+            while ends and ends[-1] <= call.start_ns:
                 ends.pop()
         fit = (n for n, ends in enumerate(tracks) if not ends or end <= ends[-1] + _CLOCK_NS)
         track = next(fit, len(tracks))
@@ -46,41 +51,45 @@ def trace(profile: Profile) -> dict[str, Any]:
         ends = tracks[track]
         end = min([end, *ends[-1:]])
         ends.append(end)
-        found.append((one, end - one.start_ns, track))
-    placed = list(found)
+        slices.append((call, end - call.start_ns, track))
+    placed = list(slices)
     for track in range(1 + max((track for _, _, track in placed), default=0)):
         name = f"kernels, {track + 1}" if track else "kernels"
-        events.append(_named("thread_name", _KERNELS + track, name))
-    for one, taken_ns, track in placed:
-        kernel = profile.kernels[one.index]
-        row, left = kernel.record(1.0), ("name", "share", "op_type")
-        details = {k: v for k, v in row.items() if v not in ("", None) and k not in left}
+        events.append(_make_metadata("thread_name", _KERNELS + track, name))
+    for call, taken_ns, track in placed:
+        kernel = profile.kernels[call.index]
+        row, omitted_fields = kernel.record(1.0), ("name", "share", "op_type")
+        details = {k: v for k, v in row.items() if v not in ("", None) and k not in omitted_fields}
         place = _KERNELS + track
-        events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, details))
+        events.append(
+            _make_slice(place, kernel.name, kernel.op_type, call.start_ns, taken_ns, details)
+        )
     other = {"plain_ns": profile.plain_ns, "profiled_ns": profile.profiled_ns}
     return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
-def _region_events(profile: Profile) -> list[dict[str, Any]]:
+def _list_region_events(profile: Profile) -> list[dict[str, Any]]:
     """Join neighbours of one region into one slice; what is inside a control-flow node stays."""
-    found: list[tuple[str, float, float]] = []
-    for one in sorted(profile.timeline, key=lambda one: one.start_ns):
-        kernel = profile.kernels[one.index]
-        end = one.start_ns + one.kernel_ns
+    spans: list[tuple[str, float, float]] = []
+    for call in sorted(profile.timeline, key=lambda call: call.start_ns):
+        kernel = profile.kernels[call.index]
+        end = call.start_ns + call.kernel_ns
         if kernel.kind == "control":
             continue
-        if found and found[-1][0] == kernel.region:
-            found[-1] = (kernel.region, found[-1][1], max(end, found[-1][2]))
+        if spans and spans[-1][0] == kernel.region:
+            spans[-1] = (kernel.region, spans[-1][1], max(end, spans[-1][2]))
         else:
-            found.append((kernel.region, one.start_ns, end))
-    return [_slice(_REGIONS, name, "region", start, end - start, {}) for name, start, end in found]
+            spans.append((kernel.region, call.start_ns, end))
+    return [
+        _make_slice(_REGIONS, name, "region", start, end - start, {}) for name, start, end in spans
+    ]
 
 
-def _named(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+def _make_metadata(kind: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
 
 
-def _slice(
+def _make_slice(
     thread: int, name: str, kind: str, start_ns: float, taken_ns: float, details: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
@@ -99,7 +108,7 @@ TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
 _DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")
 
 
-def whole(profile: Profile) -> dict[str, Any]:
+def encode_profile(profile: Profile) -> dict[str, Any]:
     """Return a profile as plain JSON values, what is derived included."""
     return {
         **codec.encode(profile),
@@ -115,37 +124,37 @@ def whole(profile: Profile) -> dict[str, Any]:
     }
 
 
-def write(profile: Profile, folder: Path) -> tuple[Path, ...]:
+def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
     """Write trace, table and the whole profile into a folder, made if need be.
 
     Raises:
         OrtuneError: It cannot be written.
     """
-    made = tuple(folder / name for name in (TRACE, TABLE, WHOLE))
+    paths = tuple(folder / name for name in (TRACE, TABLE, WHOLE))
     listed, table = profile.records(), io.StringIO()
     writer = csv.DictWriter(table, list(listed[0]) if listed else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(listed)
     texts = (
-        json.dumps(trace(profile), allow_nan=False),
+        json.dumps(build_trace(profile), allow_nan=False),
         table.getvalue(),
-        json.dumps(codec.jsonable(whole(profile)), indent=1),
+        json.dumps(codec.make_jsonable(encode_profile(profile)), indent=1),
     )
-    for path, text in zip(made, texts, strict=True):
+    for path, text in zip(paths, texts, strict=True):
         write_text(path, text)
-    return made
+    return paths
 
 
-def read(folder: Path) -> Profile:
-    """Read back what `write` wrote.
+def read_profile(folder: Path) -> Profile:
+    """Read back what `write_profile` wrote.
 
     Raises:
         BadData: The file is not there or cannot be read.
     """
     path = folder / WHOLE
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return codec.decode(Profile, {one.name: found[one.name] for one in fields(Profile)})
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return codec.decode(Profile, {field.name: values[field.name] for field in fields(Profile)})
     except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
         text = str(error).splitlines()[0]
         raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None

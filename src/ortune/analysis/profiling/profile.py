@@ -21,29 +21,29 @@ from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Progress
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.profile import Ceilings, Kernel, Profile
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.session import Executed, Operand, Recorded
 from ortune.data import given
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.analysis.flops import node_flops
-from ortune.graph.analysis.regions import Regions, regions
+from ortune.graph.analysis.regions import Regions, divide_into_regions
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.ir.spec import dtype_name
-from ortune.graph.mapping.nodes import ADDED, Lineage, lineage
-from ortune.graph.shapes.infer import infer
+from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
+from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement import peaks as roofs
-from ortune.measurement.process import capabilities, demand, lone
+from ortune.measurement.process import query_capabilities, require_backend, single_model_job
 from ortune.measurement.timing.operators import SAME_WORK
-from ortune.measurement.timing.profiled import Runs, profiled
+from ortune.measurement.timing.profiled import Runs, profile_model
 from ortune.measurement.workloads.latency import Latency
 
 _SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 
 
-def sizes(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
+def infer_operands(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
     """Return the tensors whose size follows from the first sample; the model is left alone.
 
     Args:
@@ -51,7 +51,7 @@ def sizes(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
         batch: Samples stacked into a run; 0 or 1 takes one.
     """
     copy = model.clone()
-    for node in edit.every_node(copy):
+    for node in edit.walk_nodes(copy):
         for value in node.outputs:
             value.shape = None
     sample = Stream(stream)[0]
@@ -60,14 +60,14 @@ def sizes(model: ir.Model, stream: Path, batch: int) -> dict[str, Operand]:
             shape = sample[value.name].shape
             rows = [shape[0] * max(1, batch), *shape[1:]] if shape else []
             value.shape = ir.Shape(rows)
-    infer(copy)
-    every = [v for node in edit.every_node(copy) for v in (*node.inputs, *node.outputs)]
-    found = {str(v.name): _operand(v) for v in every if v is not None and v.name}
-    return {name: one for name, one in found.items() if one is not None}
+    infer_shapes(copy)
+    values = [v for node in edit.walk_nodes(copy) for v in (*node.inputs, *node.outputs)]
+    operands = {str(v.name): _make_operand(v) for v in values if v is not None and v.name}
+    return {name: operand for name, operand in operands.items() if operand is not None}
 
 
-def filled(
-    node: Executed, sources: Sequence[str], origin: Origin, known: Mapping[str, Operand]
+def fill_operands(
+    node: Executed, sources: Sequence[str], origin: Origin, operands: Mapping[str, Operand]
 ) -> Executed:
     """Give an executed node the tensors of its sources where the runtime recorded none.
 
@@ -77,16 +77,21 @@ def filled(
     if not sources or (node.inputs and node.outputs):
         return node
     inside = set(sources)
-    made = [name for one in sources for name in origin.outputs[one]]
-    reads = [name for one in sources for name in origin.inputs[one] if name and name not in made]
+    output_names = [name for source in sources for name in origin.outputs[source]]
+    reads = [
+        name
+        for source in sources
+        for name in origin.inputs[source]
+        if name and name not in output_names
+    ]
     writes = [
         name
-        for name in made
+        for name in output_names
         if name in origin.results or not inside.issuperset(origin.readers.get(name, ()))
     ]
     reads = list(dict.fromkeys(reads))
-    inputs = node.inputs or tuple(known[name] for name in reads if name in known)
-    outputs = node.outputs or tuple(known[name] for name in writes if name in known)
+    inputs = node.inputs or tuple(operands[name] for name in reads if name in operands)
+    outputs = node.outputs or tuple(operands[name] for name in writes if name in operands)
     if not node.inputs and len(inputs) != len(reads):
         return node
     if not node.outputs and len(outputs) != len(writes):
@@ -94,7 +99,7 @@ def filled(
     return replace(node, inputs=inputs, outputs=outputs)
 
 
-def _operand(value: ir.Value) -> Operand | None:
+def _make_operand(value: ir.Value) -> Operand | None:
     tensor, constant = value.const_value, value.const_value is not None
     shape = value.shape if tensor is None else tensor.shape
     dtype = value.dtype if tensor is None else tensor.dtype
@@ -135,7 +140,7 @@ _INSIDE = 0.7
 _SCALE = 2.0
 
 
-def times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
+def estimate_node_times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
     """Return what every node takes of a plain run.
 
     The profiler works between kernels: the gaps are taken off but for a step. It works inside of
@@ -161,44 +166,46 @@ def times(recorded: Recorded, plain_ns: float) -> tuple[float, ...]:
     return tuple((bare * scale).tolist())
 
 
-def kernels(
+def list_kernels(
     recorded: Recorded,
     traced: Lineage,
     parts: Regions,
     origin: Origin,
-    taken: Sequence[float],
+    node_times_ns: Sequence[float],
     backend: Backend,
-    known: Mapping[str, Operand] | None = None,
+    operands: Mapping[str, Operand] | None = None,
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
     """Return the kernels that ran, in their order, and the source nodes that cost nothing.
 
     Args:
         traced: Node by node, the source nodes that it stands for.
-        taken: Node by node, ns of a plain run.
-        known: Tensors of the source model, for nodes whose own are not recorded.
+        node_times_ns: Node by node, ns of a plain run.
+        operands: Tensors of the source model, for nodes whose own are not recorded.
     """
     constants = frozenset(recorded.constants)
-    made: list[Kernel] = []
+    mapped_kernels: list[Kernel] = []
     region = parts.all[0].name if parts.all else ""
     # The operators of the model of which the provider asked for took at least one.
     claimed = frozenset(
         op_type
         for node, sources in zip(recorded.nodes, traced.sources, strict=True)
-        if node.provider and not fell_back(node.provider, backend)
-        for op_type in _operators(node, sources, origin)
+        if node.provider and not is_fallback(node.provider, backend)
+        for op_type in _list_operators(node, sources, origin)
     )
-    for executed, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
+    for executed, sources, time_ns in zip(
+        recorded.nodes, traced.sources, node_times_ns, strict=True
+    ):
         if not executed.calls:
             continue
-        node = filled(executed, sources, origin, known or {})
-        read = _inputs(node, constants)
-        packed = tuple(packed_weights(read, sources, origin))
-        region = _region(sources, parts.of) or region
-        kind = _kind(node.op_type)
+        node = fill_operands(executed, sources, origin, operands or {})
+        read = _mark_constants(node, constants)
+        packed = tuple(find_packed_weights(read, sources, origin))
+        region = _find_region(sources, parts.of) or region
+        kind = _classify_operator(node.op_type)
         note = _WHY.get(kind, "") if not sources else ""
-        if fell_back(node.provider, backend):
-            note = note or _unclaimed(_operators(node, sources, origin), claimed)
-        made.append(
+        if is_fallback(node.provider, backend):
+            note = note or _explain_fallback(_list_operators(node, sources, origin), claimed)
+        mapped_kernels.append(
             Kernel(
                 name=node.name,
                 op_type=node.op_type,
@@ -209,7 +216,7 @@ def kernels(
                 region=region,
                 time_ns=time_ns,
                 calls=node.calls,
-                flops=_flops(node, sources, origin, packed),
+                flops=_count_flops(node, sources, origin, packed),
                 inputs=(*read, *packed),
                 outputs=node.outputs,
                 note=note,
@@ -217,31 +224,31 @@ def kernels(
                 kernel_ns=node.kernel_ns,
             )
         )
-    busy = {name for kernel in made for name in kernel.sources}
+    busy = {name for kernel in mapped_kernels for name in kernel.sources}
     idle = {name for sources in traced.sources for name in sources}
-    return tuple(made), origin.ordered((idle | set(traced.folded)) - busy)
+    return tuple(mapped_kernels), origin.sort_nodes((idle | set(traced.folded)) - busy)
 
 
-def fell_back(provider: str, backend: Backend) -> bool:
+def is_fallback(provider: str, backend: Backend) -> bool:
     """Whether a node ran on onnxruntime's CPU provider where another one was asked for."""
     return provider == "CPUExecutionProvider" and backend.provider not in ("", provider)
 
 
-def _operators(node: Executed, sources: Sequence[str], origin: Origin) -> tuple[str, ...]:
-    found = dict.fromkeys(origin.nodes[name].op_type for name in sources)
-    return tuple(found) or (node.op_type,)
+def _list_operators(node: Executed, sources: Sequence[str], origin: Origin) -> tuple[str, ...]:
+    op_types = dict.fromkeys(origin.nodes[name].op_type for name in sources)
+    return tuple(op_types) or (node.op_type,)
 
 
-def _unclaimed(operators: Sequence[str], claimed: frozenset[str]) -> str:
+def _explain_fallback(operators: Sequence[str], claimed: frozenset[str]) -> str:
     """Say what the placement shows of why a node was left: the runtime gives no reason."""
-    never = [one for one in operators if one not in claimed]
+    never = [op_type for op_type in operators if op_type not in claimed]
     if never:
         return f"the provider claimed no {' or '.join(never)}"
     named = " and ".join(operators)
     return f"the provider claimed other nodes of {named}: types, shapes or attributes differ"
 
 
-def _kind(op_type: str) -> str:
+def _classify_operator(op_type: str) -> str:
     if op_type in _CONTROL:
         return "control"
     if op_type == "Identity":
@@ -249,29 +256,29 @@ def _kind(op_type: str) -> str:
     return "shape" if op_type in _SHAPE else ADDED.get(op_type, "compute")
 
 
-def _region(sources: Sequence[str], of: Mapping[str, str]) -> str:
-    found = Counter(of[name] for name in sources if name in of)
-    return found.most_common(1)[0][0] if found else ""
+def _find_region(sources: Sequence[str], of: Mapping[str, str]) -> str:
+    counts = Counter(of[name] for name in sources if name in of)
+    return counts.most_common(1)[0][0] if counts else ""
 
 
-def _inputs(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
+def _mark_constants(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
     reads = [name for name in node.reads if name]
     if len(reads) != len(node.inputs):
         return node.inputs
     return tuple(
-        replace(one, constant=one.constant or name in constants)
-        for name, one in zip(reads, node.inputs, strict=True)
+        replace(operand, constant=operand.constant or name in constants)
+        for name, operand in zip(reads, node.inputs, strict=True)
     )
 
 
-def packed_weights(
+def find_packed_weights(
     read: Sequence[Operand], sources: Sequence[str], origin: Origin
 ) -> Iterator[Operand]:
     """Yield the weights that a kernel keeps in a layout of its own and so does not list.
 
     They are those of its sources: every run reads them, whatever they are called.
     """
-    if any(one.constant and len(one.shape) >= 2 for one in read):
+    if any(operand.constant and len(operand.shape) >= 2 for operand in read):
         return
     for name in sources:
         if origin.nodes[name].op_type not in _WEIGHTED:
@@ -286,34 +293,38 @@ def packed_weights(
                 yield Operand(dtype_name(tensor.dtype), shape, tensor.nbytes, constant=True)
 
 
-def _flops(
+def _count_flops(
     node: Executed, sources: Sequence[str], origin: Origin, packed: Sequence[Operand]
 ) -> int | None:
     """Count one call by the shapes of the run and the attributes of the source, times calls."""
     op_type = SAME_WORK.get(node.op_type, node.op_type)
-    given = [_value(one, grouped=node.op_type == "GroupConvolution") for one in node.inputs]
+    inputs = [
+        _make_value(operand, grouped=node.op_type == "GroupConvolution") for operand in node.inputs
+    ]
     attributes: list[ir.Attr] = []
     for name in sources:
         if origin.nodes[name].op_type in op_type:
-            attributes = [a for a in origin.nodes[name].attributes.values() if not _holds(a)]
-    if _kind(node.op_type) != "compute":
+            attributes = [
+                a for a in origin.nodes[name].attributes.values() if not _is_graph_attribute(a)
+            ]
+    if _classify_operator(node.op_type) != "compute":
         return 0
     if not node.inputs or not node.outputs:
         return None
     if packed and op_type in _PACKED_CONV:  # the place of its weight is empty
         each = 2 * math.prod(packed[0].shape[1:])
         return node.calls * each * math.prod(node.outputs[0].shape)
-    outputs = [_value(one) for one in node.outputs]
-    made = ir.Node(node.domain, op_type, given, attributes, outputs=outputs)
-    found = node_flops(made)
-    return None if found is None else found * node.calls
+    outputs = [_make_value(operand) for operand in node.outputs]
+    shaped_node = ir.Node(node.domain, op_type, inputs, attributes, outputs=outputs)
+    flops = node_flops(shaped_node)
+    return None if flops is None else flops * node.calls
 
 
-def _holds(attribute: ir.Attr) -> bool:
+def _is_graph_attribute(attribute: ir.Attr) -> bool:
     return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-def _value(operand: Operand, *, grouped: bool = False) -> ir.Value:
+def _make_value(operand: Operand, *, grouped: bool = False) -> ir.Value:
     shape = operand.shape
     if grouped and operand.constant and len(shape) > 3:  # [group, out, in, kernel...]
         shape = (shape[0] * shape[1], *shape[2:])
@@ -326,87 +337,95 @@ _LOST = 0.05
 """Share of a profiled run in no node from which it is worth a note."""
 
 
-def run(asked: ProfileRequest) -> Profile:
+def run(request: ProfileRequest) -> Profile:
     """Run a model with its runtime's profiler, in turns with plain runs, and explain the time."""
-    backend, path, workload = _backend(asked.backend), Path(asked.model), Latency(asked.batch)
+    backend, path, workload = (
+        _parse_backend(request.backend),
+        Path(request.model),
+        Latency(request.batch),
+    )
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        takes, out = model_facts.facts(file.load(path)).inputs, folder / "data"
-        fed = given.samples(
-            asked.data,
+        takes, out = model_facts.read_facts(file.load(path)).inputs, folder / "data"
+        fed = given.load_or_generate_feeds(
+            request.data,
             takes,
             out,
-            batch=asked.batch,
-            shapes=asked.shapes,
-            ranges=asked.ranges,
-            sink=asked.sink,
+            batch=request.batch,
+            shapes=request.shapes,
+            ranges=request.ranges,
+            sink=request.sink,
         )
-        source, loaded, changes = labelled(path, folder)
+        source, loaded, changes = load_labelled_model(path, folder)
         notes = list(changes)
-        for last in (not asked.allow_fallback, True):
+        for last in (not request.allow_fallback, True):
             try:
-                job = lone(loaded, backend, fed.stream, folder, "profile", workload)
-                found = profiled(job, seconds=asked.seconds, runs=asked.runs, sink=asked.sink)
-                demand_taken(path, backend, found.recorded)
+                job = single_model_job(loaded, backend, fed.stream, folder, "profile", workload)
+                runs = profile_model(
+                    job, seconds=request.seconds, runs=request.runs, sink=request.sink
+                )
+                require_placement(path, backend, runs.recorded)
                 break
             except BackendMissing as error:
                 if last:
                     raise
                 notes.append(f"{error.what}: profiled on cpu instead")
                 backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
-        known = sizes(source, fed.stream, asked.batch)
-    if asked.ceilings:
-        asked.sink(Progress("measuring what the machine can do at most"))
-    measured = _ceilings(backend, notes) if asked.ceilings else None
-    made = explained(path, source, backend, found, measured, notes, asked.batch, known)
-    for text in made.notes:
-        asked.sink(Note(text))
-    return made
+        operands = infer_operands(source, fed.stream, request.batch)
+    if request.ceilings:
+        request.sink(Progress("measuring what the machine can do at most"))
+    measured = _measure_ceilings(backend, notes) if request.ceilings else None
+    result = explain_runs(path, source, backend, runs, measured, notes, request.batch, operands)
+    for text in result.notes:
+        request.sink(Note(text))
+    return result
 
 
-profile = verb(ProfileRequest, run)
+profile = make_verb(ProfileRequest, run)
 
 
-def explained(
+def explain_runs(
     path: Path,
     source: ir.Model,
     backend: Backend,
-    found: Runs,
+    runs: Runs,
     ceilings: Ceilings | None,
     notes: list[str],
     batch: int = 0,
-    known: Mapping[str, Operand] | None = None,
+    operands: Mapping[str, Operand] | None = None,
 ) -> Profile:
     """Bring a record and the model it is of together."""
-    recorded = found.recorded
+    recorded = runs.recorded
     origin = Origin(source)
-    traced = lineage(source, recorded)
-    parts = regions(origin)
-    taken_ns = times(recorded, found.plain_ns)
-    every, folded = kernels(recorded, traced, parts, origin, taken_ns, backend, known)
-    offered = capabilities(backend)
+    traced = trace_lineage(source, recorded)
+    parts = divide_into_regions(origin)
+    taken_ns = estimate_node_times(recorded, runs.plain_ns)
+    mapped_kernels, folded = list_kernels(
+        recorded, traced, parts, origin, taken_ns, backend, operands
+    )
+    offered = query_capabilities(backend)
     return Profile(
         model=str(path),
         backend=str(backend),
-        kernels=every,
+        kernels=mapped_kernels,
         runs=recorded.runs,
         profiled_ns=recorded.run_ns,
-        plain_ns=found.plain_ns,
+        plain_ns=runs.plain_ns,
         profiled_call_ns=recorded.wall_ns,
         folded=folded,
         ceilings=ceilings,
-        notes=(*notes, *recorded.notes, *_remarks(found, traced)),
+        notes=(*notes, *recorded.notes, *_list_remarks(runs, traced)),
         machine={**offered.machine, **offered.versions},
         regions=parts.all,
-        placement={name: len(taken) for name, taken in recorded.placement.items()},
-        fallbacks={k.name: k.note for k in every if fell_back(k.provider, backend)},
+        placement={name: len(node_names) for name, node_names in recorded.placement.items()},
+        fallbacks={k.name: k.note for k in mapped_kernels if is_fallback(k.provider, backend)},
         timeline=recorded.timeline,
         batch=batch,
         parallel=recorded.parallel,
     )
 
 
-def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]:
+def load_labelled_model(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]:
     """Return a model whose nodes can be told apart, the file to run, and what was done for it.
 
     Runtimes inline functions, and name what has no name, by rules of their own. Where the file
@@ -414,10 +433,10 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     it computes the same by the same nodes.
     """
     model = file.load(path)
-    calls = edit.inline(model)
-    names.unique(model)
-    mine = [(n.name, *(v.name or "" for v in n.outputs)) for n in edit.every_node(model)]
-    theirs = _names(onnx.load(path, load_external_data=False).graph)
+    calls = edit.inline_functions(model)
+    names.make_names_unique(model)
+    mine = [(n.name, *(v.name or "" for v in n.outputs)) for n in edit.walk_nodes(model)]
+    theirs = _list_node_names(onnx.load(path, load_external_data=False).graph)
     if not calls and sorted(mine) == sorted(theirs):
         return model, path.resolve(), ()
     copy = folder / "labelled" / path.name
@@ -428,50 +447,51 @@ def labelled(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple[str, ...]]
     return model, copy, (text,)
 
 
-def _names(graph: onnx.GraphProto) -> list[tuple[str, ...]]:
-    found = []
+def _list_node_names(graph: onnx.GraphProto) -> list[tuple[str, ...]]:
+    node_names = []
     for node in graph.node:
-        found.append((node.name, *node.output))
+        node_names.append((node.name, *node.output))
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
-                found += _names(body)
-    return found
+                node_names += _list_node_names(body)
+    return node_names
 
 
-def _backend(on: str | Backend) -> Backend:
+def _parse_backend(on: str | Backend) -> Backend:
     if isinstance(on, str):
-        found = [backend for backend, _ in parse_list(Backend, on)]
-        if len(found) != 1:
+        backends = [backend for backend, _ in parse_list(Backend, on)]
+        if len(backends) != 1:
             raise BadSettings(f"'{on}' is not one backend", fix="profile one backend at a time")
-        on = found[0]
-    demand(on)
+        on = backends[0]
+    require_backend(on)
     return on
 
 
-def demand_taken(path: Path, backend: Backend, recorded: Recorded) -> None:
+def require_placement(path: Path, backend: Backend, recorded: Recorded) -> None:
     """Refuse a profile in which the provider asked for ran nothing.
 
     Where the runtime keeps a record of its placement this is found when the model is loaded.
     """
     ran = [node.provider for node in recorded.nodes if node.calls]
-    if ran and all(fell_back(provider, backend) for provider in ran):
+    if ran and all(is_fallback(provider, backend) for provider in ran):
         raise BackendMissing(
-            f"{backend.provider} took none of {wording.count(len(ran), 'node')} of {path.name}",
+            f"{backend.provider} took none of {wording.format_count(len(ran), 'node')} of "
+            f"{path.name}",
             fix="leave this backend out with --on cpu, or give --allow-fallback",
         )
 
 
-def _ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
+def _measure_ceilings(backend: Backend, notes: list[str]) -> Ceilings | None:
     try:
-        return roofs.measure(backend)
+        return roofs.measure_ceilings(backend)
     except OrtuneError as error:
         notes.append(error.what)
         return None
 
 
-def _remarks(found: Runs, traced: Lineage) -> list[str]:
-    recorded, remarks = found.recorded, []
-    slower = recorded.wall_ns / max(1.0, found.plain_ns)
+def _list_remarks(runs: Runs, traced: Lineage) -> list[str]:
+    recorded, remarks = runs.recorded, []
+    slower = recorded.wall_ns / max(1.0, runs.plain_ns)
     if slower > _ROUGH:
         remarks.append(
             f"a profiled run takes {slower:.1f} times a plain one: node times are rough"
@@ -483,12 +503,13 @@ def _remarks(found: Runs, traced: Lineage) -> list[str]:
         remarks.append("nodes ran side by side: their times may sum to more than the run")
     if traced.guessed:
         remarks.append(
-            f"assigned to the nearest kernel: {wording.count(len(traced.guessed), 'source node')}"
+            "assigned to the nearest kernel: "
+            f"{wording.format_count(len(traced.guessed), 'source node')}"
         )
     if traced.followed:
         remarks.append(
             "assigned to the source nodes behind their predecessors: "
-            f"{wording.count(len(traced.followed), 'kernel')} that no name identifies"
+            f"{wording.format_count(len(traced.followed), 'kernel')} that no name identifies"
         )
     if not recorded.graph:
         remarks.append("the runtime does not show the graph that it executes: nodes go by name")

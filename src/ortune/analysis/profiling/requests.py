@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ortune.core.backend import Backend
-from ortune.core.custom_ops import CustomOpsRequest, equipped
+from ortune.core.custom_ops import CustomOpsRequest, add_custom_ops
 from ortune.core.fields import Option
 from ortune.core.request import DataRequest, request
 
@@ -49,4 +49,4 @@ class ProfileRequest(CustomOpsRequest, DataRequest):
     @property
     def backend(self) -> str:
         """`on`, spelled, with the custom operators given to it."""
-        return equipped(str(self.on), self.custom_ops)
+        return add_custom_ops(str(self.on), self.custom_ops)

@@ -107,7 +107,7 @@ class KernelRoofline:
     @property
     def flops_per_byte(self) -> float | None:
         """Arithmetic intensity; None where nothing is computed or moved."""
-        moved = sum(_bytes(self.kernel)) * self.kernel.calls
+        moved = sum(_count_bytes(self.kernel)) * self.kernel.calls
         return self.kernel.flops / moved if self.kernel.flops and moved else None
 
     @property
@@ -133,22 +133,24 @@ def verdicts(profile: Profile) -> tuple[KernelRoofline, ...]:
     """Judge every kernel, in the profile's order; none where no ceilings were measured."""
     if profile.ceilings is None:
         return ()
-    held = sum(one.size for kernel in profile.kernels for one in kernel.inputs if one.constant)
-    cold = held > profile.ceilings.cache_bytes
-    return tuple(_against_roof(kernel, profile.ceilings, cold) for kernel in profile.kernels)
+    constant_bytes = sum(
+        operand.size for kernel in profile.kernels for operand in kernel.inputs if operand.constant
+    )
+    cold = constant_bytes > profile.ceilings.cache_bytes
+    return tuple(_judge_kernel(kernel, profile.ceilings, cold) for kernel in profile.kernels)
 
 
-def by_bound(found: Iterable[KernelRoofline]) -> dict[Bound, float]:
+def sum_time_by_bound(kernel_verdicts: Iterable[KernelRoofline]) -> dict[Bound, float]:
     """Return the ns of a run spent in kernels of each bound, all bounds in their order."""
     times = dict.fromkeys(BOUNDS, 0.0)
-    for verdict in found:
+    for verdict in kernel_verdicts:
         times[verdict.bound] += verdict.kernel.time_ns
     return times
 
 
-def arithmetic(kernel: Kernel) -> str:
+def find_arithmetic(kernel: Kernel) -> str:
     """Return what a kernel multiplies in: int8, a 16-bit float, or float32."""
-    kinds = {one.dtype for one in kernel.inputs if len(one.shape) >= 2}
+    kinds = {operand.dtype for operand in kernel.inputs if len(operand.shape) >= 2}
     if "Integer" in kernel.op_type or kernel.op_type.startswith(_INTEGER):
         return "int8"
     if kinds and kinds <= {"int8", "uint8"}:
@@ -157,7 +159,7 @@ def arithmetic(kernel: Kernel) -> str:
     return min(half) if half else "float32"
 
 
-def roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
+def compute_roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
     """Return a kernel's least time by each limit.
 
     Activations that fit the last-level cache with everything else that a call touches were just
@@ -167,59 +169,61 @@ def roofs(kernel: Kernel, ceilings: Ceilings, *, cold: bool) -> Roofs:
     Args:
         cold: The model's constants do not stay in the cache from run to run.
     """
-    constant, moved = _bytes(kernel)
+    constant, moved = _count_bytes(kernel)
     fits = bool(ceilings.cache_bandwidth) and constant + moved <= ceilings.cache_bytes
     from_memory = constant if cold and fits else 0 if fits else constant * kernel.calls
     near = constant * kernel.calls - from_memory + moved * kernel.calls if fits else 0
     far = 0 if fits else moved * kernel.calls
     reading = ceilings.read_bandwidth or ceilings.bandwidth
-    peak = ceilings.flops.get(arithmetic(kernel)) or ceilings.flops.get("float32")
+    peak = ceilings.flops.get(find_arithmetic(kernel)) or ceilings.flops.get("float32")
     peak = peak or max(ceilings.flops.values(), default=0.0)
     return Roofs(
-        compute=1e9 * _work(kernel) / peak if peak else 0.0,
+        compute=1e9 * _count_operations(kernel) / peak if peak else 0.0,
         bandwidth=1e9 * (from_memory / reading + far / ceilings.bandwidth),
         cache=1e9 * near / ceilings.cache_bandwidth if fits else 0.0,
         overhead=ceilings.overhead_ns * kernel.calls,
     )
 
 
-def _against_roof(kernel: Kernel, ceilings: Ceilings, cold: bool) -> KernelRoofline:
-    found = roofs(kernel, ceilings, cold=cold)
+def _judge_kernel(kernel: Kernel, ceilings: Ceilings, cold: bool) -> KernelRoofline:
+    least_times = compute_roofs(kernel, ceilings, cold=cold)
     product = any(word in kernel.op_type for word in _MULTIPLIES)
-    known = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
-    ideal = min(max(found), kernel.time_ns) if known else kernel.time_ns
+    can_judge = bool(kernel.inputs or kernel.outputs) and not (product and kernel.flops is None)
+    ideal = min(max(least_times), kernel.time_ns) if can_judge else kernel.time_ns
     gain = kernel.time_ns if kernel.kind in REMOVABLE else kernel.time_ns - ideal
     return KernelRoofline(
         kernel,
-        found.bound if known else "unknown",
-        arithmetic(kernel),
-        found,
+        least_times.bound if can_judge else "unknown",
+        find_arithmetic(kernel),
+        least_times,
         ideal,
         ideal / kernel.time_ns if kernel.time_ns > 0 else 1.0,
         gain,
     )
 
 
-def _work(kernel: Kernel) -> float:
+def _count_operations(kernel: Kernel) -> float:
     """Return the operations of a run, those inside an element's function counted."""
     each = _PER_ELEMENT.get(kernel.op_type)
     if each is None:
         return kernel.flops or 0
-    elements = max((math.prod(one.shape) for one in kernel.outputs), default=0)
+    elements = max((math.prod(operand.shape) for operand in kernel.outputs), default=0)
     return kernel.calls * each * elements
 
 
-def _bytes(kernel: Kernel) -> tuple[int, int]:
+def _count_bytes(kernel: Kernel) -> tuple[int, int]:
     """Return the bytes of a call: constants, and all other tensors read and written."""
     if kernel.op_type in _VIEWS:
         return 0, 0
-    written = _size(kernel.outputs)
+    written = _sum_sizes(kernel.outputs)
     if kernel.op_type in _PICKS:
-        indices = [one for one in kernel.inputs if one.dtype in ("int32", "int64")]
-        return 0, 2 * written + min(_size(indices), written)
-    constant = _size(one for one in kernel.inputs if one.constant)
-    return constant, _size(one for one in kernel.inputs if not one.constant) + written
+        indices = [operand for operand in kernel.inputs if operand.dtype in ("int32", "int64")]
+        return 0, 2 * written + min(_sum_sizes(indices), written)
+    constant = _sum_sizes(operand for operand in kernel.inputs if operand.constant)
+    return constant, _sum_sizes(
+        operand for operand in kernel.inputs if not operand.constant
+    ) + written
 
 
-def _size(operands: Iterable[Operand]) -> int:
-    return sum(one.size for one in operands)
+def _sum_sizes(operands: Iterable[Operand]) -> int:
+    return sum(operand.size for operand in operands)

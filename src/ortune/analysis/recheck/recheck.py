@@ -8,29 +8,41 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, contest
+from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, run_contest
 from ortune.analysis.recheck.request import Recheck
 from ortune.bundle.engine import consent
-from ortune.bundle.engine.golden import TOLERANCE_DB, difference, snr_db
+from ortune.bundle.engine.golden import TOLERANCE_DB, explain_difference, snr_db
 from ortune.bundle.engine.manifest import Manifest
 from ortune.bundle.engine.signing import verify_signature
-from ortune.bundle.read import Bundle, BundledPlan, read
-from ortune.bundle.source import unpack
+from ortune.bundle.read import Bundle, BundledPlan, read_bundle
+from ortune.bundle.source import unpack_bundle
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist, shortened
-from ortune.core.event import Note, Sink, silent
+from ortune.core.errors import (
+    BadData,
+    BadModel,
+    BadSettings,
+    OrtuneError,
+    shorten_text,
+    summarize_error,
+)
+from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.result import TableResult
 from ortune.core.study import Job
 from ortune.core.trial import Interval, Trial
 from ortune.data.stream import Stream
-from ortune.measurement.environment import interpreter
-from ortune.measurement.environments.installed import ensured
-from ortune.measurement.environments.releases import chosen
-from ortune.measurement.machine.energy import energy
-from ortune.measurement.process import WorkerFailed, demand, lone, outputs
+from ortune.measurement.environment import find_interpreter
+from ortune.measurement.environments.installed import ensure_environment
+from ortune.measurement.environments.releases import select_releases
+from ortune.measurement.machine.energy import find_energy_counters
+from ortune.measurement.process import (
+    WorkerFailed,
+    compute_outputs,
+    require_backend,
+    single_model_job,
+)
 from ortune.measurement.timing import stats
 
 
@@ -125,45 +137,45 @@ class RecheckResult(TableResult):
         """Return a row an environment."""
         return [
             {
-                "runtime": one.runtime,
-                "environment": one.environment,
-                "verdict": str(one.verdict),
-                "answers_db": one.answers_db,
-                "ratio": one.ratio and one.ratio.value,
-                "beside": one.beside and one.beside.value,
-                "why": one.why,
+                "runtime": row.runtime,
+                "environment": row.environment,
+                "verdict": str(row.verdict),
+                "answers_db": row.answers_db,
+                "ratio": row.ratio and row.ratio.value,
+                "beside": row.beside and row.beside.value,
+                "why": row.why,
             }
-            for one in self.replays
+            for row in self.replays
         ]
 
 
-def run(asked: Recheck) -> RecheckResult:
+def run(request: Recheck) -> RecheckResult:
     """Replay a bundle in every environment that was asked for."""
-    releases = chosen(asked.runtime) if asked.runtime else ()
-    path = Path(asked.bundle)
+    releases = select_releases(request.runtime) if request.runtime else ()
+    path = Path(request.bundle)
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        plan = unpacked(
+        plan = unpack_plan(
             path,
             root / "bundle",
-            key=asked.key,
-            custom_ops=asked.allow_custom_ops,
-            require_signature=asked.require_signature,
+            key=request.key,
+            custom_ops=request.allow_custom_ops,
+            require_signature=request.require_signature,
         )
-        why_not = why_not_timed(plan) if asked.timed else "not asked for"
+        why_not = why_not_timed(plan) if request.timed else "not asked for"
         replays = []
         # All are added where they are missing before anything is timed.
-        places = [ensured(one, asked.sink).name for one in releases]
+        places = [ensure_environment(row, request.sink).name for row in releases]
         if not places:
-            interpreter(asked.environment)
-            places = [asked.environment]
+            find_interpreter(request.environment)
+            places = [request.environment]
         for place in places:
-            asked.sink(Note(f"replaying {path.name} in environment {place}"))
-            seconds = 0.0 if why_not else asked.time
-            replays.append(replay(plan, place, root, seconds, asked.sink))
-    changed = next((one for one in replays if not one.verdict.good), None)
+            request.sink(Note(f"replaying {path.name} in environment {place}"))
+            seconds = 0.0 if why_not else request.time
+            replays.append(replay_plan(plan, place, root, seconds, request.sink))
+    changed = next((row for row in replays if not row.verdict.good), None)
     if changed is None:
-        reason = ", ".join(dict.fromkeys(str(one.verdict) for one in replays))
+        reason = ", ".join(dict.fromkeys(str(row.verdict) for row in replays))
     else:
         oldest = len(replays) > 1 and changed is replays[0]
         already = ", the oldest that was tried, already" if oldest else ""
@@ -178,25 +190,25 @@ def run(asked: Recheck) -> RecheckResult:
         predicted=plan.trial.predicted,
         tolerance_db=TOLERANCE_DB,
         replays=tuple(replays),
-        changes=changes(replays),
+        changes=list_verdict_changes(replays),
         good=changed is None,
         reason=f"{path.name}: {reason}",
         timed_why_not=why_not,
     )
 
 
-def changes(replays: Sequence[RecheckRow]) -> tuple[str, ...]:
+def list_verdict_changes(replays: Sequence[RecheckRow]) -> tuple[str, ...]:
     """Return the runtimes with which the verdict is another than with the one before.
 
     Before the first it is taken to be as packed. What is perhaps slower is no change.
     """
-    found, before = [], Replayed.SAME
-    for one in replays:
-        verdict = Replayed.SAME if one.verdict.good else one.verdict
+    lines, before = [], Replayed.SAME
+    for row in replays:
+        verdict = Replayed.SAME if row.verdict.good else row.verdict
         if verdict is not before:
-            found.append(f"{one.runtime}: {one.verdict}")
+            lines.append(f"{row.runtime}: {row.verdict}")
         before = verdict
-    return tuple(found)
+    return tuple(lines)
 
 
 SLOWER = 0.05
@@ -220,8 +232,8 @@ def why_not_timed(plan: UnpackedPlan) -> str:
     return ""
 
 
-def replay(
-    plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink = silent
+def replay_plan(
+    plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink = ignore_event
 ) -> RecheckRow:
     """Compare answers, and time plan and original, in one environment.
 
@@ -233,11 +245,11 @@ def replay(
     """
     runtime = environment
     try:
-        offered = demand(plan.backend, environment)
+        offered = require_backend(plan.backend, environment)
         name = plan.backend.name() if plan.backend.name() in offered.versions else "onnxruntime"
         runtime = f"{name} {offered.versions.get(name, 'of unknown version')}"
-        answers = _answers(plan, environment, root)
-        found = _timed(plan, environment, root, seconds, sink) if seconds else Retimed()
+        answers = _compare_answers(plan, environment, root)
+        retimed = _time_plan(plan, environment, root, seconds, sink) if seconds else Retimed()
     except WorkerFailed as error:
         reason = error.failure.reason
     except OrtuneError as error:
@@ -246,15 +258,17 @@ def replay(
         then = dict(plan.job.versions)
         if "openvino" not in str(plan.backend):
             then.pop("onnxruntime-ep-openvino", None)
-        differs = difference(plan.job.machine, then, offered.machine, offered.versions)
-        verdict, why = judged(answers, found, plan.trial.predicted)
+        differs = explain_difference(plan.job.machine, then, offered.machine, offered.versions)
+        verdict, why = judge_times(answers, retimed, plan.trial.predicted)
         return RecheckRow(
-            environment, runtime, verdict, answers, found.ratio, found.beside, why, differs
+            environment, runtime, verdict, answers, retimed.ratio, retimed.beside, why, differs
         )
     return RecheckRow(environment, runtime, Replayed.FAILED, why=reason)
 
 
-def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tuple[Replayed, str]:
+def judge_times(
+    answers_db: float, retimed: Retimed, predicted: Interval | None
+) -> tuple[Replayed, str]:
     """Say how answers and times stand to the packed ones, and why in a line.
 
     Slower is what lies above the predicted interval with its own interval, so that noise alone is
@@ -264,7 +278,7 @@ def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tup
         return Replayed.CHANGED, (
             f"an answer is {answers_db:.0f} dB from the packed one; {TOLERANCE_DB:.0f} are needed"
         )
-    ratio, beside = found.ratio, found.beside
+    ratio, beside = retimed.ratio, retimed.beside
     if beside is not None and beside.value > 1 + SLOWER and beside.low > 1:
         return Replayed.SLOWER, f"it takes {beside} times as long as with the runtime here"
     if ratio is None or predicted is None:
@@ -279,21 +293,31 @@ def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tup
     return Replayed.SAME, ""
 
 
-def _answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
+def _compare_answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
     """Return the least `snr_db` of all golden samples."""
     worst = float("inf")
     for index, (name, (inputs, expected)) in enumerate(plan.golden.items()):
-        job = lone(
+        job = single_model_job(
             plan.models[name], plan.backend, inputs, root, "golden", environment=environment
         )
-        wanted = Stream(expected)
-        found = outputs(job, range(len(wanted)), root / f"{index}.{environment}.stream")
-        pairs = zip(wanted, found, strict=True)
-        worst = min([worst, *(snr_db(one, other) for one, other in pairs)])
+        reference = Stream(expected)
+        actual = compute_outputs(
+            job, range(len(reference)), root / f"{index}.{environment}.stream"
+        )
+        pairs = zip(reference, actual, strict=True)
+        worst = min(
+            [
+                worst,
+                *(
+                    snr_db(reference_output, actual_output)
+                    for reference_output, actual_output in pairs
+                ),
+            ]
+        )
     return worst
 
 
-def _timed(
+def _time_plan(
     plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink
 ) -> Retimed:
     """Time original and plan there in turns, and the plan here beside them."""
@@ -306,14 +330,14 @@ def _timed(
     ]
     if environment != HERE:
         sides.append(Contestant(model, plan.backend, driven))
-    rows = [TimedRow(one, inputs) for one in sides]
-    contest([rows], root, seconds, energy(), stats.PAIRS, sink)
+    rows = [TimedRow(side, inputs) for side in sides]
+    run_contest([rows], root, seconds, find_energy_counters(), stats.PAIRS, sink)
     if rows[1].error:
         raise OrtuneError(rows[1].error, fix="run `ortune bench` on its model")
     stand = Ratios([rows])
-    ratio = stand.between(rows[1], rows[0])
+    ratio = stand.estimate_ratio(rows[1], rows[0])
     alone = len(rows) < 3 or rows[2].error
-    return Retimed(ratio, None if alone else stand.between(rows[1], rows[2]))
+    return Retimed(ratio, None if alone else stand.estimate_ratio(rows[1], rows[2]))
 
 
 @dataclass(frozen=True)
@@ -337,7 +361,7 @@ class UnpackedPlan:
     golden: Mapping[str, tuple[Path, Path]]
 
 
-def unpacked(
+def unpack_plan(
     path: Path,
     folder: Path,
     *,
@@ -360,12 +384,12 @@ def unpacked(
     """
     if require_signature is not None:
         verify_signature(path, require_signature)
-    bundle = read(path)
-    trial, plan = _plan(bundle, key)
-    manifest = unpack(path, folder, plan.packed, custom_ops=custom_ops)
+    bundle = read_bundle(path)
+    trial, plan = _find_plan(bundle, key)
+    manifest = unpack_bundle(path, folder, plan.packed, custom_ops=custom_ops)
     golden = {
-        name: (folder / one.inputs, folder / one.outputs)
-        for name, one in plan.packed.golden.items()
+        name: (folder / pair.inputs, folder / pair.outputs)
+        for name, pair in plan.packed.golden.items()
     }
     # Refuse golden samples that cannot be read, or of which one has no answer.
     why = "" if golden else "it has none"
@@ -374,46 +398,48 @@ def unpacked(
             if not 0 < len(Stream(inputs)) == len(Stream(answers)):
                 why = "not every sample has an answer"
         except BadData as error:
-            why = gist(error)
+            why = summarize_error(error)
     if why:
         raise BadModel(
             f"{path.name}: its golden samples cannot be used: {why}", fix="pack the run again"
         )
-    backend = consent.placed(plan.backend, plan.packed, manifest, folder)
+    backend = consent.place_libraries(plan.backend, plan.packed, manifest, folder)
     return UnpackedPlan(
         trial,
         bundle.evidence.job,
-        stored.lowered(backend, effective_cpus())[0],
-        _baseline(bundle.evidence.job.baseline, manifest, folder),
+        stored.limit_threads(backend, effective_cpus())[0],
+        _read_baseline(bundle.evidence.job.baseline, manifest, folder),
         {name: folder / member for name, member in plan.packed.models.items()},
         {name: folder / member for name, member in manifest.fallback.items()},
         golden,
     )
 
 
-def _plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:
+def _find_plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:
     """Return a plan and what was measured of it; bundles of format 1 do not name the key."""
-    held = bundle.evidence.trials
-    if not held:
+    evidence = bundle.evidence.trials
+    if not evidence:
         raise OrtuneError(f"{bundle.path} holds no evidence of its plan", fix="pack the run again")
-    keys = [one.packed.key or held[-1].key for one in bundle.plans]
-    found = next((place for place, one in enumerate(keys) if one.startswith(key)), None)
-    if found is None:
+    keys = [candidate.packed.key or evidence[-1].key for candidate in bundle.plans]
+    position = next(
+        (place for place, candidate in enumerate(keys) if candidate.startswith(key)), None
+    )
+    if position is None:
         raise BadSettings(
-            f"{bundle.path} holds no plan '{shortened(key, 40)}'",
-            fix=f"use one of: {', '.join(one[:8] for one in keys)}",
+            f"{bundle.path} holds no plan '{shorten_text(key, 40)}'",
+            fix=f"use one of: {', '.join(candidate[:8] for candidate in keys)}",
         )
-    trials = [trial for trial in held if trial.key == keys[found]]
-    return trials[-1], bundle.plans[found]
+    trials = [trial for trial in evidence if trial.key == keys[position]]
+    return trials[-1], bundle.plans[position]
 
 
-def _baseline(stored_baseline: Backend, manifest: Manifest, folder: Path) -> Backend | None:
+def _read_baseline(stored_baseline: Backend, manifest: Manifest, folder: Path) -> Backend | None:
     """Return what the original ran on, none of it code that only the evidence names."""
-    backend, _ = stored.lowered(stored_baseline, effective_cpus())
+    backend, _ = stored.limit_threads(stored_baseline, effective_cpus())
     libraries = backend.custom_ops
-    if set(stored.code(codec.encode(backend))) - set(libraries):
+    if set(stored.list_code_names(codec.encode(backend))) - set(libraries):
         return None
     if not libraries:
         return backend
-    brought = consent.libraries(manifest.custom_ops, manifest, folder)
+    brought = consent.locate_libraries(manifest.custom_ops, manifest, folder)
     return replace(backend, custom_ops=brought)  # type: ignore[call-arg]

@@ -102,9 +102,9 @@ def budget_of(metric: str) -> str:
     """
     from ortune.core.budget import Budget  # a request is read without NumPy
     from ortune.core.metric import Metric
-    from ortune.core.plugins.spelling import parse
+    from ortune.core.plugins.spelling import parse_plugin
 
     if ":" in metric:
         return str(Budget.parse(f"{metric}>=base"))
-    higher = parse(Metric, metric).higher_is_better
+    higher = parse_plugin(Metric, metric).higher_is_better
     return str(Budget.parse(f"{metric}{'>=' if higher else '<='}base"))

@@ -18,31 +18,31 @@ from typing import Any
 
 from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
 from ortune.core import reading
-from ortune.core.atomic_write import remove, write_text
+from ortune.core.atomic_write import remove_path, write_text
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, Refused
-from ortune.core.event import TimeLeft, noting
-from ortune.core.outputs import caches
+from ortune.core.event import TimeLeft, collect_notes
+from ortune.core.outputs import find_cache_folder
 from ortune.core.plugins import catalog, codec, sources, stored
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.result import TableResult
-from ortune.core.roles import deciding
+from ortune.core.roles import find_deciding_step
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.process import WorkerFailed, demand
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.process import WorkerFailed, require_backend
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.keys import job_key
 from ortune.search.experiment.ledger import read_header
-from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.request import ExperimentRequest
-from ortune.search.experiment.surveys import LATE, SurveyProgress, survey
-from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey, worth
+from ortune.search.experiment.surveys import LATE, SurveyProgress, survey_plan
+from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey, cost_per_time
 from ortune.search.recipe.built import steps_key
-from ortune.search.recipe.space import clean
+from ortune.search.recipe.space import make_clean_recipe
 
 _CODE = "ortune.search.experiment.surveys"
 _LARGEST = 16 * 1024 * 1024
@@ -103,7 +103,7 @@ class Sensitivity(TableResult):
     def result(self) -> dict[str, Any]:
         """Return what ``--json`` shows; see ``docs/cli.md``."""
         shown = {k: codec.encode(v) for k, v in vars(self).items() if k != "regions"}
-        ratios = [worth(region) for region in self.regions]
+        ratios = [cost_per_time(region) for region in self.regions]
         rows = [
             {**codec.encode(region), "cost_per_time": ratio if math.isfinite(ratio) else None}
             for region, ratio in zip(self.regions, ratios, strict=True)
@@ -111,40 +111,44 @@ class Sensitivity(TableResult):
         return {**shown, "regions": rows}
 
 
-def ordered(regions: Sequence[RegionCost]) -> tuple[RegionCost, ...]:
+def sort_regions(regions: Sequence[RegionCost]) -> tuple[RegionCost, ...]:
     """Return regions with what is worth giving back first; of equal ones the costlier first."""
-    return tuple(sorted(regions, key=lambda one: (-worth(one), -one.accuracy_cost.value)))
+    return tuple(
+        sorted(regions, key=lambda region: (-cost_per_time(region), -region.accuracy_cost.value))
+    )
 
 
-def run(asked: SensitivityRequest) -> Sensitivity:
+def run(sensitivity_request: SensitivityRequest) -> Sensitivity:
     """Survey one plan's regions."""
-    source, steps = asked.source, _steps(asked.recipe)
-    backend = parse(Backend, asked.backends)
-    offered = demand(backend)
+    source, steps = sensitivity_request.source, _read_steps(sensitivity_request.recipe)
+    backend = parse_plugin(Backend, sensitivity_request.backends)
+    offered = require_backend(backend)
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         root = Path(name)
         request = ExperimentRequest(
-            asked.model,
+            sensitivity_request.model,
             data=source,
-            labels=asked.labels,
-            calibration=asked.calibration,
-            sequence=asked.sequence,
-            state=asked.state,
-            budget=asked.budget if asked.metric is None else budget_of(asked.metric),
+            labels=sensitivity_request.labels,
+            calibration=sensitivity_request.calibration,
+            sequence=sensitivity_request.sequence,
+            state=sensitivity_request.state,
+            budget=sensitivity_request.budget
+            if sensitivity_request.metric is None
+            else budget_of(sensitivity_request.metric),
             baseline=backend,
-            custom_ops=asked.custom_ops,
-            memory_limit=asked.memory_limit,
-            time=asked.seconds,
+            custom_ops=sensitivity_request.custom_ops,
+            memory_limit=sensitivity_request.memory_limit,
+            time=sensitivity_request.seconds,
         )
-        context = prepare(request, root, noting(notes, asked.sink))
+        context = prepare_context(request, root, collect_notes(notes, sensitivity_request.sink))
         header = read_header(root)
         assert header is not None
         context = replace(context, by_operator=header.by_operator)
         # Put the automatic rewrites before the steps, as a search does.
-        model = Path(asked.model)
-        first = clean(model_facts.facts(file.load(model)), backend, offered).steps
-        at = deciding(steps)
+        model = Path(sensitivity_request.model)
+        first = make_clean_recipe(model_facts.read_facts(file.load(model)), backend, offered).steps
+        at = find_deciding_step(steps)
         assert at is not None
         plan = Plan(Recipe(str(steps[at]), (*first, *steps)), backend)
         # Digest all that the figures depend on; 32 hex digits and more of them than a file needs.
@@ -153,83 +157,96 @@ def run(asked: SensitivityRequest) -> Sensitivity:
                 job_key(context.job),
                 steps_key(plan.recipe.steps),
                 catalog.source_digest(plan.backend),
-                sources.digest(_CODE, lambda name: []),
-                asked.by,
-                str(asked.sequence),
-                asked.state,
-                asked.seconds,
+                sources.digest_module(_CODE, lambda name: []),
+                sensitivity_request.by,
+                str(sensitivity_request.sequence),
+                sensitivity_request.state,
+                sensitivity_request.seconds,
             ]
         )
-        kept = None if asked.fresh else find(key)
+        kept = None if sensitivity_request.fresh else find_result(key)
         if kept is not None:
-            return replace(kept, kept=True, model=str(asked.model))
-        asked.sink(TimeLeft(asked.seconds))
+            return replace(kept, kept=True, model=str(sensitivity_request.model))
+        sensitivity_request.sink(TimeLeft(sensitivity_request.seconds))
         # Run the survey beside the original.
         try:
-            with measure.start(context, context.models, context.job.baseline, "baseline") as live:
-                ready(live)
-                found = survey(context, plan, asked.seconds, asked.sink, live, by=asked.by)
+            with measure.start_worker(
+                context, context.models, context.job.baseline, "baseline"
+            ) as live:
+                wait_until_ready(live)
+                survey_result = survey_plan(
+                    context,
+                    plan,
+                    sensitivity_request.seconds,
+                    sensitivity_request.sink,
+                    live,
+                    by=sensitivity_request.by,
+                )
         except WorkerFailed as error:
-            raise error.as_bad_model(Path(asked.model), plan.backend) from None
-        if found.error:
+            raise error.as_bad_model(Path(sensitivity_request.model), plan.backend) from None
+        if survey_result.error:
             raise Refused(
-                f"{plan.recipe.name} on {plan.backend}: {found.error}",
+                f"{plan.recipe.name} on {plan.backend}: {survey_result.error}",
                 fix="try another --recipe or --on; `ortune apply` shows what the steps do",
             )
-        if not found.regions:
+        if not survey_result.regions:
             raise BadModel(
-                f"{Path(asked.model).name} has no layer with weights",
+                f"{Path(sensitivity_request.model).name} has no layer with weights",
                 fix="nothing of it can change precision",
             )
-        result = _result(asked, context, plan, found, notes)
-    keep(key, result)
+        result = _make_result(sensitivity_request, context, plan, survey_result, notes)
+    store_result(key, result)
     return result
 
 
-def _steps(texts: Sequence[str]) -> tuple[Step, ...]:
+def _read_steps(texts: Sequence[str]) -> tuple[Step, ...]:
     """Read the steps.
 
     Raises:
         UnknownPlugin: There is no such step.
         BadSettings: None of them decides a precision.
     """
-    steps = tuple(map(reading.step, texts))
-    if deciding(steps) is None:
-        given = ", ".join(texts) or "nothing"
+    steps = tuple(map(reading.read_step, texts))
+    if find_deciding_step(steps) is None:
+        recipe = ", ".join(texts) or "nothing"
         raise BadSettings(
-            f"--recipe {given}: no step of it decides a precision",
+            f"--recipe {recipe}: no step of it decides a precision",
             fix="end it in a quantizer, such as int8-static or int8-weights",
         )
     return steps
 
 
-def _result(
-    asked: SensitivityRequest, context: Context, plan: Plan, found: Survey, notes: Sequence[str]
+def _make_result(
+    request: SensitivityRequest,
+    context: Context,
+    plan: Plan,
+    survey_result: Survey,
+    notes: Sequence[str],
 ) -> Sensitivity:
-    name = found.key if asked.by == "region" else f"{found.key}-{asked.by}"
+    name = survey_result.key if request.by == "region" else f"{survey_result.key}-{request.by}"
     begun = SurveyProgress(context.root, name).begun
-    late = [one for one in found.regions if one.error == LATE]
-    at = deciding(plan.recipe.steps)
+    late = [entry for entry in survey_result.regions if entry.error == LATE]
+    at = find_deciding_step(plan.recipe.steps)
     assert at is not None
     return Sensitivity(
-        model=str(asked.model),
-        model_digest=file.digest(Path(asked.model)),
-        by=asked.by,
+        model=str(request.model),
+        model_digest=file.compute_digest(Path(request.model)),
+        by=request.by,
         recipe=tuple(map(str, plan.recipe.steps)),
         precision=str(plan.recipe.steps[at]),
         on=str(plan.backend),
         budget=str(context.budget),
         budget_rule=context.job.budget_rule,
-        unit=found.unit,
+        unit=survey_result.unit,
         samples=len(begun.samples) if begun is not None else 0,
-        regions=ordered([one for one in found.regions if one not in late]),
-        whole_cost=found.whole_cost,
-        not_reached=tuple(one.region for one in late),
+        regions=sort_regions([entry for entry in survey_result.regions if entry not in late]),
+        whole_cost=survey_result.whole_cost,
+        not_reached=tuple(entry.region for entry in late),
         finished="time" if late else "done",
-        seconds=found.seconds,
+        seconds=survey_result.seconds,
         machine=context.job.machine,
         versions=context.job.versions,
-        shared=tuple(sorted(found.shared, key=lambda one: -one.cost)),
+        shared=tuple(sorted(survey_result.shared, key=lambda entry: -entry.cost)),
         notes=tuple(notes),
     )
 
@@ -237,21 +254,21 @@ def _result(
 # --- kept results -------------------------------------------------------------------------------
 
 
-def _folder() -> Path | None:
+def _find_folder() -> Path | None:
     """Return where results lie, there or not; None without a home."""
-    ours = caches()
+    ours = find_cache_folder()
     return None if ours is None else ours / "sensitivity"
 
 
-def find(key: str) -> Sensitivity | None:
+def find_result(key: str) -> Sensitivity | None:
     """Return what is kept under a key; None where there is nothing that can be used."""
-    home = _folder()
+    home = _find_folder()
     if home is None:
         return None
     try:
         with (home / f"{key}.json").open("rb") as opened:
             data = opened.read(_LARGEST + 1)
-        content = stored.loads(data) if len(data) <= _LARGEST else None
+        content = stored.parse_json(data) if len(data) <= _LARGEST else None
         if not isinstance(content, dict) or content.pop("key", None) != key:
             return None
         return codec.decode(Sensitivity, content)
@@ -259,9 +276,9 @@ def find(key: str) -> Sensitivity | None:
         return None
 
 
-def keep(key: str, result: Sensitivity) -> None:
+def store_result(key: str, result: Sensitivity) -> None:
     """Keep a result that is whole; that it cannot be written changes nothing."""
-    home = _folder()
+    home = _find_folder()
     if home is None or result.finished != "done":
         return
     text = json.dumps({"key": key, **codec.encode(result)}, separators=(",", ":"))
@@ -269,4 +286,4 @@ def keep(key: str, result: Sensitivity) -> None:
         write_text(home / f"{key}.json", text + "\n", durable=False)
         dated = sorted((path.stat().st_mtime, path) for path in home.glob("*.json"))
         for _, old in dated[:-_FILES]:
-            remove(old)
+            remove_path(old)

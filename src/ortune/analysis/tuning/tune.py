@@ -24,37 +24,43 @@ from ortune.core.acceptance import Outcome
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.event import Note, Progress, Sink, TimeLeft, silent
+from ortune.core.event import Note, Progress, Sink, TimeLeft, ignore_event
 from ortune.core.facts import Facts
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
-from ortune.core.plugins.plugin import spell
+from ortune.core.plugins.plugin import spell_value
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.reading import read_workload
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult, as_json
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.accuracy import EXACT_DB, judge
+from ortune.measurement.accuracy import EXACT_DB, judge_accuracy
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.load import busy
-from ortune.measurement.process import Worker, WorkerFailed, demand, keep_outputs, lone
+from ortune.measurement.machine.load import keep_cores_busy
+from ortune.measurement.process import (
+    Worker,
+    WorkerFailed,
+    keep_outputs,
+    require_backend,
+    single_model_job,
+)
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, fresh_pairs
-from ortune.measurement.timing.turns import live, ready
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, fresh_pairs
+from ortune.measurement.timing.turns import start_in_turn, wait_until_ready
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.search.experiment.budget import budget_for
 from ortune.search.experiment.context import ScoredPart
-from ortune.search.experiment.records import scored_part
-from ortune.search.experiment.scores import records
-from ortune.search.recipe.descent import GAIN, walk
-from ortune.search.recipe.space import Target
+from ortune.search.experiment.records import make_scored_part
+from ortune.search.experiment.scores import collect_records
+from ortune.search.recipe.descent import GAIN, walk_coordinates
+from ortune.search.recipe.space import SearchTarget
 
 _ROUNDS = 2
 _MOST_PAIRS = 5
@@ -194,13 +200,13 @@ class Descent:
         untried: Values of settings that were left for lack of time.
     """
 
-    target: Target
+    target: SearchTarget
     facts: Facts
     start: Callable[[Backend], Worker]
     compare: Callable[[Worker, Backend], Answers]
     seconds: float
     waiting: bool = False
-    sink: Sink = silent
+    sink: Sink = ignore_event
     attempts: list[Attempt] = field(default_factory=list)
     finished: str = "done"
     untried: int = 0
@@ -216,15 +222,17 @@ class Descent:
         """Go through the settings until a round changes nothing."""
         for _ in range(_ROUNDS):
             before = self.best
-            self._round()
+            self._run_round()
             if self.best == before or self.finished != "done":
                 break
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         with ExitStack() as stack:
-            ((best, _),) = stack.enter_context(live(partial(self.start, self.best)))
+            ((best, _),) = stack.enter_context(start_in_turn(partial(self.start, self.best)))
             tried = {attempt.backend for attempt in self.attempts}
-            steps = walk(lambda: self.best, partial(self.target.coordinates, facts=self.facts))
+            steps = walk_coordinates(
+                lambda: self.best, partial(self.target.list_coordinates, facts=self.facts)
+            )
             for setting, candidate in steps:
                 if str(candidate) in tried:
                     continue
@@ -232,13 +240,15 @@ class Descent:
                     self.finished = "time"
                     self.untried = 1 + sum(str(other) not in tried for _, other in steps)
                     return
-                attempt = self._attempt(best, setting, candidate)
+                attempt = self._try_candidate(best, setting, candidate)
                 self.attempts.append(attempt)
                 self.sink(Note(str(attempt)))
                 if attempt.kept:
                     self.best = candidate
                     stack.close()
-                    ((best, _),) = stack.enter_context(live(partial(self.start, candidate)))
+                    ((best, _),) = stack.enter_context(
+                        start_in_turn(partial(self.start, candidate))
+                    )
 
     def _is_late(self) -> bool:
         """Whether what is left of the time belongs to the final pairs, if there will be any."""
@@ -247,13 +257,13 @@ class Descent:
             reserve = max(_FINAL_SHARE * self.seconds, 1.5 * stats.PAIRS * fmean(self._costs))
         return time.monotonic() - self._began > self.seconds - reserve
 
-    def _attempt(self, best: Worker, setting: str, candidate: Backend) -> Attempt:
+    def _try_candidate(self, best: Worker, setting: str, candidate: Backend) -> Attempt:
         """Time a candidate in pairs until the answer is clear; compare its outputs once.
 
         The first pair is against the live process of the best. Each further one is fresh: what
         one process of the best is quicker or slower by would be in all pairs.
         """
-        tried = Attempt(setting, changed(self.best, candidate), str(candidate))
+        tried = Attempt(setting, format_changes(self.best, candidate), str(candidate))
         pairs: list[Pair] = []
         self.timed.append([])
         starts = (partial(self.start, self.best), partial(self.start, candidate))
@@ -261,16 +271,16 @@ class Descent:
         began = time.monotonic()
         try:
             with closing(fresh):
-                self._show(setting)
-                for one in fresh:
-                    pairs.append(whole(one.pair))
-                    self.timed[-1].append(self._counted(one.pair))
-                    ratio = stats.ratio(pairs)
+                self._report_progress(setting)
+                for live_pair in fresh:
+                    pairs.append(include_waiting(live_pair.pair))
+                    self.timed[-1].append(self._apply_waiting(live_pair.pair))
+                    ratio = stats.latency_ratio(pairs)
                     tried = replace(tried, ratio=ratio)
-                    self._show(setting)
+                    self._report_progress(setting)
                     if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else GAIN):
                         break
-                    answers = tried.answers or self.compare(one.candidate, candidate)
+                    answers = tried.answers or self.compare(live_pair.candidate, candidate)
                     tried = replace(tried, answers=answers)
                     self._costs.append(time.monotonic() - began)
                     if not answers.fine:
@@ -293,11 +303,11 @@ class Descent:
             tried, kept=True, why=f"{100 * (1 - ratio.value):.0f} % less time, {answers.said}"
         )
 
-    def _show(self, setting: str) -> None:
+    def _report_progress(self, setting: str) -> None:
         spent = time.monotonic() - self._began
         self.sink(Progress(f"trying {setting}", spent, self.seconds))
 
-    def confirm(self) -> tuple[Interval, Interval | None]:
+    def confirm_best(self) -> tuple[Interval, Interval | None]:
         """Return latency and CPU time of the best over those of the start, in fresh pairs.
 
         As many pairs, as long, and the same interval as behind a claim of a search. CPU time is
@@ -310,15 +320,17 @@ class Descent:
         pairs: list[Pair] = []
         shares: list[float] = []
         starts = (partial(self.start, self.target.backend), partial(self.start, self.best))
-        fresh = fresh_pairs(*starts, stats.PAIRS, claiming(self._pair_s))
+        fresh = fresh_pairs(*starts, stats.PAIRS, claim_effort(self._pair_s))
         with closing(fresh):
-            for one in fresh:
-                pairs.append(self._counted(one.pair))
-                sample = [ns for block in one.pair.blocks for ns in block.baseline.latency_ns]
+            for live_pair in fresh:
+                pairs.append(self._apply_waiting(live_pair.pair))
+                sample = [
+                    ns for block in live_pair.pair.blocks for ns in block.baseline.latency_ns
+                ]
                 runs = max(2, min(2000, int(_CPU_RUNS * 1e9 * len(sample) / max(1, sum(sample)))))
-                base = max(1, cpu_ns(one.baseline, runs))
-                shares.append(cpu_ns(one.candidate, runs) / base)
-        ratio = stats.ratio(pairs, learnt=stats.Learnt.of(self.timed))
+                base = max(1, cpu_ns(live_pair.baseline, runs))
+                shares.append(cpu_ns(live_pair.candidate, runs) / base)
+        ratio = stats.latency_ratio(pairs, learnt=stats.PooledVariance.pool(self.timed))
         self.timed.append(pairs)
         if ratio.high >= 1:
             self.best = self.target.backend
@@ -326,17 +338,17 @@ class Descent:
         shares.sort()
         return ratio, Interval(shares[len(shares) // 2], shares[0], shares[-1])
 
-    def _counted(self, pair: Pair) -> Pair:
-        return whole(pair) if self.waiting else pair
+    def _apply_waiting(self, pair: Pair) -> Pair:
+        return include_waiting(pair) if self.waiting else pair
 
 
-def whole(pair: Pair) -> Pair:
+def include_waiting(pair: Pair) -> Pair:
     """Return a pair in which every entry counts, waiting included.
 
     Where most entries waited, a run takes either its own time or a neighbour's time slice more:
     the mean of a burst then says what its median hides.
     """
-    averaged = stats.disturbed([pair]) > 0.5
+    averaged = stats.disturbed_share([pair]) > 0.5
 
     def side(burst: Burst) -> Burst:
         if not averaged:
@@ -356,94 +368,100 @@ def cpu_ns(worker: Worker, runs: int) -> int:
     return int(worker.ask("usage")["cpu_ns"] - before)
 
 
-def changed(base: Backend, other: Backend) -> str:
+def format_changes(base: Backend, other: Backend) -> str:
     """Return the fields in which a backend differs, as they are spelled."""
     values = {f.name: getattr(other, f.name) for f in fields(other)}
     differing = (name for name in values if getattr(base, name) != values[name])
-    return ", ".join(f"{name}={spell(values[name])}" for name in differing)
+    return ", ".join(f"{name}={spell_value(values[name])}" for name in differing)
 
 
 def compare_answers(budget: Budget, part: ScoredPart, worker: Worker, backend: Backend) -> Answers:
     """Compare a loaded worker's outputs: equal to 80 dB, or within the budget if lossy."""
     metrics = [budget.metric, Snr(), MaxError()]
-    tables = records(worker, metrics, part, _SCORING_S)
+    tables = collect_records(worker, metrics, part, _SCORING_S)
     snr, error = metrics[1].aggregate(tables[1]), metrics[2].aggregate(tables[2])
     if snr >= EXACT_DB:
         return Answers(True, "the same outputs", snr, error)
     if not backend.lossy:
         return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
-    score = judge(budget, tables[0], part.records, part.groups, proof=())
-    said = f"{score.metric} {score.value:.4g}, {score.verdict}"
-    return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
+    score = judge_accuracy(budget, tables[0], part.records, part.groups, proof=())
+    description = f"{score.metric} {score.value:.4g}, {score.verdict}"
+    return Answers(score.verdict is not Verdict.FAILS, description, snr, error)
 
 
-def _scored(
-    worker: Worker, feeds: Feeds, wanted: str | None, folder: Path
+def _prepare_scoring(
+    worker: Worker, feeds: Feeds, budget_text: str | None, folder: Path
 ) -> tuple[ScoredPart, Budget, str]:
     """Run the start once; return the samples that are compared, the budget and its rule."""
-    indices = spread(feeds.count, _COMPARED)
+    indices = spread_indices(feeds.count, _COMPARED)
     with worker:
-        ready(worker)
+        wait_until_ready(worker)
         outputs = keep_outputs(worker, indices, folder / "expected.stream", _SCORING_S)
     labels = None if feeds.labels is None else [feeds.labels[k] for k in indices]
-    budget, rule = budget_for(wanted, outputs, labels)
+    budget, rule = budget_for(budget_text, outputs, labels)
     inputs = Stream(feeds.stream).__getitem__
     scored = (indices, outputs, budget.metric, feeds.labels, feeds.groups, inputs)
-    return scored_part("search", *scored), budget, rule
+    return make_scored_part("search", *scored), budget, rule
 
 
-def run(asked: Tune) -> TuneResult:
+def run(request: Tune) -> TuneResult:
     """Descend over a backend's settings by paired tests.
 
     Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
     the same outputs.
     """
-    out = None if asked.out is None else free(asked.out, asked.force, asked.model)
-    origin, pinned = parse_given(Backend, asked.backends)
-    offered = demand(origin)
-    path, workload = Path(asked.model), read_workload(asked.workload, asked.batch)
-    facts = model_facts.facts(file.load(path), read=True)
-    before = noise.snapshot()
-    with TemporaryDirectory(prefix="ortune-") as name, busy(int(asked.beside_load)):
+    out = (
+        None
+        if request.out is None
+        else check_output_file(request.out, request.force, request.model)
+    )
+    origin, pinned = parse_given(Backend, request.backends)
+    offered = require_backend(origin)
+    path, workload = Path(request.model), read_workload(request.workload, request.batch)
+    facts = model_facts.read_facts(file.load(path), read=True)
+    before = noise.take_snapshot()
+    with TemporaryDirectory(prefix="ortune-") as name, keep_cores_busy(int(request.beside_load)):
         folder = Path(name)
-        feeds = given.samples(
-            asked.data,
+        feeds = given.load_or_generate_feeds(
+            request.data,
             facts.inputs,
             folder,
-            labels=asked.labels,
+            labels=request.labels,
             batch=workload.batch,
-            shapes=asked.shapes,
-            ranges=asked.ranges,
-            sink=asked.sink,
+            shapes=request.shapes,
+            ranges=request.ranges,
+            sink=request.sink,
         )
 
         def start(backend: Backend) -> Worker:
-            return Worker(lone(path, backend, feeds.stream, folder, "tune", workload))
+            return Worker(single_model_job(path, backend, feeds.stream, folder, "tune", workload))
 
         try:
-            part, budget, rule = _scored(start(origin), feeds, asked.budget, folder)
-            asked.sink(TimeLeft(asked.seconds))
-            target = Target(origin, offered, pinned, workload.splits(offered.effective_cpus))
+            part, budget, rule = _prepare_scoring(start(origin), feeds, request.budget, folder)
+            request.sink(TimeLeft(request.seconds))
+            target = SearchTarget(origin, offered, pinned, workload.splits(offered.effective_cpus))
             compare = partial(compare_answers, budget, part)
-            waiting = bool(asked.beside_load)
-            descent = Descent(target, facts, start, compare, asked.seconds, waiting, asked.sink)
+            waiting = bool(request.beside_load)
+            descent = Descent(
+                target, facts, start, compare, request.seconds, waiting, request.sink
+            )
             descent.run()
             stepped_to = descent.best
-            ratio, cpu_ratio = descent.confirm()
+            ratio, cpu_ratio = descent.confirm_best()
         except WorkerFailed as error:
             fix = f"check the model and the data; again alone: {error.failure.reproduce}"
             raise error.as_bad_model(path, origin, fix) from None
-    record, best = noise.between(before, noise.snapshot()), descent.best
-    disturbed = stats.disturbed([pair for pairs in descent.timed for pair in pairs])
-    reach = stats.half_width(stats.Learnt.of(descent.timed))
-    machine = noise.judge(record, disturbed, reach=reach, claimed=best != origin)
+    record, best = noise.compare_snapshots(before, noise.take_snapshot()), descent.best
+    disturbed = stats.disturbed_share([pair for pairs in descent.timed for pair in pairs])
+    reach = stats.half_width(stats.PooledVariance.pool(descent.timed))
+    machine = noise.judge_noise(record, disturbed, reach=reach, claimed=best != origin)
     outcomes = [attempt.outcome for attempt in descent.attempts]
     counts = {str(o): outcomes.count(o) for o in Outcome if o is not Outcome.UNTRIED}
     result = TuneResult(
         start=str(origin),
         best=str(best),
         settings=codec.encode(best),
-        changed=changed(origin, best),
+        changed=format_changes(origin, best),
         improved=best != origin,
         lossy=best.lossy,
         ratio=ratio,
@@ -458,10 +476,10 @@ def run(asked: Tune) -> TuneResult:
         budget_rule=rule,
         samples=len(part.indices),
         synthetic=feeds.synthetic,
-        beside_load=int(asked.beside_load),
+        beside_load=int(request.beside_load),
         machine=offered.machine,
         versions=offered.versions,
-        noise=record.readings(),
+        noise=record.format_readings(),
         unconfirmed="" if stepped_to == best else str(stepped_to),
         counts=counts | {str(Outcome.UNTRIED): descent.untried},
         too_noisy=machine.too_noisy,
@@ -472,4 +490,4 @@ def run(asked: Tune) -> TuneResult:
     return result
 
 
-tune = verb(Tune, run)
+tune = make_verb(Tune, run)

@@ -19,9 +19,13 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortune.analysis.verification.extract import closeness, values, write_samples
+from ortune.analysis.verification.extract import (
+    compute_tensor_snr,
+    write_samples,
+    write_tensor_values,
+)
 from ortune.backends.cpu import Cpu
-from ortune.core.atomic_write import atomic, reported
+from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
@@ -31,9 +35,9 @@ from ortune.core.trial import Score, Verdict
 from ortune.graph.io import file
 from ortune.graph.ir import edit
 from ortune.graph.ir.edit import const_tensor
-from ortune.graph.parts.extract import extract, upstream
+from ortune.graph.parts.extract import extract, find_upstream
 from ortune.graph.parts.splice import splice
-from ortune.graph.shapes.infer import infer
+from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement.process import WorkerFailed
 from ortune.search.experiment.context import Context
 from ortune.search.recipe.build import build_in
@@ -61,55 +65,57 @@ class Hybrids:
         self.oracle = Cpu(level="disabled", custom_ops=backend.custom_ops)
         self.close: dict[str, float] = {}
         for model in (good, bad):
-            edit.inline(model)
-            infer(model)
-        self._good, self._bad = _made(good), _made(bad)
+            edit.inline_functions(model)
+            infer_shapes(model)
+        self._good, self._bad = _map_node_outputs(good), _map_node_outputs(bad)
 
-    def borders(self, samples: Path, indices: Sequence[int]) -> list[str]:
+    def find_borders(self, samples: Path, indices: Sequence[int]) -> list[str]:
         """Return tensors of one name and meaning in the order of the graph, outputs among them.
 
         A tensor that is far off while a later one is near has been expressed otherwise (scaled,
         say, by a step that scales back behind it): it is no border.
         """
-        shared = [n for n, v in self._good.items() if n in self._bad and _alike(v, self._bad[n])]
+        shared = [
+            n for n, v in self._good.items() if n in self._bad and _is_compatible(v, self._bad[n])
+        ]
         both, backends = (self.good, self.bad), (self.oracle, self.oracle)
-        self.close = closeness(both, shared, samples, indices, backends)
-        found = []
+        self.close = compute_tensor_snr(both, shared, samples, indices, backends)
+        borders = []
         for place, name in enumerate(shared):
-            own = self.close.get(name)
-            if own is None:
+            snr = self.close.get(name)
+            if snr is None:
                 continue
             later = [self.close[n] for n in shared[place + 1 :] if n in self.close]
-            if own < _OTHER_MEANING_DB and max(later, default=-np.inf) > own + _RECOVERS_DB:
+            if snr < _OTHER_MEANING_DB and max(later, default=-np.inf) > snr + _RECOVERS_DB:
                 continue
-            found.append(name)
-        return found
+            borders.append(name)
+        return borders
 
-    def mixed(self, taken: Collection[str]) -> ir.Model:
-        """Return the good model with all tensors of `taken` from the bad one."""
-        stops = {self._good[name] for name in taken}
-        met = upstream(self.good.graph.outputs, stops)
+    def build_mixed_model(self, bad_tensors: Collection[str]) -> ir.Model:
+        """Return the good model with all tensors of `bad_tensors` from the bad one."""
+        stops = {self._good[name] for name in bad_tensors}
+        met = find_upstream(self.good.graph.outputs, stops)
         ends = [str(value.name) for value in met if value in stops]
         return splice(self.good, extract(self.bad, (), ends))
 
-    def region(self, tensor: str, before: Sequence[str]) -> CommonRegion:
+    def extract_region(self, tensor: str, before: Sequence[str]) -> CommonRegion:
         """Return what makes a tensor, from the tensors before on, in both models."""
-        given = {str(value.name) for value in self.good.graph.inputs}
-        starts = set(before) | given
+        input_names = {str(value.name) for value in self.good.graph.inputs}
+        starts = set(before) | input_names
         while True:
-            one = _reached(self._good[tensor], self._good, starts, self.good)
-            two = _reached(self._bad[tensor], self._bad, starts, self.bad)
-            if one == two:
+            good_starts = _find_reached_starts(self._good[tensor], self._good, starts, self.good)
+            bad_starts = _find_reached_starts(self._bad[tensor], self._bad, starts, self.bad)
+            if good_starts == bad_starts:
                 break
-            starts -= one ^ two
-        cuts = sorted(one - given)
+            starts -= good_starts ^ bad_starts
+        cuts = sorted(good_starts - input_names)
         ref, other = extract(self.good, cuts, [tensor]), extract(self.bad, cuts, [tensor])
         return CommonRegion(
             ref, other, *(tuple(str(n.name) for n in m.graph) for m in (other, ref))
         )
 
 
-def _made(model: ir.Model) -> dict[str, ir.Value]:
+def _map_node_outputs(model: ir.Model) -> dict[str, ir.Value]:
     """Return the tensors of the main graph that nodes make, constants apart, in order."""
     return {
         str(value.name): value
@@ -119,20 +125,24 @@ def _made(model: ir.Model) -> dict[str, ir.Value]:
     }
 
 
-def _alike(one: ir.Value, two: ir.Value) -> bool:
-    if one.dtype != two.dtype or one.dtype is None:
+def _is_compatible(first: ir.Value, second: ir.Value) -> bool:
+    if first.dtype != second.dtype or first.dtype is None:
         return False
-    ranks = [None if v.shape is None else v.shape.rank() for v in (one, two)]
+    ranks = [None if v.shape is None else v.shape.rank() for v in (first, second)]
     return None in ranks or ranks[0] == ranks[1]
 
 
-def _reached(
+def _find_reached_starts(
     end: ir.Value, values: dict[str, ir.Value], starts: Collection[str], model: ir.Model
 ) -> set[str]:
     inputs = {str(value.name): value for value in model.graph.inputs}
-    known = {**values, **inputs}
-    stops = {known[name] for name in starts if name in known and known[name] is not end}
-    return {str(value.name) for value in upstream([end], stops) if value in stops}
+    values_by_name = {**values, **inputs}
+    stops = {
+        values_by_name[name]
+        for name in starts
+        if name in values_by_name and values_by_name[name] is not end
+    }
+    return {str(value.name) for value in find_upstream([end], stops) if value in stops}
 
 
 Judge: TypeAlias = Callable[[Path], Score | None]
@@ -183,7 +193,7 @@ class Bisection(Result):
     note: str = ""
 
 
-def bisect(
+def bisect_models(
     reference: Path, other: Path, context: Context, backend: Backend, judge: Judge, out: Path
 ) -> Bisection:
     """Look for what makes `other` fail, and write the smallest model that still shows it.
@@ -197,13 +207,13 @@ def bisect(
     """
     with TemporaryDirectory(prefix="ortune-") as name:
         search = _Search(context, backend, judge, Path(name), out)
-        plain = search.score(reference)
+        plain = search.judge_model(reference)
         if plain is None or plain.verdict is Verdict.FAILS:
             value = None if plain is None else plain.value
             note = f"the reference itself fails on {backend}: it is not the file"
             return Bisection(without=value, judged=1, note=note)
-        step, good, bad, note = search.step(reference, other, plain)
-        return search.node(step, good, bad, note)
+        step, good, bad, note = search.find_failing_step(reference, other, plain)
+        return search.find_failing_node(step, good, bad, note)
 
 
 @dataclass(frozen=True)
@@ -224,25 +234,27 @@ class _Search:
         self._samples = material.feeds.stream
         self._indices = context.parts["search"].indices
 
-    def score(self, model: Path) -> Score | None:
+    def judge_model(self, model: Path) -> Score | None:
         """Score a model; None when it does not run."""
         self._judged += 1
         return self._judge(model)
 
     # The first step
 
-    def step(self, reference: Path, other: Path, plain: Score) -> tuple[str, _Good, Path, str]:
+    def find_failing_step(
+        self, reference: Path, other: Path, plain: Score
+    ) -> tuple[str, _Good, Path, str]:
         """Return the first step that fails, the model before it, the one behind it, a remark."""
         good = _Good(reference, plain)
-        steps, why = _steps(reference, other)
+        steps, why = _read_steps(reference, other)
         if not steps:
             return "", good, other, why
         low, high, bad = 0, len(steps), other
         try:
             while high - low > 1:
                 middle = (low + high) // 2
-                built = self._built(reference, steps[:middle])
-                score = self.score(built)
+                built = self._build_steps(reference, steps[:middle])
+                score = self.judge_model(built)
                 if score is None or score.verdict is Verdict.FAILS:
                     high, bad = middle, built
                 else:
@@ -251,25 +263,27 @@ class _Search:
             return "", _Good(reference, plain), other, f"the steps do not repeat: {error.what}"
         return str(steps[high - 1]), good, bad, ""
 
-    def _built(self, reference: Path, steps: Sequence[Step]) -> Path:
+    def _build_steps(self, reference: Path, steps: Sequence[Step]) -> Path:
         recipe = Recipe("bisect", tuple(steps))
         return build_in(self._work / "steps", reference, recipe, self._material).path
 
     # The first node
 
-    def node(self, step: str, good: _Good, bad: Path, note: str) -> Bisection:
+    def find_failing_node(self, step: str, good: _Good, bad: Path, note: str) -> Bisection:
         """Move the border between the two models until one tensor makes the difference."""
-        known = Bisection(step, good.score.value if step else None, judged=self._judged, note=note)
+        bisection = Bisection(
+            step, good.score.value if step else None, judged=self._judged, note=note
+        )
         models = Hybrids(file.load(good.path), file.load(bad), self._backend)
         try:
-            names = models.borders(self._samples, self._indices[:_LOOKED])
+            names = models.find_borders(self._samples, self._indices[:_LOOKED])
         except (WorkerFailed, OrtuneError) as error:
-            return _noted(known, f"tensors cannot be compared: {_said(error)}")
+            return _add_note(bisection, f"tensors cannot be compared: {_describe_error(error)}")
         low, high = 0, len(names)
         before, after = good.score, None
         while high - low > 1:
             middle = (low + high) // 2
-            score = self._hybrid(models, names[:middle])
+            score = self._judge_hybrid(models, names[:middle])
             if score is None:
                 del names[middle - 1]
                 high -= 1
@@ -278,18 +292,20 @@ class _Search:
             else:
                 low, before = middle, score
         if not names:
-            return _noted(known, "the two models have no tensor in common but their inputs")
-        taken = names[:high]
-        tensor = taken[-1]
-        region = models.region(tensor, taken[:-1])
+            return _add_note(bisection, "the two models have no tensor in common but their inputs")
+        bad_tensors = names[:high]
+        tensor = bad_tensors[-1]
+        region = models.extract_region(tensor, bad_tensors[:-1])
         alone = None
         try:
-            alone = self._scored(splice(models.good, region.other))
+            alone = self._judge_loaded_model(splice(models.good, region.other))
         except OrtuneError as error:
-            known = _noted(known, f"the nodes do not run alone: {_said(error)}")
-        folder, piece_db = self._written(models, region)
+            bisection = _add_note(
+                bisection, f"the nodes do not run alone: {_describe_error(error)}"
+            )
+        folder, piece_db = self._write_region(models, region)
         return replace(
-            known,
+            bisection,
             tensor=tensor,
             nodes=region.nodes,
             replaced=region.replaced,
@@ -303,21 +319,23 @@ class _Search:
             piece_db=piece_db,
         )
 
-    def _hybrid(self, models: Hybrids, taken: Sequence[str]) -> Score | None:
+    def _judge_hybrid(self, models: Hybrids, bad_tensors: Sequence[str]) -> Score | None:
         try:
-            return self._scored(models.mixed(taken))
+            return self._judge_loaded_model(models.build_mixed_model(bad_tensors))
         except OrtuneError:
             return None
 
-    def _scored(self, model: ir.Model) -> Score | None:
+    def _judge_loaded_model(self, model: ir.Model) -> Score | None:
         path = file.save(model, self._work / "mixed.onnx", durable=False)
         try:
-            return self.score(path)
+            return self.judge_model(path)
         finally:
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.data").unlink(missing_ok=True)
 
-    def _written(self, models: Hybrids, region: CommonRegion) -> tuple[Path | None, float | None]:
+    def _write_region(
+        self, models: Hybrids, region: CommonRegion
+    ) -> tuple[Path | None, float | None]:
         """Write the two small models with what they take; return the SNR between them."""
         inputs = [str(value.name) for value in region.reference.graph.inputs]
         draft = self._work / "small"
@@ -327,7 +345,9 @@ class _Search:
         indices = self._indices[:_RECORDED]
         recorded = self._work / "recorded.stream"
         try:
-            rows = values(models.good, inputs, self._samples, indices, models.oracle, recorded)
+            rows = write_tensor_values(
+                models.good, inputs, self._samples, indices, models.oracle, recorded
+            )
         except (WorkerFailed, OrtuneError):
             return None, None
         write_samples(rows, draft / "samples", {}, digits=3)
@@ -335,30 +355,30 @@ class _Search:
         ends = [str(value.name) for value in region.reference.graph.outputs]
         backends = (models.oracle, self._backend)
         order = range(len(indices))
-        found = closeness(pieces, ends, recorded, order, backends)
-        with atomic(self._out) as whole, reported(self._out):
+        snr_by_tensor = compute_tensor_snr(pieces, ends, recorded, order, backends)
+        with open_draft(self._out) as whole, report_write_errors(self._out):
             shutil.copytree(draft, whole)
-        return self._out, min(found.values(), default=None)
+        return self._out, min(snr_by_tensor.values(), default=None)
 
 
-def _steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:
+def _read_steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:
     """Read which steps made `other` of `reference`."""
     kept = file.load(other).metadata_props
     if STEPS not in kept:
         return (), "the file does not say which steps made it"
-    if kept.get(SOURCE) != file.digest(reference):
+    if kept.get(SOURCE) != file.compute_digest(reference):
         return (), "it was made of another file than the reference"
     try:
         return codec.decode(tuple[Step, ...], json.loads(kept[STEPS])), ""
     except (OrtuneError, ValueError, RecursionError) as error:
-        return (), f"its steps are not known here: {_said(error)}"
+        return (), f"its steps are not known here: {_describe_error(error)}"
 
 
-def _noted(known: Bisection, text: str) -> Bisection:
-    return replace(known, note="; ".join(filter(None, (known.note, text))))
+def _add_note(bisection: Bisection, text: str) -> Bisection:
+    return replace(bisection, note="; ".join(filter(None, (bisection.note, text))))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, WorkerFailed):
         return error.failure.reason
     return error.what if isinstance(error, OrtuneError) else str(error)

@@ -22,25 +22,25 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Progress
 from ortune.core.facts import TensorSpec
-from ortune.core.outputs import empty, free
-from ortune.core.request import verb
+from ortune.core.outputs import check_output_file, check_output_folder
+from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
-from ortune.graph.analysis.facts import weight_bytes
+from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file
 from ortune.graph.ir import spec
-from ortune.graph.parts.extract import begins, crossings
 from ortune.graph.parts.extract import extract as cut
-from ortune.graph.parts.probed import watched
-from ortune.measurement.process import WorkerFailed, ask_once, lone, outputs
-from ortune.search.recipe.compare import ExpectedOutputs, decibels, difference
+from ortune.graph.parts.extract import find_crossings, list_start_names
+from ortune.graph.parts.probed import open_probe
+from ortune.measurement.process import WorkerFailed, ask_once, compute_outputs, single_model_job
+from ortune.search.recipe.compare import ExpectedOutputs, compute_snr_db, find_difference
 
 AT_ONCE = 24
 """Tensors whose values are on disk at a time."""
 
 
-def values(
+def write_tensor_values(
     model: ir.Model,
     names: Sequence[str],
     samples: Path,
@@ -57,33 +57,33 @@ def values(
         WorkerFailed: The model does not run up to there.
         BadModel: There is no such tensor.
     """
-    given = {one.name for one in spec.inputs(model)}
-    made = [name for name in names if name not in given]
+    input_names = {tensor.name for tensor in spec.list_inputs(model)}
+    computed_names = [name for name in names if name not in input_names]
     source = stream.Stream(samples)
-    if not made:
-        stream.write(out, ({n: source[i][n] for n in names} for i in indices))
+    if not computed_names:
+        stream.write_stream(out, ({n: source[i][n] for n in names} for i in indices))
         return stream.Stream(out)
-    head = cut(model, (), made)
-    takes = [one.name for one in spec.inputs(head)]
+    head = cut(model, (), computed_names)
+    takes = [tensor.name for tensor in spec.list_inputs(head)]
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         fed = folder / "fed.stream"
-        stream.write(fed, ({n: source[i][n] for n in takes} for i in indices))
-        with watched(head, folder) as files:
-            path, _, _ = files.showing([])
-            job = lone(path, backend, fed, folder, "values")
-            rows = outputs(job, range(len(indices)), folder / "found.stream")
+        stream.write_stream(fed, ({n: source[i][n] for n in takes} for i in indices))
+        with open_probe(head, folder) as files:
+            path, _, _ = files.write_probe([])
+            job = single_model_job(path, backend, fed, folder, "values")
+            rows = compute_outputs(job, range(len(indices)), folder / "found.stream")
 
         def joined() -> Iterator[dict[str, NDArray[Any]]]:
             for place, index in enumerate(indices):
-                every = {**source[index], **rows[place]}
-                yield {one: every[one] for one in names}
+                arrays = {**source[index], **rows[place]}
+                yield {tensor: arrays[tensor] for tensor in names}
 
-        stream.write(out, joined())
+        stream.write_stream(out, joined())
     return stream.Stream(out)
 
 
-def closeness(
+def compute_tensor_snr(
     models: tuple[ir.Model, ir.Model],
     names: Sequence[str],
     samples: Path,
@@ -95,24 +95,29 @@ def closeness(
     Tensors of another shape in one of them are left out. Some are compared at a time, so that disk
     and memory do not grow with the model.
     """
-    found: dict[str, float] = {}
+    snr_by_tensor: dict[str, float] = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
         with TemporaryDirectory(prefix="ortune-") as folder:
-            one, two = (
-                values(model, part, samples, indices, backend, Path(folder) / f"{side}.stream")
+            expected, actual = (
+                write_tensor_values(
+                    model, part, samples, indices, backend, Path(folder) / f"{side}.stream"
+                )
                 for side, (model, backend) in enumerate(zip(models, backends, strict=True))
             )
             for name in part:
-                pairs = [({name: a[name]}, {name: b[name]}) for a, b in zip(one, two, strict=True)]
-                if all(_alike(a[name], b[name]) for a, b in pairs):
-                    snr = decibels(*zip(*pairs, strict=True))
-                    found[name] = float("-inf") if math.isnan(snr) else snr
-    return found
+                pairs = [
+                    ({name: a[name]}, {name: b[name]})
+                    for a, b in zip(expected, actual, strict=True)
+                ]
+                if all(_has_same_shape(a[name], b[name]) for a, b in pairs):
+                    snr = compute_snr_db(*zip(*pairs, strict=True))
+                    snr_by_tensor[name] = float("-inf") if math.isnan(snr) else snr
+    return snr_by_tensor
 
 
-def _alike(one: NDArray[Any], two: NDArray[Any]) -> bool:
-    return one.shape == two.shape and one.dtype == two.dtype
+def _has_same_shape(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return first.shape == second.shape and first.dtype == second.dtype
 
 
 def write_samples(
@@ -133,9 +138,9 @@ def write_samples(
         old.unlink()
     for index, row in enumerate(rows):
         arrays: dict[str, NDArray[Any]] = dict(row)
-        for name, found in beside.items():
-            if found is not None and name not in arrays:
-                arrays[name] = np.asarray(found[index])
+        for name, column in beside.items():
+            if column is not None and name not in arrays:
+                arrays[name] = np.asarray(column[index])
         write_npz(folder / f"{index:0{digits}}.npz", arrays)
 
 
@@ -182,36 +187,36 @@ class Extracted(Result):
     count: int = 0
 
 
-def run(asked: Extract) -> Extracted:
+def run(request: Extract) -> Extracted:
     """Write the piece to a file; see `ortune.graph.parts.extract`."""
-    out = free(asked.out, asked.force, asked.model)
-    if asked.data is not None:
-        empty(asked.samples_folder, asked.force)
-    loaded = file.load(asked.model)
-    if asked.data is None:
-        piece = cut(loaded, asked.inputs, asked.outputs)
+    out = check_output_file(request.out, request.force, request.model)
+    if request.data is not None:
+        check_output_folder(request.samples_folder, request.force)
+    loaded = file.load(request.model)
+    if request.data is None:
+        piece = cut(loaded, request.inputs, request.outputs)
         file.save(piece, out)
-        return _described(loaded, piece, asked.inputs, out)
+        return _describe_piece(loaded, piece, request.inputs, out)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
-        run = _Run(loaded, asked.data, asked.limit, Path(name), asked.custom_ops)
-        asked.sink(Progress("running the whole model", 0, 2))
+        run = _Run(loaded, request.data, request.limit, Path(name), request.custom_ops)
+        request.sink(Progress("running the whole model", 0, 2))
         try:
-            piece = cut(loaded, asked.inputs, asked.outputs, runtime=run.types)
-            recorded = run.inputs(piece)
-            asked.sink(Progress("comparing the piece with it", 1, 2))
-            run.compare(piece, recorded)
+            piece = cut(loaded, request.inputs, request.outputs, runtime=run.read_types)
+            recorded = run.record_inputs(piece)
+            request.sink(Progress("comparing the piece with it", 1, 2))
+            run.compare_piece(piece, recorded)
         except WorkerFailed as error:
             why = error.failure
             text = f"the model does not run: {why.reason}"
             raise BadModel(text, fix=why.fix or why.reproduce) from None
         file.save(piece, out)
-        folder = asked.samples_folder
+        folder = request.samples_folder
         rows = stream.Stream(recorded)
         write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
-    return _described(loaded, piece, asked.inputs, out, folder, len(rows))
+    return _describe_piece(loaded, piece, request.inputs, out, folder, len(rows))
 
 
-extract = verb(Extract, run)
+extract = make_verb(Extract, run)
 
 
 class _Run:
@@ -222,53 +227,59 @@ class _Run:
     ) -> None:
         self._model, self._folder = model, folder
         self._backend = Cpu(level="disabled", custom_ops=custom_ops)
-        specs = spec.inputs(model)
+        specs = spec.list_inputs(model)
         self.feeds = feeds.load(data, specs, folder / "data")
         self._count = min(limit or self.feeds.count, self.feeds.count)
-        self._given = [one.name for one in specs]
+        self._given = [tensor_spec.name for tensor_spec in specs]
 
-    def types(self, names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:
+    def read_types(self, names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:
         """Return dtype and shape of values on the first sample; the last rung of the ladder."""
-        with watched(self._model, self._folder) as files:
-            path, found, _ = files.showing(names)
-            job = lone(path, self._backend, self.feeds.stream, self._folder, "types")
+        with open_probe(self._model, self._folder) as files:
+            path, exposed_names, _ = files.write_probe(names)
+            job = single_model_job(path, self._backend, self.feeds.stream, self._folder, "types")
             shapes = ask_once(job, ("describe", {}))[0]["shapes"]
-        return {name: tuple(shapes[name]) for name in found if name in shapes}
+        return {name: tuple(shapes[name]) for name in exposed_names if name in shapes}
 
-    def inputs(self, piece: ir.Model) -> Path:
+    def record_inputs(self, piece: ir.Model) -> Path:
         """Run the model up to where the piece begins; return the stream of what it takes."""
-        wanted = spec.inputs(piece)
-        for one in wanted:
-            if "(" in one.dtype:
+        required_inputs = spec.list_inputs(piece)
+        for tensor_spec in required_inputs:
+            if "(" in tensor_spec.dtype:
                 raise BadData(
-                    f"'{one.name}' is {one.dtype}, not an array",
+                    f"'{tensor_spec.name}' is {tensor_spec.dtype}, not an array",
                     fix="cut elsewhere, or without --data",
                 )
-        return self._values([one.name for one in wanted], "recorded", self._count)
+        return self._record_values(
+            [tensor_spec.name for tensor_spec in required_inputs], "recorded", self._count
+        )
 
-    def compare(self, piece: ir.Model, recorded: Path) -> None:
+    def compare_piece(self, piece: ir.Model, recorded: Path) -> None:
         """Hold the piece against the whole on the first samples.
 
         Raises:
             BadModel: It does not run, or its outputs differ.
         """
         indices = tuple(range(min(_CHECKED, self._count)))
-        whole = self._values([one.name for one in spec.outputs(piece)], "whole", len(indices))
-        found = ExpectedOutputs(recorded, indices, whole, self._backend.custom_ops)
-        with watched(piece, self._folder) as files:
-            path, _, _ = files.showing([])
-            why = difference(path, found, self._folder)
+        whole = self._record_values(
+            [tensor_spec.name for tensor_spec in spec.list_outputs(piece)], "whole", len(indices)
+        )
+        expected_outputs = ExpectedOutputs(recorded, indices, whole, self._backend.custom_ops)
+        with open_probe(piece, self._folder) as files:
+            path, _, _ = files.write_probe([])
+            why = find_difference(path, expected_outputs, self._folder)
         if why is not None:
             raise BadModel(
                 f"the piece's outputs differ from the whole model's: {why}",
                 fix="cut elsewhere; operators that draw random numbers differ in every run",
             )
 
-    def _values(self, names: Sequence[str], stem: str, count: int) -> Path:
+    def _record_values(self, names: Sequence[str], stem: str, count: int) -> Path:
         """Run the model up to some tensors; return the stream of their values."""
         self._demand_reached([name for name in names if name not in self._given])
         path = (self._folder / f"{stem}.stream").resolve()
-        values(self._model, names, self.feeds.stream, range(count), self._backend, path)
+        write_tensor_values(
+            self._model, names, self.feeds.stream, range(count), self._backend, path
+        )
         return path
 
     def _demand_reached(self, names: Sequence[str]) -> None:
@@ -277,14 +288,18 @@ class _Run:
         Raises:
             BadData: There is such a tensor.
         """
-        made = {v.name for node in self._model.graph.all_nodes() for v in node.outputs}
+        computed_names = {v.name for node in self._model.graph.all_nodes() for v in node.outputs}
         for name in names:
-            if name not in made:
+            if name not in computed_names:
                 raise BadData(
                     f"'{name}' is what a Loop or Scan gives its body: it is not in the samples",
                     fix="cut outside of the body, or without --data",
                 )
-        takes = [one.name for one in spec.inputs(cut(self._model, (), names))] if names else []
+        takes = (
+            [tensor_spec.name for tensor_spec in spec.list_inputs(cut(self._model, (), names))]
+            if names
+            else []
+        )
         if lost := [name for name in takes if name not in self._given]:
             raise BadData(
                 f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
@@ -292,7 +307,7 @@ class _Run:
             )
 
 
-def _described(
+def _describe_piece(
     model: ir.Model,
     piece: ir.Model,
     named: Sequence[str],
@@ -300,17 +315,19 @@ def _described(
     samples: Path | None = None,
     count: int = 0,
 ) -> Extracted:
-    inputs = spec.inputs(piece)
-    begun = begins(model, named)
+    inputs = spec.list_inputs(piece)
+    begun = list_start_names(model, named)
     return Extracted(
         out,
         inputs,
-        spec.outputs(piece),
-        tuple(one.name for one in inputs if named and one.name not in begun),
-        tuple(crossings(piece, begun)),
+        spec.list_outputs(piece),
+        tuple(
+            tensor_spec.name for tensor_spec in inputs if named and tensor_spec.name not in begun
+        ),
+        tuple(find_crossings(piece, begun)),
         sum(1 for _ in piece.graph.all_nodes()),
         sum(1 for _ in model.graph.all_nodes()),
-        weight_bytes(piece),
+        count_weight_bytes(piece),
         samples,
         count,
     )

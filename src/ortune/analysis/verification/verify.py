@@ -20,22 +20,22 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import Sink, without_notes
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
-from ortune.core.request import request, verb
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.request import make_verb, request
 from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.accuracy import demand_provable
-from ortune.measurement.environment import interpreter
+from ortune.measurement.accuracy import require_provable
+from ortune.measurement.environment import find_interpreter
 from ortune.measurement.process import WorkerFailed
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
-from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.request import ExperimentRequest
-from ortune.search.experiment.scores import score
+from ortune.search.experiment.scores import score_plan
 
 
 @dataclass(frozen=True)
@@ -121,79 +121,91 @@ class Comparison(TableResult):
         return self.scores[0].verdict or Verdict.FAILS
 
 
-def run(asked: Verify) -> Comparison:
+def run(verify_request: Verify) -> Comparison:
     """Score the other model on the backend against the reference on ``cpu``, sample by sample."""
-    if asked.bisect and asked.evaluate:
+    if verify_request.bisect and verify_request.evaluate:
         problem = "--bisect judges outputs sample by sample, not by a function"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
     # Refuse a folder that nothing is written into, or that is taken.
-    if asked.out is not None and not asked.bisect:
-        raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
-    if asked.bisect and asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
-        other = "" if asked.folder.is_file() else ", or --force"
-        raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
-    # Refuse an environment that is not there, or that cannot do what is asked.
-    interpreter(asked.environment)
-    if asked.environment != HERE and asked.bisect:
+    if verify_request.out is not None and not verify_request.bisect:
         raise BadSettings(
-            f"--bisect takes models apart here, not in environment '{asked.environment}'",
+            f"-o {verify_request.out}: verify writes nothing by itself", fix="add --bisect"
+        )
+    if (
+        verify_request.bisect
+        and verify_request.folder.exists()
+        and not (verify_request.force and verify_request.folder.is_dir())
+    ):
+        other = "" if verify_request.folder.is_file() else ", or --force"
+        raise BadSettings(f"{verify_request.folder} exists", fix=f"give another name{other}")
+    # Refuse an environment that is not there, or that cannot do what is asked.
+    find_interpreter(verify_request.environment)
+    if verify_request.environment != HERE and verify_request.bisect:
+        raise BadSettings(
+            f"--bisect takes models apart here, not in environment '{verify_request.environment}'",
             fix="leave one of them out",
         )
-    if asked.strict and asked.budget is not None:
-        demand_provable(Budget.parse(asked.budget))
-    on, simulate = asked.backends, asked.simulate
-    backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
-    one, two = Path(asked.reference), Path(asked.other)
-    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
+    if verify_request.strict and verify_request.budget is not None:
+        require_provable(Budget.parse(verify_request.budget))
+    on, simulate = verify_request.backends, verify_request.simulate
+    backend = (
+        parse_plugin(Backend, on) if simulate is None else _make_simulated_backend(on, simulate)
+    )
+    reference_path, other_path = Path(verify_request.reference), Path(verify_request.other)
+    first, second = (
+        model_facts.read_facts(file.load(path)) for path in (reference_path, other_path)
+    )
     for kind in ("outputs", "inputs"):
         names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
         if names[0] != names[1]:
             raise BadModel(
-                f"{kind} differ: {one.name} has {sorted(names[0])}, "
-                f"{two.name} has {sorted(names[1])}",
+                f"{kind} differ: {reference_path.name} has {sorted(names[0])}, "
+                f"{other_path.name} has {sorted(names[1])}",
                 fix=f"compare models with the same {kind}",
             )
     request = _Whole(
-        one,
-        data=asked.data,
-        labels=asked.labels,
-        sequence=asked.sequence,
-        state=asked.state,
-        evaluate=asked.evaluate,
-        budget=asked.budget,
-        ignore_output=asked.ignore_output,
+        reference_path,
+        data=verify_request.data,
+        labels=verify_request.labels,
+        sequence=verify_request.sequence,
+        state=verify_request.state,
+        evaluate=verify_request.evaluate,
+        budget=verify_request.budget,
+        ignore_output=verify_request.ignore_output,
         baseline=Cpu(custom_ops=backend.custom_ops),
-        shapes=asked.shapes,
-        ranges=asked.ranges,
+        shapes=verify_request.shapes,
+        ranges=verify_request.ranges,
         time=3600.0,
     )
     with TemporaryDirectory(prefix="ortune-") as folder:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
-        sink = without_notes(asked.sink)
-        context = prepare(request, Path(folder), sink)
-        there = replace(context, job=replace(context.job, environment=asked.environment))
-        scores, found = scored(there, two, backend, sink), None
-        if asked.bisect and scores[0].verdict is Verdict.FAILS:
-            judged = partial(_judged, context, backend, sink)
-            found = bisecting.bisect(one, two, context, backend, judged, asked.folder)
+        sink = without_notes(verify_request.sink)
+        context = prepare_context(request, Path(folder), sink)
+        there = replace(context, job=replace(context.job, environment=verify_request.environment))
+        scores, bisection = score_model(there, other_path, backend, sink), None
+        if verify_request.bisect and scores[0].verdict is Verdict.FAILS:
+            judged = partial(_try_score_model, context, backend, sink)
+            bisection = bisecting.bisect_models(
+                reference_path, other_path, context, backend, judged, verify_request.folder
+            )
         return Comparison(
             scores=scores,
             budget=context.budget,
             rule=context.job.budget_rule,
             samples=len(context.parts["search"].indices),
-            synthetic=asked.data is None and not asked.evaluate,
-            simulated=_saturation(backend, report),
-            bisection=found,
-            strict=asked.strict,
+            synthetic=verify_request.data is None and not verify_request.evaluate,
+            simulated=_read_saturation(backend, report),
+            bisection=bisection,
+            strict=verify_request.strict,
         )
 
 
-verify = verb(Verify, run)
+verify = make_verb(Verify, run)
 
 
-def scored(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:
+def score_model(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:
     """Run a model over the context's samples and score it.
 
     Raises:
@@ -202,23 +214,23 @@ def scored(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple
     paths, part = dict.fromkeys(context.models, model), context.parts["search"]
     plan = Plan(Recipe(model.name, ()), backend)
     try:
-        with measure.start(context, paths, backend, "verify", sink) as worker:
-            ready(worker)
-            return score(context, worker, plan, part)
+        with measure.start_worker(context, paths, backend, "verify", sink) as worker:
+            wait_until_ready(worker)
+            return score_plan(context, worker, plan, part)
     except WorkerFailed as error:
         raise error.as_bad_model(model, backend) from None
 
 
-def _judged(context: Context, backend: Backend, sink: Sink, model: Path) -> Score | None:
+def _try_score_model(context: Context, backend: Backend, sink: Sink, model: Path) -> Score | None:
     """Return the budget's score of a model, None when it does not run."""
     try:
-        return scored(context, model, backend, sink)[0]
+        return score_model(context, model, backend, sink)[0]
     except OrtuneError:
         return None
 
 
-def _simulated(on: str, isa: str) -> Simulated:
-    backend = parse(Backend, on)
+def _make_simulated_backend(on: str, isa: str) -> Simulated:
+    backend = parse_plugin(Backend, on)
     if not isinstance(backend, Cpu):
         raise BadSettings(
             f"--simulate {isa} is about onnxruntime's CPU kernels, not '{on}'",
@@ -228,8 +240,8 @@ def _simulated(on: str, isa: str) -> Simulated:
     return codec.build(Simulated, {"isa": isa, **kept})
 
 
-def _saturation(backend: Backend, report: Path) -> Saturation | None:
+def _read_saturation(backend: Backend, report: Path) -> Saturation | None:
     if not isinstance(backend, Simulated) or not report.is_file():
         return None
-    found = json.loads(report.read_text(encoding="utf-8"))
-    return codec.decode(Saturation, {"isa": backend.isa, **found})
+    content = json.loads(report.read_text(encoding="utf-8"))
+    return codec.decode(Saturation, {"isa": backend.isa, **content})

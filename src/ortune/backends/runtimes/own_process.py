@@ -8,7 +8,7 @@ import sys
 LIMIT_S = 60
 
 
-def run(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
+def run_code(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
     """Run Python code with words as its ``sys.argv[1:]``; None when it takes over a minute."""
     try:
         return subprocess.run(
@@ -23,14 +23,14 @@ def run(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
-def refusal(name: str, code: str, *words: str) -> str | None:
+def find_load_failure(name: str, code: str, *words: str) -> str | None:
     """Return what code printed of a library that it loads, or how it ended; None for nothing.
 
     Args:
         name: What is loaded, for the text.
         code: Prints why the library is of no use; words are its ``sys.argv[1:]``.
     """
-    done = run(code, *words)
+    done = run_code(code, *words)
     if done is None:
         return f"{name} does not load within {LIMIT_S} s"
     if done.returncode:

@@ -24,7 +24,7 @@ from ortune.bundle.engine.manifest import (
     SERVING,
     SETTINGS,
     Manifest,
-    own,
+    name_plan_member,
     read_manifest,
 )
 from ortune.core.errors import BadModel, OrtuneError
@@ -54,7 +54,11 @@ TEXTS = {
     SERVING: 1 << 16,
     COMPILED: 1 << 18,
     READER: 1 << 20,
-} | {own(place, name): size for place in range(MOST_PLANS) for name, size in _OWN.items()}
+} | {
+    name_plan_member(place, name): size
+    for place in range(MOST_PLANS)
+    for name, size in _OWN.items()
+}
 """Member that is read as text, and may be packed -> bytes at most: parsed, JSON may take fifty
 times that, and has a tenth of it in bundles seen. All others lie in the zip as they are: a bundle
 unpacks to little more than its own size."""
@@ -95,7 +99,7 @@ def is_bundle(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
+def open_bundle(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
     """Open a bundle and its manifest.
 
     Raises:
@@ -107,13 +111,13 @@ def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
             source = stack.enter_context(_Source(io.FileIO(path)))
             bundle = stack.enter_context(zipfile.ZipFile(source))
             source.most = None
-            manifest = _manifest(bundle, path)
+            manifest = _check_manifest(bundle, path)
         except (OSError, *_UNREADABLE) as error:
             raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error
         yield bundle, manifest
 
 
-def take(
+def extract_member(
     bundle: zipfile.ZipFile, manifest: Manifest, member: str, folder: Path | None
 ) -> Path | None:
     """Check one member's digest; write it below `folder` when one is given and return its path.
@@ -141,13 +145,13 @@ def take(
             fix=_ROOM,
         ) from error
     except _UNREADABLE as error:
-        raise _changed(bundle, member, str(error)) from error
+        raise _make_digest_error(bundle, member, str(error)) from error
     if size != expected.size or digest.hexdigest() != expected.sha256:
-        raise _changed(bundle, member, "its sha256 is not the one in the manifest")
+        raise _make_digest_error(bundle, member, "its sha256 is not the one in the manifest")
     return target
 
 
-def unpack(
+def unpack_members(
     bundle: zipfile.ZipFile, manifest: Manifest, folder: Path, keep: Collection[str]
 ) -> None:
     """Check every member; write those of `keep`, and of their folders, below `folder`.
@@ -160,8 +164,8 @@ def unpack(
     """
     models = [name for name in keep if name.endswith(".onnx") and name.count("/") > 1]
     folders = tuple(f"{name.rpartition('/')[0]}/" for name in models)
-    wanted = {name for name in manifest.members if name in keep or name.startswith(folders)}
-    needed = sum(manifest.members[name].size for name in wanted)
+    selected = {name for name in manifest.members if name in keep or name.startswith(folders)}
+    needed = sum(manifest.members[name].size for name in selected)
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if needed > (free := shutil.disk_usage(there).free):
         raise OrtuneError(
@@ -169,10 +173,10 @@ def unpack(
             fix=_ROOM,
         )
     for member in manifest.members:
-        take(bundle, manifest, member, folder if member in wanted else None)
+        extract_member(bundle, manifest, member, folder if member in selected else None)
 
 
-def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
+def list_zip_faults(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
     """Yield what is wrong with a zip's table of contents, before anything of it is unpacked.
 
     Args:
@@ -189,7 +193,7 @@ def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
         shown = name.encode("unicode_escape").decode()
         if not 0 <= entry.header_offset <= size - entry.compress_size:
             yield f"has '{shown}' beyond its own end"
-        if not safe(name):
+        if not is_safe_member(name):
             yield f"has the unsafe member '{shown}'"
         if names.setdefault(name.casefold(), name) != name:
             yield f"has two members that some systems take for one: '{shown}'"
@@ -205,7 +209,7 @@ def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
             yield f"has '{shown}', which unpacks to more than {_RATIO} times its size"
 
 
-def safe(member: str) -> bool:
+def is_safe_member(member: str) -> bool:
     """Say whether a member's name stays below the folder that it is written to, on any system."""
     parts = PurePosixPath(member).parts
     return (
@@ -219,23 +223,23 @@ def safe(member: str) -> bool:
     )
 
 
-def _manifest(bundle: zipfile.ZipFile, path: Path) -> Manifest:
+def _check_manifest(bundle: zipfile.ZipFile, path: Path) -> Manifest:
     """Check the table of contents against the file and the manifest; nothing is unpacked yet."""
     name = path.name
-    held = [entry.filename for entry in bundle.infolist()]
-    if MANIFEST not in held:
+    names = [entry.filename for entry in bundle.infolist()]
+    if MANIFEST not in names:
         raise BadModel(
             f"{name} is a zip without {MANIFEST}, so not a bundle", fix="give a file made by pack"
         )
-    if why := next(unfit(bundle.infolist(), path.stat().st_size), ""):
+    if why := next(list_zip_faults(bundle.infolist(), path.stat().st_size), ""):
         raise BadModel(f"{name} {why}", fix=stored.DISTRUST)
     manifest = read_manifest(bundle.read(MANIFEST), name)
     listed = [MANIFEST, *manifest.members]
-    if sorted(held) != sorted(listed):
-        odd = sorted(set(held) ^ set(listed)) or sorted({m for m in held if held.count(m) > 1})
+    if sorted(names) != sorted(listed):
+        odd = sorted(set(names) ^ set(listed)) or sorted({m for m in names if names.count(m) > 1})
         raise BadModel(f"{name}: manifest and members differ: '{odd[0]}'", fix=AGAIN)
-    for member, told in manifest.members.items():
-        if bundle.getinfo(member).file_size != told.size:
+    for member, expected in manifest.members.items():
+        if bundle.getinfo(member).file_size != expected.size:
             raise BadModel(
                 f"{name}: '{member}' was changed after packing: its size is not the one in the "
                 "manifest",
@@ -244,6 +248,6 @@ def _manifest(bundle: zipfile.ZipFile, path: Path) -> Manifest:
     return manifest
 
 
-def _changed(bundle: zipfile.ZipFile, member: str, reason: str) -> BadModel:
+def _make_digest_error(bundle: zipfile.ZipFile, member: str, reason: str) -> BadModel:
     name = Path(bundle.filename or "the bundle").name
     return BadModel(f"{name}: '{member}' was changed after packing: {reason}", fix=AGAIN)

@@ -12,14 +12,14 @@ from time import perf_counter_ns
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from ortune.bundle.engine.instances import MAX_BATCH, MAX_QUEUE, closed
+from ortune.bundle.engine.instances import MAX_BATCH, MAX_QUEUE, make_closed_error
 from ortune.bundle.engine.joining import Answer, Joint, Outputs
 from ortune.core import wording
 from ortune.core.errors import OrtuneError
 from ortune.core.session import Tensors
 
 
-class Answered(NamedTuple):
+class TimedAnswer(NamedTuple):
     """A request's outputs, and when it was computed with how many.
 
     Attributes:
@@ -43,7 +43,7 @@ class QueuedRequest:
 
     feeds: Tensors
     rows: int
-    future: asyncio.Future[Answered]
+    future: asyncio.Future[TimedAnswer]
     queued_ns: int
 
 
@@ -73,14 +73,14 @@ class WaitingRequests:
         self._lines: dict[Hashable, _Line] = {}
         self.depth = 0
 
-    def add(self, request: QueuedRequest, form: Hashable) -> None:
+    def add_request(self, request: QueuedRequest, form: Hashable) -> None:
         """Put a request behind those of its form."""
         line = self._lines.setdefault(form, _Line())
         line.requests.append(request)
         line.rows += request.rows
         self.depth += 1
 
-    def drop(self, request: QueuedRequest, form: Hashable) -> bool:
+    def drop_request(self, request: QueuedRequest, form: Hashable) -> bool:
         """Forget a request, and say whether it still waited."""
         line = self._lines.get(form)
         if line is None or request not in line.requests:
@@ -92,7 +92,7 @@ class WaitingRequests:
             del self._lines[form]
         return True
 
-    def ready(self, now: int, *, hurry: bool = False) -> tuple[Hashable | None, int | None]:
+    def find_ready(self, now: int, *, hurry: bool = False) -> tuple[Hashable | None, int | None]:
         """Return a form whose requests may go, or how long the first of them still waits, in ns.
 
         Args:
@@ -101,13 +101,13 @@ class WaitingRequests:
         """
         soonest = None
         for form, line in self._lines.items():
-            left = line.requests[0].queued_ns + self._delay_ns - now
-            if left <= 0 or line.rows >= self._sizes[0] or hurry or isinstance(form, int):
+            remaining_ns = line.requests[0].queued_ns + self._delay_ns - now
+            if remaining_ns <= 0 or line.rows >= self._sizes[0] or hurry or isinstance(form, int):
                 return form, None
-            soonest = left if soonest is None else min(soonest, left)
+            soonest = remaining_ns if soonest is None else min(soonest, remaining_ns)
         return None, soonest
 
-    def take(self, form: Hashable) -> list[QueuedRequest]:
+    def take_batch(self, form: Hashable) -> list[QueuedRequest]:
         """Take a batch of a form; what is left of it goes behind the other forms."""
         line = self._lines.pop(form)
         fitting = (size for size in reversed(self._sizes) if size <= line.rows)
@@ -164,7 +164,7 @@ class Statistics:
     batches: Mapping[int, Batches]
 
 
-_Settled: TypeAlias = tuple[asyncio.Future[Answered], Answered | Exception]
+_Settled: TypeAlias = tuple[asyncio.Future[TimedAnswer], TimedAnswer | Exception]
 
 
 class Batcher:
@@ -208,15 +208,17 @@ class Batcher:
         self._workers = workers
         self._threads: list[threading.Thread] = []
         if at_once:
-            self._start()
+            self._start_workers()
 
-    def _start(self) -> None:
+    def _start_workers(self) -> None:
         for _ in range(self._workers):
-            thread = threading.Thread(target=self._work, name=f"ortune {self._name}", daemon=True)
+            thread = threading.Thread(
+                target=self._run_worker, name=f"ortune {self._name}", daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
-    async def answered(self, feeds: Tensors) -> Answered:
+    async def submit_request(self, feeds: Tensors) -> TimedAnswer:
         """Queue one request and return its outputs with its times.
 
         Raises:
@@ -224,31 +226,32 @@ class Batcher:
             BadData: The runtime refuses it.
             OrtuneError: The queue was closed.
         """
-        form, rows = self._joint.form(feeds)
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        form, rows = self._joint.find_form(feeds)
+        future: asyncio.Future[TimedAnswer] = asyncio.get_running_loop().create_future()
         request = QueuedRequest(feeds, rows, future, perf_counter_ns())
         key: Hashable = id(request) if form is None else form  # what is not joined is alone in it
-        self._add(request, key)
+        self._enqueue(request, key)
         try:
             return await future
         except asyncio.CancelledError:
             with self._changed:
-                self._cancelled += self._waiting.drop(request, key)
+                self._cancelled += self._waiting.drop_request(request, key)
             raise
 
-    def _add(self, request: QueuedRequest, form: Hashable) -> None:
+    def _enqueue(self, request: QueuedRequest, form: Hashable) -> None:
         with self._changed:
             if self._closed:
-                raise closed(self._name)
+                raise make_closed_error(self._name)
             if (depth := self._waiting.depth) >= self._bound:
                 self._refused += 1
                 raise QueueFull(
-                    f"{self._name}: {wording.count(depth, 'request')} wait, and no more may",
+                    f"{self._name}: {wording.format_count(depth, 'request')} wait, and no more "
+                    "may",
                     fix="send fewer at once, or load with more instances",
                 )
             if not self._threads:
-                self._start()
-            self._waiting.add(request, form)
+                self._start_workers()
+            self._waiting.add_request(request, form)
             self._changed.notify()
 
     @property
@@ -272,19 +275,19 @@ class Batcher:
 
     # --- in a worker ------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while self._next():
+    def _run_worker(self) -> None:
+        while self._compute_batch():
             pass
 
-    def _next(self) -> bool:
+    def _compute_batch(self) -> bool:
         """Compute one batch; False when there will be no more. Nothing is held while it waits."""
-        batch = self._take()
+        batch = self._wait_for_batch()
         if not batch:
             return False
         rows, start = sum(request.rows for request in batch), perf_counter_ns()
         answers: Sequence[Answer]
         try:
-            answers = self._joint.answers([request.feeds for request in batch])
+            answers = self._joint.compute_answers([request.feeds for request in batch])
         except Exception as error:  # no worker ends with requests waiting
             answers = [error] * len(batch)
         end = perf_counter_ns()
@@ -300,40 +303,40 @@ class Batcher:
         # Every event loop is woken once, however many of its requests are answered.
         loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
         for request, answer in zip(batch, answers, strict=True):
-            whole: Answered | Exception = (
+            whole: TimedAnswer | Exception = (
                 answer
                 if isinstance(answer, Exception)
-                else Answered(answer, request.queued_ns, start, end, rows)
+                else TimedAnswer(answer, request.queued_ns, start, end, rows)
             )
             loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
         for loop, pairs in loops.items():
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, pairs)
+                loop.call_soon_threadsafe(_settle_futures, pairs)
         return True
 
-    def _take(self) -> list[QueuedRequest]:
+    def _wait_for_batch(self) -> list[QueuedRequest]:
         """Wait for a batch and return it, nothing when the queue is closed and empty."""
         with self._changed:
             while True:
-                form, wait_ns = self._waiting.ready(perf_counter_ns(), hurry=self._closed)
+                form, wait_ns = self._waiting.find_ready(perf_counter_ns(), hurry=self._closed)
                 if form is not None:
-                    if batch := self._alive(self._waiting.take(form)):
+                    if batch := self._drop_cancelled(self._waiting.take_batch(form)):
                         return batch
                 elif self._closed:
                     return []
                 else:
                     self._changed.wait(wait_ns and wait_ns / 1e9)
 
-    def _alive(self, taken: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+    def _drop_cancelled(self, requests: Sequence[QueuedRequest]) -> list[QueuedRequest]:
         """Return those of a batch that somebody waits for; another worker sees to what is left."""
         if self._waiting.depth:
             self._changed.notify()
-        batch = [one for one in taken if not one.future.cancelled()]
-        self._cancelled += len(taken) - len(batch)
+        batch = [request for request in requests if not request.future.cancelled()]
+        self._cancelled += len(requests) - len(batch)
         return batch
 
 
-def _settle(pairs: Sequence[_Settled]) -> None:
+def _settle_futures(pairs: Sequence[_Settled]) -> None:
     for future, answer in pairs:
         if future.done():
             continue

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.bundle.engine.batching import Answered, Batcher, Statistics
-from ortune.bundle.engine.inputs import PictureInput, check, wanted
-from ortune.bundle.engine.instances import Instances, Serving, flushes
+from ortune.bundle.engine.batching import Batcher, Statistics, TimedAnswer
+from ortune.bundle.engine.inputs import PictureInput, check_inputs, prepare_checks
+from ortune.bundle.engine.instances import Instances, Serving, flushes_denormals
 from ortune.bundle.engine.joining import Answer, Joint
 from ortune.bundle.engine.manifest import Signature
 from ortune.core.backend import Backend
@@ -56,7 +56,7 @@ class Call:
         self.name = instances.name
         self.signature = signature
         self._instances = instances
-        self._inputs = wanted(signature.inputs)
+        self._inputs = prepare_checks(signature.inputs)
         self._golden = golden
         self._joint = Joint(self.name, signature, instances.run, backend)
         self.serving = how = serving or Serving()
@@ -64,7 +64,7 @@ class Call:
             self.name,
             self._joint,
             workers=len(instances),
-            at_once=backend is not None and flushes(backend),
+            at_once=backend is not None and flushes_denormals(backend),
             max_batch=how.max_batch,
             max_delay_us=how.max_delay_us,
             preferred=how.preferred,
@@ -83,8 +83,8 @@ class Call:
     def run(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """As a call, with the inputs in a mapping."""
         if self.pictures is not None:
-            inputs = self.pictures.tensors(inputs)
-        check(inputs, self._inputs, self.name)
+            inputs = self.pictures.replace_pictures(inputs)
+        check_inputs(inputs, self._inputs, self.name)
         return self._instances.run(inputs)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
@@ -95,35 +95,37 @@ class Call:
                 found it.
             OrtuneError: The engine was closed.
         """
-        samples = [self._tensors(sample) for sample in samples]
+        samples = [self._prepare_inputs(sample) for sample in samples]
         for place, sample in enumerate(samples):
             try:
-                check(sample, self._inputs, self.name)
+                check_inputs(sample, self._inputs, self.name)
             except BadData as error:
                 raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
-        rows = sum(self._joint.form(one)[1] for one in samples)
+        rows = sum(self._joint.find_form(feeds)[1] for feeds in samples)
         instances = len(self._instances)
-        groups = self._joint.groups(samples, min(self.serving.max_batch, -(-rows // instances)))
+        groups = self._joint.group_samples(
+            samples, min(self.serving.max_batch, -(-rows // instances))
+        )
 
         def compute(group: Sequence[int]) -> Sequence[Answer]:
-            return self._joint.answers([samples[place] for place in group])
+            return self._joint.compute_answers([samples[place] for place in group])
 
         if (workers := min(instances, len(groups))) < 2:
             computed = list(map(compute, groups))
         else:  # instances compute at the same time
             with ThreadPoolExecutor(workers) as threads:
                 computed = list(threads.map(compute, groups))
-        found: dict[int, dict[str, NDArray[Any]]] = {}
+        outputs: dict[int, dict[str, NDArray[Any]]] = {}
         for group, answers in zip(groups, computed, strict=True):
             for place, answer in zip(group, answers, strict=True):
                 if isinstance(answer, Exception):
                     raise answer
-                found[place] = answer
-        return [found[place] for place in range(len(samples))]
+                outputs[place] = answer
+        return [outputs[place] for place in range(len(samples))]
 
-    def _tensors(self, inputs: Tensors) -> Tensors:
+    def _prepare_inputs(self, inputs: Tensors) -> Tensors:
         """Return the inputs with tensors in the place of pictures."""
-        return inputs if self.pictures is None else self.pictures.tensors(inputs)
+        return inputs if self.pictures is None else self.pictures.replace_pictures(inputs)
 
     async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Queue one request, to be joined with others that wait, and return its outputs.
@@ -132,7 +134,7 @@ class Call:
         """
         return (await self.answered(**inputs)).outputs
 
-    async def answered(self, /, **inputs: NDArray[Any]) -> Answered:
+    async def answered(self, /, **inputs: NDArray[Any]) -> TimedAnswer:
         """Queue one request, to be joined with others that wait; return outputs and times.
 
         The arrays must not change meanwhile. Awaited from any event loop, in any thread.
@@ -142,9 +144,9 @@ class Call:
             QueueFull: More requests wait than may.
             OrtuneError: The engine was closed.
         """
-        given = self._tensors(inputs)
-        check(given, self._inputs, self.name)
-        return await self._queue.answered(given)
+        feeds = self._prepare_inputs(inputs)
+        check_inputs(feeds, self._inputs, self.name)
+        return await self._queue.submit_request(feeds)
 
     @property
     def statistics(self) -> Statistics:
@@ -161,26 +163,26 @@ class Call:
             OrtuneError: The engine was closed.
         """
         if inputs or self._golden is None or not self._golden.is_file():
-            sample = inputs or smallest(self.signature)
+            sample = inputs or make_zero_inputs(self.signature)
         else:
             sample = {name: np.array(array) for name, array in Stream(self._golden)[0].items()}
-        check(sample, self._inputs, self.name)
+        check_inputs(sample, self._inputs, self.name)
         try:
             for place in range(len(self._instances)):
                 self._instances.run(sample, place)
         except BadData as error:
             raise BadData(error.what, fix=_WARM if not inputs else error.fix) from error
-        self._joint.prove([sample])
+        self._joint.prove_joinable([sample])
 
     def placement(self) -> Mapping[str, int]:
         """Return execution provider -> nodes, from the runtime's own record; empty if unknown."""
-        session = self._instances.session()
+        session = self._instances.find_first_session()
         return session.placement() if session else {}
 
     def drain(self) -> None:
         """Take no more calls and return when all that run or wait are answered."""
         self._queue.close()
-        self._instances.wait()
+        self._instances.wait_idle()
 
     def close(self) -> None:
         """Release the sessions."""
@@ -188,15 +190,15 @@ class Call:
         self._instances.close()
 
 
-def smallest(signature: Signature) -> dict[str, NDArray[Any]]:
+def make_zero_inputs(signature: Signature) -> dict[str, NDArray[Any]]:
     """Return zeros for every input, of the smallest shape: free dimensions are 1.
 
     Raises:
         BadData: An input is no array, its shape is not known, or it does not fit into memory.
     """
-    made: dict[str, NDArray[Any]] = {}
+    zeros: dict[str, NDArray[Any]] = {}
     for spec in signature.inputs:
-        kind = wanted([spec])[spec.name].dtype
+        kind = prepare_checks([spec])[spec.name].dtype
         if spec.shape is None or (kind is None and spec.dtype != "str"):
             raise BadData(
                 f"input '{spec.name}' is no array whose shape the file tells",
@@ -204,6 +206,6 @@ def smallest(signature: Signature) -> dict[str, NDArray[Any]]:
             )
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
         dtype = np.dtype(object) if kind is None else kind
-        sizes.demand(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
-        made[spec.name] = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
-    return made
+        sizes.require_memory(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
+        zeros[spec.name] = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
+    return zeros

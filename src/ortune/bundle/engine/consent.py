@@ -10,7 +10,7 @@ from typing import Any
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.user_function import is_factory
@@ -19,51 +19,53 @@ _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """How shared libraries of Linux, Windows and macOS begin."""
 
 
-def demand(name: str, manifest: Manifest, allowed: bool) -> None:
+def require_consent(name: str, manifest: Manifest, allowed: bool) -> None:
     """Refuse a bundle with code of its own that the caller did not allow.
 
     Raises:
         BadSettings: It has some; the text names it.
     """
-    named = operators(manifest.custom_ops)
+    named = list_operator_libraries(manifest.custom_ops)
     if not named or allowed:
         return
-    found = [
+    descriptions = [
         f"{text.rpartition('/')[2]} (sha256 {manifest.members[text].sha256[:16]})"
         if text in manifest.members
         else f"the Python module {text}"
         for text in named
     ]
     raise BadSettings(
-        f"{name} runs code of its own, custom operators: {', '.join(found)}",
+        f"{name} runs code of its own, custom operators: {', '.join(descriptions)}",
         fix="if you trust where it comes from: load(path, custom_ops=True), or "
         "--allow-custom-ops on the command line",
     )
 
 
-def operators(named: Sequence[str]) -> tuple[str, ...]:
+def list_operator_libraries(named: Sequence[str]) -> tuple[str, ...]:
     """Return the libraries of custom operators among the code that is named."""
     return tuple(text for text in named if not is_factory(text))
 
 
-def factories(named: Sequence[str]) -> tuple[str, ...]:
+def list_factories(named: Sequence[str]) -> tuple[str, ...]:
     """Return the functions, ``pkg.module:factory``, that make a plan's model in Python."""
     return tuple(text for text in named if is_factory(text))
 
 
-def placed(backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path) -> Backend:
+def place_libraries(
+    backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path
+) -> Backend:
     """Return a plan's settings so that they name the unpacked libraries.
 
     Raises:
         BadModel: They name code that the manifest does not list for it.
     """
-    listed(backend, plan.custom_ops)
+    require_listed(backend, plan.custom_ops)
     if not backend.custom_ops:
         return backend
-    return replace(backend, custom_ops=libraries(backend.custom_ops, manifest, folder))  # type: ignore[call-arg]
+    return replace(backend, custom_ops=locate_libraries(backend.custom_ops, manifest, folder))  # type: ignore[call-arg]
 
 
-def listed(backend: Backend, libraries: Sequence[str]) -> None:
+def require_listed(backend: Backend, libraries: Sequence[str]) -> None:
     """Refuse settings that name other code than what a bundle lists for them.
 
     Raises:
@@ -72,8 +74,8 @@ def listed(backend: Backend, libraries: Sequence[str]) -> None:
     fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
     named = (
         (name, text)
-        for name, held in fields.items()
-        for text in ([held] if isinstance(held, str) else held)
+        for name, value in fields.items()
+        for text in ([value] if isinstance(value, str) else value)
     )
     # A library is for custom operators alone, whatever else a backend would load of that name.
     strange = sorted(
@@ -94,14 +96,15 @@ def is_code(path: Path) -> bool:
         return path.suffix == ".py" or file.read(4).startswith(_LIBRARIES)
 
 
-def libraries(named: tuple[str, ...], manifest: Manifest, folder: Path) -> tuple[str, ...]:
+def locate_libraries(named: tuple[str, ...], manifest: Manifest, folder: Path) -> tuple[str, ...]:
     """Return where the bundle's libraries were unpacked; installed modules keep their names."""
     return tuple(
-        str(folder / text) if text in manifest.members else text for text in operators(named)
+        str(folder / text) if text in manifest.members else text
+        for text in list_operator_libraries(named)
     )
 
 
-def demand_settings(data: object, member: str) -> None:
+def require_backend_settings(data: object, member: str) -> None:
     """Refuse stored settings that are no backend, or set what a file from elsewhere may not.
 
     Raises:
@@ -109,19 +112,17 @@ def demand_settings(data: object, member: str) -> None:
     """
     kind = data.get("is", "") if isinstance(data, dict) else ""
     if not str(kind).startswith("backends/"):
-        what = (
+        problem = (
             f"{member} holds '{kind}' where a backend belongs" if kind else f"{member} holds none"
         )
-        raise BadModel(what, fix=stored.DISTRUST)
+        raise BadModel(problem, fix=stored.DISTRUST)
     try:
-        stored.demand(data, member)
+        stored.demand_safe_data(data, member)
     except BadSettings as error:
         raise BadModel(error.what, fix=error.fix) from None
 
 
-def stored_backend(
-    folder: Path, manifest: Manifest, plan: PackedPlan
-) -> tuple[Backend | None, str]:
+def load_backend(folder: Path, manifest: Manifest, plan: PackedPlan) -> tuple[Backend | None, str]:
     """Return a plan's backend, or None and what keeps it from running.
 
     Raises:
@@ -129,15 +130,15 @@ def stored_backend(
             does not.
     """
     try:
-        data = stored.loads((folder / plan.settings).read_bytes())
+        data = stored.parse_json((folder / plan.settings).read_bytes())
     except ValueError as error:
         return None, reason_of(error)
-    demand_settings(data, plan.settings)
+    require_backend_settings(data, plan.settings)
     try:
         backend = codec.decode(Backend, data)
     except OrtuneError as error:
         return None, reason_of(error)
-    backend = placed(backend, plan, manifest, folder)
+    backend = place_libraries(backend, plan, manifest, folder)
     try:
         missing = backend.missing()
     except OrtuneError as error:
@@ -145,14 +146,15 @@ def stored_backend(
     return (None, f"fix: {missing}") if missing else (backend, "")
 
 
-def at_hand(backend: Backend) -> tuple[Backend, str]:
+def fit_threads(backend: Backend) -> tuple[Backend, str]:
     """Return the settings with no more threads than there are CPUs, and what to say of it."""
     cpus = effective_cpus()
-    fit, most = stored.lowered(backend, cpus)
+    fit, most = stored.limit_threads(backend, cpus)
     if not most:
         return fit, ""
     return fit, (
-        f"asks for {wording.count(most, 'thread')}, and {wording.count(cpus, 'CPU')} "
+        f"asks for {wording.format_count(most, 'thread')}, and "
+        f"{wording.format_count(cpus, 'CPU')} "
         f"can be used here: it runs with {cpus}"
     )
 
@@ -161,4 +163,4 @@ def reason_of(error: Exception) -> str:
     """Say in a clause why settings or a session are not to be had."""
     if isinstance(error, OrtuneError):
         return f"{error.what}; fix: {error.fix}"
-    return f"{type(error).__name__}: {gist(error)}"
+    return f"{type(error).__name__}: {summarize_error(error)}"

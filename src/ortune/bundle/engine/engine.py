@@ -65,15 +65,15 @@ class Engine:
     @property
     def signature(self) -> Signature:
         """Inputs and outputs of the only model."""
-        return self._single().signature
+        return self._require_single().signature
 
     def __getitem__(self, name: str) -> Call:
         """Return one of several models, to be called with its inputs."""
         try:
             return self._calls[name]
         except KeyError:
-            held = ", ".join(f"'{one}'" for one in self._calls)
-            raise BadSettings(f"the engine has no model '{name}'", fix=f"use {held}") from None
+            choices = ", ".join(f"'{choice}'" for choice in self._calls)
+            raise BadSettings(f"the engine has no model '{name}'", fix=f"use {choices}") from None
 
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run the only model once and return every output by name.
@@ -82,7 +82,7 @@ class Engine:
             BadData: The inputs do not fit the model.
             BadSettings: There are several models.
         """
-        return (self._only or self._single()).run(inputs)
+        return (self._only or self._require_single()).run(inputs)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
         """Run many samples of the only model; return every output by name of each, in order.
@@ -96,7 +96,7 @@ class Engine:
             BadData: A sample does not fit the model.
             BadSettings: There are several models.
         """
-        return (self._only or self._single()).batch(samples)
+        return (self._only or self._require_single()).batch(samples)
 
     async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Queue one request to the only model, to be joined with others that wait; await it.
@@ -108,7 +108,7 @@ class Engine:
             BadSettings: There are several models.
             QueueFull: More requests wait than may.
         """
-        return await (self._only or self._single()).submit(**inputs)
+        return await (self._only or self._require_single()).submit(**inputs)
 
     def evaluate(
         self,
@@ -131,12 +131,12 @@ class Engine:
             BadSettings: The metric is not known, or compares with a reference that is not given.
         """
         other = None if reference is None else reference[self.models[0]]
-        return evaluate(self._single(), samples, labels, metric=metric, reference=other)
+        return evaluate(self._require_single(), samples, labels, metric=metric, reference=other)
 
     @property
     def statistics(self) -> Statistics:
         """Counts and times of what was submitted to the only model."""
-        return self._single().statistics
+        return self._require_single().statistics
 
     def warm_up(self, /, **inputs: NDArray[Any]) -> None:
         """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
@@ -149,7 +149,7 @@ class Engine:
             BadSettings: Inputs are given, and there are several models.
         """
         if inputs:
-            self._single().warm_up(**inputs)
+            self._require_single().warm_up(**inputs)
             return
         for call in self._calls.values():
             call.warm_up()
@@ -177,11 +177,11 @@ class Engine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _single(self) -> Call:
+    def _require_single(self) -> Call:
         if self._only is None:
             names = ", ".join(self._calls)
             raise BadSettings(
-                f"the engine holds {wording.count(len(self._calls), 'model')}: {names}",
+                f"the engine holds {wording.format_count(len(self._calls), 'model')}: {names}",
                 fix=f"call engine['{next(iter(self._calls))}'](...)",
             )
         return self._only

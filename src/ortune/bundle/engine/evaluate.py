@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
-from ortune.core.metric import Kind, Metric, joined
+from ortune.core.metric import Kind, Metric, stack_records
 from ortune.core.plugins import spelling
 from ortune.core.result import Result
 from ortune.core.session import Tensors
 from ortune.data import feeds
 from ortune.data.sources import Source
 from ortune.data.stream import Stream
-from ortune.measurement.evidence import estimate, numbered
+from ortune.measurement.evidence import estimate_score, number_groups
 from ortune.measurement.statistics import binomial, bootstrap
 from ortune.metrics.common.fidelity import Fidelity
 
@@ -82,8 +82,12 @@ def evaluate(
         BadData: A sample does not fit the model, or cannot be scored.
         BadSettings: The metric is not known, or compares with a reference that is not given.
     """
-    given = "top1" if reference is None else "agreement"
-    scorer = spelling.parse(Metric, metric or given) if not isinstance(metric, Metric) else metric
+    default = "top1" if reference is None else "agreement"
+    scorer = (
+        spelling.parse_plugin(Metric, metric or default)
+        if not isinstance(metric, Metric)
+        else metric
+    )
     if isinstance(scorer, Fidelity) and reference is None:
         raise BadSettings(
             f"{scorer.name()} compares with the answers of another model",
@@ -97,8 +101,8 @@ def evaluate(
         blocks = [samples] if isinstance(samples, Mapping) else samples
 
         def source() -> Iterable[Mapping[str, Any]]:
-            for one in blocks:
-                yield takes_pictures.tensors(one) if takes_pictures else one
+            for sample in blocks:
+                yield takes_pictures.replace_pictures(sample) if takes_pictures else sample
 
     rows = []
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
@@ -115,10 +119,10 @@ def evaluate(
             expected = actual if reference is None else reference(**feed)
             label = None if fed.labels is None else [fed.labels[at]]
             rows.append(scorer.records([expected], [actual], label, [feed]))
-    records = joined(rows)  # [samples, k]
-    units = numbered(fed.groups, len(records))
-    value = estimate(scorer, records, units)
-    low, high = _interval(scorer, records, units, value)
+    records = stack_records(rows)  # [samples, k]
+    units = number_groups(fed.groups, len(records))
+    value = estimate_score(scorer, records, units)
+    low, high = _estimate_interval(scorer, records, units, value)
     return Evaluation(
         metric=str(scorer),
         value=value,
@@ -131,7 +135,7 @@ def evaluate(
     )
 
 
-def _interval(
+def _estimate_interval(
     metric: Metric, records: Floats, units: NDArray[np.int64], value: float
 ) -> tuple[float, float]:
     """Return the ends of the 95 % interval."""
@@ -140,17 +144,21 @@ def _interval(
     count, alone = len(records), len(np.unique(units)) == len(records)
     if alone and metric.kind(records) is Kind.RIGHT:
         right = round(float(records[:, 0].sum()))
-        low = binomial.least(right, count, _ERROR) if right else 0.0
-        high = 1 - binomial.least(count - right, count, _ERROR) if right < count else 1.0
+        low = binomial.compute_clopper_pearson(right, count, _ERROR) if right else 0.0
+        high = (
+            1 - binomial.compute_clopper_pearson(count - right, count, _ERROR)
+            if right < count
+            else 1.0
+        )
         return low, high
     order = np.argsort(units, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(units[order])) + 1)
     if metric.kept_by:  # a group is as good as its worst sample
         sign = 1 if metric.higher_is_better else -1
         margin = sign * metric.each(records)
-        members = [one[[int(np.argmin(margin[one]))]] for one in members]
+        members = [group[[int(np.argmin(margin[group]))]] for group in members]
 
     def drawn(rows: NDArray[np.int64]) -> float:
-        return estimate(metric, records[rows], np.arange(len(rows)))
+        return estimate_score(metric, records[rows], np.arange(len(rows)))
 
-    return bootstrap.interval(drawn, members, _ERROR)
+    return bootstrap.compute_interval(drawn, members, _ERROR)

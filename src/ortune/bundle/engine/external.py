@@ -30,7 +30,7 @@ _MOST = 3_000_000
 """Fields that are looked at, in about five seconds; a large model has a tenth of it."""
 
 
-def locations(data: Bytes) -> Iterator[str]:
+def list_locations(data: Bytes) -> Iterator[str]:
     """Yield the files that the tensors of a serialized model refer to.
 
     Raises:
@@ -38,23 +38,23 @@ def locations(data: Bytes) -> Iterator[str]:
     """
     if data.find(_LOCATION) < 0:
         return
-    left, seen = [(0, len(data), "model")], 0
-    while left:
-        start, end, kind = left.pop()
+    pending, seen = [(0, len(data), "model")], 0
+    while pending:
+        start, end, kind = pending.pop()
         pair: dict[int, bytes] = {}
-        for number, body, stop in _messages(data, start, end):
+        for number, body, stop in _read_fields(data, start, end):
             seen += 1
             if kind == "place":
                 pair[number] = data[body:stop]
             elif number in _INNER[kind]:
-                left.append((body, stop, _INNER[kind][number]))
+                pending.append((body, stop, _INNER[kind][number]))
         if seen > _MOST:
             raise Malformed(f"it has more than {_MOST} fields")
         if pair.get(_KEY) == _LOCATION:
             yield pair.get(_VALUE, b"").decode("utf-8", "backslashreplace")
 
 
-def _messages(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def _read_fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield number, start and end of every field of bytes in a message."""
     at = start
     while at < end:
@@ -75,7 +75,7 @@ def _messages(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int
             yield key >> 3, body, at
 
 
-def demand_inside(folder: Path, member: str, members: Collection[str]) -> None:
+def require_inside(folder: Path, member: str, members: Collection[str]) -> None:
     """Refuse an unpacked model whose weights lie anywhere else than beside it in the bundle.
 
     Args:
@@ -92,10 +92,10 @@ def demand_inside(folder: Path, member: str, members: Collection[str]) -> None:
             if not file.read(1):
                 raise Malformed("it is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                found = list(dict.fromkeys(locations(data)))
+                places = list(dict.fromkeys(list_locations(data)))
     except Malformed as error:
         raise BadModel(f"'{member}' is no ONNX model: {error}", fix="pack the run again") from None
-    for place in found:
+    for place in places:
         if f"{home}/{place}" not in members or place == member.rpartition("/")[2]:
             shown = place.encode("unicode_escape").decode()
             raise BadModel(

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ortune.bundle.engine.manifest import Arithmetic, Manifest
 from ortune.core import wording
-from ortune.core.errors import BadData, BadModel, gist
-from ortune.core.hardware.cpus import native, native_types
+from ortune.core.errors import BadData, BadModel, summarize_error
+from ortune.core.hardware.cpus import list_native_units, native_types
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
 from ortune.measurement.machine import machine
@@ -33,7 +33,9 @@ def snr_db(expected: Tensors, actual: Tensors) -> float:
     """
     if expected.keys() != actual.keys():
         return float("-inf")
-    return min((_snr(expected[name], actual[name]) for name in expected), default=float("inf"))
+    return min(
+        (_compute_snr(expected[name], actual[name]) for name in expected), default=float("inf")
+    )
 
 
 def first_sample(call: Callable[..., Tensors], inputs: Path, outputs: Path) -> float:
@@ -47,11 +49,12 @@ def first_sample(call: Callable[..., Tensors], inputs: Path, outputs: Path) -> f
         return snr_db(Stream(outputs)[0], call(**feeds))
     except (BadData, IndexError) as error:
         raise BadModel(
-            f"its golden samples cannot be used: {gist(error)}", fix="pack the run again"
+            f"its golden samples cannot be used: {summarize_error(error)}",
+            fix="pack the run again",
         ) from error
 
 
-def difference(
+def explain_difference(
     machine_then: Mapping[str, str],
     versions: Mapping[str, str],
     machine_now: Mapping[str, str],
@@ -68,21 +71,21 @@ def difference(
     )
 
 
-def drift(name: str, found: float, manifest: Manifest) -> str:
+def describe_drift(name: str, distance_db: float, manifest: Manifest) -> str:
     """Return what to say of a golden answer; empty where it is the packed one.
 
     Args:
         name: The bundle's.
-        found: Its distance from the packed answer, in dB.
+        distance_db: Its distance from the packed answer, in dB.
 
     Raises:
         BadModel: It is another, on the kind of machine that the bundle was packed for.
     """
-    if found >= TOLERANCE_DB:
+    if distance_db >= TOLERANCE_DB:
         return ""
-    here, now = machine.machine(), machine.versions()
-    other = difference(manifest.machine, manifest.versions, here, now)
-    answer = f"the golden sample's answer is {found:.0f} dB from the packed one"
+    here, now = machine.describe_machine(), machine.package_versions()
+    other = explain_difference(manifest.machine, manifest.versions, here, now)
+    answer = f"the golden sample's answer is {distance_db:.0f} dB from the packed one"
     if not other:
         raise BadModel(
             f"{name}: {answer}, on the machine it was packed for", fix="pack the run again"
@@ -90,31 +93,31 @@ def drift(name: str, found: float, manifest: Manifest) -> str:
     return f"{answer} ({other}); check its accuracy here with `ortune verify`, or optimize here"
 
 
-def _snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:
+def _compute_snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:
     if np.shape(expected) != np.shape(actual):
         return float("-inf")
     if expected.dtype.kind in "USOT":
         same = bool((expected.astype(str) == np.asarray(actual).astype(str)).all())
         return float("inf") if same else float("-inf")
-    one, two = _wide(expected), _wide(actual)
-    finite = np.isfinite(one)
-    odd_one, odd_two = one[~finite], two[~finite]
-    if not (finite == np.isfinite(two)).all() or not _same(odd_one, odd_two):
+    wide_expected, wide_actual = _widen(expected), _widen(actual)
+    finite = np.isfinite(wide_expected)
+    odd_one, odd_two = wide_expected[~finite], wide_actual[~finite]
+    if not (finite == np.isfinite(wide_actual)).all() or not _are_equal(odd_one, odd_two):
         return float("-inf")
-    signal = float((np.abs(one[finite]) ** 2).sum())
-    noise = float((np.abs(one[finite] - two[finite]) ** 2).sum())
+    signal = float((np.abs(wide_expected[finite]) ** 2).sum())
+    noise = float((np.abs(wide_expected[finite] - wide_actual[finite]) ** 2).sum())
     if noise == 0:
         return float("inf")
     ratio = signal / noise
     return 10 * float(np.log10(ratio)) if ratio > 0 else float("-inf")
 
 
-def _wide(array: NDArray[Any]) -> NDArray[Any]:
+def _widen(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
-def _same(one: NDArray[Any], two: NDArray[Any]) -> bool:
-    return bool(((one == two) | (np.isnan(one) & np.isnan(two))).all())
+def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return bool(((first == second) | (np.isnan(first) & np.isnan(second))).all())
 
 
 _WIDE_SUMS = {"int8-vnni", "int8-amx"}
@@ -125,7 +128,7 @@ _X86 = ("x86_64", "amd64")
 _UNKNOWN = ("", "unknown")
 
 
-def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
+def list_cpu_differences(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
     """Yield what a person must know where the CPU differs in what the plan rests on.
 
     Nothing for plans in float32, for what does not matter (AVX-512 against AVX2 with VNNI), or
@@ -133,7 +136,7 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
 
     Args:
         verified: From the manifest.
-        here: This machine, as `ortune.measurement.machine.machine.machine` describes it.
+        here: This machine, as `ortune.measurement.machine.machine.describe_machine` describes it.
     """
     sets = here.get("instruction sets", "").split()
     if not verified.instructions or verified.instructions[0] in _UNKNOWN or not sets:
@@ -146,16 +149,21 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
     )
     if verified.integers and there != now:
         yield (
-            f"its {wording.count(verified.integers, 'integer layer')} verified on "
+            f"its {wording.format_count(verified.integers, 'integer layer')} verified on "
             f"{there}, this is {now}: "
             "kernels and rounding differ, and so may speed; verify and time it here"
         )
     elif verified.integers and now in _X86:
-        had, has = (bool(native(one) & _WIDE_SUMS) for one in (verified.instructions, sets))
-        yield from _integers(verified, had=had, has=has)
-    elif verified.integers and "int8-arm" in native(verified.instructions) - native(sets):
+        had, has = (
+            bool(list_native_units(instructions) & _WIDE_SUMS)
+            for instructions in (verified.instructions, sets)
+        )
+        yield from _describe_integers(verified, had=had, has=has)
+    elif verified.integers and "int8-arm" in list_native_units(
+        verified.instructions
+    ) - list_native_units(sets):
         yield (
-            f"its {wording.count(verified.integers, 'integer layer')} will be slower "
+            f"its {wording.format_count(verified.integers, 'integer layer')} will be slower "
             "here: this CPU has "
             "no dot product instructions (asimddp), which it was measured with"
         )
@@ -167,8 +175,8 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-def _integers(verified: Arithmetic, *, had: bool, has: bool) -> Iterator[str]:
-    layers = f"{verified.risky} of {wording.count(verified.integers, 'integer layer')}"
+def _describe_integers(verified: Arithmetic, *, had: bool, has: bool) -> Iterator[str]:
+    layers = f"{verified.risky} of {wording.format_count(verified.integers, 'integer layer')}"
     if had and not has and verified.risky:
         yield (
             f"{layers} can saturate on this CPU, which has no VNNI, and were verified on one that "
@@ -177,7 +185,7 @@ def _integers(verified: Arithmetic, *, had: bool, has: bool) -> Iterator[str]:
         )
     elif had and not has:
         yield (
-            f"its {wording.count(verified.integers, 'integer layer')} will be slower "
+            f"its {wording.format_count(verified.integers, 'integer layer')} will be slower "
             "here: this CPU "
             "has no VNNI, which it was measured with; none can saturate"
         )

@@ -23,7 +23,7 @@ from ortune.data import images
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class InputCheck:
     """One input as the check needs it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Wanted:
     rank: int | None
     fixed: tuple[tuple[int, int], ...]
 
-    def takes(self, value: Any) -> bool:
+    def accepts_value(self, value: Any) -> bool:
         """Whether a value has the dtype, rank and fixed dimensions of the input."""
         if self.dtype is None:
             return True
@@ -54,7 +54,7 @@ class Wanted:
         return True
 
 
-def wanted(inputs: Sequence[TensorSpec]) -> dict[str, Wanted]:
+def prepare_checks(inputs: Sequence[TensorSpec]) -> dict[str, InputCheck]:
     """Prepare the check of a model's inputs."""
     prepared = {}
     for spec in inputs:
@@ -66,34 +66,34 @@ def wanted(inputs: Sequence[TensorSpec]) -> dict[str, Wanted]:
         shape = spec.shape
         fixed = ((axis, dim) for axis, dim in enumerate(shape or ()) if isinstance(dim, int))
         rank = None if shape is None else len(shape)
-        prepared[spec.name] = Wanted(spec, dtype, rank, tuple(fixed))
+        prepared[spec.name] = InputCheck(spec, dtype, rank, tuple(fixed))
     return prepared
 
 
-def check(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) -> None:
+def check_inputs(feeds: Mapping[str, Any], inputs: Mapping[str, InputCheck], model: str) -> None:
     """Refuse what the runtime would refuse, in words a person can use. Costs under 2 us.
 
     Raises:
         BadData: A name is unknown or missing; a dtype, rank or fixed dimension is wrong.
     """
-    if given.keys() != inputs.keys():
+    if feeds.keys() != inputs.keys():
         unknown, missing = (
-            sorted(given.keys() - inputs.keys()),
-            sorted(inputs.keys() - given.keys()),
+            sorted(feeds.keys() - inputs.keys()),
+            sorted(inputs.keys() - feeds.keys()),
         )
         parts = [f"no input '{name}'" for name in unknown[:3]]
         parts += [f"input '{name}' is missing" for name in missing[:3]]
         raise BadData(
-            f"{model}: {', '.join(parts)}. Got: {', '.join(given) or 'none'}; "
+            f"{model}: {', '.join(parts)}. Got: {', '.join(feeds) or 'none'}; "
             f"expected: {', '.join(inputs) or 'none'}",
             fix="name the arrays like the inputs; engine(**{'odd.name': array}) takes any name",
         )
-    for name, value in given.items():
-        if not inputs[name].takes(value):
-            raise _unfit(name, value, inputs[name])
+    for name, value in feeds.items():
+        if not inputs[name].accepts_value(value):
+            raise _make_mismatch_error(name, value, inputs[name])
 
 
-def _unfit(name: str, value: Any, expected: Wanted) -> BadData:
+def _make_mismatch_error(name: str, value: Any, expected: InputCheck) -> BadData:
     spec = expected.spec
     if not isinstance(value, np.ndarray):
         got = with_article(type(value).__name__)
@@ -104,7 +104,7 @@ def _unfit(name: str, value: Any, expected: Wanted) -> BadData:
         if value.dtype != expected.dtype:
             fix = f"convert it with .astype('{spec.dtype}')"
         elif value.ndim != expected.rank:
-            rank = wording.count(expected.rank or 0, "dimension")
+            rank = wording.format_count(expected.rank or 0, "dimension")
             fix = f"give {rank}; a batch of one is array[None]"
     dims = ""
     if spec.shape is not None:
@@ -118,19 +118,21 @@ class PictureInput:
 
     Attributes:
         settings: How a picture becomes its tensor.
-        taken: What the input takes as it is.
+        tensor_check: What the input takes as it is.
     """
 
     settings: Preprocess
-    taken: Wanted
+    tensor_check: InputCheck
 
     @property
     def keys(self) -> Mapping[str, Any]:
         """The settings as keys of ``preprocess.toml``, those left out there too."""
-        given = {name: getattr(self.settings, name) for name in stored.settable(Preprocess)}
-        return {name: value for name, value in given.items() if value is not None}
+        fields = {
+            name: getattr(self.settings, name) for name in stored.list_settable_rules(Preprocess)
+        }
+        return {name: value for name, value in fields.items() if value is not None}
 
-    def tensors(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def replace_pictures(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the inputs with the tensor in the place of a picture, or of a list of pictures.
 
         What the model takes as it is stays, and what is no picture too: the check of the inputs
@@ -139,29 +141,32 @@ class PictureInput:
         Raises:
             BadData: A picture cannot be read, or pictures of one batch differ in size.
         """
-        name = self.taken.spec.name
+        name = self.tensor_check.spec.name
         value = inputs.get(name)
-        if value is None or self.taken.takes(value):
+        if value is None or self.tensor_check.accepts_value(value):
             return inputs
         listed = isinstance(value, (list, tuple))
-        found = list(value) if listed else [value]
-        if not found or not all(map(images.is_picture, found)):
+        pictures = list(value) if listed else [value]
+        if not pictures or not all(map(images.is_picture, pictures)):
             return inputs
-        return {**inputs, name: self._batch(found)}
+        return {**inputs, name: self._stack_pictures(pictures)}
 
-    def _batch(self, pictures: list[Any]) -> NDArray[Any]:
-        spec = self.taken.spec
-        made = [images.tensor(one, self.settings, spec) for one in pictures]
-        if len(made) == 1:
-            return made[0]
-        if self.taken.rank == len(made[0].shape) == 3 or len({one.shape for one in made}) > 1:
-            shapes = ", ".join(str(list(one.shape)) for one in made[:3])
+    def _stack_pictures(self, pictures: list[Any]) -> NDArray[Any]:
+        spec = self.tensor_check.spec
+        tensors = [images.preprocess_picture(picture, self.settings, spec) for picture in pictures]
+        if len(tensors) == 1:
+            return tensors[0]
+        if (
+            self.tensor_check.rank == len(tensors[0].shape) == 3
+            or len({picture.shape for picture in tensors}) > 1
+        ):
+            shapes = ", ".join(str(list(picture.shape)) for picture in tensors[:3])
             raise BadData(
                 f"input '{spec.name}': Got pictures of shapes {shapes}, expected one shape, or "
                 "one picture where there is no batch",
                 fix="give them one by one",
             )
-        return np.concatenate(made)
+        return np.concatenate(tensors)
 
 
 def attach_pictures(
@@ -178,10 +183,10 @@ def attach_pictures(
     """
     if PREPROCESS not in manifest.members:
         return
-    archive.take(file, manifest, PREPROCESS, None)
-    found = read_pictures(file.read(PREPROCESS), f"{name}: '{PREPROCESS}'", manifest.signatures)
-    for model, one in found.items():
-        calls[model].pictures = one
+    archive.extract_member(file, manifest, PREPROCESS, None)
+    inputs = read_pictures(file.read(PREPROCESS), f"{name}: '{PREPROCESS}'", manifest.signatures)
+    for model, picture_input in inputs.items():
+        calls[model].pictures = picture_input
 
 
 def read_pictures(
@@ -201,33 +206,36 @@ def read_pictures(
         BadModel: It is no TOML, or its settings are out of bounds or fit no model.
     """
     try:
-        given = tomllib.loads(content.decode())
+        document = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise BadModel(f"{where} cannot be read: {error}", fix="pack the run again") from None
-    tables = {name: value for name, value in given.items() if isinstance(value, dict)}
+    tables = {name: value for name, value in document.items() if isinstance(value, dict)}
     if strange := sorted(tables.keys() - signatures.keys()):
         raise BadModel(
             f"{where} has a table '{strange[0]}', which is no model of the bundle",
             fix=f"name one of: {', '.join(signatures)}",
         )
-    found = {}
+    picture_inputs = {}
     for name, signature in signatures.items():
-        own, names = tables.get(name) if tables else given, [one.name for one in signature.inputs]
-        if own is None:
+        table, names = (
+            tables.get(name) if tables else document,
+            [tensor.name for tensor in signature.inputs],
+        )
+        if table is None:
             continue
-        fits = own["input"] in names if "input" in own else len(names) == 1
+        fits = table["input"] in names if "input" in table else len(names) == 1
         if not (tables or len(signatures) == 1 or fits):
             continue
         try:
-            stored.demand_fields(own, Preprocess, where)
-            settings, spec = images.settings_for(own, signature.inputs, lambda _: None, where)
+            stored.demand_fields(table, Preprocess, where)
+            settings, spec = images.settings_for(table, signature.inputs, lambda _: None, where)
             for field in ("mean", "std"):
                 preprocess.per_channel(settings, field)
         except OrtuneError as error:
             raise BadModel(error.what, fix=error.fix) from None
-        found[name] = PictureInput(settings, wanted([spec])[spec.name])
-    if not found:
+        picture_inputs[name] = PictureInput(settings, prepare_checks([spec])[spec.name])
+    if not picture_inputs:
         raise BadModel(
             f"{where} fits no model of the bundle", fix="name its input, or give a table a model"
         )
-    return found
+    return picture_inputs

@@ -20,9 +20,14 @@ from ortune.bundle.engine import archive
 from ortune.bundle.engine.manifest import SERVING, Manifest
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist
-from ortune.core.hardware.cpus import effective_cpus, shares, usable_cpus
-from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
+from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, summarize_error
+from ortune.core.hardware.cpus import divide_cpus, effective_cpus, usable_cpus
+from ortune.core.hardware.instances import (
+    InstanceGroup,
+    count_instances,
+    read_device,
+    read_instances,
+)
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session, Tensors
@@ -72,31 +77,33 @@ class Serving:
             return (InstanceGroup(self.instances),)
         counts = Counter(self.devices)
         return tuple(
-            replace(read_device(one), count=n) if one else InstanceGroup(n)
-            for one, n in counts.items()
+            replace(read_device(device), count=n) if device else InstanceGroup(n)
+            for device, n in counts.items()
         )
 
-    def share(self, backend: Backend) -> Backend:
+    def share_threads(self, backend: Backend) -> Backend:
         """Return the settings of each instance: all together have one thread for each CPU.
 
         Fewer threads than the share stay as they are: they were measured, or asked for.
         """
         most = max(1, effective_cpus() // self.instances)
         if self.threads not in (0, backend.threads):
-            return _threaded(backend, min(self.threads, most))
+            return _set_threads(backend, min(self.threads, most))
         if self.instances == 1:
             return backend
-        fit, _ = stored.lowered(backend, most)
+        fit, _ = stored.limit_threads(backend, most)
         return fit if fit.threads else replace(fit, threads=most)
 
-    def open(self, stack: ExitStack, backend: Backend, path: Path, name: str) -> Instances:
+    def open_instances(
+        self, stack: ExitStack, backend: Backend, path: Path, name: str
+    ) -> Instances:
         """Open the sessions of one model, each on its device.
 
         Threads of onnxruntime's own kernels have the CPUs of the thread that opens a session.
         OpenVINO knows all CPUs from the first session on, and is told to reserve some for each.
 
         Args:
-            backend: What `share` gave.
+            backend: What `share_threads` gave.
             name: The model's, for messages.
 
         Raises:
@@ -104,18 +111,18 @@ class Serving:
         """
         sessions, places = [], []
         devices = self.devices or ("",) * self.instances
-        for device, cpus in zip(devices, self._places(backend), strict=True):
-            own = backend if self.instances == 1 else _apart(backend, sorted(cpus))
-            own = on_device(own, device) if device else own
-            with bound(cpus):
-                sessions.append(stack.enter_context(own.open(path)))
+        for device, cpus in zip(devices, self._list_cpus(backend), strict=True):
+            settings = backend if self.instances == 1 else _bind_instance(backend, sorted(cpus))
+            settings = on_device(settings, device) if device else settings
+            with bind_thread(cpus):
+                sessions.append(stack.enter_context(settings.open(path)))
             places.append(cpus)
         return Instances(name, sessions, places)
 
-    def _places(self, backend: Backend) -> Iterator[frozenset[int]]:
+    def _list_cpus(self, backend: Backend) -> Iterator[frozenset[int]]:
         """Yield the CPUs of each instance; none where they cannot be bound, or need not be."""
         binds = backend.provider == Cpu.provider and hasattr(os, "sched_setaffinity")
-        for cpus in shares(usable_cpus(), self.instances):
+        for cpus in divide_cpus(usable_cpus(), self.instances):
             yield frozenset(cpus if binds and self.instances > 1 else ())
 
 
@@ -155,7 +162,7 @@ class Instances:
         """
         with self._lock:
             if self._closed:
-                raise closed(self.name)
+                raise make_closed_error(self.name)
             running = self._running
             if place is None:
                 place = running.index(min(running)) if len(running) > 1 else 0
@@ -164,14 +171,15 @@ class Instances:
         try:
             if not cpus:
                 return session.run(feeds)
-            with bound(cpus):
+            with bind_thread(cpus):
                 return session.run(feeds)
         except OrtuneError:
             raise
         except Exception as error:
             shapes = ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in feeds.items())
             raise BadData(
-                f"{self.name}: the runtime refused {shapes or 'no inputs'}: {gist(error)}",
+                f"{self.name}: the runtime refused {shapes or 'no inputs'}: "
+                f"{summarize_error(error)}",
                 fix="give arrays whose dimensions agree with each other and with the model",
             ) from error
         finally:
@@ -180,12 +188,12 @@ class Instances:
                 if self._closed:
                     self._ended.notify_all()
 
-    def session(self) -> Session | None:
+    def find_first_session(self) -> Session | None:
         """Return the first session; None when closed."""
         with self._lock:
             return next(iter(self._sessions), None)
 
-    def wait(self) -> None:
+    def wait_idle(self) -> None:
         """Refuse calls from now on and return when those that run have ended."""
         with self._lock:
             self._closed = True
@@ -198,7 +206,7 @@ class Instances:
             self._sessions = ()
 
 
-def closed(name: str) -> OrtuneError:
+def make_closed_error(name: str) -> OrtuneError:
     """Return what a call of a closed engine is told."""
     return OrtuneError(
         f"the engine of {name} is closed", fix="load it again, or call inside `with`"
@@ -206,7 +214,7 @@ def closed(name: str) -> OrtuneError:
 
 
 @contextmanager
-def bound(cpus: Collection[int]) -> Iterator[None]:
+def bind_thread(cpus: Collection[int]) -> Iterator[None]:
     """Keep the calling thread, and those that it starts, on these CPUs; none binds nothing.
 
     Where a CPU was taken from the process meanwhile, the thread stays as it was.
@@ -224,11 +232,11 @@ def bound(cpus: Collection[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def flushes(backend: Backend) -> bool:
+def flushes_denormals(backend: Backend) -> bool:
     """Whether threads that compute with it flush denormals, as the one that opened it does."""
     inner = getattr(backend, "inner", None)
-    own = bool(getattr(backend, "flush_denormals", False))
-    return own or (isinstance(inner, Backend) and flushes(inner))
+    is_set = bool(getattr(backend, "flush_denormals", False))
+    return is_set or (isinstance(inner, Backend) and flushes_denormals(inner))
 
 
 def on_device(backend: Backend, device: str) -> Backend:
@@ -240,14 +248,14 @@ def on_device(backend: Backend, device: str) -> Backend:
     group = read_device(device)
     inner = getattr(backend, "inner", None)
     if isinstance(inner, Backend):
-        return _changed(backend, inner=on_device(inner, device))
+        return _replace_fields(backend, inner=on_device(inner, device))
     if group.kind != backend.runs_on:
         raise BadSettings(
             f"backend '{backend}' runs on the {backend.runs_on.upper()}, not on '{device}'",
             fix=f"leave @{device} out, or name a backend for it: {_FOR[group.kind]}",
         )
     if isinstance(getattr(backend, "device", None), int):
-        return _changed(backend, device=group.index)
+        return _replace_fields(backend, device=group.index)
     if group.index:
         raise BadSettings(
             f"backend '{backend}' cannot be told which {group.kind.upper()} to take",
@@ -256,22 +264,22 @@ def on_device(backend: Backend, device: str) -> Backend:
     return backend
 
 
-def _changed(backend: Backend, **fields: Any) -> Backend:
+def _replace_fields(backend: Backend, **fields: Any) -> Backend:
     """Return the settings with fields that only some backends have."""
     return replace(backend, **fields)
 
 
-def _threaded(backend: Backend, count: int) -> Backend:
+def _set_threads(backend: Backend, count: int) -> Backend:
     """Return the settings with so many threads, which are bound to no CPUs."""
-    changed: dict[str, Any] = {"threads": count}
+    fields: dict[str, Any] = {"threads": count}
     if hasattr(backend, "affinity"):
-        changed["affinity"] = ""
+        fields["affinity"] = ""
     if isinstance(inner := getattr(backend, "inner", None), Backend):
-        changed["inner"] = _threaded(inner, 0)
-    return replace(backend, **changed)
+        fields["inner"] = _set_threads(inner, 0)
+    return replace(backend, **fields)
 
 
-def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
+def _bind_instance(backend: Backend, cpus: Sequence[int]) -> Backend:
     """Return the settings of one of several instances: its threads keep to CPUs of its own.
 
     Args:
@@ -280,16 +288,16 @@ def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
     inner = getattr(backend, "inner", None)
     changed: dict[str, Any] = {}
     if isinstance(inner, Backend):
-        changed["inner"] = _apart(replace(inner, threads=backend.threads), cpus)
+        changed["inner"] = _bind_instance(replace(inner, threads=backend.threads), cpus)
     elif backend.name() == "openvino" and getattr(backend, "device", "cpu") == "cpu":
-        config = [one for one in backend.config if not one.startswith(_RESERVE)]  # type: ignore[attr-defined]
+        config = [entry for entry in backend.config if not entry.startswith(_RESERVE)]  # type: ignore[attr-defined]
         changed["config"] = (*config, f"{_RESERVE}=YES")
     elif cpus and bool(getattr(backend, "affinity", "")):
         changed["affinity"] = checks.affinity_of_workers(backend.threads, cpus)
     return replace(backend, **changed) if changed else backend
 
 
-def serving(
+def read_serving(
     instances: int | str = 0,
     device: str | None = None,
     max_batch: int = 0,
@@ -315,34 +323,39 @@ def serving(
         ("preferred", preferred, 1, max_batch or 1 << 20),
         ("max_queue", (max_queue,), 0, 1 << 20),
     ):
-        for one in values:
-            if not isinstance(one, int) or not least <= one <= most:
-                raise BadSettings(f"{name}={one!r} is not possible", fix=f"give {least} to {most}")
+        for value in values:
+            if not isinstance(value, int) or not least <= value <= most:
+                raise BadSettings(
+                    f"{name}={value!r} is not possible", fix=f"give {least} to {most}"
+                )
     groups: Sequence[InstanceGroup] = ()
     if instances != 0:
         groups = read_instances(instances, device or "")
-        count = total([one for one in groups if one.kind in ("", "cpu")])
+        count = count_instances([value for value in groups if value.kind in ("", "cpu")])
         if count > (cpus := effective_cpus()):
             raise BadSettings(
-                f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
+                f"{count} instances need a CPU each, and {wording.format_count(cpus, 'CPU')} can "
+                "be used",
                 fix=f"give instances={cpus} or fewer",
             )
-    names = tuple(one.device for one in groups for _ in range(one.count))
-    asked: dict[str, Any] = {
-        "instances": total(groups),
+    names = tuple(value.device for value in groups for _ in range(value.count))
+    fields: dict[str, Any] = {
+        "instances": count_instances(groups),
         "devices": names if any(names) else (),
         "max_batch": max_batch,
         "max_delay_us": max_delay_us,
         "preferred": tuple(preferred),
         "max_queue": max_queue,
     }
-    made = replace(packed or Serving(), **{name: one for name, one in asked.items() if one})
+    result = replace(
+        packed or Serving(), **{name: value for name, value in fields.items() if value}
+    )
     if device and not groups:
-        return replace(made, devices=(read_device(device).device,) * made.instances)
-    return made
+        return replace(result, devices=(read_device(device).device,) * result.instances)
+    return result
 
 
-def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serving:
+def load_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serving:
     """Return how a bundle wants to be served, with no more instances than there are CPUs.
 
     The defaults where it does not say.
@@ -355,10 +368,10 @@ def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serv
     """
     if SERVING not in manifest.members:
         return Serving()
-    archive.take(file, manifest, SERVING, None)
+    archive.extract_member(file, manifest, SERVING, None)
     where = f"{name}: '{SERVING}'"
     try:
-        data = stored.loads(file.read(SERVING))
+        data = stored.parse_json(file.read(SERVING))
         if not isinstance(data, dict):
             raise ValueError("it is no mapping")
         stored.demand_fields(data, Serving, where)
@@ -366,5 +379,5 @@ def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serv
         raise BadModel(f"{where} cannot be read: {error}", fix=stored.DISTRUST) from error
     except BadSettings as error:
         raise BadModel(error.what, fix=error.fix) from None
-    found: Serving = codec.decode(Serving, data)
-    return replace(found, instances=min(found.instances, effective_cpus()))
+    result: Serving = codec.decode(Serving, data)
+    return replace(result, instances=min(result.instances, effective_cpus()))

@@ -59,52 +59,52 @@ class Joint:
         )
         self._buckets = backend if isinstance(backend, Bucketed) else None
         self._inputs = [spec.name for spec in signature.inputs]
-        self._joins = free(signature)
+        self._joins = has_free_batch(signature)
         self._proved = False
         self._proving = threading.Lock()
 
-    def form(self, feeds: Tensors) -> tuple[Form | None, int]:
+    def find_form(self, feeds: Tensors) -> tuple[Form | None, int]:
         """Return what samples must have in common to be joined, and the rows of this one.
 
         None, and 1 row, for a sample that is computed alone.
         """
         if not self._joins:
             return None, 1
-        feeds = self._cut(feeds)
+        feeds = self._cut_to_bucket(feeds)
         shapes = [feeds[name].shape for name in self._inputs]
         rows = shapes[0][0]
         if not rows or any(shape[0] != rows for shape in shapes):
             return None, 1
         return tuple(shape[1:] for shape in shapes), rows
 
-    def groups(self, samples: Sequence[Tensors], most: int) -> list[list[int]]:
+    def group_samples(self, samples: Sequence[Tensors], most: int) -> list[list[int]]:
         """Return the places of samples that are computed together.
 
         Args:
             most: Rows of a group; a larger sample is a group of its own.
         """
-        made: list[list[int]] = []
+        groups: list[list[int]] = []
         last: dict[Form | None, tuple[list[int], int]] = {}
         for place, feeds in enumerate(samples):
-            form, rows = self.form(feeds)
-            group, held = last.get(form, ([], most))
-            if held + rows > most:
-                group, held = [], 0
-                made.append(group)
+            form, rows = self.find_form(feeds)
+            group, group_rows = last.get(form, ([], most))
+            if group_rows + rows > most:
+                group, group_rows = [], 0
+                groups.append(group)
             group.append(place)
             if form is not None:
-                last[form] = group, held + rows
-        return made
+                last[form] = group, group_rows + rows
+        return groups
 
-    def answers(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
+    def compute_answers(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
         """Return the answer to each of some samples of one form; none fails for another's sake."""
-        if len(samples) > 1 and self.prove(samples):
-            together = self._together(samples)
+        if len(samples) > 1 and self.prove_joinable(samples):
+            together = self._compute_together(samples)
             if together is not None:
                 return together
-        return [self._alone(one) for one in samples]
+        return [self._compute_alone(sample) for sample in samples]
 
-    def prove(self, samples: Sequence[Tensors]) -> bool:
+    def prove_joinable(self, samples: Sequence[Tensors]) -> bool:
         """Say whether samples may be joined; asked for the first time, two are computed both ways.
 
         The second is one that differs from the first, or the first with its values in reverse
@@ -114,53 +114,60 @@ class Joint:
             return self._proved
         with self._proving:
             if self._joins and not self._proved:
-                first = self._cut(samples[0])
-                others = (*map(self._cut, samples[1:]), _reversed(first))
-                other = next((one for one in others if not _equal(one, first)), None)
+                first = self._cut_to_bucket(samples[0])
+                candidates = (*map(self._cut_to_bucket, samples[1:]), _reverse_values(first))
+                other = next(
+                    (candidate for candidate in candidates if not _are_equal(candidate, first)),
+                    None,
+                )
                 if other is not None:
-                    self._compare(first, other)
+                    self._compare_pair(first, other)
         return self._proved
 
-    def _cut(self, feeds: Tensors) -> Tensors:
+    def _cut_to_bucket(self, feeds: Tensors) -> Tensors:
         """Return a sample as its bucket has it."""
-        length = self._buckets.bucket(feeds) if self._buckets else 0
-        return self._buckets.cut(feeds, length) if self._buckets and length else feeds
+        length = self._buckets.choose_bucket(feeds) if self._buckets else 0
+        return self._buckets.cut_feeds(feeds, length) if self._buckets and length else feeds
 
-    def _compare(self, *pair: Tensors) -> None:
+    def _compare_pair(self, *pair: Tensors) -> None:
         """Join two samples and find out whether each is answered as alone."""
-        alone = [one for one in map(self._alone, pair) if not isinstance(one, Exception)]
+        alone = [
+            expected
+            for expected in map(self._compute_alone, pair)
+            if not isinstance(expected, Exception)
+        ]
         if len(alone) < len(pair):
             return
-        together = self._together(pair)
-        found = min(
+        together = self._compute_together(pair)
+        agreement_db = min(
             (
-                snr_db(self._compared(feeds, one), self._compared(feeds, two))
-                for feeds, one, two in zip(pair, alone, together or (), strict=False)
+                snr_db(self._compared(feeds, expected), self._compared(feeds, actual))
+                for feeds, expected, actual in zip(pair, alone, together or (), strict=False)
             ),
             default=float("-inf"),
         )
-        self._proved = self._joins = found >= SAME_DB
+        self._proved = self._joins = agreement_db >= SAME_DB
         if not self._joins:
             warnings.warn(
                 f"{self._name}: joined with others, samples are answered otherwise than alone "
-                f"({found:.0f} dB), so each is computed by itself",
+                f"({agreement_db:.0f} dB), so each is computed by itself",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
-    def _alone(self, feeds: Tensors) -> Answer:
+    def _compute_alone(self, feeds: Tensors) -> Answer:
         try:
             return self._run(feeds)
         except Exception as error:
             return error
 
-    def _together(self, samples: Sequence[Tensors]) -> list[Outputs] | None:
+    def _compute_together(self, samples: Sequence[Tensors]) -> list[Outputs] | None:
         """Return the parts of one run's outputs; None where it fails or gives other rows."""
-        rows = [one[self._inputs[0]].shape[0] for one in samples]
+        rows = [sample[self._inputs[0]].shape[0] for sample in samples]
         ends = list(accumulate(rows))
         try:
-            cut = [self._cut(one) for one in samples]
-            feeds = {n: np.concatenate([one[n] for one in cut]) for n in self._inputs}
+            cut = [self._cut_to_bucket(sample) for sample in samples]
+            feeds = {n: np.concatenate([sample[n] for sample in cut]) for n in self._inputs}
             outputs = self._run(feeds)
         except Exception:
             return None
@@ -173,16 +180,16 @@ class Joint:
         if (buckets := self._buckets) is None:
             return parts
         return [  # what was cut gets the length of its inputs again
-            part if short is whole else buckets.restored(part, whole[buckets.mask].shape[1])
+            part if short is whole else buckets.pad_outputs(part, whole[buckets.mask].shape[1])
             for part, whole, short in zip(parts, samples, cut, strict=True)
         ]
 
 
-def _equal(one: Tensors, other: Tensors) -> bool:
-    return all(np.array_equal(array, other[name]) for name, array in one.items())
+def _are_equal(first: Tensors, second: Tensors) -> bool:
+    return all(np.array_equal(array, second[name]) for name, array in first.items())
 
 
-def _reversed(feeds: Tensors) -> Tensors:
+def _reverse_values(feeds: Tensors) -> Tensors:
     """Return a sample of the same values in another order: ids stay ids, masks stay masks."""
     return {
         name: np.ascontiguousarray(array.ravel()[::-1]).reshape(array.shape)
@@ -190,11 +197,11 @@ def _reversed(feeds: Tensors) -> Tensors:
     }
 
 
-def free(signature: Signature) -> bool:
+def has_free_batch(signature: Signature) -> bool:
     """Say whether inputs and outputs have one free first dimension, which is no other one too."""
     specs = (*signature.inputs, *signature.outputs)
     shapes = [spec.shape for spec in specs if spec.shape]
-    if not signature.inputs or len(shapes) < len(specs) or not all(map(_dense, specs)):
+    if not signature.inputs or len(shapes) < len(specs) or not all(map(_is_dense, specs)):
         return False
     first = shapes[0][0]
     return isinstance(first, str) and all(
@@ -202,7 +209,7 @@ def free(signature: Signature) -> bool:
     )
 
 
-def _dense(spec: TensorSpec) -> bool:
+def _is_dense(spec: TensorSpec) -> bool:
     """Whether values are numbers in an array: no text, no sequence."""
     try:
         return np.dtype(spec.dtype).kind not in "OUST" if spec.dtype else False

@@ -13,12 +13,12 @@ from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.inputs import attach_pictures
-from ortune.bundle.engine.instances import Serving, packed_serving, serving
+from ortune.bundle.engine.instances import Serving, load_serving, read_serving
 from ortune.bundle.engine.manifest import Signature
-from ortune.bundle.engine.plans import Opened, demand_here, open_plan, packed_compiled
+from ortune.bundle.engine.plans import BundleArchive, load_compiled, open_plan, require_backend
 from ortune.bundle.engine.signing import verify_signature
 from ortune.core.backend import Backend
-from ortune.core.capabilities import tell_mixed
+from ortune.core.capabilities import warn_of_runtime_conflict
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
 
@@ -69,17 +69,19 @@ def load(
             named that the backend does not run on.
         BackendMissing: The backend of a plain model, or of the plan of `on`, cannot run here.
     """
-    asked = partial(serving, instances, device, max_batch, max_delay_us, preferred, max_queue)
-    path, how = Path(path), asked()
-    tell_mixed()
-    backend = on if on is None or isinstance(on, Backend) else spelling.parse(Backend, on)
+    make_serving = partial(
+        read_serving, instances, device, max_batch, max_delay_us, preferred, max_queue
+    )
+    path, how = Path(path), make_serving()
+    warn_of_runtime_conflict()
+    backend = on if on is None or isinstance(on, Backend) else spelling.parse_plugin(Backend, on)
     if not archive.is_bundle(path):
         if require_signature is not None:
             raise BadSettings(
                 f"{path.name} is a plain model, and only bundles are signed",
                 fix="give a bundle, or leave the key out",
             )
-        return _plain(path, backend or Cpu(), custom_ops, how)
+        return _open_plain(path, backend or Cpu(), custom_ops, how)
     if require_signature is not None:
         verify_signature(path, require_signature)
     if not isinstance(custom_ops, bool):
@@ -88,11 +90,11 @@ def load(
             fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
         )
     with ExitStack() as stack:
-        with archive.opened(path) as (file, manifest):
-            consent.demand(path.name, manifest, custom_ops)
-            how = asked(packed_serving(path.name, file, manifest))
-            ready = packed_compiled(path.name, file, manifest) if compiled else {}
-            opened = Opened(path.name, file, manifest, how, ready, custom_ops)
+        with archive.open_bundle(path) as (file, manifest):
+            consent.require_consent(path.name, manifest, custom_ops)
+            how = make_serving(load_serving(path.name, file, manifest))
+            ready = load_compiled(path.name, file, manifest) if compiled else {}
+            opened = BundleArchive(path.name, file, manifest, how, ready, custom_ops)
             running = open_plan(stack, opened, backend)
             attach_pictures(running.calls, path.name, file, manifest)
         return Engine(
@@ -105,28 +107,30 @@ def load(
         )
 
 
-def _plain(
-    path: Path, backend: Backend, given: bool | str | Sequence[str], how: Serving
+def _open_plain(
+    path: Path, backend: Backend, custom_ops: bool | str | Sequence[str], how: Serving
 ) -> Engine:
     """Open a plain model."""
     from ortune.graph.io import file
     from ortune.graph.ir import spec
 
-    if given is True:
+    if custom_ops is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
-    demand_here(backend)
-    if given:
+    require_backend(backend)
+    if custom_ops:
         if not isinstance(backend, Cpu):
             raise BadSettings(
                 f"backend '{backend.name()}' takes no custom operators", fix="use on='cpu'"
             )
-        backend = replace(backend, custom_ops=(given,) if isinstance(given, str) else tuple(given))
+        backend = replace(
+            backend, custom_ops=(custom_ops,) if isinstance(custom_ops, str) else tuple(custom_ops)
+        )
     model = file.load(path)
-    found = Signature(spec.inputs(model), spec.outputs(model))
+    signature = Signature(spec.list_inputs(model), spec.list_outputs(model))
     del model
-    backend = how.share(backend)
+    backend = how.share_threads(backend)
     with ExitStack() as stack:
-        instances = how.open(stack, backend, path, path.name)
-        call = Call(instances, found, how, backend=backend)
+        instances = how.open_instances(stack, backend, path, path.name)
+        call = Call(instances, signature, how, backend=backend)
         stack.callback(call.close)
         return Engine({"": call}, backend, stack.pop_all())

@@ -42,7 +42,7 @@ LICENCE = re.compile(r"[A-Za-z0-9.+:() -]{0,200}")
 _KEY = re.compile(r"[0-9a-z]{0,64}")
 
 
-def own(place: int, member: str) -> str:
+def name_plan_member(place: int, member: str) -> str:
     """Name a member that each plan has for itself; those of the first lie where one plan's do."""
     return f"{PLANS}/{place}/{member}" if place else member
 
@@ -168,7 +168,7 @@ class Manifest:
         """The spelling of the first plan's backend."""
         return self.plans[0].backend
 
-    def write(self) -> bytes:
+    def write_json(self) -> bytes:
         """Return it as JSON."""
         return json.dumps(codec.encode(self), indent=1).encode()
 
@@ -180,7 +180,7 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
         BadModel: It is not one, is of a newer format, or names a member that it does not list.
     """
     try:
-        raw = stored.loads(content)
+        raw = stored.parse_json(content)
         number = int(raw["format"])
     except (ValueError, OverflowError, KeyError, TypeError) as error:
         raise BadModel(
@@ -192,13 +192,13 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
             fix=f"install ortune {raw.get('ortune', 'of a newer version')}",
         )
     try:
-        stored.demand(raw, "it")
+        stored.demand_safe_data(raw, "it")
         manifest = codec.decode(Manifest, _as_plans(raw) if number == 1 else raw)
     except OrtuneError as error:
         raise BadModel(
             f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again"
         ) from error
-    _check(manifest, bundle)
+    _check_parts(manifest, bundle)
     return manifest
 
 
@@ -210,60 +210,63 @@ def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if name not in _FLAT} | {"plans": [plan]}
 
 
-def _check(manifest: Manifest, bundle: str) -> None:
+def _check_parts(manifest: Manifest, bundle: str) -> None:
     """Refuse a manifest whose parts do not agree."""
     if not 0 < len(manifest.plans) <= MOST_PLANS:
-        said = f"{bundle} has {wording.count(len(manifest.plans), 'plan')}"
-        raise BadModel(f"{said}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
-    for member in _models(manifest):
+        problem = f"{bundle} has {wording.format_count(len(manifest.plans), 'plan')}"
+        raise BadModel(f"{problem}; a bundle has 1 to {MOST_PLANS}", fix=stored.DISTRUST)
+    for member in _list_models(manifest):
         if not member.endswith(".onnx"):
             raise BadModel(f"{bundle}: '{member}' is no ONNX model", fix=stored.DISTRUST)
-    for member in _named(manifest):
+    for member in _list_needed(manifest):
         if member not in manifest.members:
             raise BadModel(
                 f"{bundle}: its manifest has no digest of '{member}'", fix="pack the run again"
             )
     for text in manifest.custom_ops:
-        held = text in manifest.members and text.startswith(f"{LIBRARIES}/")
-        if not held and not _module(text):
+        is_library = text in manifest.members and text.startswith(f"{LIBRARIES}/")
+        if not is_library and not _is_module_name(text):
             raise BadModel(
                 f"{bundle}: '{text}' is neither a library in it nor the name of a Python module",
                 fix=stored.DISTRUST,
             )
-    if why := next(_odd(manifest), ""):
+    if why := next(_list_contradictions(manifest), ""):
         raise BadModel(f"{bundle}: its manifest {why}", fix="pack the run again")
 
 
-def _models(manifest: Manifest) -> Iterator[str]:
+def _list_models(manifest: Manifest) -> Iterator[str]:
     for plan in manifest.plans:
         yield from plan.models.values()
     yield from manifest.fallback.values()
 
 
-def _named(manifest: Manifest) -> Iterator[str]:
+def _list_needed(manifest: Manifest) -> Iterator[str]:
     """Yield every member that the manifest needs."""
     yield EVIDENCE
-    yield from _models(manifest)
+    yield from _list_models(manifest)
     for place, plan in enumerate(manifest.plans):
-        yield own(place, SETTINGS)
-        yield own(place, RECIPE)
+        yield name_plan_member(place, SETTINGS)
+        yield name_plan_member(place, RECIPE)
         for golden in plan.golden.values():
             yield from (golden.inputs, golden.outputs)
     yield from (text for text in manifest.custom_ops if "/" in text)
 
 
-def _odd(manifest: Manifest) -> Iterator[str]:
+def _list_contradictions(manifest: Manifest) -> Iterator[str]:
     """Yield how the parts of a manifest contradict each other."""
     keys = set(manifest.fallback)
     for place, plan in enumerate(manifest.plans):
         alike = keys == set(plan.models) == set(manifest.signatures)
         if not keys or not alike or not keys.issuperset(plan.golden):
             yield "names different models in different places"
-        if (plan.settings, plan.recipe) != (own(place, SETTINGS), own(place, RECIPE)):
+        if (plan.settings, plan.recipe) != (
+            name_plan_member(place, SETTINGS),
+            name_plan_member(place, RECIPE),
+        ):
             yield f"has settings or recipe of plan {place + 1} in another place than bundles do"
         if not set(plan.custom_ops) <= set(manifest.custom_ops):
             yield f"lists no library that plan {place + 1} names"
-        if plan.ratio is not None and not _ordered(*plan.ratio):
+        if plan.ratio is not None and not _is_interval(*plan.ratio):
             yield f"has a ratio of plan {place + 1} that is no interval"
         if not _KEY.fullmatch(plan.key):
             yield f"has a key of plan {place + 1} that is none"
@@ -271,10 +274,10 @@ def _odd(manifest: Manifest) -> Iterator[str]:
         yield "has a licence that is none"
 
 
-def _ordered(value: float, low: float, high: float) -> bool:
+def _is_interval(value: float, low: float, high: float) -> bool:
     return 0 <= low <= value <= high < math.inf
 
 
-def _module(text: str) -> bool:
+def _is_module_name(text: str) -> bool:
     """Say whether a text names an installed module, or a function in one: no path, no file."""
     return is_factory(text) or bool(re.fullmatch(r"[A-Za-z_][\w.-]*", text) and not is_path(text))

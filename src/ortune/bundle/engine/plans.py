@@ -13,11 +13,16 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from ortune.backends.cpu import Cpu
-from ortune.backends.runtimes.onnxruntime.compiled import Compiling, contexts
+from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend, list_compiled_nodes
 from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.call import Call
-from ortune.bundle.engine.external import demand_inside
-from ortune.bundle.engine.golden import TOLERANCE_DB, drift, first_sample, foreign
+from ortune.bundle.engine.external import require_inside
+from ortune.bundle.engine.golden import (
+    TOLERANCE_DB,
+    describe_drift,
+    first_sample,
+    list_cpu_differences,
+)
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.manifest import COMPILED, Golden, Manifest, PackedPlan
 from ortune.core import wording
@@ -45,9 +50,7 @@ class CompiledPlan:
     made_for: Mapping[str, str]
 
 
-def packed_compiled(
-    name: str, file: zipfile.ZipFile, manifest: Manifest
-) -> dict[int, CompiledPlan]:
+def load_compiled(name: str, file: zipfile.ZipFile, manifest: Manifest) -> dict[int, CompiledPlan]:
     """Return place of a plan -> its compiled models; empty where the bundle has none.
 
     Args:
@@ -58,24 +61,24 @@ def packed_compiled(
     """
     if COMPILED not in manifest.members:
         return {}
-    archive.take(file, manifest, COMPILED, None)
+    archive.extract_member(file, manifest, COMPILED, None)
     try:
-        data = stored.loads(file.read(COMPILED))
+        data = stored.parse_json(file.read(COMPILED))
         if not isinstance(data, list):
             raise ValueError("it is no list")
-        found = [codec.decode(CompiledPlan, one) for one in data]
+        entries = [codec.decode(CompiledPlan, entry) for entry in data]
     except (ValueError, OrtuneError) as error:
         raise BadModel(
             f"{name}: '{COMPILED}' cannot be read: {error}", fix=stored.DISTRUST
         ) from error
-    places = {one.plan: one for one in found}
-    for place, one in places.items():
-        fits = place in range(len(manifest.plans)) and set(one.models) == set(manifest.fallback)
+    places = {entry.plan: entry for entry in entries}
+    for place, entry in places.items():
+        fits = place in range(len(manifest.plans)) and set(entry.models) == set(manifest.fallback)
         inside = all(
             member in manifest.members and member.endswith(".onnx")
-            for member in one.models.values()
+            for member in entry.models.values()
         )
-        if not fits or not inside or len(places) != len(found):
+        if not fits or not inside or len(places) != len(entries):
             raise BadModel(
                 f"{name}: '{COMPILED}' names models or plans that it has not", fix=stored.DISTRUST
             )
@@ -83,7 +86,7 @@ def packed_compiled(
 
 
 @dataclass(frozen=True)
-class Opened:
+class BundleArchive:
     """A bundle whose table of contents was checked, and how its models are to be served.
 
     Attributes:
@@ -98,7 +101,7 @@ class Opened:
     compiled: Mapping[int, CompiledPlan] = field(default_factory=dict)
     code: bool = False
 
-    def settings(self, folder: Path, plan: PackedPlan) -> None:
+    def unpack_settings(self, folder: Path, plan: PackedPlan) -> None:
         """Unpack what says where a plan runs: its settings and the libraries they name.
 
         Raises:
@@ -106,9 +109,11 @@ class Opened:
         """
         libraries = [text for text in plan.custom_ops if text in self.manifest.members]
         for member in (plan.settings, *libraries):
-            archive.take(self.file, self.manifest, member, folder)
+            archive.extract_member(self.file, self.manifest, member, folder)
 
-    def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
+    def unpack_models(
+        self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()
+    ) -> None:
         """Check every member; unpack models, golden samples and libraries.
 
         A library that is there stays as it is: it may be loaded already.
@@ -118,23 +123,23 @@ class Opened:
             OrtuneError: There is no room.
         """
         models = set(models)
-        samples = {member for one in golden for member in (one.inputs, one.outputs)}
+        samples = {member for pair in golden for member in (pair.inputs, pair.outputs)}
         libraries = {text for text in self.manifest.custom_ops if not (folder / text).exists()}
-        archive.unpack(self.file, self.manifest, folder, models | samples | libraries)
+        archive.unpack_members(self.file, self.manifest, folder, models | samples | libraries)
         for member in sorted(models):
-            demand_inside(folder, member, self.manifest.members)
+            require_inside(folder, member, self.manifest.members)
 
 
-def temporary(stack: ExitStack) -> Path:
-    made = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
-    return Path(stack.enter_context(made))
+def make_temporary_folder(stack: ExitStack) -> Path:
+    folder = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+    return Path(stack.enter_context(folder))
 
 
 def open_models(
     stack: ExitStack,
     backend: Backend,
     folder: Path,
-    opened: Opened,
+    opened: BundleArchive,
     members: Mapping[str, str],
     golden: Mapping[str, Golden] = MappingProxyType({}),
 ) -> Mapping[str, Call]:
@@ -143,14 +148,16 @@ def open_models(
     Args:
         golden: Model name -> samples that it may be warmed up with.
     """
-    with ExitStack() as held:
-        found = {
-            name: opened.how.open(held, backend, folder / member, name or Path(member).stem)
+    with ExitStack() as session_stack:
+        instances_by_name = {
+            name: opened.how.open_instances(
+                session_stack, backend, folder / member, name or Path(member).stem
+            )
             for name, member in members.items()
         }
-        stack.enter_context(held.pop_all())
+        stack.enter_context(session_stack.pop_all())
     calls = {}
-    for name, instances in found.items():
+    for name, instances in instances_by_name.items():
         calls[name] = Call(
             instances,
             opened.manifest.signatures[name],
@@ -162,7 +169,9 @@ def open_models(
     return calls
 
 
-def _distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
+def _measure_distances(
+    calls: Mapping[str, Call], folder: Path, plan: PackedPlan
+) -> Iterator[float]:
     """Yield how far each model's first golden answer is from the packed one, in dB."""
     for name, golden in plan.golden.items():
         yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
@@ -185,37 +194,37 @@ class Running:
     compiled: bool = False
 
 
-def open_plan(stack: ExitStack, opened: Opened, wanted: Backend | None) -> Running:
+def open_plan(stack: ExitStack, opened: BundleArchive, backend: Backend | None) -> Running:
     """Open a bundle's first plan that runs here, or the one of a backend.
 
     One warning says so where something else runs.
 
     Args:
         stack: Closes the sessions and removes what was unpacked.
-        wanted: The backend that was asked for.
+        backend: The backend that was asked for.
 
     Raises:
         BadModel: A member was changed, or the bundle no longer answers as packed.
         BackendMissing: The plan or the backend that was asked for cannot run here.
     """
-    if wanted is None:
-        return _first(stack, opened)
-    plans, text = opened.manifest.plans, str(wanted)
+    if backend is None:
+        return _open_first(stack, opened)
+    plans, text = opened.manifest.plans, str(backend)
     exact = [plan for plan in plans if plan.backend == text]
     named = [plan for plan in plans if plan.backend.partition("(")[0] == text]
     plan = next(iter(exact + named), None)
     if plan is None:
-        return _unmeasured(stack, opened, wanted)
-    found = _planned(stack, opened, plan, ())
-    if isinstance(found, Running):
-        return found
+        return _open_unmeasured(stack, opened, backend)
+    result = _open_measured(stack, opened, plan, ())
+    if isinstance(result, Running):
+        return result
     raise BackendMissing(
-        f"{opened.name}: its plan for '{plan.backend}' cannot run here: {found}",
+        f"{opened.name}: its plan for '{plan.backend}' cannot run here: {result}",
         fix="leave on= (--on) out: the first plan that runs here is taken",
     )
 
 
-def demand_here(backend: Backend) -> None:
+def require_backend(backend: Backend) -> None:
     """Refuse a backend that this machine cannot run.
 
     Raises:
@@ -225,37 +234,37 @@ def demand_here(backend: Backend) -> None:
         raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=fix)
 
 
-def _first(stack: ExitStack, opened: Opened) -> Running:
+def _open_first(stack: ExitStack, opened: BundleArchive) -> Running:
     """Open the first plan that runs here, or the plain original: slower, and right."""
     manifest = opened.manifest
     reasons: list[str] = []
     for plan in manifest.plans:
-        found = _planned(stack, opened, plan, reasons)
-        if isinstance(found, Running):
-            return found
-        reasons.append(found)
-    folder = temporary(stack)
-    opened.unpack(folder, manifest.fallback.values())
-    plain = opened.how.share(Cpu())
+        result = _open_measured(stack, opened, plan, reasons)
+        if isinstance(result, Running):
+            return result
+        reasons.append(result)
+    folder = make_temporary_folder(stack)
+    opened.unpack_models(folder, manifest.fallback.values())
+    plain = opened.how.share_threads(Cpu())
     try:
         calls = open_models(stack, plain, folder, opened, manifest.fallback)
     except BadModel:
-        if not consent.operators(manifest.custom_ops):
+        if not consent.list_operator_libraries(manifest.custom_ops):
             raise
         # With the bundle's libraries only where it does not load without.
-        libraries = consent.libraries(manifest.custom_ops, manifest, folder)
-        plain = opened.how.share(Cpu(custom_ops=libraries))
+        libraries = consent.locate_libraries(manifest.custom_ops, manifest, folder)
+        plain = opened.how.share_threads(Cpu(custom_ops=libraries))
         calls = open_models(stack, plain, folder, opened, manifest.fallback)
-    why = _joined(manifest, reasons)
-    said = f"its tuned model cannot run on '{manifest.backend}' here"
+    why = _join_reasons(manifest, reasons)
+    problem = f"its tuned model cannot run on '{manifest.backend}' here"
     if len(reasons) > 1:
-        said = f"none of its {wording.count(len(reasons), 'plan')} can run here"
-    _warn(f"{opened.name}: {said} ({why}); the original runs on the CPU instead")
+        problem = f"none of its {wording.format_count(len(reasons), 'plan')} can run here"
+    _warn_caller(f"{opened.name}: {problem} ({why}); the original runs on the CPU instead")
     return Running(calls, plain, why)
 
 
-def _planned(
-    stack: ExitStack, opened: Opened, plan: PackedPlan, reasons: Sequence[str]
+def _open_measured(
+    stack: ExitStack, opened: BundleArchive, plan: PackedPlan, reasons: Sequence[str]
 ) -> Running | str:
     """Open one plan as it was measured, or say why it does not run.
 
@@ -263,52 +272,58 @@ def _planned(
         reasons: Why the plans before it do not.
     """
     name, manifest = opened.name, opened.manifest
-    if (code := consent.factories(plan.custom_ops)) and not opened.code:
+    if (code := consent.list_factories(plan.custom_ops)) and not opened.code:
         return (
             f"it is Python code, {', '.join(code)}; fix: if you trust that: "
             "load(path, custom_ops=True), or --allow-custom-ops"
         )
     with ExitStack() as tried:
-        folder = temporary(tried)
-        opened.settings(folder, plan)
-        backend, reason = consent.stored_backend(folder, manifest, plan)
+        folder = make_temporary_folder(tried)
+        opened.unpack_settings(folder, plan)
+        backend, reason = consent.load_backend(folder, manifest, plan)
         if backend is None:
             return reason
         measured = backend
-        backend, fewer = consent.at_hand(backend)
-        backend = opened.how.share(backend)
-        calls, slow = _precompiled(tried, backend, folder, opened, plan, backend == measured)
+        backend, fewer = consent.fit_threads(backend)
+        backend = opened.how.share_threads(backend)
+        calls, slow = _open_compiled(tried, backend, folder, opened, plan, backend == measured)
         if calls is None:
-            opened.unpack(folder, plan.models.values(), plan.golden.values())
+            opened.unpack_models(folder, plan.models.values(), plan.golden.values())
             try:
                 calls = open_models(tried, backend, folder, opened, plan.models, plan.golden)
             except Exception as error:  # whatever a plug-in provider raises, something else runs
                 return consent.reason_of(error)
             if slow:
-                _warn(
+                _warn_caller(
                     f"{name}: what '{plan.backend}' compiled does not run here ({slow}); it "
                     "compiles the plain model"
                 )
         compiled = not slow and opened.manifest.plans.index(plan) in opened.compiled
-        why = _joined(manifest, reasons)
+        why = _join_reasons(manifest, reasons)
         if why:
-            _warn(
+            _warn_caller(
                 f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
                 f"its plan for '{plan.backend}' runs instead"
             )
-        differ = [drift(name, far, manifest) for far in _distances(calls, folder, plan)]
-        for text in (fewer, *foreign(plan.arithmetic, machine.machine()), *differ):
+        differ = [
+            describe_drift(name, far, manifest) for far in _measure_distances(calls, folder, plan)
+        ]
+        for text in (
+            fewer,
+            *list_cpu_differences(plan.arithmetic, machine.describe_machine()),
+            *differ,
+        ):
             if text:
-                _warn(f"{name}: {text}")
+                _warn_caller(f"{name}: {text}")
         stack.enter_context(tried.pop_all())
     return Running(calls, backend, why, plan, compiled)
 
 
-def _precompiled(
+def _open_compiled(
     stack: ExitStack,
     backend: Backend,
     folder: Path,
-    opened: Opened,
+    opened: BundleArchive,
     plan: PackedPlan,
     same: bool,
 ) -> tuple[Mapping[str, Call] | None, str]:
@@ -323,7 +338,7 @@ def _precompiled(
     if not same:
         return None, "its settings are lowered to this machine"
     try:
-        if not isinstance(backend, Compiling):
+        if not isinstance(backend, CompilingBackend):
             return None, f"'{backend.name()}' opens no compiled models"
         here = backend.compiled_for()
         why = "; ".join(
@@ -335,12 +350,12 @@ def _precompiled(
         why = consent.reason_of(error)
     if why:
         return None, why
-    opened.unpack(folder, compiled.models.values(), plan.golden.values())
+    opened.unpack_models(folder, compiled.models.values(), plan.golden.values())
     for member in compiled.models.values():
-        parts = contexts(folder / member)
+        parts = list_compiled_nodes(folder / member)
         if not parts or not all(part.embedded for part in parts):
-            what = "names a file outside itself" if parts else "holds nothing that is compiled"
-            raise BadModel(f"'{member}' {what}", fix=stored.DISTRUST)
+            problem = "names a file outside itself" if parts else "holds nothing that is compiled"
+            raise BadModel(f"'{member}' {problem}", fix=stored.DISTRUST)
     calls = _open_alike(stack, backend, folder, opened, compiled.models, plan)
     return (None, calls) if isinstance(calls, str) else (calls, "")
 
@@ -349,7 +364,7 @@ def _open_alike(
     stack: ExitStack,
     backend: Backend,
     folder: Path,
-    opened: Opened,
+    opened: BundleArchive,
     members: Mapping[str, str],
     plan: PackedPlan,
 ) -> Mapping[str, Call] | str:
@@ -357,16 +372,16 @@ def _open_alike(
     with ExitStack() as tried:
         try:
             calls = open_models(tried, backend, folder, opened, members, plan.golden)
-            found = min(_distances(calls, folder, plan), default=TOLERANCE_DB)
+            worst_db = min(_measure_distances(calls, folder, plan), default=TOLERANCE_DB)
         except Exception as error:  # whatever a provider raises, another model is next
             return consent.reason_of(error)
-        if found < TOLERANCE_DB:
-            return f"its answer is {found:.0f} dB from the packed one"
+        if worst_db < TOLERANCE_DB:
+            return f"its answer is {worst_db:.0f} dB from the packed one"
         stack.enter_context(tried.pop_all())
     return calls
 
 
-def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
+def _join_reasons(manifest: Manifest, reasons: Sequence[str]) -> str:
     """Name the backend with each reason where there are several."""
     if len(reasons) < 2:
         return "".join(reasons)
@@ -374,29 +389,29 @@ def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
     return "; ".join(f"{plan.backend}: {reason}" for plan, reason in pairs)
 
 
-def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
+def _open_unmeasured(stack: ExitStack, opened: BundleArchive, backend: Backend) -> Running:
     """Open the first plan's models on another backend, the original where they do not fit."""
-    demand_here(backend)
+    require_backend(backend)
     manifest = opened.manifest
     first = manifest.plans[0]
-    said = f"none of its plans was measured on '{backend}'"
-    folder = temporary(stack)
+    reason = f"none of its plans was measured on '{backend}'"
+    folder = make_temporary_folder(stack)
     models = {*first.models.values(), *manifest.fallback.values()}
-    opened.unpack(folder, models, first.golden.values())
+    opened.unpack_models(folder, models, first.golden.values())
     if isinstance(backend, Cpu) and not backend.custom_ops:
-        libraries = consent.libraries(manifest.custom_ops, manifest, folder)
+        libraries = consent.locate_libraries(manifest.custom_ops, manifest, folder)
         backend = replace(backend, custom_ops=libraries)
-    backend = opened.how.share(backend)
+    backend = opened.how.share_threads(backend)
     calls = _open_alike(stack, backend, folder, opened, first.models, first)
-    what = f"the model of '{first.plan}'"
+    description = f"the model of '{first.plan}'"
     if isinstance(calls, str):
-        what = "the original"
+        description = "the original"
         calls = open_models(stack, backend, folder, opened, manifest.fallback)
-    _warn(f"{opened.name}: {said}; {what} runs there")
-    return Running(calls, backend, said)
+    _warn_caller(f"{opened.name}: {reason}; {description} runs there")
+    return Running(calls, backend, reason)
 
 
-def _warn(text: str) -> None:
+def _warn_caller(text: str) -> None:
     """Warn at the first line outside of this package, however many calls lie between."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ortune."):

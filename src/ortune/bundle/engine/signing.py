@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortune.core.atomic_write import replacing
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
+from ortune.core.atomic_write import open_output_draft
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def signature_of(bundle: Path) -> Path:
     return bundle.with_name(f"{bundle.name}.sig")
 
 
-def signer(key: Path) -> Callable[[Path, bool], Path]:
+def make_signer(key: Path) -> Callable[[Path, bool], Path]:
     """Read a private key and return what signs a bundle with it, replacing a signature if told.
 
     Two signatures of the same bytes differ: a signature has a random number in it.
@@ -36,13 +36,13 @@ def signer(key: Path) -> Callable[[Path, bool], Path]:
         BadSettings: It is no key that can sign.
         OrtuneError: The package is not installed.
     """
-    with _usable(key, "private", _MAKE):
-        signing, _ = _package()
+    with _wrap_key_errors(key, "private", _MAKE):
+        signing, _ = _import_signing()
         config = signing.Config().use_elliptic_key_signer(private_key=key)
 
     def sign(bundle: Path, force: bool) -> Path:
         place = signature_of(bundle)
-        with replacing(place, force=force, sources=[bundle, key]) as draft:
+        with open_output_draft(place, force=force, sources=[bundle, key]) as draft:
             config.sign(bundle.resolve(), draft)
         return place
 
@@ -64,21 +64,22 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
         OrtuneError: Package model-signing is not installed.
     """
     path, key = Path(path), Path(key)
-    with _usable(key, "public", _PUBLIC):
-        _, verifying = _package()
+    with _wrap_key_errors(key, "public", _PUBLIC):
+        _, verifying = _import_signing()
         config = verifying.Config().use_elliptic_key_verifier(public_key=key)
     place = signature_of(path)
-    _demand_whole(place, path.name)
+    _require_signature(place, path.name)
     try:
         config.verify(path.resolve(), place)
     except Exception as error:  # of many kinds: the file is hostile until it holds
         raise BadModel(
-            f"{path.name}: its signature is not one of this file by '{key}': {_clause(error)}",
+            f"{path.name}: its signature is not one of this file by '{key}': "
+            f"{_shorten_reason(error)}",
             fix=_DISTRUST,
         ) from error
 
 
-def _demand_whole(place: Path, bundle: str) -> None:
+def _require_signature(place: Path, bundle: str) -> None:
     """Refuse a signature that is missing, huge, or that does not say by which key it is."""
     if not place.is_file():
         raise BadModel(
@@ -88,43 +89,47 @@ def _demand_whole(place: Path, bundle: str) -> None:
     try:
         if place.stat().st_size > _MOST:
             raise ValueError(f"it has more than {_MOST} bytes")
-        told: Any = json.loads(place.read_bytes())
-        if not isinstance(told["verificationMaterial"]["publicKey"]["hint"], str):
+        signature: Any = json.loads(place.read_bytes())
+        if not isinstance(signature["verificationMaterial"]["publicKey"]["hint"], str):
             raise ValueError("it names no key")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadModel(
-            f"{place.name} cannot be read as a signature: {gist(error)}", fix=_DISTRUST
+            f"{place.name} cannot be read as a signature: {summarize_error(error)}", fix=_DISTRUST
         ) from error
 
 
 @contextmanager
-def _usable(key: Path, half: str, fix: str) -> Iterator[None]:
+def _wrap_key_errors(key: Path, half: str, fix: str) -> Iterator[None]:
     """Say in two lines what is wrong with a key, whatever the package raises."""
     try:
         yield
     except OrtuneError:
         raise
     except Exception as error:
-        why = "it is of another kind" if isinstance(error, AttributeError) else _clause(error)
+        why = (
+            "it is of another kind"
+            if isinstance(error, AttributeError)
+            else _shorten_reason(error)
+        )
         raise BadSettings(
             f"'{key}' is no {half} key that can be used (PEM; P-256, P-384 or P-521): {why}",
             fix=fix,
         ) from error
 
 
-def _clause(error: Exception) -> str:
+def _shorten_reason(error: Exception) -> str:
     """Return the reason alone: cryptography goes on for lines about what may have been."""
-    said = getattr(error, "strerror", None) or next(map(str, error.args), "")
-    return re.split(r"[.:]", gist(said), maxsplit=1)[0] or type(error).__name__
+    reason = getattr(error, "strerror", None) or next(map(str, error.args), "")
+    return re.split(r"[.:]", summarize_error(reason), maxsplit=1)[0] or type(error).__name__
 
 
-def _package() -> tuple[Any, Any]:
+def _import_signing() -> tuple[Any, Any]:
     """Import what signs and what verifies; seconds, so only where it is asked for."""
     try:
         from model_signing import signing, verifying
     except ImportError as error:
         raise OrtuneError(
-            f"signatures need package model-signing: {gist(error)}",
+            f"signatures need package model-signing: {summarize_error(error)}",
             fix="pip install 'ortune[signing]'",
         ) from error
     return signing, verifying

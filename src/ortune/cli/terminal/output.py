@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from ortune.core.atomic_write import write_text
-from ortune.core.errors import visible
+from ortune.core.errors import escape_control_chars
 from ortune.core.result import as_json
 
 if TYPE_CHECKING:
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from ortune.core.trial import Interval
 
 
-def milliseconds(ns: float | None) -> str:
+def format_ms(ns: float | None) -> str:
     """Write nanoseconds as milliseconds; a dash where the samples support no such figure."""
     return "-" if ns is None else f"{ns / 1e6:.{1 if ns >= 1e8 else 2 if ns >= 1e7 else 3}f}"
 
 
-def megabytes(count: float | None) -> str:
+def format_mb(count: float | None) -> str:
     """Write bytes as MB."""
     return "-" if count is None else f"{count / 1e6:.1f}"
 
 
-def figure(value: float | None) -> str:
+def format_figure(value: float | None) -> str:
     """Write a number by its size."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def interval(found: Interval | None) -> str:
+def format_interval(ratio: Interval | None) -> str:
     """Write a ratio with the ends of its interval."""
-    if found is None:
+    if ratio is None:
         return "-"
-    if found.low == found.high == 1:
+    if ratio.low == ratio.high == 1:
         return "1"
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Write a number of bytes with a unit of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000 or unit == "GB":
@@ -54,7 +54,7 @@ def size(count: float) -> str:
     raise AssertionError
 
 
-def amount(count: float) -> str:
+def format_amount(count: float) -> str:
     """Write a count with a prefix: 1.23 M."""
     for prefix in ("", " k", " M", " G", " T"):
         if abs(count) < 1000 or prefix == " T":
@@ -63,7 +63,7 @@ def amount(count: float) -> str:
     raise AssertionError
 
 
-def sides(shape: tuple[int | str | None, ...] | None) -> str:
+def format_sides(shape: tuple[int | str | None, ...] | None) -> str:
     """Write a shape, or what is known of one."""
     if shape is None:
         return "any rank"
@@ -81,16 +81,16 @@ _PIPED = 10_000
 """Columns of tables where no terminal sets a width: a row is one line for what reads it."""
 
 
-def version() -> str:
+def read_version() -> str:
     """Return the installed version."""
     from ortune.core.version import __version__
 
     return __version__
 
 
-def answer(result: object, show: Callable[[], None]) -> None:
-    """Give the result by `show`, as one JSON object, or both when that goes to a file."""
-    clear()
+def print_result(result: object, show: Callable[[], None]) -> None:
+    """Give the result by `print_items`, as one JSON object, or both when that goes to a file."""
+    clear_progress()
     json_to = click.get_current_context().meta[JSON]
     if json_to == STDOUT:
         click.echo(as_json(result))
@@ -100,42 +100,42 @@ def answer(result: object, show: Callable[[], None]) -> None:
     show()
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     """Write a line of the answer to stdout, broken between words on a terminal."""
-    click.echo(broken(visible(text), sys.stdout))
+    click.echo(wrap_for_stream(escape_control_chars(text), sys.stdout))
 
 
-def remark(text: str) -> None:
+def write_remark(text: str) -> None:
     """Write a line about the work to stderr, broken between words on a terminal."""
-    clear()
+    clear_progress()
     write_error(text)
 
 
 def write_error(text: str) -> None:
     """Write a line to stderr where no progress is drawn, broken between words on a terminal."""
-    click.echo(broken(visible(text), sys.stderr), err=True)
+    click.echo(wrap_for_stream(escape_control_chars(text), sys.stderr), err=True)
 
 
-def clear() -> None:
+def clear_progress() -> None:
     """Take the progress of the present command off the terminal."""
     context = click.get_current_context(silent=True)
     shown: Display | None = context.meta.get(DISPLAY) if context else None
     if shown is not None:
-        shown.clear()
+        shown.clear_board()
 
 
-def broken(text: str, stream: TextIO) -> str:
+def wrap_for_stream(text: str, stream: TextIO) -> str:
     """Break a text for the width of a terminal; what is piped or logged stays in its lines."""
     if not stream.isatty():
         return text
     from rich.console import Console
 
-    from ortune.core.progress.wrapping import wrapped
+    from ortune.core.progress.wrapping import wrap_text
 
-    return "\n".join(wrapped(text, Console(file=stream).width, "  "))
+    return "\n".join(wrap_text(text, Console(file=stream).width, "  "))
 
 
-def console(*, err: bool = False) -> Console:
+def make_console(*, err: bool = False) -> Console:
     """Return a console on stdout; wide where no terminal sets a width, so that rows are lines.
 
     Names in what it prints cannot steer the terminal.
@@ -151,18 +151,18 @@ def console(*, err: bool = False) -> Console:
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterable[Segment]:
             for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else visible(text), style, control)
+                yield Segment(text if control else escape_control_chars(text), style, control)
 
     file = sys.stderr if err else sys.stdout
     width = None if err or file.isatty() else _PIPED
     return Visible(file=file, width=width, soft_wrap=False, highlight=False)
 
 
-def show(*items: RenderableType) -> None:
+def print_items(*items: RenderableType) -> None:
     """Print rich renderables to stdout; a text is broken on a terminal alone."""
     from ortune.reporting.terminal import Paragraph
 
-    out = console()
+    out = make_console()
     for item in items:
         if isinstance(item, Paragraph) and not sys.stdout.isatty():
             click.echo(item.text)
@@ -170,17 +170,20 @@ def show(*items: RenderableType) -> None:
             out.print(item, crop=False)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
     """Print a table; columns whose name ends in ``>`` are set to the right."""
     from ortune.core.section import Table
     from ortune.reporting.terminal import FittedTable
 
     names = tuple(name.rstrip(">") for name in columns)
-    cells = tuple(tuple(visible(str(cell)) for cell in row) for row in rows)
-    say(f"\n{title}" if title else "")
-    show(FittedTable(Table(names, cells), tuple(name.endswith(">") for name in columns)))
+    cells = tuple(tuple(escape_control_chars(str(cell)) for cell in row) for row in rows)
+    print_text(f"\n{title}" if title else "")
+    print_items(FittedTable(Table(names, cells), tuple(name.endswith(">") for name in columns)))
 
 
-def specs(kind: str, given: Sequence[TensorSpec]) -> None:
+def print_specs(kind: str, tensors: Sequence[TensorSpec]) -> None:
     """Print names, types and shapes under the heading `kind`."""
-    table((kind, "dtype", "shape"), [(one.name, one.dtype, sides(one.shape)) for one in given])
+    print_table(
+        (kind, "dtype", "shape"),
+        [(tensor.name, tensor.dtype, format_sides(tensor.shape)) for tensor in tensors],
+    )

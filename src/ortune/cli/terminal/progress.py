@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.output import console, write_error
+from ortune.cli.terminal.output import make_console, write_error
 from ortune.core.event import Event, Note, Progress, Sink
-from ortune.core.progress.board import Board, describe
+from ortune.core.progress.board import Board, describe_event
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -39,28 +39,28 @@ class Display:
         self._drawn: Live | None = None
         self._last = time.monotonic()
 
-    def take(self, event: Event) -> None:
+    def show_event(self, event: Event) -> None:
         """Show an event."""
-        self._board.take(event)
-        if text := describe(event, verbose=self.verbose, place=self._board.place):
-            self._say(text)
+        self._board.record_event(event)
+        if text := describe_event(event, verbose=self.verbose, place=self._board.place):
+            self._print_line(text)
         if self.live:
-            self._draw(event)
+            self._draw_board(event)
         elif isinstance(event, Progress) and time.monotonic() - self._last > _EVERY_S:
             self._last = time.monotonic()
-            self._say(self._board.line())
+            self._print_line(self._board.describe_progress())
 
-    def clear(self) -> None:
+    def clear_board(self) -> None:
         """Take the board off the terminal until the next event."""
         if self._drawn is not None:
             self._drawn.stop()
             self._drawn = None
 
-    def _say(self, text: str) -> None:
-        self.clear()
+    def _print_line(self, text: str) -> None:
+        self.clear_board()
         write_error(text)
 
-    def _draw(self, event: Event) -> None:
+    def _draw_board(self, event: Event) -> None:
         from rich.live import Live
         from rich.text import Text
 
@@ -71,14 +71,14 @@ class Display:
             return
         self._last = time.monotonic()
         if self._drawn is None:
-            self._drawn = Live(console=console(err=True), auto_refresh=False, transient=True)
+            self._drawn = Live(console=make_console(err=True), auto_refresh=False, transient=True)
             self._drawn.start()
-        lines = self._board.render(self._drawn.console.width)
+        lines = self._board.render_lines(self._drawn.console.width)
         self._drawn.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
 
 
 @contextmanager
-def display(*, quiet: bool = False, verbose: bool = False) -> Iterator[Display]:
+def show_progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Display]:
     """Yield what shows the events of one verb.
 
     Args:
@@ -89,11 +89,11 @@ def display(*, quiet: bool = False, verbose: bool = False) -> Iterator[Display]:
     try:
         yield shown
     finally:
-        shown.clear()
+        shown.clear_board()
 
 
 @contextmanager
-def held(sink: Sink, *, verbose: bool = False) -> Iterator[Sink]:
+def defer_notes(sink: Sink, *, verbose: bool = False) -> Iterator[Sink]:
     """Yield a sink that keeps notes until the work is done; after an error they are not told.
 
     An error is two lines. With `verbose` nothing is kept.

@@ -34,7 +34,11 @@ def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
     cpus = len(usable_cpus())
     if not cpus:
         return os.cpu_count() or 1
-    quotas = [math.ceil(q) for folder in groups(root, proc) if (q := _quota(folder)) is not None]
+    quotas = [
+        math.ceil(q)
+        for folder in list_cgroups(root, proc)
+        if (q := _read_quota(folder)) is not None
+    ]
     return max(1, min([cpus, *quotas]))
 
 
@@ -46,7 +50,7 @@ def usable_cpus() -> tuple[int, ...]:
         return ()
 
 
-def shares(cpus: Sequence[int], parts: int) -> list[Sequence[int]]:
+def divide_cpus(cpus: Sequence[int], parts: int) -> list[Sequence[int]]:
     """Divide CPUs into sets that share none; nothing is divided where they are not known."""
     size = len(cpus)
     return [cpus[place * size // parts : (place + 1) * size // parts] for place in range(parts)]
@@ -55,20 +59,20 @@ def shares(cpus: Sequence[int], parts: int) -> list[Sequence[int]]:
 @cache
 def instruction_sets() -> frozenset[str]:
     """Return the CPU's flags in Linux' spelling, such as ``avx512_vnni``; empty where unknown."""
-    return frozenset(_cpuinfo("flags", "Features").split())
+    return frozenset(_read_cpuinfo("flags", "Features").split())
 
 
 @cache
 def cpu_model() -> str:
     """Return the CPU's model name, or an empty text where it cannot be read."""
-    return _cpuinfo("model name")
+    return _read_cpuinfo("model name")
 
 
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux tells what the CPU is."""
 
 
-def _cpuinfo(*keys: str) -> str:
+def _read_cpuinfo(*keys: str) -> str:
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
@@ -77,24 +81,26 @@ def _cpuinfo(*keys: str) -> str:
     return next((value.strip() for key, _, value in pairs if key.strip() in keys), "")
 
 
-def groups(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> list[Path]:
+def list_cgroups(
+    root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")
+) -> list[Path]:
     """Return the folders of the process's own CPU cgroup and its parents, v1 and v2."""
     try:
         lines = (proc / "cgroup").read_text().splitlines()
     except OSError:
         lines = []
-    found = [root, root / "cpu"]
+    folders = [root, root / "cpu"]
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
             continue
         top = root / controllers if controllers else root
         here = top / path.lstrip("/")
-        found += [here, *(p for p in here.parents if p.is_relative_to(top))]
-    return list(dict.fromkeys(found))
+        folders += [here, *(p for p in here.parents if p.is_relative_to(top))]
+    return list(dict.fromkeys(folders))
 
 
-def _quota(folder: Path) -> float | None:
+def _read_quota(folder: Path) -> float | None:
     try:
         quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -108,22 +114,24 @@ def _quota(folder: Path) -> float | None:
     return int(quota) / int(period)
 
 
-def native(flags: Iterable[str]) -> frozenset[str]:
+def list_native_units(flags: Iterable[str]) -> frozenset[str]:
     """Return type and unit of what is computed natively, such as ``int8-vnni`` or ``bf16-amx``.
 
     Args:
         flags: The CPU's, in Linux' spelling; of none nothing is known.
     """
-    held = frozenset(flags)
-    return frozenset(name for name, some in _FLAGS.items() if held.intersection(some))
+    available = frozenset(flags)
+    return frozenset(
+        name for name, alternatives in _FLAGS.items() if available.intersection(alternatives)
+    )
 
 
 def native_types(flags: Iterable[str]) -> frozenset[str]:
     """Return the types alone: of ``int8``, ``bf16`` and ``f16`` those with a unit of their own."""
-    return frozenset(name.partition("-")[0] for name in native(flags))
+    return frozenset(name.partition("-")[0] for name in list_native_units(flags))
 
 
-def waited_ns(tasks: Path = _TASKS) -> int:
+def read_queue_wait_ns(tasks: Path = _TASKS) -> int:
     """Return nanoseconds all living threads have spent in the run queue, -1 where unreadable.
 
     Second field of ``/proc/<pid>/task/<tid>/schedstat`` (Linux kernel, sched-stats documentation).
@@ -134,13 +142,13 @@ def waited_ns(tasks: Path = _TASKS) -> int:
     try:
         for task in tasks.iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # ended since it was listed
-                total += _waited(task)
+                total += _read_task_wait(task)
     except (OSError, IndexError, ValueError):
         return -1
     return total
 
 
-def _waited(task: Path) -> int:
+def _read_task_wait(task: Path) -> int:
     try:
         return int((task / "schedstat").read_text().split()[1])
     except FileNotFoundError:

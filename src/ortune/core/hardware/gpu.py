@@ -77,37 +77,37 @@ class Gpu:
     celsius: int | None = None
 
 
-def gpus() -> tuple[Gpu, ...]:
+def list_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that the driver sees, by its index; empty without one."""
-    return _found()[0]
+    return _query_driver()[0]
 
 
-def driver() -> Mapping[str, str]:
+def read_driver_versions() -> Mapping[str, str]:
     """Return versions by name, of what is found alone.
 
-    ``driver``; ``driver cuda``, the newest CUDA that it runs; ``cuda``, ``cudnn``, ``tensorrt``
-    where Python packages of this environment or the system's usual folders have them.
+    ``driver``; ``driver cuda``, the newest CUDA that it runs; ``cuda``, ``cudnn``,
+    ``tensorrt`` where Python packages of this environment or the system's usual folders have them.
     """
-    return {**_found()[1], **libraries()}
+    return {**_query_driver()[1], **read_library_versions()}
 
 
-def libraries(places: Sequence[str] = _PLACES) -> Mapping[str, str]:
+def read_library_versions(places: Sequence[str] = _PLACES) -> Mapping[str, str]:
     """Return the versions of CUDA's runtime, cuDNN and TensorRT that are installed here.
 
     A package of this environment comes before what the system has; no library is loaded.
     """
-    found = {}
+    versions = {}
     for name, distributions in _DISTRIBUTIONS.items():
-        told = ""
-        for one in distributions:
+        release = ""
+        for distribution in distributions:
             with suppress(PackageNotFoundError):
-                told = told or version(one)
-        if told := told or _beside(_LIBRARIES[name], places):
-            found[name] = told
-    return found
+                release = release or version(distribution)
+        if release := release or _find_library_version(_LIBRARIES[name], places):
+            versions[name] = release
+    return versions
 
 
-def _beside(library: str, places: Sequence[str]) -> str:
+def _find_library_version(library: str, places: Sequence[str]) -> str:
     """Return the longest version that the files of a library have in their names."""
     paths = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     for place in (*filter(None, paths), *places):
@@ -119,14 +119,14 @@ def _beside(library: str, places: Sequence[str]) -> str:
     return ""
 
 
-def _found() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+def _query_driver() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
     try:
-        return _by_nvml(import_module("pynvml"))
+        return _query_nvml(import_module("pynvml"))
     except (ImportError, OSError):
-        return _by_tool()
+        return _query_nvidia_smi()
 
 
-def _by_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+def _query_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
     """Ask NVML (NVIDIA Management Library, API reference), memory in bytes, power in mW.
 
     Raises:
@@ -138,11 +138,13 @@ def _by_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
         raise OSError(str(error)) from None
     try:
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
-        told = {
-            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+        versions = {
+            "driver": _decode_text(nvml.nvmlSystemGetDriverVersion()),
             "driver cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
         }
-        return tuple(_board(nvml, index) for index in range(nvml.nvmlDeviceGetCount())), told
+        return tuple(
+            _read_board(nvml, index) for index in range(nvml.nvmlDeviceGetCount())
+        ), versions
     except nvml.NVMLError as error:
         raise OSError(str(error)) from None
     finally:
@@ -150,13 +152,13 @@ def _by_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
             nvml.nvmlShutdown()
 
 
-def _board(nvml: Any, index: int) -> Gpu:
-    one = nvml.nvmlDeviceGetHandleByIndex(index)
+def _read_board(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def told(name: str, *more: object) -> Any:
         """Return what a board tells; None where it knows no such reading."""
         try:
-            return getattr(nvml, name)(one, *more)
+            return getattr(nvml, name)(handle, *more)
         except nvml.NVMLError:
             return None
 
@@ -165,8 +167,8 @@ def _board(nvml: Any, index: int) -> Gpu:
     power, most = told("nvmlDeviceGetPowerUsage"), told("nvmlDeviceGetEnforcedPowerLimit")
     return Gpu(
         index,
-        _text(nvml.nvmlDeviceGetName(one)),
-        _text(nvml.nvmlDeviceGetUUID(one)),
+        _decode_text(nvml.nvmlDeviceGetName(handle)),
+        _decode_text(nvml.nvmlDeviceGetUUID(handle)),
         f"{major}.{minor}",
         memory=memory and memory.total,
         memory_used=memory and memory.used,
@@ -179,26 +181,28 @@ def _board(nvml: Any, index: int) -> Gpu:
     )
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     """Older releases of pynvml answer with bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _by_tool() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+def _query_nvidia_smi() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
     rows = [
         [cell.strip() for cell in line.split(",")]
-        for line in _said("--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits").splitlines()
+        for line in _run_nvidia_smi(
+            "--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits"
+        ).splitlines()
     ]
     rows = [row for row in rows if len(row) == _FIELDS.count(",") + 1 and row[0].isdigit()]
     if not rows:
         return (), {}
-    told = {"driver": rows[0][-1]}
-    if found := _CUDA.search(_said()):
-        told["driver cuda"] = found[1]
+    versions = {"driver": rows[0][-1]}
+    if match := _CUDA.search(_run_nvidia_smi()):
+        versions["driver cuda"] = match[1]
     boards = []
     for index, name, uuid, capability, *cells in rows:
-        total, used = (_read(float, cell) for cell in cells[:2])
-        sm_mhz, sm_mhz_max, memory_mhz = (_read(int, cell) for cell in cells[2:5])
+        total, used = (_parse_number(float, cell) for cell in cells[:2])
+        sm_mhz, sm_mhz_max, memory_mhz = (_parse_number(int, cell) for cell in cells[2:5])
         board = Gpu(
             int(index),
             name,
@@ -209,22 +213,22 @@ def _by_tool() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
             sm_mhz=sm_mhz,
             sm_mhz_max=sm_mhz_max,
             memory_mhz=memory_mhz,
-            watts=_read(float, cells[5]),
-            watts_limit=_read(float, cells[6]),
-            celsius=_read(int, cells[7]),
+            watts=_parse_number(float, cells[5]),
+            watts_limit=_parse_number(float, cells[6]),
+            celsius=_parse_number(int, cells[7]),
         )
         boards.append(board)
-    return tuple(boards), told
+    return tuple(boards), versions
 
 
-def _read(kind: Callable[[str], T], text: str) -> T | None:
+def _parse_number(kind: Callable[[str], T], text: str) -> T | None:
     """Read a number; a board that has none writes ``[N/A]``."""
     with suppress(ValueError):
         return kind(text)
     return None
 
 
-def _said(*options: str) -> str:
+def _run_nvidia_smi(*options: str) -> str:
     """Return what ``nvidia-smi`` prints; empty without it, or where it finds no driver."""
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -34,30 +34,30 @@ class InstanceGroup:
         return f"{self.count}@{self.device}" if self.kind else str(self.count)
 
 
-def read_instances(given: int | str, device: str = "") -> tuple[InstanceGroup, ...]:
+def read_instances(spelling: int | str, device: str = "") -> tuple[InstanceGroup, ...]:
     """Read a number, or groups with commas between: ``2@gpu0,2@gpu1``.
 
     Args:
-        given: At least one instance.
+        spelling: At least one instance.
         device: Of groups that name none.
 
     Raises:
         BadSettings: It cannot be read, or names a device of no known kind.
     """
-    made = []
-    for text in str(given).split(","):
-        found = _GROUP.fullmatch(text.strip())
-        if found is None or not int(found[1]):
+    groups = []
+    for text in str(spelling).split(","):
+        match = _GROUP.fullmatch(text.strip())
+        if match is None or not int(match[1]):
             raise BadSettings(
-                f"instances={given!r} cannot be read", fix="give 2, or 2@gpu0,2@gpu1"
+                f"instances={spelling!r} cannot be read", fix="give 2, or 2@gpu0,2@gpu1"
             )
-        group = InstanceGroup(int(found[1]), found[2] or "", int(found[3] or 0))
+        group = InstanceGroup(int(match[1]), match[2] or "", int(match[3] or 0))
         if group.kind:
-            _demand_known(group, f"instances='{given}'")
+            _demand_known(group, f"instances='{spelling}'")
         elif device:
             group = replace(read_device(device), count=group.count)
-        made.append(group)
-    return tuple(made)
+        groups.append(group)
+    return tuple(groups)
 
 
 def read_device(text: str) -> InstanceGroup:
@@ -66,20 +66,20 @@ def read_device(text: str) -> InstanceGroup:
     Raises:
         BadSettings: It is none.
     """
-    found = re.fullmatch(r"([a-z]+)(\d{0,3})", text)
-    group = InstanceGroup(1, found[1] if found else text, int((found and found[2]) or 0))
+    match = re.fullmatch(r"([a-z]+)(\d{0,3})", text)
+    group = InstanceGroup(1, match[1] if match else text, int((match and match[2]) or 0))
     _demand_known(group, f"device='{text}'")
     return group
 
 
-def total(groups: Sequence[InstanceGroup]) -> int:
+def count_instances(groups: Sequence[InstanceGroup]) -> int:
     """Return the instances of all groups."""
     return sum(group.count for group in groups)
 
 
-def _demand_known(group: InstanceGroup, given: str) -> None:
+def _demand_known(group: InstanceGroup, setting: str) -> None:
     if group.kind not in _KINDS or (group.kind == "cpu" and group.index):
         name = f"{group.kind}{group.index or ''}"
         raise BadSettings(
-            f"{given}: no device is called '{name}'", fix="name cpu, gpu0, gpu1, ... or npu0"
+            f"{setting}: no device is called '{name}'", fix="name cpu, gpu0, gpu1, ... or npu0"
         )

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from ortune.core.hardware.cpus import groups
+from ortune.core.hardware.cpus import list_cgroups
 
 _LIMIT: ContextVar[int | None] = ContextVar("memory_limit", default=None)
 _SHARE = 0.9
@@ -18,7 +18,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def limited(size: int | None) -> Iterator[None]:
+def limit_memory(size: int | None) -> Iterator[None]:
     """Give what runs in the block a limit in bytes, which all its workers share.
 
     None leaves the limit that there is.
@@ -30,29 +30,33 @@ def limited(size: int | None) -> Iterator[None]:
         _LIMIT.reset(token)
 
 
-def limit() -> int | None:
+def read_limit() -> int | None:
     """Return the limit that was asked for, in bytes; None where none was."""
     return _LIMIT.get()
 
 
-def free(root: Path = _CGROUPS, proc: Path = Path("/proc/self")) -> int:
+def count_free_bytes(root: Path = _CGROUPS, proc: Path = Path("/proc/self")) -> int:
     """Return the bytes that can be taken now: of the machine, or less where a cgroup says so."""
     import psutil
 
-    left = [_left(folder) for folder in [*groups(root, proc), root / "memory"]]
-    return max(0, min([psutil.virtual_memory().available, *(n for n in left if n is not None)]))
+    cgroup_free = [
+        _read_cgroup_free(folder) for folder in [*list_cgroups(root, proc), root / "memory"]
+    ]
+    return max(
+        0, min([psutil.virtual_memory().available, *(n for n in cgroup_free if n is not None)])
+    )
 
 
-def allowed(taken: int = 0) -> int:
+def count_allowed_bytes(bytes_in_use: int = 0) -> int:
     """Return the bytes that may be taken in all: the limit, else most of what is free.
 
     Args:
-        taken: Bytes that are taken already by those who share it.
+        bytes_in_use: Bytes that are taken already by those who share it.
     """
-    return _LIMIT.get() or int(_SHARE * (free() + taken))
+    return _LIMIT.get() or int(_SHARE * (count_free_bytes() + bytes_in_use))
 
 
-def spell(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Write bytes in units of 1024, as bounds are given: ``95.4 MiB``."""
     if not math.isfinite(size):
         return "unknown"
@@ -60,7 +64,7 @@ def spell(size: float) -> str:
     return f"{size / 1024**power:.4g} {('bytes', 'KiB', 'MiB', 'GiB')[power]}"
 
 
-def _left(folder: Path) -> int | None:
+def _read_cgroup_free(folder: Path) -> int | None:
     """Return what a cgroup, v2 or v1, leaves of its memory; file pages can be dropped."""
     for most, now, stat, name in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),

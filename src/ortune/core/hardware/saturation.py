@@ -25,7 +25,7 @@ def kernel_matrix(weight: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(weight.transpose(order).reshape(-1, weight.shape[0]))
 
 
-def even(matrix: NDArray[Any], axis: int) -> NDArray[Any]:
+def pad_to_even(matrix: NDArray[Any], axis: int) -> NDArray[Any]:
     """Fill K up to an even number with zeros."""
     if matrix.shape[axis] % 2 == 0:
         return matrix
@@ -35,19 +35,19 @@ def even(matrix: NDArray[Any], axis: int) -> NDArray[Any]:
 
 def at_risk(matrix: NDArray[np.int8]) -> NDArray[np.bool_]:
     """Return which pairs of a weight [K, N] can leave 16 bits for some activation, [K/2, N]."""
-    return worst(matrix) > 0
+    return compute_worst_excess(matrix) > 0
 
 
-def worst(matrix: NDArray[np.int8]) -> NDArray[np.int32]:
+def compute_worst_excess(matrix: NDArray[np.int8]) -> NDArray[np.int32]:
     """Return by how much each pair can leave 16 bits at most, [K/2, N]; 0 where it cannot."""
-    wide = even(matrix, 0).astype(np.int32)
-    one, two = wide[0::2], wide[1::2]
-    high = _TOP * (np.maximum(one, 0) + np.maximum(two, 0)) - HIGH
-    low = LOW - _TOP * (np.minimum(one, 0) + np.minimum(two, 0))
+    wide = pad_to_even(matrix, 0).astype(np.int32)
+    first, second = wide[0::2], wide[1::2]
+    high = _TOP * (np.maximum(first, 0) + np.maximum(second, 0)) - HIGH
+    low = LOW - _TOP * (np.minimum(first, 0) + np.minimum(second, 0))
     return np.asarray(np.maximum(np.maximum(high, low), 0), np.int32)
 
 
-def lost(
+def compute_saturation_loss(
     x: NDArray[np.uint8], matrix: NDArray[np.int8], risk: NDArray[np.bool_]
 ) -> NDArray[np.int32]:
     """Return what saturation adds to the exact product: [M, N], 0 where nothing saturates.
@@ -58,12 +58,12 @@ def lost(
         risk: Of `at_risk(matrix)`; only these pairs are looked at.
     """
     total = np.zeros((len(x), matrix.shape[1]), np.int32)
-    left, right = even(x, 1), even(matrix, 0)
+    activations, weights = pad_to_even(x, 1), pad_to_even(matrix, 0)
     for pair in np.flatnonzero(risk.any(axis=1)):
         columns = np.flatnonzero(risk[pair])
-        one, two = right[2 * pair, columns], right[2 * pair + 1, columns]
-        rows = left[:, 2 * pair : 2 * pair + 2].astype(np.int32)
-        sums = rows[:, :1] * one.astype(np.int32) + rows[:, 1:] * two.astype(np.int32)
+        first, second = weights[2 * pair, columns], weights[2 * pair + 1, columns]
+        rows = activations[:, 2 * pair : 2 * pair + 2].astype(np.int32)
+        sums = rows[:, :1] * first.astype(np.int32) + rows[:, 1:] * second.astype(np.int32)
         over = np.clip(sums, LOW, HIGH) - sums
         total[:, columns] += over
     return total

@@ -44,12 +44,15 @@ class Bounds:
         Raises:
             BadSettings: One is not finite, or out of bounds.
         """
-        for number in dict.fromkeys(numbers(value)):  # a list may say one a million times
-            if not _finite(number):
-                raise BadSettings(f"{_short(number)} is not a finite number", fix="give a number")
+        for number in dict.fromkeys(find_numbers(value)):  # a list may say one a million times
+            if not _is_finite(number):
+                raise BadSettings(
+                    f"{_format_number(number)} is not a finite number", fix="give a number"
+                )
             if number < self.low:
                 raise BadSettings(
-                    f"{_short(number)} is too small", fix=f"give {_short(self.low)} or more"
+                    f"{_format_number(number)} is too small",
+                    fix=f"give {_format_number(self.low)} or more",
                 )
             why, most, cpus = "", self.high, 0
             if here and self.per_cpu is not None and number <= most:
@@ -58,7 +61,8 @@ class Bounds:
                 why = f": this process may use {cpus} CPU{'' if cpus == 1 else 's'}"
             if number > most:
                 raise BadSettings(
-                    f"{_short(number)} is too large{why}", fix=f"give {_short(most)} or less"
+                    f"{_format_number(number)} is too large{why}",
+                    fix=f"give {_format_number(most)} or less",
                 )
 
 
@@ -70,21 +74,21 @@ THREADS = Bounds(high=1_000_000, per_cpu=2)
 """Of threads, sessions, streams or processes that work at once."""
 
 
-def numbers(value: object) -> Iterator[float]:
+def find_numbers(value: object) -> Iterator[float]:
     """Yield the numbers in a value: itself, or those in a list or a mapping; truths are none."""
     if isinstance(value, (int, float)):
         if not isinstance(value, bool):
             yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from numbers(item)
+            yield from find_numbers(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from numbers(item)
+            yield from find_numbers(item)
 
 
 @cache
-def of(kind: type[Any], default: Bounds | None) -> Mapping[str, Bounds]:
+def read_field_bounds(kind: type[Any], default: Bounds | None) -> Mapping[str, Bounds]:
     """Return field -> bounds of a dataclass, of fields that hold numbers.
 
     Args:
@@ -92,19 +96,25 @@ def of(kind: type[Any], default: Bounds | None) -> Mapping[str, Bounds]:
         default: Of a field that declares none; None leaves those out.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = {name: declared(hint) or default for name, hint in hints.items() if _numeric(hint)}
-    return {name: one for name, one in found.items() if one is not None}
+    candidates = {
+        name: find_declared_bounds(hint) or default
+        for name, hint in hints.items()
+        if _allows_number(hint)
+    }
+    return {name: limits for name, limits in candidates.items() if limits is not None}
 
 
-def declared(hint: Any) -> Bounds | None:
+def find_declared_bounds(hint: Any) -> Bounds | None:
     """Return the bounds in an annotation, the outermost first; None where there are none."""
     if get_origin(hint) is Annotated:
-        own = next((one for one in hint.__metadata__ if isinstance(one, Bounds)), None)
-        return own or declared(hint.__origin__)
-    return next((one for one in map(declared, get_args(hint)) if one is not None), None)
+        direct = next((item for item in hint.__metadata__ if isinstance(item, Bounds)), None)
+        return direct or find_declared_bounds(hint.__origin__)
+    return next(
+        (item for item in map(find_declared_bounds, get_args(hint)) if item is not None), None
+    )
 
 
-def _numeric(hint: Any) -> bool:
+def _allows_number(hint: Any) -> bool:
     """Say whether a field's annotation allows a number, itself or in a list."""
     origin = get_origin(hint)
     if origin is typing.ClassVar:
@@ -112,18 +122,18 @@ def _numeric(hint: Any) -> bool:
     if origin in (Annotated, typing.Union, types.UnionType, tuple, list) or (
         isinstance(origin, type) and issubclass(origin, (Mapping, typing.Sequence))
     ):
-        return any(map(_numeric, get_args(hint)))
+        return any(map(_allows_number, get_args(hint)))
     return hint is int or hint is float
 
 
-def _finite(number: float) -> bool:
+def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
     except OverflowError:  # a whole number beyond all floats
         return False
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     """Write a number in at most a dozen digits."""
     if isinstance(number, float) and number.is_integer() and abs(number) < 1e12:
         return str(int(number))

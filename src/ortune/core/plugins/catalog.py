@@ -47,14 +47,14 @@ _STEPS = ("transforms", "quantizers")
 
 
 @cache
-def roots() -> tuple[str, ...]:
+def list_plugin_packages() -> tuple[str, ...]:
     """Return the packages that carry plugin folders: ortune and the installed third parties."""
     return ("ortune", *sorted(point.value for point in entry_points(group="ortune.plugins")))
 
 
-def names(base: type[P]) -> list[str]:
+def list_plugins(base: type[P]) -> list[str]:
     """Return every entry of a folder, without importing one of them."""
-    return sorted(modules(base.folder))
+    return sorted(map_modules(base.folder))
 
 
 def load(base: type[P], name: str) -> type[P]:
@@ -64,13 +64,13 @@ def load(base: type[P], name: str) -> type[P]:
         UnknownPlugin: No file of that name, or the file does not define exactly one class.
     """
     if user_file.names_file(name):
-        return user_file.load(base, name)
-    known = modules(base.folder)
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=3) or sorted(known)
+        return user_file.load_user_class(base, name)
+    entries = map_modules(base.folder)
+    if name not in entries:
+        close = difflib.get_close_matches(name, entries, n=3) or sorted(entries)
         raise UnknownPlugin(f"no '{name}' in {base.folder}", fix=f"use one of: {', '.join(close)}")
-    module = importlib.import_module(known[name])
-    found = [
+    module = importlib.import_module(entries[name])
+    classes = [
         item
         for item in vars(module).values()
         if inspect.isclass(item)
@@ -78,15 +78,15 @@ def load(base: type[P], name: str) -> type[P]:
         and item.__module__ == module.__name__
         and not inspect.isabstract(item)
     ]
-    if len(found) != 1:
+    if len(classes) != 1:
         raise UnknownPlugin(
-            f"{module.__name__} defines {len(found)} {base.__name__} classes",
+            f"{module.__name__} defines {len(classes)} {base.__name__} classes",
             fix="keep exactly one public class in the file",
         )
-    return found[0]
+    return classes[0]
 
 
-def find(path: str, given: Iterable[str] = ()) -> type[Plugin]:
+def find_plugin_class(path: str, field_names: Iterable[str] = ()) -> type[Plugin]:
     """Return the class behind a stored path such as ``quantizers/int8-static``.
 
     Files of the user's are not run, and a step of another version may be gone: a stand-in with
@@ -94,8 +94,8 @@ def find(path: str, given: Iterable[str] = ()) -> type[Plugin]:
     """
     folder, _, name = path.partition("/")
     base = base_of(folder)
-    gone = user_file.names_file(name) or (folder in _STEPS and name not in modules(folder))
-    return user_file.stand_in(base, name, given) if gone else load(base, name)
+    gone = user_file.names_file(name) or (folder in _STEPS and name not in map_modules(folder))
+    return user_file.stand_in(base, name, field_names) if gone else load(base, name)
 
 
 def base_of(folder: str) -> type[Plugin]:
@@ -113,33 +113,39 @@ def source_digest(plugin: Plugin) -> str:
     That is all they import from their own distribution and from ortune; of a plugin in a file of
     the user's, that file.
     """
-    found = [code_digest(type(plugin))]
+    digests = [code_digest(type(plugin))]
     for field in fields(plugin):
         value = getattr(plugin, field.name)
         items = value if isinstance(value, tuple) else (value,)
-        found += [source_digest(item) for item in items if isinstance(item, Plugin)]
-    return found[0] if len(found) == 1 else digest(found)
+        digests += [source_digest(item) for item in items if isinstance(item, Plugin)]
+    return digests[0] if len(digests) == 1 else digest(digests)
 
 
 @cache
 def code_digest(cls: type[Plugin]) -> str:
     """Digest the code of one class; what its fields hold is left out."""
-    return user_file.digest(cls) if cls.origin else sources.digest(cls.__module__, _named)
+    return (
+        user_file.read_file_digest(cls)
+        if cls.origin
+        else sources.digest_module(cls.__module__, _find_modules)
+    )
 
 
-def _named(plugin: str) -> list[str]:
-    return [path for folder in BASES for name, path in modules(folder).items() if name == plugin]
+def _find_modules(plugin: str) -> list[str]:
+    return [
+        path for folder in BASES for name, path in map_modules(folder).items() if name == plugin
+    ]
 
 
 @cache
-def modules(folder: str) -> dict[str, str]:
+def map_modules(folder: str) -> dict[str, str]:
     """Return name -> module of every entry of a folder of ortune's and of third parties'.
 
     An entry is a module without an underscore in front; none is imported. Of two of one name
     ortune's counts.
     """
-    found: dict[str, str] = {}
-    for root in roots():
+    entries: dict[str, str] = {}
+    for root in list_plugin_packages():
         place = _PLACES.get(folder, folder) if root == "ortune" else folder
         try:
             spec = importlib.util.find_spec(f"{root}.{place}")
@@ -149,5 +155,5 @@ def modules(folder: str) -> dict[str, str]:
             continue
         for info in pkgutil.iter_modules(spec.submodule_search_locations):
             if not (info.ispkg or info.name.startswith("_")):
-                found.setdefault(info.name.replace("_", "-"), f"{spec.name}.{info.name}")
-    return found
+                entries.setdefault(info.name.replace("_", "-"), f"{spec.name}.{info.name}")
+    return entries

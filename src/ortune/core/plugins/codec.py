@@ -36,10 +36,10 @@ def decode(kind: type[T], data: object, *, known_only: bool = False) -> T:
     Raises:
         BadSettings: A field is unknown, missing, of another type or out of its bounds.
     """
-    return cast(T, _convert(kind, data, known_only))
+    return cast(T, _convert_value(kind, data, known_only))
 
 
-def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = False) -> T:
+def build(kind: type[T], arguments: Mapping[str, object], *, known_only: bool = False) -> T:
     """Call a dataclass with checked fields; what its ``formerly`` names is read as it is now.
 
     Raises:
@@ -49,128 +49,136 @@ def build(kind: type[T], given: Mapping[str, object], *, known_only: bool = Fals
     hints, fields = _hints(dataclass), [f.name for f in dataclasses.fields(dataclass)]
     label = kind.name() if issubclass(kind, Plugin) else kind.__name__.lstrip("_")
     formerly: Mapping[str, str] = getattr(kind, "formerly", {})
-    given = {formerly.get(key, key): value for key, value in given.items()}
+    arguments = {formerly.get(key, key): value for key, value in arguments.items()}
     if known_only:
-        given = {key: value for key, value in given.items() if key in fields}
-    if unknown := sorted(given.keys() - set(fields)):
+        arguments = {key: value for key, value in arguments.items() if key in fields}
+    if unknown := sorted(arguments.keys() - set(fields)):
         raise BadSettings(
             f"{label} has no field '{', '.join(unknown)}'",
             fix=f"its fields are: {', '.join(fields) or 'none'}",
         )
     checked = {}
-    for key, value in given.items():
+    for key, value in arguments.items():
         try:
-            checked[key] = _convert(hints[key], value, known_only)
+            checked[key] = _convert_value(hints[key], value, known_only)
         except BadSettings as error:
             raise BadSettings(f"{label}({key}=...): {error.what}", fix=error.fix) from None
-    if missing := [name for name in _required(dataclass) if name not in checked]:
+    if missing := [name for name in _list_required(dataclass) if name not in checked]:
         raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give every field of it")
-    made = kind(**checked)
-    check_numbers(made, checked)
-    return made
+    instance = kind(**checked)
+    check_numbers(instance, checked)
+    return instance
 
 
-def check_numbers(made: object, given: Collection[str], *, here: bool = False) -> None:
+def check_numbers(instance: object, field_names: Collection[str], *, here: bool = False) -> None:
     """Check the numbers of a dataclass against the bounds that its fields declare.
 
     A plugin's field that declares none takes what `Bounds` allows by default.
 
     Args:
-        made: The value.
-        given: The fields that were written out.
+        instance: The value.
+        field_names: The fields that were written out.
         here: Threads are counted against the CPUs of this machine.
 
     Raises:
         BadSettings: One is not finite, or out of bounds.
     """
-    plugin = isinstance(made, Plugin)
-    kind: Any = type(made)
-    for name, one in bounds.of(kind, bounds.Bounds() if plugin else None).items():
-        if name in given:
+    plugin = isinstance(instance, Plugin)
+    kind: Any = type(instance)
+    for name, limits in bounds.read_field_bounds(
+        kind, bounds.Bounds() if plugin else None
+    ).items():
+        if name in field_names:
             try:
-                one.check(getattr(made, name), here=here)
+                limits.check(getattr(instance, name), here=here)
             except BadSettings as error:
-                label = made.name() if isinstance(made, Plugin) else type(made).__name__
+                label = (
+                    instance.name() if isinstance(instance, Plugin) else type(instance).__name__
+                )
                 raise BadSettings(f"{label}({name}=...): {error.what}", fix=error.fix) from None
 
 
-def jsonable(value: object) -> Any:
+def make_jsonable(value: object) -> Any:
     """Encode what JSON can hold: arrays become lists, NaN and infinity None."""
     value = encode(value)
     if isinstance(value, Mapping):
-        return {key: jsonable(item) for key, item in value.items()}
+        return {key: make_jsonable(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [jsonable(item) for item in value]
+        return [make_jsonable(item) for item in value]
     if hasattr(value, "tolist"):
         value = value.tolist()
-        return jsonable(value) if isinstance(value, list) else value
+        return make_jsonable(value) if isinstance(value, list) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _required(kind: Any) -> list[str]:
+def _list_required(kind: Any) -> list[str]:
     none = dataclasses.MISSING
     return [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is none]
 
 
-def _convert(kind: Any, data: Any, known_only: bool) -> Any:
+def _convert_value(kind: Any, data: Any, known_only: bool) -> Any:
     """Check one value against an annotation and convert it."""
     if type(data) is kind and kind is not int:
         return data
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     keyed = isinstance(origin, type) and issubclass(origin, Mapping)
     if isinstance(data, Mapping) and "is" in data and not keyed:
-        return _plugin(kind, args, data, known_only)
+        return _build_plugin(kind, args, data, known_only)
     if origin in (typing.Union, types.UnionType):
-        return _union(args, data, known_only)
+        return _convert_union(args, data, known_only)
     if origin in (tuple, Sequence, list):
-        return _sequence(args, data, known_only)
+        return _convert_sequence(args, data, known_only)
     if keyed:
         if not isinstance(data, Mapping):
             raise BadSettings(f"{data!r:.80} is not a mapping", fix="give name: value pairs")
-        return {key: _convert(args[1], item, known_only) for key, item in data.items()}
+        return {key: _convert_value(args[1], item, known_only) for key, item in data.items()}
     if origin is typing.Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
-        return _choice(kind, args or tuple(kind), data)
+        return _convert_choice(kind, args or tuple(kind), data)
     if dataclasses.is_dataclass(kind):
-        return _instance(cast(type, kind), data, known_only)
-    return _plain(kind, data)
+        return _convert_dataclass(cast(type, kind), data, known_only)
+    return _convert_plain(kind, data)
 
 
-def _plugin(kind: Any, args: tuple[Any, ...], data: Mapping[str, Any], known_only: bool) -> Plugin:
+def _build_plugin(
+    kind: Any, args: tuple[Any, ...], data: Mapping[str, Any], known_only: bool
+) -> Plugin:
     """Build a stored plugin, once it is known to be of the kind that the field wants."""
     fields = {key: value for key, value in data.items() if key != "is"}
-    found = catalog.find(str(data["is"]), fields)
-    wanted = [one for one in args or (kind,) if one is not Any]
-    if wanted and not any(isinstance(one, type) and issubclass(found, one) for one in wanted):
-        one = next((one.__name__ for one in wanted if isinstance(one, type)), "value")
+    cls = catalog.find_plugin_class(str(data["is"]), fields)
+    bases = [base for base in args or (kind,) if base is not Any]
+    if bases and not any(isinstance(base, type) and issubclass(cls, base) for base in bases):
+        base = next((base.__name__ for base in bases if isinstance(base, type)), "value")
         raise BadSettings(
-            f"'{data['is']}' is no {one.lower()}", fix=f"name a {one.lower()} in its place"
+            f"'{data['is']}' is no {base.lower()}", fix=f"name a {base.lower()} in its place"
         )
-    return build(found, fields, known_only=known_only)
+    return build(cls, fields, known_only=known_only)
 
 
-def _union(args: tuple[Any, ...], data: Any, known_only: bool) -> Any:
+def _convert_union(args: tuple[Any, ...], data: Any, known_only: bool) -> Any:
     if data is None and type(None) in args:
         return None
     failed = BadSettings(f"{data!r:.80} is not allowed", fix="leave the field out")
     for option in args:
         if option is not type(None):
             try:
-                return _convert(option, data, known_only)
+                return _convert_value(option, data, known_only)
             except BadSettings as error:
                 failed = error
     raise failed
 
 
-def _sequence(args: tuple[Any, ...], data: Any, known_only: bool) -> tuple[Any, ...]:
+def _convert_sequence(args: tuple[Any, ...], data: Any, known_only: bool) -> tuple[Any, ...]:
     if not isinstance(data, (list, tuple)):
         raise BadSettings(f"{data!r:.80} is not a list", fix="write [a, b]")
     kinds = [args[0]] * len(data) if len(args) == 1 or args[1] is Ellipsis else args
     if len(kinds) != len(data):
         raise BadSettings(f"{data!r:.80} is of length {len(data)}", fix=f"give {len(kinds)}")
-    return tuple(_convert(arg, item, known_only) for arg, item in zip(kinds, data, strict=True))
+    return tuple(
+        _convert_value(arg, item, known_only) for arg, item in zip(kinds, data, strict=True)
+    )
 
 
-def _choice(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
+def _convert_choice(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
     for option in options:
         if data == (option.value if isinstance(option, enum.Enum) else option):
             return option
@@ -178,7 +186,7 @@ def _choice(kind: Any, options: tuple[Any, ...], data: Any) -> Any:
     raise BadSettings(f"{data!r:.80} is not allowed", fix=f"use one of {named}")
 
 
-def _instance(kind: type, data: Any, known_only: bool) -> Any:
+def _convert_dataclass(kind: type, data: Any, known_only: bool) -> Any:
     if isinstance(data, kind):
         return data
     if not isinstance(data, Mapping) or "folder" in vars(kind):  # the class of a whole folder
@@ -190,7 +198,7 @@ def _instance(kind: type, data: Any, known_only: bool) -> Any:
 _NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
-def _plain(kind: Any, data: Any) -> Any:
+def _convert_plain(kind: Any, data: Any) -> Any:
     if kind is Any or kind is object:
         return data
     if kind is Path:
@@ -201,6 +209,6 @@ def _plain(kind: Any, data: Any) -> Any:
         return float(data)
     wrong = isinstance(kind, type) and not isinstance(data, kind)
     if wrong or (kind is int and isinstance(data, bool)):
-        wanted = with_article(_NAMES.get(kind, kind.__name__))
-        raise BadSettings(f"{data!r:.80} is not {wanted}", fix=f"give {wanted}")
+        expected = with_article(_NAMES.get(kind, kind.__name__))
+        raise BadSettings(f"{data!r:.80} is not {expected}", fix=f"give {expected}")
     return data

@@ -51,28 +51,28 @@ class Plugin(ABC):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.default is dataclasses.MISSING or value != field.default:
-                parts.append(f"{field.name}={spell(value)}")
+                parts.append(f"{field.name}={spell_value(value)}")
         return f"{self.name()}({', '.join(parts)})" if parts else self.name()
 
 
-def parts(value: object) -> Iterator[Plugin]:
+def find_plugins(value: object) -> Iterator[Plugin]:
     """Yield the plugins in a value: itself, and those in its fields at any depth."""
     if isinstance(value, Plugin):
         yield value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from parts(getattr(value, field.name))
+            yield from find_plugins(getattr(value, field.name))
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from parts(one)
+        for item in value:
+            yield from find_plugins(item)
 
 
-def spell(value: object) -> str:
+def spell_value(value: object) -> str:
     """Write one field's value so that `spelling.parse` reads it back."""
     if isinstance(value, Plugin):
         return Plugin.__str__(value)
     if isinstance(value, (tuple, list)):
-        return f"[{', '.join(map(spell, value))}]"
+        return f"[{', '.join(map(spell_value, value))}]"
     if isinstance(value, str):
         plain = WORD.fullmatch(value) and value not in CONSTANTS
         return str(value) if plain else json.dumps(value)

@@ -33,7 +33,7 @@ class _Source:
     loads: frozenset[str]
 
 
-def digest(module: str, plugins: Callable[[str], list[str]]) -> str:
+def digest_module(module: str, plugins: Callable[[str], list[str]]) -> str:
     """Digest a module and what it imports from its own distribution and from ortune, at any depth.
 
     The ``__init__`` of the packages above it runs first and counts too, but for ortune's own,
@@ -44,24 +44,24 @@ def digest(module: str, plugins: Callable[[str], list[str]]) -> str:
         plugins: Name of a plugin -> the modules that it may stand for.
     """
     homes = {_OWN, module.partition(".")[0]}
-    seen, rest = {_OWN}, [module]
+    seen, pending = {_OWN}, [module]
     codes = set()
-    while rest:
-        name = rest.pop()
+    while pending:
+        name = pending.pop()
         if name in seen or name.partition(".")[0] not in homes:
             continue
         seen.add(name)
-        rest.append(name.rpartition(".")[0])
-        if (file := locate(name)) is not None:
-            source = read(file, name)
+        pending.append(name.rpartition(".")[0])
+        if (file := find_module_file(name)) is not None:
+            source = read_source(file, name)
             codes.add(source.code)
-            rest += source.imports
-            rest += [found for plugin in source.loads for found in plugins(plugin)]
+            pending += source.imports
+            pending += [target for plugin in source.loads for target in plugins(plugin)]
     return hashlib.sha256("".join(sorted(codes)).encode()).hexdigest()[:16] if codes else ""
 
 
 @cache
-def locate(module: str) -> Path | None:
+def find_module_file(module: str) -> Path | None:
     """Return a module's file without importing it; None for what is no module, such as a class."""
     top, *below = module.split(".")
     package = importlib.import_module(top)
@@ -77,32 +77,36 @@ def locate(module: str) -> Path | None:
 
 
 @cache
-def read(file: Path, module: str) -> _Source:
+def read_source(file: Path, module: str) -> _Source:
     """Read a module's file, once in a process: what runs is what it held when it was imported."""
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     imports = frozenset(
-        name for statement in _imports(tree) for name in _targets(statement, package)
+        name for statement in _find_imports(tree) for name in _list_targets(statement, package)
     )
     code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     return _Source(code, imports, frozenset(_LOADED.findall(text)))
 
 
-def _imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+def _find_imports(block: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield the imports of a block at any depth, and drop its docstrings on the way."""
     for field in _BLOCKS:
-        kept = [one for one in getattr(block, field, ()) if not _is_docstring(one)]
+        kept = [
+            statement for statement in getattr(block, field, ()) if not _is_docstring(statement)
+        ]
         if kept and isinstance(kept, list):
             setattr(block, field, kept)
-        for one in kept:
-            if isinstance(one, (ast.Import, ast.ImportFrom)):
-                yield one
-            elif isinstance(one, ast.If) and ast.unparse(one.test).endswith("TYPE_CHECKING"):
-                one.body = []
-                yield from _imports(one)
+        for statement in kept:
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                yield statement
+            elif isinstance(statement, ast.If) and ast.unparse(statement.test).endswith(
+                "TYPE_CHECKING"
+            ):
+                statement.body = []
+                yield from _find_imports(statement)
             else:
-                yield from _imports(one)
+                yield from _find_imports(statement)
 
 
 def _is_docstring(statement: ast.AST) -> bool:
@@ -113,7 +117,7 @@ def _is_docstring(statement: ast.AST) -> bool:
     )
 
 
-def _targets(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:
+def _list_targets(statement: ast.Import | ast.ImportFrom, package: str) -> list[str]:
     if isinstance(statement, ast.Import):
         return [alias.name for alias in statement.names]
     module = statement.module or ""

@@ -24,9 +24,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadSettings, shortened
+from ortune.core.errors import BadSettings, shorten_text
 from ortune.core.plugins import catalog, codec
-from ortune.core.plugins.plugin import CONSTANTS, WORD, Plugin, spell
+from ortune.core.plugins.plugin import CONSTANTS, WORD, Plugin, spell_value
 
 P = TypeVar("P", bound=Plugin)
 
@@ -48,7 +48,7 @@ class _Call:
     bare: bool = False
 
 
-def parse(base: type[P], text: str) -> P:
+def parse_plugin(base: type[P], text: str) -> P:
     """Read one plugin, such as ``int8-static(observer=percentile(p=99.9))``.
 
     Raises:
@@ -59,41 +59,44 @@ def parse(base: type[P], text: str) -> P:
 
 
 def parse_given(base: type[P], text: str) -> tuple[P, frozenset[str]]:
-    """Like `parse`, and say which fields were written out: they are pinned in a search."""
+    """Like `parse_plugin`, and say which fields were written out: they are pinned in a search."""
     reader = _Reader(text)
-    call = reader.call()
-    reader.end()
-    return _make(base, call), frozenset(call.fields)
+    call = reader.read_call()
+    reader.expect_end()
+    return _build_plugin(base, call), frozenset(call.fields)
 
 
 def parse_list(base: type[P], text: str) -> list[tuple[P, frozenset[str]]]:
     """Read plugins separated by commas, such as ``cpu(threads=1),openvino``."""
     reader = _Reader(text)
-    found = [reader.call()]
-    while reader.take(","):
-        found.append(reader.call())
-    reader.end()
-    return [(_make(base, call), frozenset(call.fields)) for call in found]
+    calls = [reader.read_call()]
+    while reader.take_token(","):
+        calls.append(reader.read_call())
+    reader.expect_end()
+    return [(_build_plugin(base, call), frozenset(call.fields)) for call in calls]
 
 
 def parse_placed(base: type[P], text: str) -> list[tuple[P, frozenset[str], str]]:
     """Read plugins as `parse_list`, each with its environment: ``cpu,openvino in vino``."""
-    return [(_make(base, call), frozenset(call.fields), at) for call, at in _placed(text)]
+    return [
+        (_build_plugin(base, call), frozenset(call.fields), at)
+        for call, at in _read_placed_calls(text)
+    ]
 
 
 @cache
-def places(text: str) -> Mapping[str, str]:
+def read_environments(text: str) -> Mapping[str, str]:
     """Return name -> environment of those plugins of a list that are said to be in one."""
-    return {call.name: at for call, at in _placed(text) if at != HERE}
+    return {call.name: at for call, at in _read_placed_calls(text) if at != HERE}
 
 
-def _placed(text: str) -> list[tuple[_Call, str]]:
+def _read_placed_calls(text: str) -> list[tuple[_Call, str]]:
     reader = _Reader(text)
-    found = [(reader.call(), reader.place())]
-    while reader.take(","):
-        found.append((reader.call(), reader.place()))
-    reader.end()
-    return found
+    calls = [(reader.read_call(), reader.read_place())]
+    while reader.take_token(","):
+        calls.append((reader.read_call(), reader.read_place()))
+    reader.expect_end()
+    return calls
 
 
 def with_field(text: str, field: str, value: object) -> str:
@@ -105,39 +108,39 @@ def with_field(text: str, field: str, value: object) -> str:
     reader, parts, more = _Reader(text), [], True
     while more:
         start = reader.at
-        call = reader.call()
+        call = reader.read_call()
         written = text[start : reader.at].strip()
-        extra = f"{field}={spell(value)}"
+        extra = f"{field}={spell_value(value)}"
         if not call.bare:
             written = written[:-1].rstrip().rstrip(",")
             extra = f"{', ' if call.fields else ''}{extra})"
-        place = reader.place()
+        place = reader.read_place()
         where = "" if place == HERE else f" in {place}"
         parts.append((f"{written}({extra})" if call.bare else written + extra) + where)
-        more = reader.take(",")
-    reader.end()
+        more = reader.take_token(",")
+    reader.expect_end()
     return ",".join(parts)
 
 
-def _make(base: type[P], call: _Call) -> P:
+def _build_plugin(base: type[P], call: _Call) -> P:
     """Build the plugin that a call names."""
     cls = catalog.load(base, call.name)
     hints = typing.get_type_hints(cls)
-    fields = {key: _resolve(hints.get(key), value) for key, value in call.fields.items()}
-    made = codec.build(cls, fields)
-    codec.check_numbers(made, fields, here=True)
-    return made
+    fields = {key: _resolve_calls(hints.get(key), value) for key, value in call.fields.items()}
+    plugin = codec.build(cls, fields)
+    codec.check_numbers(plugin, fields, here=True)
+    return plugin
 
 
-def _resolve(hint: Any, value: Any) -> Any:
+def _resolve_calls(hint: Any, value: Any) -> Any:
     """Turn calls into plugins where the field wants one, and into words elsewhere."""
     if isinstance(value, list):
-        return [_resolve(hint, item) for item in value]
+        return [_resolve_calls(hint, item) for item in value]
     if not isinstance(value, _Call):
         return value
     base = _plugin_base(hint)
     if base is not None:
-        return _make(base, value)
+        return _build_plugin(base, value)
     if value.bare:
         return value.name
     raise BadSettings(f"'{value.name}(...)' is given where a plain value belongs", fix="drop ( )")
@@ -146,8 +149,8 @@ def _resolve(hint: Any, value: Any) -> Any:
 def _plugin_base(hint: Any) -> type[Plugin] | None:
     if isinstance(hint, type) and issubclass(hint, Plugin):
         return catalog.base_of(hint.folder)
-    found = (_plugin_base(arg) for arg in typing.get_args(hint))
-    return next((base for base in found if base is not None), None)
+    bases = (_plugin_base(arg) for arg in typing.get_args(hint))
+    return next((base for base in bases if base is not None), None)
 
 
 class _Reader:
@@ -158,89 +161,91 @@ class _Reader:
         self._depth = 0
         self.at = 0
 
-    def call(self) -> _Call:
-        name = self._match(WORD) or self._fail("a name")
-        if not self.take("("):
+    def read_call(self) -> _Call:
+        name = self._match_pattern(WORD) or self._raise_expected("a name")
+        if not self.take_token("("):
             return _Call(name, {}, bare=True)
         fields: dict[str, Any] = {}
-        while not self.take(")"):
-            key = (self._match(WORD) or self._fail("a field name")).replace("-", "_")
-            if not self.take("="):
-                self._fail("'='")
+        while not self.take_token(")"):
+            key = (self._match_pattern(WORD) or self._raise_expected("a field name")).replace(
+                "-", "_"
+            )
+            if not self.take_token("="):
+                self._raise_expected("'='")
             if key in fields:
                 raise BadSettings(
                     f"field '{key}' is given twice in '{self._text}'", fix="keep one"
                 )
-            fields[key] = self._value()
-            if not self.take(",") and not self._peek(")"):
-                self._fail("',' or ')'")
+            fields[key] = self._read_value()
+            if not self.take_token(",") and not self._sees_token(")"):
+                self._raise_expected("',' or ')'")
         return _Call(name, fields)
 
-    def place(self) -> str:
+    def read_place(self) -> str:
         """Read ``in ENVIRONMENT`` where it stands."""
-        found = self._match(_PLACE)
-        return found.split()[1] if found else HERE
+        phrase = self._match_pattern(_PLACE)
+        return phrase.split()[1] if phrase else HERE
 
-    def take(self, token: str) -> bool:
-        self._skip()
+    def take_token(self, token: str) -> bool:
+        self._skip_blanks()
         if self._text.startswith(token, self.at):
             self.at += len(token)
             return True
         return False
 
-    def end(self) -> None:
-        self._skip()
+    def expect_end(self) -> None:
+        self._skip_blanks()
         if self.at < len(self._text):
-            self._fail("the end")
+            self._raise_expected("the end")
 
-    def _value(self) -> Any:
+    def _read_value(self) -> Any:
         self._depth += 1
         if self._depth > _DEEPEST:
-            self._fail("less nesting")
-        found = self._one_value()
+            self._raise_expected("less nesting")
+        value = self._read_inner_value()
         self._depth -= 1
-        return found
+        return value
 
-    def _one_value(self) -> Any:
-        if self.take("["):
+    def _read_inner_value(self) -> Any:
+        if self.take_token("["):
             items: list[Any] = []
-            while not self.take("]"):
-                items.append(self._value())
-                if not self.take(",") and not self._peek("]"):
-                    self._fail("',' or ']'")
+            while not self.take_token("]"):
+                items.append(self._read_value())
+                if not self.take_token(",") and not self._sees_token("]"):
+                    self._raise_expected("',' or ']'")
             return items
-        if quoted := self._match(_STRING):
+        if quoted := self._match_pattern(_STRING):
             try:
                 return json.loads(quoted)
             except json.JSONDecodeError:
-                self._fail("a JSON string")
-        if number := self._match(_NUMBER):
+                self._raise_expected("a JSON string")
+        if number := self._match_pattern(_NUMBER):
             try:
                 return json.loads(number)
             except ValueError:  # Python reads no integer of thousands of digits
-                self._fail("a shorter number")
-        call = self.call()
+                self._raise_expected("a shorter number")
+        call = self.read_call()
         return CONSTANTS[call.name] if call.bare and call.name in CONSTANTS else call
 
-    def _match(self, pattern: re.Pattern[str]) -> str | None:
-        self._skip()
-        found = pattern.match(self._text, self.at)
-        if found is None:
+    def _match_pattern(self, pattern: re.Pattern[str]) -> str | None:
+        self._skip_blanks()
+        match = pattern.match(self._text, self.at)
+        if match is None:
             return None
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
-    def _peek(self, token: str) -> bool:
-        self._skip()
+    def _sees_token(self, token: str) -> bool:
+        self._skip_blanks()
         return self._text.startswith(token, self.at)
 
-    def _skip(self) -> None:
+    def _skip_blanks(self) -> None:
         while self.at < len(self._text) and self._text[self.at].isspace():
             self.at += 1
 
-    def _fail(self, wanted: str) -> typing.NoReturn:
+    def _raise_expected(self, expected: str) -> typing.NoReturn:
         raise BadSettings(
-            f"cannot read '{shortened(self._text, _SHOWN)}': {wanted} expected at column "
+            f"cannot read '{shorten_text(self._text, _SHOWN)}': {expected} expected at column "
             f"{self.at + 1}",
             fix='write name or name(field=value, ...); other text in quotes, as in ["conv_*"]',
         )

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from ortune.core.errors import BadSettings, shortened
+from ortune.core.errors import BadSettings, shorten_text
 from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin
 
@@ -105,7 +105,7 @@ _OTHER: Mapping[type, FieldRule] = {
 
 
 @cache
-def declared(kind: type[Any]) -> Mapping[str, FieldRule]:
+def find_declared_rules(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> the rule in its annotation, of a dataclass's fields that have one."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {
@@ -117,21 +117,25 @@ def declared(kind: type[Any]) -> Mapping[str, FieldRule]:
 
 
 @cache
-def rules(kind: type[Any]) -> Mapping[str, FieldRule]:
+def list_field_rules(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> rule of a dataclass, for every field: `NOTHING` where none is to be read."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    derived = {field.name: _derived(hints[field.name]) for field in dataclasses.fields(kind)}
-    return derived | dict(declared(cast(Any, kind)))
+    derived = {field.name: _derive_rule(hints[field.name]) for field in dataclasses.fields(kind)}
+    return derived | dict(find_declared_rules(cast(Any, kind)))
 
 
-def settable(kind: type[Any]) -> Mapping[str, FieldRule]:
+def list_settable_rules(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> rule of a dataclass, of the fields that a file may set."""
-    return {name: rule for name, rule in rules(cast(Any, kind)).items() if rule is not NOTHING}
+    return {
+        name: rule
+        for name, rule in list_field_rules(cast(Any, kind)).items()
+        if rule is not NOTHING
+    }
 
 
-def _derived(hint: Any) -> FieldRule:
+def _derive_rule(hint: Any) -> FieldRule:
     """Return the rule that an annotation without one amounts to."""
-    limits = bounds.declared(hint)
+    limits = bounds.find_declared_bounds(hint)
     kind = hint.__origin__ if typing.get_origin(hint) is Annotated else hint
     if kind is bool:
         return FLAG
@@ -145,7 +149,7 @@ def _derived(hint: Any) -> FieldRule:
     return _PLUGIN if isinstance(kind, type) and issubclass(kind, Plugin) else NOTHING
 
 
-def loads(content: bytes | str) -> Any:
+def parse_json(content: bytes | str) -> Any:
     """Read JSON in UTF-8.
 
     Raises:
@@ -164,7 +168,9 @@ def loads(content: bytes | str) -> Any:
     return data
 
 
-def demand(data: object, where: str, *, fix: str = DISTRUST, signed: bool = False) -> None:
+def demand_safe_data(
+    data: object, where: str, *, fix: str = DISTRUST, signed: bool = False
+) -> None:
     """Refuse plain JSON data in which a backend, at any depth, is set as a file may not.
 
     Args:
@@ -178,10 +184,14 @@ def demand(data: object, where: str, *, fix: str = DISTRUST, signed: bool = Fals
             the wrong sides, or the data are nested deeper than anything that ortune writes.
     """
     least = -math.inf if signed else 0.0
-    for held in list(_mappings(data)):  # all levels are counted before one is looked into
-        if held.keys() == _INTERVAL and not _ordered(least, *(held[name] for name in _INTERVAL)):
-            raise BadSettings(f"{where}: {_cut(str(held))} is not an interval", fix=fix)
-        if "is" in held and (why := _refusal(held)):
+    for mapping in list(_find_mappings(data)):  # all levels are counted before one is looked into
+        if mapping.keys() == _INTERVAL and not _is_interval(
+            least, *(mapping[name] for name in _INTERVAL)
+        ):
+            raise BadSettings(
+                f"{where}: {_shorten_value(str(mapping))} is not an interval", fix=fix
+            )
+        if "is" in mapping and (why := _find_violation(mapping)):
             raise BadSettings(f"{where}: {why}", fix=fix)
 
 
@@ -191,38 +201,40 @@ def demand_fields(data: Mapping[str, Any], kind: type[Any], where: str) -> None:
     Raises:
         BadSettings: A key is no field that a file may set, or its value breaks the rule.
     """
-    allowed = settable(kind)
+    allowed = list_settable_rules(kind)
     for name, value in data.items():
         rule = allowed.get(name)
         if rule is None:
-            known = ", ".join(allowed)
-            raise BadSettings(f"{where}: '{_cut(name)}' is none of {known}", fix=DISTRUST)
-        if why := _fault(rule, value):
+            field_names = ", ".join(allowed)
+            raise BadSettings(
+                f"{where}: '{_shorten_value(name)}' is none of {field_names}", fix=DISTRUST
+            )
+        if why := _find_fault(rule, value):
             raise BadSettings(f"{where}: {name}: {why}", fix=DISTRUST)
 
 
-def code(data: object) -> tuple[str, ...]:
+def list_code_names(data: object) -> tuple[str, ...]:
     """Return the names of libraries and functions in plain JSON data, in order, each once."""
-    found: dict[str, None] = {}
-    for held in _mappings(data):
-        for name, rule in _rules(str(held.get("is", "")))[0].items():
-            if rule["rule"] == "code" and (value := held.get(name)):
-                found |= dict.fromkeys([value] if isinstance(value, str) else map(str, value))
-    return tuple(found)
+    names: dict[str, None] = {}
+    for mapping in _find_mappings(data):
+        for name, rule in _find_rules(str(mapping.get("is", "")))[0].items():
+            if rule["rule"] == "code" and (value := mapping.get(name)):
+                names |= dict.fromkeys([value] if isinstance(value, str) else map(str, value))
+    return tuple(names)
 
 
-def lowered(plugin: P, cpus: int) -> tuple[P, int]:
+def limit_threads(plugin: P, cpus: int) -> tuple[P, int]:
     """Return a backend with no count of threads above the CPUs, and the largest that was.
 
     The count is 0 where none was lowered. CPUs that threads were bound to are dropped with it.
     """
-    most, limits = 0, rules(type(plugin)) if _is_ours(type(plugin).__module__) else {}
+    most, limits = 0, list_field_rules(type(plugin)) if _is_ours(type(plugin).__module__) else {}
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(plugin):
         value = getattr(plugin, field.name)
         counts = field.name == "threads" or "cpus" in limits.get(field.name, ())
         if isinstance(value, Plugin):
-            inner, above = lowered(value, cpus)
+            inner, above = limit_threads(value, cpus)
             if above:
                 most, changed[field.name] = max(most, above), inner
         elif counts and isinstance(value, int) and value > cpus:
@@ -232,43 +244,43 @@ def lowered(plugin: P, cpus: int) -> tuple[P, int]:
     return (dataclasses.replace(plugin, **changed) if changed else plugin), most
 
 
-def threads(plugin: Plugin) -> int:
+def count_threads(plugin: Plugin) -> int:
     """Return the largest count of threads that a backend asks for; 0 asks for the CPUs."""
-    return lowered(plugin, 0)[1]
+    return limit_threads(plugin, 0)[1]
 
 
-def _ordered(least: float, low: Any, value: Any, high: Any) -> bool:
+def _is_interval(least: float, low: Any, value: Any, high: Any) -> bool:
     """Whether these may be an estimate and its ends; what was not measured has none."""
-    if not all(isinstance(one, (int, float)) for one in (low, value, high)):
+    if not all(isinstance(end, (int, float)) for end in (low, value, high)):
         return True  # the codec says what is wrong
     return bool(math.isnan(value) or least <= low <= value <= high)
 
 
-def _mappings(data: object) -> Iterator[Mapping[str, Any]]:
+def _find_mappings(data: object) -> Iterator[Mapping[str, Any]]:
     """Yield every mapping in the data, in order."""
     level: list[Any] = [data]
     for _ in range(_DEEPEST):
         inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                yield one
-                inner += (v for v in one.values() if isinstance(v, (dict, list)))
-            elif isinstance(one, list):
-                inner += (v for v in one if isinstance(v, (dict, list)))
+        for item in level:
+            if isinstance(item, dict):
+                yield item
+                inner += (v for v in item.values() if isinstance(v, (dict, list)))
+            elif isinstance(item, list):
+                inner += (v for v in item if isinstance(v, (dict, list)))
         if not inner:
             return
         level = inner
     raise BadSettings(_DEEP, fix=DISTRUST)
 
 
-def _rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
+def _find_rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
     """Return the rules of a stored plugin's fields, and whether those without one are `_OTHER`'s.
 
     Args:
         path: Its folder and name, such as ``backends/cpu``; no file of the user's is run.
     """
     folder, _, name = path.partition("/")
-    if folder in ("backends", "metrics") and name in catalog.modules(folder):
+    if folder in ("backends", "metrics") and name in catalog.map_modules(folder):
         return _rules_of_installed(folder, name)
     return {}, folder == "backends"
 
@@ -276,34 +288,36 @@ def _rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
 @cache  # of what is installed alone: a file may hold any number of other names
 def _rules_of_installed(folder: str, name: str) -> tuple[Mapping[str, FieldRule], bool]:
     kind = catalog.load(catalog.base_of(folder), name)
-    if folder == "backends" and _is_ours(catalog.modules(folder)[name]):
-        return rules(kind), False
-    return declared(kind), folder == "backends"
+    if folder == "backends" and _is_ours(catalog.map_modules(folder)[name]):
+        return list_field_rules(kind), False
+    return find_declared_rules(kind), folder == "backends"
 
 
 def _is_ours(module: str) -> bool:
     return module.startswith("ortune.")
 
 
-def _refusal(held: Mapping[str, Any]) -> str:
+def _find_violation(setting: Mapping[str, Any]) -> str:
     """Return what is wrong with one stored plugin. Fields that it lacks are the codec's matter."""
-    path = str(held["is"])
-    limits, foreign = _rules(path)
+    path = str(setting["is"])
+    limits, foreign = _find_rules(path)
     name = path.partition("/")[2]
     if foreign and not re.fullmatch(r"[\w-]+", name):
-        return f"'{_cut(name)}' is no backend that is installed"
-    for field, value in held.items():
-        rule = limits.get(field) or (_other(value) if foreign and field != "is" else None)
-        if rule is not None and (why := _fault(rule, value)):
+        return f"'{_shorten_value(name)}' is no backend that is installed"
+    for field, value in setting.items():
+        rule = limits.get(field) or (
+            _find_foreign_rule(value) if foreign and field != "is" else None
+        )
+        if rule is not None and (why := _find_fault(rule, value)):
             return f"{name}({field}=...): {why}"
     return ""
 
 
-def _other(value: object) -> FieldRule | None:
+def _find_foreign_rule(value: object) -> FieldRule | None:
     return next((rule for kind, rule in _OTHER.items() if isinstance(value, kind)), None)
 
 
-def _fault(rule: FieldRule, value: Any) -> str:
+def _find_fault(rule: FieldRule, value: Any) -> str:
     """Return how a value breaks its rule, by its type too; empty where it keeps it."""
     match rule["rule"]:
         case "flag":
@@ -311,26 +325,31 @@ def _fault(rule: FieldRule, value: Any) -> str:
         case "integer" | "number" as kind:
             kinds = (int,) if kind == "integer" else (int, float)
             if not isinstance(value, kinds) or isinstance(value, bool):
-                return f"{_shown(value)} is no {kind}"
+                return f"{_show_value(value)} is no {kind}"
             wrong = not rule["least"] <= value <= rule["most"]
             why = f"is not between {rule['least']} and {rule['most']}"
         case "word":
             wrong, why = value not in rule["of"], f"is not allowed; {', '.join(rule['of'])} are"
         case "text":
             if not isinstance(value, str) or len(value) > rule["most"]:
-                return f"{_shown(value)} is no text of at most {rule['most']} characters"
+                return f"{_show_value(value)} is no text of at most {rule['most']} characters"
             wrong = not re.fullmatch(rule["pattern"], value)
             why = "is not of the form that it may have"
         case "list":
             wrong = not isinstance(value, list) or len(value) > rule["most"]
             why = f"is no list of at most {rule['most']}"
             if not wrong:
-                each = ((rule.get("of") or _other(item), item) for item in value)
-                return next((bad for one, item in each if one and (bad := _fault(one, item))), "")
+                each = ((rule.get("of") or _find_foreign_rule(item), item) for item in value)
+                return next(
+                    (bad for part, item in each if part and (bad := _find_fault(part, item))), ""
+                )
         case "either":
-            wrong, why = all(_fault(one, value) for one in rule["of"]), "is not what it may be"
+            wrong, why = (
+                all(_find_fault(part, value) for part in rule["of"]),
+                "is not what it may be",
+            )
         case "pairs":
-            wrong = not isinstance(value, list) or not all(isinstance(one, str) for one in value)
+            wrong = not isinstance(value, list) or not all(isinstance(part, str) for part in value)
             why = "is no list of key=value"
             if not wrong:
                 return next((bad for text in value if (bad := _fault_of_pair(rule, text))), "")
@@ -338,30 +357,32 @@ def _fault(rule: FieldRule, value: Any) -> str:
             wrong, why = bool(value), "is what no file may set"
         case "code":
             names = value if isinstance(value, list) else [value]
-            wrong = not all(isinstance(one, str) for one in names)
+            wrong = not all(isinstance(part, str) for part in names)
             why = "is no list of names"
         case _:
             return ""
-    return f"{_shown(value)} {why}" if wrong else ""
+    return f"{_show_value(value)} {why}" if wrong else ""
 
 
 def _fault_of_pair(rule: FieldRule, text: str) -> str:
-    key, _, given = (part.strip() for part in text.partition("="))
+    key, _, value_text = (part.strip() for part in text.partition("="))
     of_key = rule["keys"].get(key)
     if of_key is None:
-        return f"'{_cut(key)}' is no setting that a file from elsewhere may make"
-    value: float | str = given
-    if "least" in of_key and re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", given):
-        value = float(given) if "." in given else int(given)
-    why = _fault(of_key, value)
+        return f"'{_shorten_value(key)}' is no setting that a file from elsewhere may make"
+    value: float | str = value_text
+    if "least" in of_key and re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", value_text):
+        value = float(value_text) if "." in value_text else int(value_text)
+    why = _find_fault(of_key, value)
     return why and f"{key}: {why}"
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     return (
-        _cut(repr(value)) if isinstance(value, (str, int, float)) else f"a {type(value).__name__}"
+        _shorten_value(repr(value))
+        if isinstance(value, (str, int, float))
+        else f"a {type(value).__name__}"
     )
 
 
-def _cut(text: str) -> str:
-    return shortened(text.encode("unicode_escape").decode(), _LONGEST)
+def _shorten_value(text: str) -> str:
+    return shorten_text(text.encode("unicode_escape").decode(), _LONGEST)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin, with_article
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.plugins.user_function import reason
+from ortune.core.plugins.user_function import describe_error
 
 P = TypeVar("P", bound=Plugin)
 
@@ -35,7 +35,7 @@ def names_file(text: str) -> bool:
     return _SPELLED.fullmatch(text) is not None
 
 
-def load(base: type[P], text: str) -> type[P]:
+def load_user_class(base: type[P], text: str) -> type[P]:
     """Run the file and return the class that it gives a name to.
 
     A file of another content is loaded anew.
@@ -47,21 +47,21 @@ def load(base: type[P], text: str) -> type[P]:
     spelled = _SPELLED.fullmatch(text)
     path = Path(spelled["file"] if spelled else text)
     name = spelled["name"] if spelled else None
-    return _load(base, text, path, name, str(path.resolve()), _read(path))
+    return _load_class(base, text, path, name, str(path.resolve()), _read_file(path))
 
 
-def run(path: Path) -> ModuleType:
+def run_file(path: Path) -> ModuleType:
     """Run a Python file as a module of its own; the same content runs once, wherever it lies.
 
     Raises:
         UnknownPlugin: There is no such file.
         BadSettings: It does not run.
     """
-    content = _read(path)
-    return _run(path, str(path.resolve()), content, hashlib.sha256(content).hexdigest())
+    content = _read_file(path)
+    return _run_module(path, str(path.resolve()), content, hashlib.sha256(content).hexdigest())
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
@@ -77,9 +77,9 @@ def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
         BadSettings: A field has a name that no field can have.
     """
     fields = list(fields)
-    taken = set(dir(base)) - {field.name for field in dataclasses.fields(base)}
+    reserved = set(dir(base)) - {field.name for field in dataclasses.fields(base)}
     for name in fields:
-        if not name.isidentifier() or iskeyword(name) or name in taken:
+        if not name.isidentifier() or iskeyword(name) or name in reserved:
             raise BadSettings(f"{text!r} has no field {name!r}", fix="correct the name")
 
     def apply(step: Plugin, *_: object) -> int:
@@ -89,55 +89,58 @@ def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
         )
 
     parts: dict[str, Any] = dict.fromkeys(getattr(base, "__abstractmethods__", ()), apply)
-    made = dataclasses.make_dataclass(
+    cls = dataclasses.make_dataclass(
         re.sub(r"\W", "_", Path(text).name.rpartition(":")[2], flags=re.ASCII),
         [(name, Any, dataclasses.field(default=None)) for name in fields],
         bases=(base,),
         namespace={**parts, "origin": text, "__doc__": f"{text!a}, as it was stored."},
         frozen=True,
     )
-    made.__module__ = __name__
-    found: type[P] = made
-    return found
+    cls.__module__ = __name__
+    result: type[P] = cls
+    return result
 
 
-def digest(cls: type[Plugin]) -> str:
+def read_file_digest(cls: type[Plugin]) -> str:
     """Return the digest of the file's text as it was when the class was loaded."""
     return str(getattr(sys.modules[cls.__module__], _DIGEST, ""))
 
 
-def place(error: BaseException, path: Path) -> str:
+def locate_error(error: BaseException, path: Path) -> str:
     """Return where in a file an exception arose and what it says, in one line."""
     if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
         return f"{path} line {error.lineno}: {type(error).__name__}: {error.msg}"
     frames = reversed(traceback.extract_tb(error.__traceback__))
     at = next((frame.lineno for frame in frames if frame.filename == str(path.resolve())), None)
-    return f"{path}{f' line {at}' if at else ''}: {reason(error)}"
+    return f"{path}{f' line {at}' if at else ''}: {describe_error(error)}"
 
 
 @cache
-def _load(
+def _load_class(
     base: type[P], text: str, path: Path, name: str | None, full: str, content: bytes
 ) -> type[P]:
     key = hashlib.sha256(full.encode() + content).hexdigest()
-    module = _run(path, full, content, key)
-    found = {
+    module = _run_module(path, full, content, key)
+    classes = {
         key: item
         for key, item in vars(module).items()
         if inspect.isclass(item) and issubclass(item, base) and item is not base
     }
-    if name is None or name not in found:
-        raise UnknownPlugin(_absent(module, path, name, base), fix=_offer(path, name, list(found)))
-    cls = found[name]
+    if name is None or name not in classes:
+        raise UnknownPlugin(
+            _describe_absence(module, path, name, base),
+            fix=_suggest_names(path, name, list(classes)),
+        )
+    cls = classes[name]
     if inspect.isabstract(cls):
         lacking = ", ".join(sorted(cls.__abstractmethods__))
         raise BadSettings(f"{text} does not define {lacking}", fix=f"give it {lacking}")
     namespace = {"origin": text, "__module__": module.__name__, "__doc__": cls.__doc__}
-    made: type[P] = type(cls.__name__, (cls,), namespace)
-    return made
+    subclass: type[P] = type(cls.__name__, (cls,), namespace)
+    return subclass
 
 
-def _run(path: Path, full: str, content: bytes, key: str) -> ModuleType:
+def _run_module(path: Path, full: str, content: bytes, key: str) -> ModuleType:
     """Run the file as a module of its own; its folder is on the import path meanwhile."""
     called = f"_ortune_file_{key[:16]}"
     if called in sys.modules:
@@ -153,14 +156,15 @@ def _run(path: Path, full: str, content: bytes, key: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[called]
         raise BadSettings(
-            f"cannot load {place(error, path)}", fix="correct the file; `python FILE` shows more"
+            f"cannot load {locate_error(error, path)}",
+            fix="correct the file; `python FILE` shows more",
         ) from error
     finally:
         sys.path[:] = before
     return module
 
 
-def _absent(module: ModuleType, path: Path, name: str | None, base: type[Plugin]) -> str:
+def _describe_absence(module: ModuleType, path: Path, name: str | None, base: type[Plugin]) -> str:
     kind = base.__name__.lower()
     if name is None:
         return f"'{path}' is a file, and the {kind} in it is not named"
@@ -169,9 +173,9 @@ def _absent(module: ModuleType, path: Path, name: str | None, base: type[Plugin]
     return f"{path} has no '{name}'"
 
 
-def _offer(path: Path, name: str | None, found: list[str]) -> str:
-    own = [one for one in found if not one.startswith("_")]
-    if not own:
+def _suggest_names(path: Path, name: str | None, names: list[str]) -> str:
+    public_names = [candidate for candidate in names if not candidate.startswith("_")]
+    if not public_names:
         return f"make one in it: NAME = ortune.rule(pattern, rewrite), then write {path}:NAME"
-    close = get_close_matches(name or "", own, n=3) or own
-    return f"use one of: {', '.join(f'{path}:{one}' for one in close)}"
+    close = get_close_matches(name or "", public_names, n=3) or public_names
+    return f"use one of: {', '.join(f'{path}:{candidate}' for candidate in close)}"

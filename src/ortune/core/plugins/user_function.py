@@ -40,7 +40,7 @@ def is_path(text: str) -> bool:
     return "/" in text or "\\" in text or ".so." in text or text.endswith(_ENDINGS)
 
 
-def function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., Any]:
+def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., Any]:
     """Import ``pkg.module:function``; modules in the current folder count.
 
     Args:
@@ -55,23 +55,23 @@ def function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., A
     demand_own(path, kind, takes)
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        target = getattr(importlib.import_module(module), name, None)
     except Exception as error:
         fix = f"run from the folder that holds {module.partition('.')[0]}, or install it"
         if module.endswith(".py"):
             fix = f"name the module, not its file: {module.removesuffix('.py')}:{name}"
-        raise BadSettings(f"cannot import '{path}': {reason(error)}", fix=fix) from error
-    if found is None:
+        raise BadSettings(f"cannot import '{path}': {describe_error(error)}", fix=fix) from error
+    if target is None:
         raise BadSettings(
             f"module '{module}' has no function '{name}'", fix=f"define {name} at its top level"
         )
-    inner = found
+    inner = target
     while isinstance(inner, functools.partial):
         inner = inner.func
-    if _standard(getattr(inner, "__module__", None) or ""):
-        raise _wrong(path, kind, takes)
-    demand(found, path, kind, takes)
-    checked: Callable[..., Any] = found
+    if _is_standard(getattr(inner, "__module__", None) or ""):
+        raise _make_mismatch_error(path, kind, takes)
+    demand_callable(target, path, kind, takes)
+    checked: Callable[..., Any] = target
     return checked
 
 
@@ -84,36 +84,36 @@ def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
     if not is_function(path):
         raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
     here_counts()
-    if _standard(path.partition(":")[0]):
-        raise _wrong(path, kind, takes)
+    if _is_standard(path.partition(":")[0]):
+        raise _make_mismatch_error(path, kind, takes)
 
 
-def demand(found: object, path: str, kind: str, takes: Sequence[str] = ()) -> None:
+def demand_callable(target: object, path: str, kind: str, takes: Sequence[str] = ()) -> None:
     """Check that something can be called so; it is not called.
 
     Raises:
         BadSettings: It cannot.
     """
-    if not callable(found):
-        raise _wrong(path, kind, takes)
+    if not callable(target):
+        raise _make_mismatch_error(path, kind, takes)
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(target)
     except (TypeError, ValueError):  # some functions in C have none
         return
     try:
         signature.bind(*takes)
     except TypeError:
-        raise _wrong(path, kind, takes) from None
+        raise _make_mismatch_error(path, kind, takes) from None
 
 
-def _wrong(path: str, kind: str, takes: Sequence[str]) -> BadSettings:
-    given = ", ".join(takes) or "nothing"
+def _make_mismatch_error(path: str, kind: str, takes: Sequence[str]) -> BadSettings:
+    arguments = ", ".join(takes) or "nothing"
     return BadSettings(
-        f"{path} is not {kind}", fix=f"name a function of your own that takes {given}"
+        f"{path} is not {kind}", fix=f"name a function of your own that takes {arguments}"
     )
 
 
-def _standard(module: str) -> bool:
+def _is_standard(module: str) -> bool:
     """Say whether a module is of Python's own library, and no file of the user's of that name."""
     top = module.partition(".")[0]
     if top not in sys.stdlib_module_names:
@@ -134,7 +134,7 @@ def here_counts() -> None:
         sys.path.insert(0, "")
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an exception's type and text as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -17,38 +17,43 @@ from ortune.core.event import (
     TrialStarted,
     Unconfirmed,
 )
-from ortune.core.progress.wrapping import wrapped
+from ortune.core.progress.wrapping import wrap_text
 from ortune.core.trial import Interval, Status, Trial
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 _BAR = 30
 
 
-def describe(event: Event, *, verbose: bool = False, place: str = "") -> str:
+def describe_event(event: Event, *, verbose: bool = False, place: str = "") -> str:
     """Return the line that tells of an event; empty for what is not worth one."""
     match event:
         case Note(text, warning):
             return f"warning: {text}" if warning else text
         case StepDone(edit) if verbose:
-            done = count(edit.count, "edit") if edit.kept else f"rolled back: {edit.note}"
+            done = format_count(edit.count, "edit") if edit.kept else f"rolled back: {edit.note}"
             return f"  {edit.step}: {done}, {edit.seconds:.1f} s"
         case TrialStarted(plan) if verbose:
             return f"{place} {plan} ..."
         case TrialDone(trial, cached):
-            return f"{place} {outcome(trial)}{' (from the ledger)' if cached else ''}".strip()
+            return (
+                f"{place} {describe_trial(trial)}{' (from the ledger)' if cached else ''}".strip()
+            )
         case Unconfirmed(trial) if trial.ratio is not None:
-            return f"first within the budget, unconfirmed: {trial.plan}, {speed(trial.ratio)}"
+            return (
+                f"first within the budget, unconfirmed: {trial.plan}, "
+                f"{describe_speedup(trial.ratio)}"
+            )
     return ""
 
 
-def outcome(trial: Trial) -> str:
+def describe_trial(trial: Trial) -> str:
     """Say in one line what became of a trial."""
-    kind = acceptance.outcome(trial)
+    kind = acceptance.classify_outcome(trial)
     if kind is acceptance.Outcome.UNTRIED:
         return f"{trial.plan}: {trial.why or kind}"
     parts = [f"{trial.plan}: {trial.status if trial.status is Status.OK else kind}"]
     if trial.ratio is not None:
-        parts.append(f"{speed(trial.ratio)}")
+        parts.append(f"{describe_speedup(trial.ratio)}")
     if trial.score is not None:
         verdict = f" {trial.score.verdict}" if trial.score.verdict else ""
         parts.append(f"{trial.score.metric} {trial.score.value:.5g}{verdict}")
@@ -57,15 +62,15 @@ def outcome(trial: Trial) -> str:
     return ", ".join(parts)
 
 
-def speed(ratio: Interval) -> str:
+def describe_speedup(ratio: Interval) -> str:
     """Write a latency ratio as the speed-up that people ask for, with its interval."""
-    found = ratio.inverse()
-    if not found.bounded:
-        return f"about {found.value:.2f}x"
-    return f"{found.value:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+    speedup = ratio.inverse()
+    if not speedup.is_bounded:
+        return f"about {speedup.value:.2f}x"
+    return f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Write a duration as minutes and seconds."""
     whole = max(0, round(seconds))
     return f"{whole // 60}:{whole % 60:02}"
@@ -89,7 +94,7 @@ class Board:
     _work: Progress | None = None
     _since: float = field(default_factory=time.monotonic)
 
-    def take(self, event: Event) -> None:
+    def record_event(self, event: Event) -> None:
         """Note what changes on the board."""
         match event:
             case TimeLeft(seconds):
@@ -103,10 +108,10 @@ class Board:
                 self.plans += stage != "baseline"
                 self._stage, self._plan, self._timing = stage, str(plan), ""
             case Timing(ratio, blocks):
-                self._timing = f"{speed(ratio)} after {count(blocks, 'block')},"
+                self._timing = f"{describe_speedup(ratio)} after {format_count(blocks, 'block')},"
             case TrialDone(trial):
                 self._timing = ""
-                if self._beats(trial):
+                if self._beats_best(trial):
                     self._best = trial
                 elif self._best and trial.key == self._best.key:
                     self._best = None  # it fell when it was timed for longer
@@ -116,20 +121,20 @@ class Board:
         """Where a search is: ``[14, 1:48 left] final``; empty before its first plan."""
         if not self._stage:
             return ""
-        left = self.left()
-        known = [] if left is None else [f"{clock(left)} left"]
+        remaining_s = self.estimate_remaining_s()
+        countdown = [] if remaining_s is None else [f"{format_clock(remaining_s)} left"]
         number = [] if self._stage == "baseline" else [str(self.plans)]
-        counted = ", ".join((*number, *known))
+        counted = ", ".join((*number, *countdown))
         return f"[{counted}] {self._stage}:" if counted else f"{self._stage}:"
 
-    def best(self) -> str:
+    def describe_best(self) -> str:
         """Return the best plan so far behind its speed-up."""
         if self._best is None or self._best.ratio is None:
             return "the original"
         mark = "" if self._best.part == "final" else ", unconfirmed"
-        return f"{speed(self._best.ratio)}{mark}, {self._best.plan}"
+        return f"{describe_speedup(self._best.ratio)}{mark}, {self._best.plan}"
 
-    def left(self) -> float | None:
+    def estimate_remaining_s(self) -> float | None:
         """Return the seconds left: of the budget, or as the work has gone so far."""
         now = time.monotonic()
         if self._until is not None:
@@ -139,39 +144,41 @@ class Board:
             return None
         return (now - self._since) * (work.total - work.done) / work.done
 
-    def line(self) -> str:
+    def describe_progress(self) -> str:
         """Return how far the work is, in words: ``timing: 40 %, 0:12 left``."""
         if self._stage:
             return f"{self.place} {self._plan}"
-        left = self.left()
+        remaining_s = self.estimate_remaining_s()
         parts = []
         if self._until is None and self._work is not None and self._work.total:
             parts.append(f"{100 * min(1.0, self._work.done / self._work.total):.0f} %")
-        parts.append(self._taken() if left is None else f"{clock(left)} left")
+        parts.append(
+            self._format_elapsed() if remaining_s is None else f"{format_clock(remaining_s)} left"
+        )
         return f"{self._work.work if self._work else 'at work'}: {', '.join(parts)}"
 
-    def render(self, width: int) -> list[str]:
+    def render_lines(self, width: int) -> list[str]:
         """Return the board in lines of a width: a bar, and in a search the plan and the best."""
-        done = round(_BAR * self._share())
+        done = round(_BAR * self._compute_share())
         bar = f"{'━' * done}{'─' * (_BAR - done)}"
         if not self._stage:
-            return wrapped(f"{bar} {self.line()}", width)
+            return wrap_text(f"{bar} {self.describe_progress()}", width)
         now = " ".join(filter(None, (self.place, self._timing, self._plan)))
-        texts = (f"{bar} {self._taken()}", now, f"best so far: {self.best()}")
-        return [line for text in texts for line in wrapped(text, width, "  ")]
+        texts = (f"{bar} {self._format_elapsed()}", now, f"best so far: {self.describe_best()}")
+        return [line for text in texts for line in wrap_text(text, width, "  ")]
 
-    def _share(self) -> float:
+    def _compute_share(self) -> float:
         """Return the share of the budget or of the work that is behind us."""
-        left = self.left()
-        if self._until is not None and left is not None:
-            return 1 - left / max(self._seconds, 1e-9)
+        remaining_s = self.estimate_remaining_s()
+        if self._until is not None and remaining_s is not None:
+            return 1 - remaining_s / max(self._seconds, 1e-9)
         work = self._work
         return min(1.0, work.done / work.total) if work is not None and work.total else 0.0
 
-    def _taken(self) -> str:
-        return f"{clock(time.monotonic() - self._since)} so far"
+    def _format_elapsed(self) -> str:
+        return f"{format_clock(time.monotonic() - self._since)} so far"
 
-    def _beats(self, trial: Trial) -> bool:
+    def _beats_best(self, trial: Trial) -> bool:
         seems = trial.status is Status.OK and acceptance.seems_faster(trial)
         if not seems or trial.ratio is None:
             return False

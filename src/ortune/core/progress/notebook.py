@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ortune.core.event import Event, Note, Sink
-from ortune.core.progress.board import Board, describe
+from ortune.core.progress.board import Board, describe_event
 
 _COLUMNS = 100
 _DRAWN_S = 0.2
@@ -24,16 +24,16 @@ def runs_here() -> bool:
 
 
 @contextmanager
-def display() -> Iterator[Sink]:
+def display_progress() -> Iterator[Sink]:
     """Yield a sink that shows the events of one verb below the present cell.
 
     The board goes when the verb is done; notes and warnings stay.
     """
     shown = _Output()
     try:
-        yield shown.take
+        yield shown.record_event
     finally:
-        shown.draw([])
+        shown.draw_board([])
 
 
 class _Output:
@@ -45,22 +45,22 @@ class _Output:
         self._handle: Any = None
         self._drawn = 0.0
 
-    def take(self, event: Event) -> None:
-        self._board.take(event)
+    def record_event(self, event: Event) -> None:
+        self._board.record_event(event)
         if isinstance(event, Note):
-            self._notes.append(describe(event))
+            self._notes.append(describe_event(event))
         if isinstance(event, Note) or time.monotonic() - self._drawn > _DRAWN_S:
-            self.draw(self._board.render(_COLUMNS))
+            self.draw_board(self._board.render_lines(_COLUMNS))
 
-    def draw(self, board: list[str]) -> None:
+    def draw_board(self, board: list[str]) -> None:
         """Show the notes, and the board below them; nothing where neither says anything."""
         self._drawn = time.monotonic()
         text = "\n".join([*self._notes, *board])
         if not text and self._handle is None:
             return
         shell = import_module("IPython.display")
-        made = shell.HTML(f"<pre>{escape(text)}</pre>" if text else "")
+        output = shell.HTML(f"<pre>{escape(text)}</pre>" if text else "")
         if self._handle is None:
-            self._handle = shell.display(made, display_id=True)
+            self._handle = shell.display(output, display_id=True)
         else:
-            self._handle.update(made)
+            self._handle.update(output)

@@ -32,18 +32,18 @@ def at_most(seconds: float) -> Iterator[None]:
         _LIMIT.reset(token)
 
 
-def left_s() -> float:
+def compute_remaining_s() -> float:
     """Return the seconds that are left; infinity without a limit, negative beyond it."""
     return _LIMIT.get()[0] - time.monotonic()
 
 
-def check() -> None:
+def check_time() -> None:
     """Pass while there is time left.
 
     Raises:
         OutOfTime: There is none.
     """
-    if left_s() <= 0:
+    if compute_remaining_s() <= 0:
         raise OutOfTime(
             f"it takes longer than the {_LIMIT.get()[1]:.0f} s that were left for it",
             fix="search for longer, with --time",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.cells import cell_len
 
 
-def wrapped(text: str, width: int, hang: str = "") -> list[str]:
+def wrap_text(text: str, width: int, hang: str = "") -> list[str]:
     """Break a text at its spaces; a word that is too long for a line has one of its own, whole.
 
     A name can then be copied from a terminal as it is: where it is wider than that, the terminal
@@ -16,20 +16,20 @@ def wrapped(text: str, width: int, hang: str = "") -> list[str]:
         width: Columns of the terminal.
         hang: Put before every line that goes on with another, behind its leading spaces.
     """
-    found = []
+    lines = []
     for line in text.split("\n"):
         if cell_len(line) <= width:
-            found.append(line)
+            lines.append(line)
             continue
         start = line[: len(line) - len(line.lstrip(" "))]
         first, *words = line.split() or [""]
-        found.append(start + first)
+        lines.append(start + first)
         for word in words:
-            if cell_len(f"{found[-1]} {word}") > width:
-                found.append(start + hang + word)
+            if cell_len(f"{lines[-1]} {word}") > width:
+                lines.append(start + hang + word)
             else:
-                found[-1] += f" {word}"
-    return found
+                lines[-1] += f" {word}"
+    return lines
 
 
 def longest_word(text: str) -> int:

@@ -34,13 +34,13 @@ class Flip(Augmentation):
         Raises:
             BadData: Its shape does not tell which axis is the width.
         """
-        return values.ndim == _RANK and self._width(values) > 0
+        return values.ndim == _RANK and self._find_width_axis(values) > 0
 
     def alter(self, values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return the mirrored images."""
-        return np.flip(values, self._width(values)).copy()
+        return np.flip(values, self._find_width_axis(values)).copy()
 
-    def _width(self, values: NDArray[Any]) -> int:
+    def _find_width_axis(self, values: NDArray[Any]) -> int:
         if self.layout != "auto":
             return 3 if self.layout == "NCHW" else 2
         second, last = values.shape[1] in _COLOURS, values.shape[3] in _COLOURS

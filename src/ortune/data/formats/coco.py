@@ -28,7 +28,7 @@ class Annotations:
     path: Path
     labels: Mapping[str, Mapping[str, Any]]
 
-    def of(self, where: str) -> Mapping[str, Any]:
+    def find_label(self, where: str) -> Mapping[str, Any]:
         """Return the label of a sample that was read from a file.
 
         Args:
@@ -54,7 +54,7 @@ class Annotations:
         return {PurePosixPath(name).stem: name for name in self.labels}
 
 
-def read(path: Path) -> Annotations:
+def read_annotations(path: Path) -> Annotations:
     """Read a COCO file: ``images``, ``annotations`` with ``bbox``, and ``categories``.
 
     A label is a mapping: ``boxes`` (left, top, width, height), ``classes`` (the category's place
@@ -63,32 +63,32 @@ def read(path: Path) -> Annotations:
     Raises:
         BadData: It cannot be read or is none.
     """
-    with arrays.reading(path):
-        sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
+    with arrays.translate_read_errors(path):
+        sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
     try:
-        kinds = sorted({int(one["id"]) for one in data["categories"]})
+        kinds = sorted({int(record["id"]) for record in data["categories"]})
         places = {kind: at for at, kind in enumerate(kinds)}
         pictures: dict[int, dict[str, Any]] = {}
         names: dict[str, int] = {}
-        for one in data["images"]:
+        for record in data["images"]:
             label: dict[str, Any] = {"boxes": [], "classes": [], "ids": [], "crowd": []}
-            if one.get("width") and one.get("height"):
-                label["size"] = [_number(one["width"]), _number(one["height"])]
-            number, name = int(one["id"]), str(one["file_name"])
+            if record.get("width") and record.get("height"):
+                label["size"] = [_parse_finite(record["width"]), _parse_finite(record["height"])]
+            number, name = int(record["id"]), str(record["file_name"])
             if number in pictures or name in names:
                 raise ValueError(f"the picture {number} {name} is there twice")
             pictures[number], names[name] = label, number
-        for one in data["annotations"]:
-            label, kind = pictures[int(one["image_id"])], int(one["category_id"])
-            left, top, width, height = map(_number, one["bbox"])
-            label["boxes"].append([left, top, width, height])
+        for record in data["annotations"]:
+            label, kind = pictures[int(record["image_id"])], int(record["category_id"])
+            x, y, width, height = map(_parse_finite, record["bbox"])
+            label["boxes"].append([x, y, width, height])
             label["classes"].append(places[kind])
             label["ids"].append(kind)
-            label["crowd"].append(int(bool(one.get("iscrowd", 0))))
+            label["crowd"].append(int(bool(record.get("iscrowd", 0))))
         return Annotations(path, {name: pictures[names[name]] for name in sorted(names)})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -99,8 +99,8 @@ def read(path: Path) -> Annotations:
         ) from None
 
 
-def _number(value: Any) -> float:
-    found = float(value)
-    if not math.isfinite(found):
-        raise ValueError(f"{found} is not finite")
-    return found
+def _parse_finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number

@@ -17,11 +17,11 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import Bounds
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.data import arrays, checks, images, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
-from ortune.data.stream import named
+from ortune.data.stream import parse_dtype
 
 SETTINGS = "sound.toml"
 SUFFIXES = frozenset({".wav", ".wave"})
@@ -91,10 +91,10 @@ class Wav:
         Raises:
             BadData: The file cannot be read.
         """
-        soundfile = _library("soundfile")
+        soundfile = _import_library("soundfile")
         values: NDArray[Any]
         count = max(0, min(stop, self.frames) - start)
-        with arrays.reading(self.path):
+        with arrays.translate_read_errors(self.path):
             try:
                 values, _ = soundfile.read(
                     self.path,
@@ -117,8 +117,8 @@ def open_wav(path: Path) -> Wav:
         BadData: It is no such file, of another kind, or promises more than it holds; or
             soundfile is not installed.
     """
-    soundfile = _library("soundfile")
-    with arrays.reading(path):
+    soundfile = _import_library("soundfile")
+    with arrays.translate_read_errors(path):
         with path.open("rb") as file:
             head = file.read(8)
         length, size = int.from_bytes(head[4:], "little"), path.stat().st_size
@@ -135,7 +135,7 @@ def open_wav(path: Path) -> Wav:
     return Wav(path, info.samplerate, info.channels, info.subtype, info.frames)
 
 
-def _library(name: str) -> Any:
+def _import_library(name: str) -> Any:
     """Import soundfile or soxr. Raises BadData: it is not installed."""
     try:
         return importlib.import_module(name)
@@ -145,7 +145,7 @@ def _library(name: str) -> Any:
         ) from None
 
 
-def blocks(
+def read_sound_blocks(
     files: Sequence[Path], folder: Path, inputs: Sequence[TensorSpec], note: Note
 ) -> Iterator[NamedArrays]:
     """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
@@ -153,95 +153,103 @@ def blocks(
     Raises:
         BadData: The settings do not fit, a file cannot be read or has another rate.
     """
-    settings, spec = _settings(folder / SETTINGS, inputs, note)
-    classes = images.classes(files, folder, note)
-    opened = [open_wav(path) for path in files]
-    rate = settings.rate or opened[0].rate
-    for one in opened:
-        _demand_rate(one, rate, settings, note)
-    for one in opened:
-        shown = str(one.path.relative_to(folder))
-        beside = {"group": Column.of(np.array(shown))}
-        if one.path.parent.name in classes and one.path.parent != folder:
-            beside["label"] = Column.of(np.array(classes[one.path.parent.name]))
+    settings, spec = _read_settings(folder / SETTINGS, inputs, note)
+    classes = images.number_classes(files, folder, note)
+    wavs = [open_wav(path) for path in files]
+    rate = settings.rate or wavs[0].rate
+    for wav in wavs:
+        _require_rate(wav, rate, settings, note)
+    for wav in wavs:
+        shown = str(wav.path.relative_to(folder))
+        extras = {"group": Column.from_array(np.array(shown))}
+        if wav.path.parent.name in classes and wav.path.parent != folder:
+            extras["label"] = Column.from_array(np.array(classes[wav.path.parent.name]))
         if settings.rate_input:
-            beside[settings.rate_input] = Column.of(_number(rate, settings.rate_input, inputs))
-        for at, chunk in enumerate(_chunks(one, rate, settings, spec, note)):
-            columns = {spec.name: Column.of(chunk), **beside}
+            extras[settings.rate_input] = Column.from_array(
+                _make_rate_tensor(rate, settings.rate_input, inputs)
+            )
+        for at, chunk in enumerate(_cut_chunks(wav, rate, settings, spec, note)):
+            columns = {spec.name: Column.from_array(chunk), **extras}
             yield NamedArrays(f"{shown} chunk {at}", columns)
 
 
-def _settings(path: Path, inputs: Sequence[TensorSpec], note: Note) -> tuple[Sound, TensorSpec]:
-    given = preprocess.read(path)
+def _read_settings(
+    path: Path, inputs: Sequence[TensorSpec], note: Note
+) -> tuple[Sound, TensorSpec]:
+    keys = preprocess.read_preprocess_keys(path)
     try:
-        settings = codec.build(Sound, given)
+        settings = codec.build(Sound, keys)
     except BadSettings as error:
         raise BadData(f"{path}: {error.what}", fix=error.fix) from None
-    known = checks.by_name(inputs)
-    rest = [name for name in known if name != settings.rate_input]
-    name = settings.input or (rest[0] if len(rest) == 1 else "")
-    for field, wanted in (("input", name), ("rate_input", settings.rate_input or name)):
-        if wanted not in known:
+    specs = checks.specs_by_name(inputs)
+    signal_inputs = [name for name in specs if name != settings.rate_input]
+    name = settings.input or (signal_inputs[0] if len(signal_inputs) == 1 else "")
+    for field, input_name in (("input", name), ("rate_input", settings.rate_input or name)):
+        if input_name not in specs:
             raise BadData(
-                f"sound for the input '{wanted}': the model's are {', '.join(known)}",
+                f"sound for the input '{input_name}': the model's are {', '.join(specs)}",
                 fix=f'name one of them in {path}: {field} = "..."',
             )
-    spec = known[name]
-    if spec.dtype in checks.TEXT or named(spec.dtype).kind not in "fiu":
+    spec = specs[name]
+    if spec.dtype in checks.TEXT or parse_dtype(spec.dtype).kind not in "fiu":
         raise BadData(
             f"input '{name}' takes {spec.dtype}, no sound", fix=f"name another in {path}"
         )
-    note(f"sound ({SETTINGS if given else f'no {SETTINGS}, so by default'}): {settings}")
+    note(f"sound ({SETTINGS if keys else f'no {SETTINGS}, so by default'}): {settings}")
     return settings, spec
 
 
-def _demand_rate(one: Wav, rate: int, settings: Sound, note: Note) -> None:
-    if one.rate == rate:
+def _require_rate(wav: Wav, rate: int, settings: Sound, note: Note) -> None:
+    if wav.rate == rate:
         return
     if not settings.resample:
-        wanted = "the model's" if settings.rate else "that of the first file"
+        reference = "the model's" if settings.rate else "that of the first file"
         raise BadData(
-            f"{one.path} has {one.rate} Hz, {wanted} is {rate}",
+            f"{wav.path} has {wav.rate} Hz, {reference} is {rate}",
             fix=f"write rate = {rate} and resample = true into {SETTINGS}, or convert the file",
         )
-    if not 1 / _WIDEST <= rate / one.rate <= _WIDEST:
+    if not 1 / _WIDEST <= rate / wav.rate <= _WIDEST:
         raise BadData(
-            f"{one.path} has {one.rate} Hz, more than {_WIDEST} times off {rate}",
+            f"{wav.path} has {wav.rate} Hz, more than {_WIDEST} times off {rate}",
             fix="convert the file",
         )
-    note(f"sound of {one.rate} Hz is resampled to {rate}")
+    note(f"sound of {wav.rate} Hz is resampled to {rate}")
 
 
-def _chunks(
-    one: Wav, rate: int, settings: Sound, spec: TensorSpec, note: Note
+def _cut_chunks(
+    wav: Wav, rate: int, settings: Sound, spec: TensorSpec, note: Note
 ) -> Iterator[NDArray[Any]]:
     """Yield the chunks of a file in the input's shape."""
     fixed = spec.shape[-1] if spec.shape else None
     length = settings.length or (fixed if isinstance(fixed, int) else 0)
-    if not one.frames:
-        raise BadData(f"{one.path} holds no sound", fix="remove it")
+    if not wav.frames:
+        raise BadData(f"{wav.path} holds no sound", fix="remove it")
     step = settings.step or length
-    if one.rate != rate:
-        made = math.ceil(one.frames * rate / one.rate)
-        sizes.demand(8 * one.channels * (one.frames + made), f"{one.path} at {rate} Hz")
-        if named(spec.dtype).kind != "f":
+    if wav.rate != rate:
+        resampled_frames = math.ceil(wav.frames * rate / wav.rate)
+        sizes.require_memory(
+            8 * wav.channels * (wav.frames + resampled_frames), f"{wav.path} at {rate} Hz"
+        )
+        if parse_dtype(spec.dtype).kind != "f":
             raise BadData(
-                f"{one.path} cannot be resampled for input '{spec.name}' of {spec.dtype}",
+                f"{wav.path} cannot be resampled for input '{spec.name}' of {spec.dtype}",
                 fix=f"convert it to {rate} Hz",
             )
-        signal = _mixed(one, 0, one.frames, settings, spec, note)
-        resampled = _library("soxr").resample(signal.T, one.rate, rate)
+        signal = _mix_channels(wav, 0, wav.frames, settings, spec, note)
+        resampled = _import_library("soxr").resample(signal.T, wav.rate, rate)
         whole = np.asarray(resampled, np.float32).T
-        for start, stop in _places(whole.shape[1], length, step, settings.tail):
-            yield _shaped(whole[:, start:stop], stop - start, spec)
+        for start, stop in _list_chunk_bounds(whole.shape[1], length, step, settings.tail):
+            yield _pad_chunk(whole[:, start:stop], stop - start, spec)
         return
-    for start, stop in _places(one.frames, length, step, settings.tail):
-        width = (stop - start) * one.channels * 8
-        sizes.demand(width, f"a chunk of {one.path}", f"write a length into {SETTINGS}")
-        yield _shaped(_mixed(one, start, stop, settings, spec, note), stop - start, spec)
+    for start, stop in _list_chunk_bounds(wav.frames, length, step, settings.tail):
+        width = (stop - start) * wav.channels * 8
+        sizes.require_memory(width, f"a chunk of {wav.path}", f"write a length into {SETTINGS}")
+        yield _pad_chunk(_mix_channels(wav, start, stop, settings, spec, note), stop - start, spec)
 
 
-def _places(frames: int, length: int, step: int, tail: str) -> Iterator[tuple[int, int]]:
+def _list_chunk_bounds(
+    frames: int, length: int, step: int, tail: str
+) -> Iterator[tuple[int, int]]:
     """Yield where chunks begin and end; one that is padded ends behind the last frame."""
     if not length:
         yield 0, frames
@@ -254,32 +262,32 @@ def _places(frames: int, length: int, step: int, tail: str) -> Iterator[tuple[in
             return
 
 
-def _mixed(
-    one: Wav, start: int, stop: int, settings: Sound, spec: TensorSpec, note: Note
+def _mix_channels(
+    wav: Wav, start: int, stop: int, settings: Sound, spec: TensorSpec, note: Note
 ) -> NDArray[Any]:
     """Return frames [channels, n] in the input's type: floats between -1 and 1, or as stored."""
-    wanted = named(spec.dtype)
-    if wanted.kind == "f" or wanted.isbuiltin == 2:
-        values = one.read(start, stop)
-    elif _STORED[one.kind] == spec.dtype:
-        values = one.read(start, stop, spec.dtype)
+    dtype = parse_dtype(spec.dtype)
+    if dtype.kind == "f" or dtype.isbuiltin == 2:
+        values = wav.read(start, stop)
+    elif _STORED[wav.kind] == spec.dtype:
+        values = wav.read(start, stop, spec.dtype)
     else:
         raise BadData(
-            f"{one.path} holds {_STORED[one.kind]}, and input '{spec.name}' takes {spec.dtype}",
-            fix=f"convert it to {8 * wanted.itemsize} bit PCM",
+            f"{wav.path} holds {_STORED[wav.kind]}, and input '{spec.name}' takes {spec.dtype}",
+            fix=f"convert it to {8 * dtype.itemsize} bit PCM",
         )
-    there = spec.shape[1] if spec.shape is not None and len(spec.shape) == 3 else 0
-    way = settings.channels or ("each" if there == one.channels > 1 else "mean")
-    if way == "first":
+    input_channels = spec.shape[1] if spec.shape is not None and len(spec.shape) == 3 else 0
+    mode = settings.channels or ("each" if input_channels == wav.channels > 1 else "mean")
+    if mode == "first":
         values = values[:, :1]
-    elif way == "mean" and one.channels > 1:
-        note(f"{count(one.channels, 'channel')} of sound are averaged to one")
+    elif mode == "mean" and wav.channels > 1:
+        note(f"{format_count(wav.channels, 'channel')} of sound are averaged to one")
         mean = values.mean(axis=1, dtype=np.float64, keepdims=True)
         values = (np.rint(mean) if values.dtype.kind in "iu" else mean).astype(values.dtype)
-    return values.T.astype(wanted)
+    return values.T.astype(dtype)
 
 
-def _shaped(values: NDArray[Any], length: int, spec: TensorSpec) -> NDArray[Any]:
+def _pad_chunk(values: NDArray[Any], length: int, spec: TensorSpec) -> NDArray[Any]:
     """Fill a chunk [channels, n] up with silence, and give it the input's rank."""
     silence = 128 if values.dtype == np.uint8 else 0
     missing = length - values.shape[1]
@@ -290,8 +298,8 @@ def _shaped(values: NDArray[Any], length: int, spec: TensorSpec) -> NDArray[Any]
     return filled[0] if rank == 1 and len(filled) == 1 else filled
 
 
-def _number(rate: int, name: str, inputs: Sequence[TensorSpec]) -> NDArray[Any]:
-    spec = checks.by_name(inputs)[name]
+def _make_rate_tensor(rate: int, name: str, inputs: Sequence[TensorSpec]) -> NDArray[Any]:
+    spec = checks.specs_by_name(inputs)[name]
     if spec.dtype in checks.TEXT:
         raise BadData(f"input '{name}' takes text, no rate", fix=f"name another in {SETTINGS}")
-    return np.full((1,) * len(spec.shape or ()), rate, named(spec.dtype))
+    return np.full((1,) * len(spec.shape or ()), rate, parse_dtype(spec.dtype))

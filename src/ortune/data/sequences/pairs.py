@@ -47,7 +47,9 @@ class StatePair:
         return bool(_CACHE.search(self.input))
 
 
-def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[StatePair, ...]:
+def find_state_pairs(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[StatePair, ...]:
     """Pair outputs with inputs of one type and shape by the common conventions of their names.
 
     ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
@@ -56,22 +58,31 @@ def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[S
     Raises:
         BadData: There is none.
     """
-    known, taken = checks.by_name(inputs), dict[str, str]()
+    specs, outputs_by_input = checks.specs_by_name(inputs), dict[str, str]()
     for output in outputs:
-        for name in _nexts(output.name):
-            if name in known and name not in taken and not _misfit(output, known[name]):
-                taken[name] = output.name
+        for name in _list_input_names(output.name):
+            if (
+                name in specs
+                and name not in outputs_by_input
+                and not _has_mismatch(output, specs[name])
+            ):
+                outputs_by_input[name] = output.name
                 break
-    if not taken:
+    if not outputs_by_input:
         raise BadData(
-            f"no output is named like the state of an input: Got outputs {_listed(outputs)}; "
-            f"inputs {_listed(inputs)}",
+            "no output is named like the state of an input: Got outputs "
+            f"{_format_names(outputs)}; "
+            f"inputs {_format_names(inputs)}",
             fix="name the states: --state OUT:IN; a model without state needs no --sequence",
         )
-    return tuple(StatePair(taken[one.name], one.name) for one in inputs if one.name in taken)
+    return tuple(
+        StatePair(outputs_by_input[spec.name], spec.name)
+        for spec in inputs
+        if spec.name in outputs_by_input
+    )
 
 
-def named(
+def parse_state_pairs(
     texts: Sequence[str], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[StatePair, ...]:
     """Read pairs such as ``h_out:h`` or ``present.*:past.*``; a star stands for the same twice.
@@ -79,29 +90,33 @@ def named(
     Raises:
         BadData: A name is unknown, type or shape differ, or a tensor is in two pairs.
     """
-    found: list[StatePair] = []
+    pairs: list[StatePair] = []
     for text in texts:
-        for pair in _read(text, inputs, outputs):
-            one, two = checks.by_name(outputs)[pair.output], checks.by_name(inputs)[pair.input]
-            if _misfit(one, two):
+        for pair in _parse_pair(text, inputs, outputs):
+            output_spec, input_spec = (
+                checks.specs_by_name(outputs)[pair.output],
+                checks.specs_by_name(inputs)[pair.input],
+            )
+            if _has_mismatch(output_spec, input_spec):
                 raise BadData(
-                    f"state '{pair}': the output is {one.dtype} {checks.spell(one.shape)}, "
-                    f"the input {two.dtype} {checks.spell(two.shape)}",
+                    f"state '{pair}': the output is {output_spec.dtype} "
+                    f"{checks.format_shape(output_spec.shape)}, "
+                    f"the input {input_spec.dtype} {checks.format_shape(input_spec.shape)}",
                     fix="pair an output with the input of its type and shape",
                 )
-            if pair not in found:
-                found.append(pair)
+            if pair not in pairs:
+                pairs.append(pair)
     for kind, names in (
-        ("output", [pair.output for pair in found]),
-        ("input", [pair.input for pair in found]),
+        ("output", [pair.output for pair in pairs]),
+        ("input", [pair.input for pair in pairs]),
     ):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise BadData(f"{kind} '{twice}' is in two states", fix="give one --state for it")
-    return tuple(found)
+    return tuple(pairs)
 
 
-def _nexts(name: str) -> Iterator[str]:
+def _list_input_names(name: str) -> Iterator[str]:
     """Yield what an input may be called that takes this output at the next step."""
     tokens = _TOKEN.findall(name)
     for at, token in enumerate(tokens):
@@ -109,7 +124,7 @@ def _nexts(name: str) -> Iterator[str]:
         if not any(part.isalpha() for part in before + after) and token != "present":
             continue  # output_1 is no state of input_1
         for word in _AFTER.get(token.lower(), ()):
-            yield "".join(before) + _cased(word, token) + "".join(after)
+            yield "".join(before) + _match_case(word, token) + "".join(after)
             if not word:
                 yield "".join(before[:-1] + after)
                 yield "".join(before + after[1:])
@@ -118,25 +133,26 @@ def _nexts(name: str) -> Iterator[str]:
             yield name.removesuffix(ends[0]) + ends[1]
 
 
-def _cased(word: str, like: str) -> str:
+def _match_case(word: str, like: str) -> str:
     if like.isupper() and len(like) > 1:
         return word.upper()
     return word.capitalize() if like[0].isupper() else word
 
 
-def _read(
+def _parse_pair(
     text: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> Iterator[StatePair]:
-    ins, outs = [one.name for one in inputs], [one.name for one in outputs]
+    ins, outs = [spec.name for spec in inputs], [spec.name for spec in outputs]
     splits = [(text[:at], text[at + 1 :]) for at, sign in enumerate(text) if sign == ":"]
     if not splits or not all(any(part) for part in zip(*splits, strict=True)):
         raise BadData(f"cannot read state '{text[:80]}'", fix="write --state OUTPUT:INPUT")
     if "*" in text:
-        pairs = [pair for out, to in splits for pair in _starred(out, to, ins, outs)]
+        pairs = [pair for out, to in splits for pair in _expand_star(out, to, ins, outs)]
         if not pairs:
             raise BadData(
-                f"state '{text[:80]}' fits no output and input: Got outputs {_listed(outputs)}; "
-                f"inputs {_listed(inputs)}",
+                f"state '{text[:80]}' fits no output and input: Got outputs "
+                f"{_format_names(outputs)}; "
+                f"inputs {_format_names(inputs)}",
                 fix="a * stands for the same part of both names",
             )
         yield from pairs
@@ -145,38 +161,40 @@ def _read(
         (pair for pair in splits if pair[0] in outs and pair[1] in ins),
         next((pair for pair in splits if pair[0] in outs or pair[1] in ins), splits[0]),
     )
-    for kind, name, every in (("output", out, outputs), ("input", to, inputs)):
-        if name not in [one.name for one in every]:
+    for kind, name, specs in (("output", out, outputs), ("input", to, inputs)):
+        if name not in [spec.name for spec in specs]:
             raise BadData(
                 f"state '{text[:80]}': the model has no {kind} '{name[:60]}'",
-                fix=f"its {kind}s are: {_listed(every)}",
+                fix=f"its {kind}s are: {_format_names(specs)}",
             )
     yield StatePair(out, to)
 
 
-def _starred(out: str, to: str, ins: Sequence[str], outs: Sequence[str]) -> Iterator[StatePair]:
+def _expand_star(
+    out: str, to: str, ins: Sequence[str], outs: Sequence[str]
+) -> Iterator[StatePair]:
     if out.count("*") != 1 or to.count("*") != 1:
         return
     form = re.compile(re.escape(out).replace(r"\*", "(.*)"))
     for name in outs:
-        found = form.fullmatch(name)
-        if found and (target := to.replace("*", found[1])) in ins:
+        match = form.fullmatch(name)
+        if match and (target := to.replace("*", match[1])) in ins:
             yield StatePair(name, target)
 
 
-def _misfit(one: TensorSpec, two: TensorSpec) -> bool:
+def _has_mismatch(first: TensorSpec, second: TensorSpec) -> bool:
     """Whether type, rank or a fixed dimension differ; what is not known fits."""
-    if one.dtype and two.dtype and one.dtype != two.dtype:
+    if first.dtype and second.dtype and first.dtype != second.dtype:
         return True
-    if one.shape is None or two.shape is None:
+    if first.shape is None or second.shape is None:
         return False
-    if len(one.shape) != len(two.shape):
+    if len(first.shape) != len(second.shape):
         return True
-    both = zip(one.shape, two.shape, strict=True)
+    both = zip(first.shape, second.shape, strict=True)
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in both)
 
 
-def _listed(specs: Sequence[TensorSpec]) -> str:
-    names = [one.name for one in specs]
+def _format_names(specs: Sequence[TensorSpec]) -> str:
+    names = [spec.name for spec in specs]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

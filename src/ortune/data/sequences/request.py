@@ -15,7 +15,7 @@ FILE, GROUP = "file", "group"
 _FEWEST, _DIGITS = 2, 9
 
 
-class SequenceAsked(Protocol):
+class SequenceOptions(Protocol):
     """A request that has been asked about sequences."""
 
     @property

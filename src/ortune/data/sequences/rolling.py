@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.data import batches, checks, sizes
 from ortune.data.sequences.pairs import StatePair
-from ortune.data.stream import named
+from ortune.data.stream import parse_dtype
 
 Run = Callable[[Tensors], Mapping[str, NDArray[Any]]]
 
@@ -42,42 +42,44 @@ class Rolling:
     @property
     def mask(self) -> TensorSpec | None:
         """The input that is 1 for every position of growing states and of the step."""
-        beside = (one for one in self._beside() if "mask" in one.name.lower())
-        return next((one for one in beside if len(one.shape or ()) == 2), None)
+        beside = (spec for spec in self._list_growing_inputs() if "mask" in spec.name.lower())
+        return next((spec for spec in beside if len(spec.shape or ()) == 2), None)
 
     @property
     def positions(self) -> TensorSpec | None:
         """The input that counts the step's positions on from those of growing states."""
         kinds = ("int32", "int64")
-        beside = (one for one in self._beside() if "position" in one.name.lower())
-        return next((one for one in beside if one.dtype in kinds), None)
+        beside = (spec for spec in self._list_growing_inputs() if "position" in spec.name.lower())
+        return next((spec for spec in beside if spec.dtype in kinds), None)
 
     @property
-    def spared(self) -> frozenset[str]:
+    def optional_inputs(self) -> frozenset[str]:
         """Inputs that samples may leave out."""
-        made = [one.name for one in (self.mask, self.positions) if one is not None]
-        return frozenset([*self.states, *made])
+        companions = [spec.name for spec in (self.mask, self.positions) if spec is not None]
+        return frozenset([*self.states, *companions])
 
-    def growing(self) -> Iterator[tuple[str, int]]:
+    def list_growing_states(self) -> Iterator[tuple[str, int]]:
         """Yield states that get longer, and their axis."""
-        specs = checks.by_name(self.inputs)
+        specs = checks.specs_by_name(self.inputs)
         for pair in self.pairs:
             axis = length_axis(specs[pair.input], pair)
             if axis is not None:
                 yield pair.input, axis
 
-    def _beside(self) -> Iterator[TensorSpec]:
+    def _list_growing_inputs(self) -> Iterator[TensorSpec]:
         """Yield inputs that may grow with the states."""
-        if not any(self.growing()):
+        if not any(self.list_growing_states()):
             return
-        for one in self.inputs:
-            dims = one.shape or ()
+        for spec in self.inputs:
+            dims = spec.shape or ()
             free = dims and not isinstance(dims[-1], int)
-            if one.name not in self.states and len(dims) in (1, 2) and free:
-                yield one
+            if spec.name not in self.states and len(dims) in (1, 2) and free:
+                yield spec
 
 
-def roll(how: Rolling, steps: Iterable[Tensors], run: Run, where: str) -> Iterator[Tensors]:
+def roll_sequence(
+    rolling: Rolling, steps: Iterable[Tensors], run: Run, where: str
+) -> Iterator[Tensors]:
     """Yield the steps of one sequence, with the states that the model gave at the step before.
 
     States at the first step are the sample's, or zeros. The model is not run on the last step.
@@ -88,58 +90,60 @@ def roll(how: Rolling, steps: Iterable[Tensors], run: Run, where: str) -> Iterat
     Raises:
         BadData: What the model gives is no state of its own, or an input does not grow along.
     """
-    current = _Sequence(how, where)
-    given: Mapping[str, NDArray[Any]] | None = None
-    for step, following in pairwise(_marked(steps)):
-        sample = current.fed(step or {}, given)
+    current = _SequenceState(rolling, where)
+    outputs: Mapping[str, NDArray[Any]] | None = None
+    for step, following in pairwise(_append_sentinel(steps)):
+        sample = current.build_sample(step or {}, outputs)
         yield sample
         if following is not None:
-            given = run(sample)
+            outputs = run(sample)
 
 
-def _marked(steps: Iterable[Tensors]) -> Iterator[Tensors | None]:
+def _append_sentinel(steps: Iterable[Tensors]) -> Iterator[Tensors | None]:
     yield from steps
     yield None
 
 
-class _Sequence:
+class _SequenceState:
     """What is known of a sequence while it is rolled."""
 
-    def __init__(self, how: Rolling, where: str) -> None:
-        self._how, self._where, self._at = how, where, -1
-        self._specs = checks.by_name(how.inputs)
-        self._growing = dict(how.growing())
-        self._seen: NDArray[Any] | None = None
+    def __init__(self, rolling: Rolling, where: str) -> None:
+        self._rolling, self._where, self._at = rolling, where, -1
+        self._specs = checks.specs_by_name(rolling.inputs)
+        self._growing = dict(rolling.list_growing_states())
+        self._past_mask: NDArray[Any] | None = None
 
-    def fed(self, step: Tensors, given: Mapping[str, NDArray[Any]] | None) -> Tensors:
+    def build_sample(self, step: Tensors, outputs: Mapping[str, NDArray[Any]] | None) -> Tensors:
         """Return the next step as the model takes it, from the outputs of the step before."""
         self._at += 1
-        states = self._first(step) if given is None else self._next(given)
+        states = self._make_initial_states(step) if outputs is None else self._read_states(outputs)
         sample = {name: step[name] for name in step if name not in states} | states
-        for name, array in self._beside(step, states).items():
+        for name, array in self._make_companions(step, states).items():
             sample[name] = array
-        return {one.name: sample[one.name] for one in self._how.inputs}
+        return {spec.name: sample[spec.name] for spec in self._rolling.inputs}
 
     @property
     def _here(self) -> str:
         return f"{self._where} step {self._at}"
 
-    def _first(self, step: Tensors) -> dict[str, NDArray[Any]]:
-        how = self._how
-        fed = {name: array for name, array in step.items() if name not in how.states}
+    def _make_initial_states(self, step: Tensors) -> dict[str, NDArray[Any]]:
+        rolling = self._rolling
+        fed = {name: array for name, array in step.items() if name not in rolling.states}
         return {
             pair.input: step[pair.input]
             if pair.input in step
-            else zeros(self._specs[pair.input], pair, fed, how.inputs, how.shapes)
-            for pair in how.pairs
+            else make_initial_state(
+                self._specs[pair.input], pair, fed, rolling.inputs, rolling.shapes
+            )
+            for pair in rolling.pairs
         }
 
-    def _next(self, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        found = {}
-        for pair in self._how.pairs:
-            spec, array = self._specs[pair.input], given[pair.output]
-            what = f"{self._here}: state '{pair}'"
-            fits = spec.dtype in checks.TEXT or array.dtype == named(spec.dtype)
+    def _read_states(self, outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        states = {}
+        for pair in self._rolling.pairs:
+            spec, array = self._specs[pair.input], outputs[pair.output]
+            where = f"{self._here}: state '{pair}'"
+            fits = spec.dtype in checks.TEXT or array.dtype == parse_dtype(spec.dtype)
             dims = spec.shape is None or (
                 len(spec.shape) == array.ndim
                 and all(
@@ -149,45 +153,51 @@ class _Sequence:
             )
             if not fits or not dims:
                 raise BadData(
-                    f"{what} does not fit: Got {array.dtype.name} {list(array.shape)}, "
-                    f"expected {spec.dtype} {checks.spell(spec.shape)}",
+                    f"{where} does not fit: Got {array.dtype.name} {list(array.shape)}, "
+                    f"expected {spec.dtype} {checks.format_shape(spec.shape)}",
                     fix="pair an output with the input of its type and shape: --state OUT:IN",
                 )
-            checks.finite(what, array, pair.output)
-            found[pair.input] = array
-        return found
+            checks.check_finite(where, array, pair.output)
+            states[pair.input] = array
+        return states
 
-    def _beside(self, step: Tensors, states: Tensors) -> dict[str, NDArray[Any]]:
+    def _make_companions(self, step: Tensors, states: Tensors) -> dict[str, NDArray[Any]]:
         """Return the mask and the positions, where states grow."""
-        mask, positions = self._how.mask, self._how.positions
+        mask, positions = self._rolling.mask, self._rolling.positions
         if mask is None and positions is None:
             return {}
         name, axis = next(iter(self._growing.items()))
-        past, rows = states[name].shape[axis], batch(step, self._how.inputs)
-        tokens = self._tokens(step, {one.name for one in (mask, positions) if one is not None})
+        past, rows = states[name].shape[axis], count_batch_rows(step, self._rolling.inputs)
+        tokens = self._find_token_input(
+            step, {spec.name for spec in (mask, positions) if spec is not None}
+        )
         new = step[tokens].shape[1] if tokens else 1
-        found: dict[str, NDArray[Any]] = {}
+        companions: dict[str, NDArray[Any]] = {}
         if mask is not None:
             ends = (self._specs[tokens].shape or (None, None))[1] if tokens else None
-            own = isinstance(ends, str) and mask.shape is not None and mask.shape[-1] == ends
-            found[mask.name] = self._masked(mask, step, 0 if own else past, new, rows)
+            covers_step = (
+                isinstance(ends, str) and mask.shape is not None and mask.shape[-1] == ends
+            )
+            companions[mask.name] = self._extend_mask(
+                mask, step, 0 if covers_step else past, new, rows
+            )
         if positions is not None and positions.name not in step:
-            counted = np.arange(past, past + new, dtype=named(positions.dtype))
+            counted = np.arange(past, past + new, dtype=parse_dtype(positions.dtype))
             wide = len(positions.shape or ()) == 2
-            found[positions.name] = np.tile(counted, (rows, 1)) if wide else counted
-        return found
+            companions[positions.name] = np.tile(counted, (rows, 1)) if wide else counted
+        return companions
 
-    def _tokens(self, step: Tensors, beside: set[str]) -> str:
+    def _find_token_input(self, step: Tensors, beside: set[str]) -> str:
         """Return the fed input whose second dimension counts the positions of a step."""
-        but = {*beside, *self._how.states}
-        return next((name for name in step if name not in but and step[name].ndim > 1), "")
+        excluded = {*beside, *self._rolling.states}
+        return next((name for name in step if name not in excluded and step[name].ndim > 1), "")
 
-    def _masked(
+    def _extend_mask(
         self, mask: TensorSpec, step: Tensors, past: int, new: int, rows: int
     ) -> NDArray[Any]:
-        given = step.get(mask.name)
-        now = np.ones((rows, new), named(mask.dtype)) if given is None else given
-        before = self._seen
+        step_mask = step.get(mask.name)
+        now = np.ones((rows, new), parse_dtype(mask.dtype)) if step_mask is None else step_mask
+        before = self._past_mask
         if before is None or not past:
             before = np.ones((*now.shape[:-1], past), now.dtype)
         if now.shape[-1] == new and before.shape[-1] == past:
@@ -197,10 +207,13 @@ class _Sequence:
         else:
             raise BadData(
                 f"{self._here}: '{mask.name}' is {list(now.shape)}, "
-                f"after {count(past, 'position')} and with {new} more",
-                fix=f"give a mask of {new} or of {count(past + new, 'position')}, or leave it out",
+                f"after {format_count(past, 'position')} and with {new} more",
+                fix=(
+                    f"give a mask of {new} or of {format_count(past + new, 'position')}, or "
+                    "leave it out"
+                ),
             )
-        self._seen = whole
+        self._past_mask = whole
         return whole
 
 
@@ -220,7 +233,7 @@ def length_axis(spec: TensorSpec, pair: StatePair) -> int | None:
     return free[-1] if pair.grows and free else None
 
 
-def zeros(
+def make_initial_state(
     spec: TensorSpec,
     pair: StatePair,
     step: Tensors,
@@ -237,48 +250,53 @@ def zeros(
     """
     shape = shapes.get(spec.name)
     if shape is not None:
-        checks.shape("--shape", shape, spec, batch=False)
+        checks.check_shape("--shape", shape, spec, batch=False)
     else:
         if spec.shape is None:
-            raise _unknown(spec, "its rank")
+            raise _make_size_error(spec, "its rank")
         bound = {
             dim: size
-            for one in inputs
-            if one.name in step and one.shape and len(one.shape) == step[one.name].ndim
-            for dim, size in zip(one.shape, step[one.name].shape, strict=True)
+            for input_spec in inputs
+            if input_spec.name in step
+            and input_spec.shape
+            and len(input_spec.shape) == step[input_spec.name].ndim
+            for dim, size in zip(input_spec.shape, step[input_spec.name].shape, strict=True)
             if isinstance(dim, str)
         }
-        grown, rows = length_axis(spec, pair), batch(step, inputs)
+        grown, rows = length_axis(spec, pair), count_batch_rows(step, inputs)
         free = [axis for axis, dim in enumerate(spec.shape) if not isinstance(dim, int)]
-        others = [axis for axis in free if axis != grown]
-        found: list[int] = []
+        other_axes = [axis for axis in free if axis != grown]
+        dims: list[int] = []
         for axis, dim in enumerate(spec.shape):
             if isinstance(dim, int):
-                found.append(dim)
+                dims.append(dim)
             elif dim in bound:
-                found.append(bound[dim])
+                dims.append(bound[dim])
             elif axis == grown:
-                found.append(0)
-            elif axis == 0 or "batch" in str(dim).lower() or others == [axis]:
-                found.append(rows)
+                dims.append(0)
+            elif axis == 0 or "batch" in str(dim).lower() or other_axes == [axis]:
+                dims.append(rows)
             else:
-                raise _unknown(spec, f"dimension {axis}")
-        shape = tuple(found)
-    dtype = np.dtype("U1") if spec.dtype in checks.TEXT else named(spec.dtype)
-    sizes.demand(sizes.array_bytes(shape, dtype), f"the state '{spec.name}'")
+                raise _make_size_error(spec, f"dimension {axis}")
+        shape = tuple(dims)
+    dtype = np.dtype("U1") if spec.dtype in checks.TEXT else parse_dtype(spec.dtype)
+    sizes.require_memory(sizes.array_bytes(shape, dtype), f"the state '{spec.name}'")
     return np.zeros(shape, dtype)
 
 
-def batch(step: Tensors, inputs: Sequence[TensorSpec]) -> int:
+def count_batch_rows(step: Tensors, inputs: Sequence[TensorSpec]) -> int:
     """Return the rows of the fed inputs."""
-    fed = [one for one in inputs if one.name in step and step[one.name].ndim and one.shape]
-    rows = [step[one.name].shape[0] for one in fed if one.shape and batches.is_batch(one.shape[0])]
+    fed = [spec for spec in inputs if spec.name in step and step[spec.name].ndim and spec.shape]
+    rows = [
+        step[spec.name].shape[0] for spec in fed if spec.shape and batches.is_batch(spec.shape[0])
+    ]
     return rows[0] if rows else 1
 
 
-def _unknown(spec: TensorSpec, what: str) -> BadData:
+def _make_size_error(spec: TensorSpec, part: str) -> BadData:
     return BadData(
-        f"state '{spec.name}' {checks.spell(spec.shape)} begins with zeros, and the size of "
-        f"{what} is not known",
+        f"state '{spec.name}' {checks.format_shape(spec.shape)} begins with zeros, and the size "
+        "of "
+        f"{part} is not known",
         fix=f"give it: --shape {spec.name}:2x1x128, or the state at the first step as a sample",
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.core.wording import count as counted
+from ortune.core.wording import format_count
 from ortune.data import batches, checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import LABEL
@@ -32,7 +32,7 @@ class Steps:
     """
 
     def __init__(self, inputs: Sequence[TensorSpec], states: Collection[str]) -> None:
-        self._known, self._states = checks.by_name(inputs), frozenset(states)
+        self._specs, self._states = checks.specs_by_name(inputs), frozenset(states)
         self.lengths: list[int] = []
 
     def __call__(self, blocks: Iterable[NamedArrays]) -> Iterator[NamedArrays]:
@@ -42,26 +42,31 @@ class Steps:
             BadData: A block has no steps, or its arrays differ in their number.
         """
         for block in blocks:
-            cut = self._cut(block)
+            cut = self._select_step_arrays(block)
             count = next(iter(cut.values())).shape[0]
             self.lengths.append(count)
-            yield from self._steps(block, cut, count)
+            yield from self._cut_block(block, cut, count)
 
-    def _cut(self, block: NamedArrays) -> Mapping[str, Column]:
+    def _select_step_arrays(self, block: NamedArrays) -> Mapping[str, Column]:
         """Return the arrays that have steps."""
         fed = {
             name: column
             for name, column in block.columns.items()
-            if name in self._known and name not in self._states
+            if name in self._specs and name not in self._states
         }
-        cut = {name: column for name, column in fed.items() if self._deep(name, column)} or {
-            name: column for name, column in fed.items() if self._rowed(name, column)
+        cut = {
+            name: column for name, column in fed.items() if self._has_step_axis(name, column)
+        } or {
+            name: column for name, column in fed.items() if self._has_rows_as_steps(name, column)
         }
         lengths = {name: column.shape[0] for name, column in cut.items()}
         if not lengths or not max(lengths.values()):
-            held = ", ".join(f"{name} {checks.spell(one.shape)}" for name, one in fed.items())
+            shapes = ", ".join(
+                f"{name} {checks.format_shape(array.shape)}" for name, array in fed.items()
+            )
             raise BadData(
-                f"{block.where}: no array has steps: Got {held or 'none of the inputs'}", fix=_SAVE
+                f"{block.where}: no array has steps: Got {shapes or 'none of the inputs'}",
+                fix=_SAVE,
             )
         if len({length for length in lengths.values() if length > 1}) > 1:
             spelled = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -72,48 +77,48 @@ class Steps:
         most = max(lengths.values())
         return {name: column for name, column in cut.items() if column.shape[0] == most}
 
-    def _deep(self, name: str, column: Column) -> bool:
-        shape = self._known[name].shape
+    def _has_step_axis(self, name: str, column: Column) -> bool:
+        shape = self._specs[name].shape
         return shape is not None and len(column.shape) == len(shape) + 1
 
-    def _rowed(self, name: str, column: Column) -> bool:
-        shape = self._known[name].shape
+    def _has_rows_as_steps(self, name: str, column: Column) -> bool:
+        shape = self._specs[name].shape
         first = shape[0] if shape else None
         single = not isinstance(first, int) or first == 1
         return bool(column.shape) and single and batches.is_batch(first)
 
-    def _steps(
+    def _cut_block(
         self, block: NamedArrays, cut: Mapping[str, Column], count: int
     ) -> Iterator[NamedArrays]:
-        label = block.columns.get(LABEL) if LABEL not in self._known else None
+        label = block.columns.get(LABEL) if LABEL not in self._specs else None
         labelled = label is not None and bool(label.shape) and label.shape[0] == count
         cut = {**cut, LABEL: label} if labelled and label is not None else cut
         rows = {name: column.rows() for name, column in cut.items()}
         whole = {
-            name: Column.of(self._one(name, column))
+            name: Column.from_array(self._read_shared(name, column))
             for name, column in block.columns.items()
             if name not in cut
         }
         for at in range(count):
             columns = {}
-            for name, found in rows.items():
-                row = next(found)
-                deep = name not in self._known or self._deep(name, cut[name])
-                columns[name] = Column.of(row[0] if deep else row)
+            for name, column_rows in rows.items():
+                row = next(column_rows)
+                deep = name not in self._specs or self._has_step_axis(name, cut[name])
+                columns[name] = Column.from_array(row[0] if deep else row)
             still = {n: c for n, c in whole.items() if not at or n not in self._states}
             yield NamedArrays(f"{block.where} step {at}", {**still, **columns})
 
-    def _one(self, name: str, column: Column) -> NDArray[Any]:
+    def _read_shared(self, name: str, column: Column) -> NDArray[Any]:
         """Return what every step has."""
         array = column.read()
-        deep = name in self._known and self._deep(name, column) and len(array) == 1
+        deep = name in self._specs and self._has_step_axis(name, column) and len(array) == 1
         return array[0] if deep else array
 
 
 _SHOWN = 8
 
 
-def sequences(
+def group_into_sequences(
     form: str, count: int, groups: Sequence[str] | None, lengths: Sequence[int] = ()
 ) -> list[tuple[int, ...]]:
     """Return the samples of every sequence, in order.
@@ -129,7 +134,7 @@ def sequences(
     """
     if form == FILE:
         ends = [sum(lengths[: at + 1]) for at in range(len(lengths))]
-        found = [tuple(range(end - n, end)) for end, n in zip(ends, lengths, strict=True)]
+        sequences = [tuple(range(end - n, end)) for end, n in zip(ends, lengths, strict=True)]
     elif form == GROUP:
         if groups is None:
             raise BadData(
@@ -139,39 +144,42 @@ def sequences(
         grouped: dict[str, list[int]] = {}
         for place in range(count):
             grouped.setdefault(groups[place], []).append(place)
-        found = [tuple(one) for one in grouped.values()]
+        sequences = [tuple(places) for places in grouped.values()]
     else:
         runs = groupby(range(count), key=lambda at: groups[at] if groups else "")
-        found = [part for _, run in runs for part in _chunks(tuple(run), int(form))]
-    if max(map(len, found), default=0) < 2:
+        sequences = [part for _, run in runs for part in _split_run(tuple(run), int(form))]
+    if max(map(len, sequences), default=0) < 2:
         raise BadData(
-            f"--sequence {form}: every sequence has a single step ({counted(count, 'sample')})",
+            f"--sequence {form}: every sequence has a single step "
+            f"({format_count(count, 'sample')})",
             fix="give sequences of two steps or more; samples without order need no --sequence",
         )
-    return found
+    return sequences
 
 
-def named(
-    found: Sequence[Sequence[int]], groups: Sequence[str] | None
+def list_step_groups(
+    sequences: Sequence[Sequence[int]], groups: Sequence[str] | None
 ) -> tuple[tuple[str, ...], ...]:
     """Return for every sequence the groups of its steps: those given, or one of its own."""
     if groups is None:
-        return tuple((f"sequence {at}",) * len(one) for at, one in enumerate(found))
-    return tuple(tuple(groups[at] for at in one) for one in found)
+        return tuple((f"sequence {at}",) * len(sequence) for at, sequence in enumerate(sequences))
+    return tuple(tuple(groups[at] for at in sequence) for sequence in sequences)
 
 
-def told(found: Sequence[Sequence[int]], pairs: Sequence[Any]) -> str:
+def describe_sequences(sequences: Sequence[Sequence[int]], pairs: Sequence[Any]) -> str:
     """Say what is rolled through what."""
-    lengths = sorted(map(len, found))
-    steps = f"{lengths[0]} to {counted(lengths[-1], 'step')}, {median(lengths):g} in the middle"
+    lengths = sorted(map(len, sequences))
+    steps = (
+        f"{lengths[0]} to {format_count(lengths[-1], 'step')}, {median(lengths):g} in the middle"
+    )
     if lengths[0] == lengths[-1]:
-        steps = counted(lengths[0], "step")
+        steps = format_count(lengths[0], "step")
     return (
-        f"rolled through {counted(len(found), 'sequence')} of {steps}: "
+        f"rolled through {format_count(len(sequences), 'sequence')} of {steps}: "
         + ", ".join(map(str, pairs[:_SHOWN]))
         + (f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else "")
     )
 
 
-def _chunks(run: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
+def _split_run(run: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
     return (run[at : at + size] for at in range(0, len(run), size))

@@ -40,14 +40,15 @@ class DigitCnn(Sample):
         with as_file(files("ortune.data.zoo") / "digits.npz") as path, np.load(path) as digits:
             np.savez(
                 folder / "data" / "digits.npz",
-                image=_normalised(digits["image"]),
+                image=_normalise_pixels(digits["image"]),
                 label=digits["label"].astype(np.int64),
             )
             np.savez(
-                folder / "calibration" / "digits.npz", image=_normalised(digits["calibration"])
+                folder / "calibration" / "digits.npz",
+                image=_normalise_pixels(digits["calibration"]),
             )
 
 
-def _normalised(pixels: NDArray[np.uint8]) -> NDArray[Any]:
+def _normalise_pixels(pixels: NDArray[np.uint8]) -> NDArray[Any]:
     scaled = (pixels[:, None].astype(np.float32) / 255 - _MEAN) / _STD
     return scaled.astype(np.float32)

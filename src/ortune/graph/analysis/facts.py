@@ -9,22 +9,22 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortune.core.facts import Facts
-from ortune.graph.analysis.flops import flops
+from ortune.graph.analysis.flops import count_flops
 from ortune.graph.analysis.weight_values import WeightValues, denormal_share, weight_values
 from ortune.graph.ir import spec
-from ortune.graph.ir.edit import attribute, const_tensor
-from ortune.graph.ir.match import label
+from ortune.graph.ir.edit import const_tensor, read_attribute
+from ortune.graph.ir.match import qualify_operator
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import named_weights, weights
-from ortune.graph.shapes.infer import shaped, unknown
+from ortune.graph.ir.values import list_named_weights, list_weights
+from ortune.graph.shapes.infer import infer_copy, list_unknown_values
 
 _LIMIT = 1 << 27
 """Weights that are read: a second of work, however large the model is."""
 
 
-def facts(
+def read_facts(
     model: ir.Model,
-    known: tuple[ir.Model, str] | None = None,
+    inference: tuple[ir.Model, str] | None = None,
     *,
     values: Sequence[WeightValues] | None = None,
     read: bool = False,
@@ -36,25 +36,28 @@ def facts(
 
     Args:
         model: Its weights are read only where `read` says so.
-        known: What `shaped` returned for it.
+        inference: What `shaped` returned for it.
         values: Of its weights, for the share of denormals.
         read: Count that share; of more than 134 million weights an even part is looked at.
     """
     nodes = list(model.graph.all_nodes())
-    weights = [tensor for _, tensor in named_weights(model)]
+    weights = [tensor for _, tensor in list_named_weights(model)]
     precisions: Counter[str] = Counter()
     for tensor in weights:
         precisions[spec.dtype_name(tensor.dtype)] += tensor.nbytes
     rows = table_rows(model)
-    inputs = tuple(replace(one, rows=rows.get(one.name)) for one in spec.inputs(model))
-    dynamic = [d for one in inputs for d in one.shape or () if isinstance(d, str)]
-    if known is None:
-        whole = not model.functions and not unknown(model)
-        known = (model, "file") if whole else shaped(model)
+    inputs = tuple(
+        replace(tensor_spec, rows=rows.get(tensor_spec.name))
+        for tensor_spec in spec.list_inputs(model)
+    )
+    dynamic = [d for tensor_spec in inputs for d in tensor_spec.shape or () if isinstance(d, str)]
+    if inference is None:
+        whole = not model.functions and not list_unknown_values(model)
+        inference = (model, "file") if whole else infer_copy(model)
     if read and values is None:
         values = list(weight_values(model, _LIMIT))
     return Facts(
-        ops=dict(Counter(label(node) for node in nodes).most_common()),
+        ops=dict(Counter(qualify_operator(node) for node in nodes).most_common()),
         nodes=len(nodes),
         parameters=sum(tensor.size for tensor in weights),
         weight_bytes=precisions.total(),
@@ -62,21 +65,21 @@ def facts(
         opset=model.opset_imports.get("", 0),
         ir_version=model.ir_version,
         inputs=inputs,
-        outputs=spec.outputs(model),
+        outputs=spec.list_outputs(model),
         dynamic=tuple(dict.fromkeys(dynamic)),
         subgraphs=sum(1 for _ in model.graph.subgraphs()),
         functions=len(model.functions),
-        flops=flops(known[0]),
+        flops=count_flops(inference[0]),
         denormals=None if values is None else denormal_share(values),
-        shapes_from=known[1],
+        shapes_from=inference[1],
         metadata=dict(model.metadata_props),
         table_bytes=table_bytes(model),
     )
 
 
-def weight_bytes(model: ir.Model) -> int:
+def count_weight_bytes(model: ir.Model) -> int:
     """Return the bytes of all weights as they are stored; none is read."""
-    return sum(tensor.nbytes for _, tensor in named_weights(model))
+    return sum(tensor.nbytes for _, tensor in list_named_weights(model))
 
 
 _SHAPING = "Expand Flatten Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
@@ -96,49 +99,51 @@ def table_rows(model: ir.Model) -> dict[str, int]:
     Only inputs whose integers reach the indices unchanged; tables may be computed, but of a known
     size. Calls of local functions are not looked into.
     """
-    found = {}
+    rows = {}
     for value in model.graph.inputs:
         whole = value.dtype is not None and value.dtype.is_integer()
-        sizes = list(_sizes(value)) if whole else []
+        sizes = list(_list_table_sizes(value)) if whole else []
         if sizes:
-            found[str(value.name)] = min(sizes)
-    return found
+            rows[str(value.name)] = min(sizes)
+    return rows
 
 
 def table_bytes(model: ir.Model) -> int:
     """Return the bytes of weights that are used as tables alone: their rows are picked."""
-    return sum(tensor.nbytes for value, tensor in weights(model) if _picked_from(value))
+    return sum(tensor.nbytes for value, tensor in list_weights(model) if _is_table(value))
 
 
-def _picked_from(value: ir.Value) -> bool:
+def _is_table(value: ir.Value) -> bool:
     uses = value.uses()
-    return bool(uses) and all(place == 0 and label(node) in _PICKS for node, place in uses)
+    return bool(uses) and all(
+        place == 0 and qualify_operator(node) in _PICKS for node, place in uses
+    )
 
 
-def _sizes(value: ir.Value) -> Iterator[int]:
+def _list_table_sizes(value: ir.Value) -> Iterator[int]:
     ahead, seen = [value], {value}
     while ahead:
         for node, place in ahead.pop().uses():
-            if (size := _rows(node, place)) is not None:
+            if (size := _count_table_rows(node, place)) is not None:
                 yield size
             moved = node.op_type in _PASSED_ON and not node.domain
             if moved and (place == 0 or node.op_type == "Concat"):
-                more = [one for one in node.outputs if one not in seen]
+                more = [output for output in node.outputs if output not in seen]
                 seen.update(more)
                 ahead += more
 
 
-def _rows(node: ir.Node, place: int) -> int | None:
+def _count_table_rows(node: ir.Node, place: int) -> int | None:
     """Return the rows that an input of a node picks from; None when it is no such input."""
-    op = label(node)
+    op = qualify_operator(node)
     if op == _EMBED and place in _EMBED_TABLES and _EMBED_TABLES[place] < len(node.inputs):
-        return _size(node.inputs[_EMBED_TABLES[place]], 0)
+        return _find_axis_size(node.inputs[_EMBED_TABLES[place]], 0)
     if place != 1 or op not in (*_AXES, _PACKED):
         return None
-    return _size(node.inputs[0], attribute(node, _AXES.get(op, "gather_axis"), 0))
+    return _find_axis_size(node.inputs[0], read_attribute(node, _AXES.get(op, "gather_axis"), 0))
 
 
-def _size(table: ir.Value | None, axis: int) -> int | None:
+def _find_axis_size(table: ir.Value | None, axis: int) -> int | None:
     """Return the length of a table along an axis, found behind changes of its type."""
     while table is not None and (node := table.producer()) is not None:
         if node.op_type not in ("Cast", "DequantizeLinear"):

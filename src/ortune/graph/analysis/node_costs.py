@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortune.graph.analysis.flops import node_flops
-from ortune.graph.ir.edit import bodies, const_tensor, every_graph
-from ortune.graph.ir.match import label
+from ortune.graph.ir.edit import const_tensor, list_bodies, walk_graphs
+from ortune.graph.ir.match import qualify_operator
 from ortune.graph.ir.spec import dtype_name, shape_of, type_name
 from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import named_weights
-from ortune.graph.parts.extract import reads
+from ortune.graph.ir.values import list_named_weights
+from ortune.graph.parts.extract import list_read_values
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"})
 """Operators that change what is known of a tensor, or look at its shape: no data are moved."""
@@ -53,7 +53,7 @@ class Account:
     written: int | None
 
     @property
-    def moved(self) -> int | None:
+    def bytes_moved(self) -> int | None:
         """Bytes read and written."""
         if self.read is None or self.written is None:
             return None
@@ -62,7 +62,7 @@ class Account:
     @property
     def intensity(self) -> float | None:
         """FLOPs per byte moved; None where one is not known or nothing moves."""
-        return intensity(self.flops, self.moved)
+        return compute_intensity(self.flops, self.bytes_moved)
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ class Sum:
     @property
     def intensity(self) -> float | None:
         """FLOPs per byte moved."""
-        return intensity(self.flops, self.moved)
+        return compute_intensity(self.flops, self.moved)
 
 
-def intensity(flops: int | None, moved: int | None) -> float | None:
+def compute_intensity(flops: int | None, moved: int | None) -> float | None:
     """Return FLOPs per byte, None where one of them is not known or nothing moves."""
     return flops / moved if flops is not None and moved else None
 
 
-def accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> list[Account]:
+def list_accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> list[Account]:
     """Describe every node but constants, in the order of the file, bodies behind their node.
 
     Dynamic dimensions count as 1. Every operator is taken to read its inputs and write its
@@ -104,36 +104,38 @@ def accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> list[
     as much as it writes.
 
     Args:
-        model: With shapes and without local functions; see `ortune.graph.shapes.infer.infer`.
-        regions: Node -> its region.
+        model: With shapes and without local functions; see
+        `ortune.graph.shapes.infer.infer_shapes`. regions: Node -> its region.
     """
     parents = {
         body: str(node.name)
-        for graph in every_graph(model)
+        for graph in walk_graphs(model)
         for node in graph
-        for body in bodies(node)
+        for body in list_bodies(node)
     }
     return [
-        _account(node, (regions or {}).get(str(node.name), ""), parents)
+        _describe_node(node, (regions or {}).get(str(node.name), ""), parents)
         for node in model.graph.all_nodes()
         if node.op_type != "Constant" or node.domain
     ]
 
 
-def sums(model: ir.Model, found: Iterable[Account]) -> list[Sum]:
+def sum_by_region(model: ir.Model, accounts: Iterable[Account]) -> list[Sum]:
     """Add accounts up by region, in the order of their first nodes."""
     groups: dict[str, list[Account]] = {}
-    for one in found:
-        groups.setdefault(one.region, []).append(one)
+    for account in accounts:
+        groups.setdefault(account.region, []).append(account)
     nodes = {str(node.name): node for node in model.graph.all_nodes()}
     return [
         Sum(
             name,
             len(members),
-            sum(one.flops or 0 for one in members),
-            sum({id(t): t.nbytes for m in members for t in _constants(nodes[m.name])}.values()),
-            sum(one.moved or 0 for one in members),
-            sum(one.flops is None or one.moved is None for one in members),
+            sum(account.flops or 0 for account in members),
+            sum(
+                {id(t): t.nbytes for m in members for t in _list_constants(nodes[m.name])}.values()
+            ),
+            sum(account.bytes_moved or 0 for account in members),
+            sum(account.flops is None or account.bytes_moved is None for account in members),
         )
         for name, members in groups.items()
     ]
@@ -149,56 +151,56 @@ def value_bytes(value: ir.Value) -> int | None:
     return math.ceil(math.prod(sides) * value.type.dtype.itemsize)
 
 
-def _account(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) -> Account:
-    control = any(True for _ in bodies(node))
+def _describe_node(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) -> Account:
+    control = any(True for _ in list_bodies(node))
     first = next((value for value in node.outputs if value.name), None)
     graph = node.graph if isinstance(node.graph, ir.Graph) else None
-    read, written = (0, 0) if control else _moved(node)
+    read, written = (0, 0) if control else _measure_traffic(node)
     return Account(
         str(node.name),
-        label(node),
+        qualify_operator(node),
         region,
         parents.get(graph, "") if graph is not None else "",
         type_name(first.type) if first is not None else "",
         shape_of(first),
         0 if control else node_flops(node),
-        sum(tensor.nbytes for tensor in _constants(node)),
+        sum(tensor.nbytes for tensor in _list_constants(node)),
         read,
         written,
     )
 
 
-def _constants(node: ir.Node) -> Iterator[ir.TensorProtocol]:
+def _list_constants(node: ir.Node) -> Iterator[ir.TensorProtocol]:
     for value in dict.fromkeys(node.inputs):
         if (tensor := const_tensor(value)) is not None:
             yield tensor
 
 
-def _picked(node: ir.Node, value: ir.Value | None) -> bool:
+def _is_picked(node: ir.Node, value: ir.Value | None) -> bool:
     return not node.domain and node.op_type in _PICKS and value is node.inputs[0]
 
 
-def _moved(node: ir.Node) -> tuple[int | None, int | None]:
+def _measure_traffic(node: ir.Node) -> tuple[int | None, int | None]:
     if not node.domain and node.op_type in _VIEWS:
         return 0, 0
-    wanted = [v for v in node.outputs if is_read(v)] or node.outputs[:1]
-    written = _total([value_bytes(value) for value in wanted])
+    outputs = [v for v in node.outputs if is_read(v)] or node.outputs[:1]
+    written = _sum_sizes([value_bytes(value) for value in outputs])
     read: list[int | None] = []
     for value in dict.fromkeys(node.inputs):
         if value is None:
             continue
         tensor = const_tensor(value)
         size = tensor.nbytes if tensor is not None else value_bytes(value)
-        if size is None or written is None or not _picked(node, value):
+        if size is None or written is None or not _is_picked(node, value):
             read.append(size)
         else:
             read.append(min(size, written))
-    return _total(read), written
+    return _sum_sizes(read), written
 
 
-def _total(sizes: Sequence[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+def _sum_sizes(sizes: Sequence[int | None]) -> int | None:
+    definite = [size for size in sizes if size is not None]
+    return sum(definite) if len(definite) == len(sizes) else None
 
 
 _NAMED = 3
@@ -261,7 +263,7 @@ class LocalFunction:
     calls: int
 
 
-def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
+def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
     """Return the `count` biggest weights, then the `count` biggest activations.
 
     Args:
@@ -270,7 +272,7 @@ def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
         count: Of each kind.
     """
     readers: dict[str, list[str]] = {}
-    for graph in every_graph(model):
+    for graph in walk_graphs(model):
         for node in graph:
             for value in dict.fromkeys(v for v in node.inputs if v is not None and v.name):
                 readers.setdefault(str(value.name), []).append(str(node.name))
@@ -278,12 +280,14 @@ def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
     def made(
         kind: str, name: str, dtype: str, shape: tuple[int | str | None, ...], size: int
     ) -> LargeTensor:
-        found = readers.get(name, [])
-        return LargeTensor(kind, name, dtype, shape, size, len(found), tuple(found[:_NAMED]))
+        reader_names = readers.get(name, [])
+        return LargeTensor(
+            kind, name, dtype, shape, size, len(reader_names), tuple(reader_names[:_NAMED])
+        )
 
     weights = [
         made("weight", name, dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
-        for name, t in named_weights(model)
+        for name, t in list_named_weights(model)
     ]
     values = (v for node in shaped.graph.all_nodes() for v in node.outputs if v.name)
     active = [
@@ -291,14 +295,14 @@ def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
         for v in values
         if v.const_value is None and (size := value_bytes(v)) is not None
     ]
-    return [*_biggest(weights, count), *_biggest(active, count)]
+    return [*_select_largest(weights, count), *_select_largest(active, count)]
 
 
 def local_bodies(model: ir.Model) -> Iterator[Body]:
     """Yield the bodies of If, Loop and Scan, in the order of the file."""
     for node in model.graph.all_nodes():
-        own = {value for value in node.inputs if value is not None}
-        captured = len({value for value in reads(node) if value not in own})
+        inputs = {value for value in node.inputs if value is not None}
+        captured = len({value for value in list_read_values(node) if value not in inputs})
         for name, attribute in node.attributes.items():
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:
                 body = attribute.as_graph()
@@ -307,10 +311,14 @@ def local_bodies(model: ir.Model) -> Iterator[Body]:
 
 def local_functions(model: ir.Model) -> Iterator[LocalFunction]:
     """Yield the functions that the file defines."""
-    calls = Counter((n.domain, n.op_type) for graph in every_graph(model) for n in graph)
-    for one in model.functions.values():
-        yield LocalFunction(f"{one.domain}::{one.name}", len(one), calls[one.domain, one.name])
+    calls = Counter((n.domain, n.op_type) for graph in walk_graphs(model) for n in graph)
+    for function in model.functions.values():
+        yield LocalFunction(
+            f"{function.domain}::{function.name}",
+            len(function),
+            calls[function.domain, function.name],
+        )
 
 
-def _biggest(every: list[LargeTensor], count: int) -> list[LargeTensor]:
-    return sorted(every, key=lambda one: -one.size)[:count]
+def _select_largest(tensors: list[LargeTensor], count: int) -> list[LargeTensor]:
+    return sorted(tensors, key=lambda tensor: -tensor.size)[:count]

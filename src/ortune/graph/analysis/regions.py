@@ -46,11 +46,11 @@ class Regions:
     of: Mapping[str, str]
 
 
-def regions(origin: Origin) -> Regions:
+def divide_into_regions(origin: Origin) -> Regions:
     """Divide a model's nodes into regions."""
-    paths = _paths(origin)
-    if len({_pattern(path) for path in paths.values()}) < 2:
-        return _blocks(origin)
+    paths = _assign_paths(origin)
+    if len({_make_pattern(path) for path in paths.values()}) < 2:
+        return _cut_blocks(origin)
     groups: dict[_Path, list[str]] = {(): list(origin.nodes)}
     closed: set[_Path] = set()
     while len(groups) < _MOST:
@@ -63,45 +63,45 @@ def regions(origin: Origin) -> Regions:
         closed.add(key)
         parts: dict[_Path, list[str]] = defaultdict(list)
         for name in groups[key]:
-            parts[_pattern(paths[name])[: len(key) + 1]].append(name)
+            parts[_make_pattern(paths[name])[: len(key) + 1]].append(name)
         if not key and len(parts) > _MOST:
-            return _blocks(origin)  # names without scopes
+            return _cut_blocks(origin)  # names without scopes
         if len(groups) - 1 + len(parts) <= _MOST:
             del groups[key]
             groups |= parts
     place = {name: at for at, name in enumerate(origin.nodes)}
     ordered = sorted(groups.items(), key=lambda item: min(place[name] for name in item[1]))
-    made: list[Region] = []
+    regions: list[Region] = []
     of: dict[str, str] = {}
     for key, names in ordered:
         text = ".".join(key) or "(top)"
         members = dict.fromkeys(".".join(paths[name][: len(key)]) for name in names)
         joined = tuple(members) if "*" in key else ()
-        made.append(Region(text, joined, len(names)))
+        regions.append(Region(text, joined, len(names)))
         of |= dict.fromkeys(names, text)
-    return Regions(tuple(made), of)
+    return Regions(tuple(regions), of)
 
 
-def _pattern(path: _Path) -> _Path:
+def _make_pattern(path: _Path) -> _Path:
     return tuple("*" if part.isdigit() else part for part in path)
 
 
-def _paths(origin: Origin) -> dict[str, _Path]:
+def _assign_paths(origin: Origin) -> dict[str, _Path]:
     """Return node -> scope; nodes without any take that of what they read, else of a reader."""
-    own = {name: _own(origin, name) for name in origin.nodes}
-    found: dict[str, _Path] = {}
+    scopes = {name: _read_scope(origin, name) for name in origin.nodes}
+    paths: dict[str, _Path] = {}
     for name in origin.nodes:
         makers = (origin.maker[v] for v in origin.inputs[name] if v in origin.maker)
-        near = next((found[m] for m in makers if found.get(m)), ())
-        found[name] = own[name] or near
+        near = next((paths[m] for m in makers if paths.get(m)), ())
+        paths[name] = scopes[name] or near
     for name in reversed(origin.nodes):
-        if not found[name]:
+        if not paths[name]:
             readers = (r for value in origin.outputs[name] for r in origin.readers[value])
-            found[name] = next((found[r] for r in readers if found.get(r)), ())
-    return found
+            paths[name] = next((paths[r] for r in readers if paths.get(r)), ())
+    return paths
 
 
-def _own(origin: Origin, name: str) -> _Path:
+def _read_scope(origin: Origin, name: str) -> _Path:
     node = origin.nodes[name]
     if _SCOPES in node.metadata_props:
         try:
@@ -109,21 +109,21 @@ def _own(origin: Origin, name: str) -> _Path:
         except (SyntaxError, ValueError):
             scopes = []
         if len(scopes) > 1 and scopes[-2] != _NO_SCOPE:
-            return _split(str(scopes[-2]))
+            return _split_path(str(scopes[-2]))
     if "/" in name.strip("/"):
-        return _split(name.rpartition("/")[0])
+        return _split_path(name.rpartition("/")[0])
     for value in origin.inputs[name]:
         scoped = value.rpartition(".")[0]
         if value in origin.constant and value not in origin.maker and scoped:
-            return _split(scoped)
+            return _split_path(scoped)
     return ()
 
 
-def _split(text: str) -> _Path:
+def _split_path(text: str) -> _Path:
     return tuple(part for part in re.split(r"[./]", text) if part)
 
 
-def _blocks(origin: Origin) -> Regions:
+def _cut_blocks(origin: Origin) -> Regions:
     """Cut the model where the fewest tensors go on, into up to ten blocks of alike size."""
     names = list(origin.nodes)
     place = {name: at for at, name in enumerate(names)}
@@ -137,7 +137,7 @@ def _blocks(origin: Origin) -> Regions:
         alive = {v for v in alive if last.get(v, -1) > at}
         width.append(len(alive))
     size = max(1, len(names) // _BLOCKS)
-    made: list[Region] = []
+    regions: list[Region] = []
     of: dict[str, str] = {}
     start = 0
     while start < len(names):
@@ -147,8 +147,8 @@ def _blocks(origin: Origin) -> Regions:
         block = names[start:cut]
         kinds = Counter(origin.nodes[name].op_type for name in block)
         main = min(kinds, key=lambda op: (_RANK.get(op, len(_RANK)), -kinds[op]))
-        text = f"block {len(made) + 1}: {main} x{kinds[main]}"
-        made.append(Region(text, (), len(block)))
+        text = f"block {len(regions) + 1}: {main} x{kinds[main]}"
+        regions.append(Region(text, (), len(block)))
         of |= dict.fromkeys(block, text)
         start = cut
-    return Regions(tuple(made), of)
+    return Regions(tuple(regions), of)

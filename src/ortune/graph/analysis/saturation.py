@@ -33,18 +33,18 @@ class Saturable:
     risky: int
 
 
-def saturable(model: ir.Model) -> tuple[Saturable, ...]:
+def list_saturable_layers(model: ir.Model) -> tuple[Saturable, ...]:
     """Return every such layer in the order of the graph, those without a risky pair too.
 
     QDQ, QOperator and dynamic forms are read. Weights of products are looked at as [K, N]; a
     product of two activations is left out, as its weights are not known.
     """
-    return tuple(_found(model))
+    return tuple(_find_layers(model))
 
 
-def _found(model: ir.Model) -> Iterator[Saturable]:
-    for node in edit.every_node(model):
-        matrices = list(_matrices(node))
+def _find_layers(model: ir.Model) -> Iterator[Saturable]:
+    for node in edit.walk_nodes(model):
+        matrices = list(_list_matrices(node))
         if matrices:
             risks = [saturation.at_risk(matrix) for matrix in matrices]
             yield Saturable(
@@ -55,43 +55,43 @@ def _found(model: ir.Model) -> Iterator[Saturable]:
             )
 
 
-def _matrices(node: ir.Node) -> Iterator[NDArray[Any]]:
+def _list_matrices(node: ir.Node) -> Iterator[NDArray[Any]]:
     """Yield the [K, N] matrices that a node multiplies U8 activations by."""
-    if not qdq.ours(node):
+    if not qdq.has_runtime_domain(node):
         return
-    weight, unsigned = _operands(node)
+    weight, unsigned = _read_operands(node)
     if weight is None or not unsigned or weight.dtype != np.int8 or weight.ndim < 2:
         return
     if node.op_type in ("Conv", "QLinearConv"):
-        groups = int(edit.attribute(node, "group", 1))
+        groups = int(edit.read_attribute(node, "group", 1))
         if groups > 1 and weight.shape[1] == 1 and len(weight) == groups:
             return
         for part in np.split(weight, groups):
             yield saturation.kernel_matrix(part)
         return
-    if edit.attribute(node, "transB", 0):
+    if edit.read_attribute(node, "transB", 0):
         weight = weight.T
     for part in weight.reshape(-1, *weight.shape[-2:]):
         yield part
 
 
-def _operands(node: ir.Node) -> tuple[NDArray[Any] | None, bool]:
+def _read_operands(node: ir.Node) -> tuple[NDArray[Any] | None, bool]:
     """Return a layer's constant integers and whether its activations are U8."""
     if node.op_type in ("Conv", "MatMul", "Gemm"):
-        wide = qdq.maker(qdq.given(node, 1), "DequantizeLinear")
-        x = qdq.maker(qdq.given(node, 0), "DequantizeLinear")
+        wide = qdq.find_runtime_producer(qdq.find_input(node, 1), "DequantizeLinear")
+        x = qdq.find_runtime_producer(qdq.find_input(node, 0), "DequantizeLinear")
         if wide is None or x is None:
             return None, False
-        grid = qdq.grid(x)
+        grid = qdq.read_grid(x)
         unsigned = grid is not None and grid.zero.dtype == np.uint8
         return edit.const_array(wide.inputs[0]), unsigned
     if node.op_type in ("QLinearConv", "QLinearMatMul", "QGemm"):
-        zero = edit.const_array(qdq.given(node, 2))
-        array = edit.const_array(qdq.given(node, 3))
+        zero = edit.const_array(qdq.find_input(node, 2))
+        array = edit.const_array(qdq.find_input(node, 3))
         return array, zero is None or zero.dtype == np.uint8
     if node.op_type in _DYNAMIC:
-        rounding = qdq.maker(node.inputs[0], "QuantizeLinear")
-        grid = qdq.grid(rounding) if rounding is not None else None
+        rounding = qdq.find_runtime_producer(node.inputs[0], "QuantizeLinear")
+        grid = qdq.read_grid(rounding) if rounding is not None else None
         unsigned = rounding is None or (grid is not None and grid.zero.dtype == np.uint8)
         return edit.const_array(node.inputs[1]), unsigned
     return None, False

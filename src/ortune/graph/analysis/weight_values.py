@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.values import named_weights
+from ortune.graph.ir.values import list_named_weights
 
 HALF_MAX = 65504.0
 _MASK = 1e30
@@ -55,25 +55,25 @@ def weight_values(model: ir.Model, at_most: int | None = None) -> Iterator[Weigh
         model: Its weights are read where they are stored.
         at_most: Elements to look at: an even part of each weight where there are more.
     """
-    weights = [(name, t) for name, t in named_weights(model) if t.dtype in _FLOATS]
+    weights = [(name, t) for name, t in list_named_weights(model) if t.dtype in _FLOATS]
     total = sum(tensor.size for _, tensor in weights)
     step = max(1, -(-total // at_most)) if at_most else 1
     for name, tensor in weights:
-        found = WeightValues(name)
+        counts = WeightValues(name)
         flat = np.asarray(tensor.numpy()).reshape(-1)
         for start in range(0, flat.size, _CHUNK * step):
-            _count(flat[start : start + _CHUNK], found)
-        yield found
+            _count_values(flat[start : start + _CHUNK], counts)
+        yield counts
 
 
 def denormal_share(values: Iterable[WeightValues]) -> float:
     """Return the share of elements that are denormal, 0 without any."""
-    every = list(values)
-    elements = sum(one.elements for one in every)
-    return sum(one.denormal for one in every) / elements if elements else 0.0
+    weights = list(values)
+    elements = sum(weight.elements for weight in weights)
+    return sum(weight.denormal for weight in weights) / elements if elements else 0.0
 
 
-def denormal(array: NDArray[np.floating]) -> NDArray[np.bool_]:
+def is_denormal(array: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Return which elements are denormal: exponent 0, and not 0 themselves (IEEE 754)."""
     whole, exponent = _KINDS[array.dtype]
     bits: NDArray[np.unsignedinteger] = np.ascontiguousarray(array).view(whole)
@@ -81,19 +81,19 @@ def denormal(array: NDArray[np.floating]) -> NDArray[np.bool_]:
     return np.asarray((bits << 1) - 1 < smallest - 1)
 
 
-def _count(part: NDArray[np.floating], found: WeightValues) -> None:
-    found.elements += part.size
+def _count_values(part: NDArray[np.floating], counts: WeightValues) -> None:
+    counts.elements += part.size
     if part.dtype in _KINDS:
-        found.denormal += int(np.count_nonzero(denormal(part)))
+        counts.denormal += int(np.count_nonzero(is_denormal(part)))
     size: NDArray[np.floating] = np.abs(part)
     top = size.max(initial=0)
     if not np.isfinite(top):
-        found.nan += int(np.count_nonzero(np.isnan(size)))
-        found.infinite += int(np.count_nonzero(np.isinf(size)))
+        counts.nan += int(np.count_nonzero(np.isnan(size)))
+        counts.infinite += int(np.count_nonzero(np.isinf(size)))
         size = size[np.isfinite(size)]
         top = size.max(initial=0)
     if part.dtype != np.float16:
-        found.small += int(np.count_nonzero(size < _HALF_SMALL) - np.count_nonzero(size == 0))
+        counts.small += int(np.count_nonzero(size < _HALF_SMALL) - np.count_nonzero(size == 0))
         if top > HALF_MAX:
-            found.masks += int(np.count_nonzero(size >= _MASK))
-            found.over += int(np.count_nonzero((size > HALF_MAX) & (size < _MASK)))
+            counts.masks += int(np.count_nonzero(size >= _MASK))
+            counts.over += int(np.count_nonzero((size > HALF_MAX) & (size < _MASK)))

@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core import wording
-from ortune.graph.diff.weights import Constant, digest
+from ortune.graph.diff.weights import Constant, digest_tensor
 from ortune.graph.ir import edit
-from ortune.graph.ir.match import RANDOM, label
+from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.mapping.nodes import TAIL
 
 PASSED_ON = frozenset({"Identity", "Dropout"})
@@ -47,7 +47,8 @@ _OTHER_TYPE = frozenset(
 
 
 class Graphs:
-    """Two models with unique names (`ortune.graph.io.names.unique`) and functions inlined.
+    """Two models with unique names (`ortune.graph.io.names.make_names_unique`) and functions
+    inlined.
 
     Nodes are numbered in the order of the file, a body behind the node that holds it; values in
     the order in which they are met.
@@ -97,27 +98,27 @@ class Graphs:
             self.first = len(self.nodes)
             self._first_value = len(self.names)
             opset = model.opset_imports.get("", 1)
-            given = [value for value in model.graph.inputs if not value.is_initializer()]
-            self.inputs.append([self._of(value) for value in given])
-            self._walk(model.graph, -1, opset)
-            self.results.append([self._of(value) for value in model.graph.outputs])
+            inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+            self.inputs.append([self._number_value(value) for value in inputs])
+            self._add_graph(model.graph, -1, opset)
+            self.results.append([self._number_value(value) for value in model.graph.outputs])
         self.labels = list(self.names)
         # Give tensors in another layout the name of what they carry.
         for at in reversed(range(len(self.nodes))):
-            made, name = self.writes[at][:1], str(self.nodes[at].name)
-            if not self.op[at].startswith("com.microsoft") or not made or made[0] < 0:
+            outputs, name = self.writes[at][:1], str(self.nodes[at].name)
+            if not self.op[at].startswith("com.microsoft") or not outputs or outputs[0] < 0:
                 continue
             source = self.reads[at][0] if self.reads[at] else -1
             if self.role[at] == "ReorderOutput" and self.maker[source] >= 0:
-                self.labels[source] = self.labels[made[0]]
+                self.labels[source] = self.labels[outputs[0]]
             if self.role[at] in ("ReorderInput", "ReorderOutput"):
-                self.labels[made[0]] = ""
+                self.labels[outputs[0]] = ""
             elif (stem := TAIL.sub("", name)) != name:
-                self.labels[made[0]] = stem
-            elif "reorder" in self.labels[made[0]]:
-                self.labels[made[0]] = ""
+                self.labels[outputs[0]] = stem
+            elif "reorder" in self.labels[outputs[0]]:
+                self.labels[outputs[0]] = ""
 
-    def side(self, node: int) -> int:
+    def side_of_node(self, node: int) -> int:
         """Return which model a node is of: 0 or 1."""
         return int(node >= self.first)
 
@@ -125,134 +126,142 @@ class Graphs:
         """Return which model a value is of: 0 or 1."""
         return int(value >= self._first_value)
 
-    def of(self, which: int) -> range:
+    def list_nodes(self, which: int) -> range:
         """Return the nodes of one model."""
         return range(self.first, len(self.nodes)) if which else range(self.first)
 
-    def data(self, node: int) -> list[int]:
+    def list_data(self, node: int) -> list[int]:
         """Return the values that a node reads, and its bodies from outside, without constants."""
-        every = (*self.reads[node], *self.captured[node])
-        return [value for value in every if value >= 0 and not self.fixed[value]]
+        values = (*self.reads[node], *self.captured[node])
+        return [value for value in values if value >= 0 and not self.fixed[value]]
 
-    def before(self, node: int) -> list[int]:
+    def list_producers(self, node: int) -> list[int]:
         """Return the nodes that make what a node reads; constants are left out."""
-        makers = [self.maker[value] for value in self.data(node)]
-        return [one for one in makers if one >= 0 and one != node]
+        makers = [self.maker[value] for value in self.list_data(node)]
+        return [maker for maker in makers if maker >= 0 and maker != node]
 
-    def after(self, node: int) -> list[int]:
+    def list_consumers(self, node: int) -> list[int]:
         """Return the nodes that read what a node makes."""
-        return [user for value in self.made(node) for user in self.users[value]]
+        return [user for value in self.list_written_values(node) for user in self.users[value]]
 
-    def made(self, node: int) -> list[int]:
+    def list_written_values(self, node: int) -> list[int]:
         """Return the values that a node makes."""
         return [value for value in self.writes[node] if value >= 0]
 
-    def constant(self, node: int) -> bool:
+    def is_constant(self, node: int) -> bool:
         """Say whether a node makes constants from constants."""
-        return any(self.fixed[value] for value in self.made(node))
+        return any(self.fixed[value] for value in self.list_written_values(node))
 
-    def blocked(self, node: int) -> bool:
+    def is_blocked(self, node: int) -> bool:
         """Say whether a node's weights are padded to blocks of channels."""
         return self.op[node].startswith("com.microsoft.nchwc")
 
-    def layers(self) -> list[int]:
+    def compute_layers(self) -> list[int]:
         """Return for every node the longest way from an input, in nodes."""
-        found = [0] * len(self.nodes)
+        layers = [0] * len(self.nodes)
         for node in range(len(self.nodes)):
-            earlier = [found[one] + 1 for one in self.before(node) if one < node]
-            inside = [found[self.scope[node]]] if self.scope[node] >= 0 else []
-            found[node] = max([*earlier, *inside], default=0)
-        return found
+            earlier = [
+                layers[producer] + 1 for producer in self.list_producers(node) if producer < node
+            ]
+            inside = [layers[self.scope[node]]] if self.scope[node] >= 0 else []
+            layers[node] = max([*earlier, *inside], default=0)
+        return layers
 
-    def live(self) -> set[int]:
+    def find_live_nodes(self) -> set[int]:
         """Return the nodes that an output depends on, with all that is in their bodies."""
-        found: set[int] = set()
+        live: set[int] = set()
         pending = [self.maker[value] for results in self.results for value in results]
         for node in pending:
-            if node >= 0 and node not in found:
-                found.add(node)
+            if node >= 0 and node not in live:
+                live.add(node)
                 values = (*self.reads[node], *self.captured[node])
                 pending += [self.maker[value] for value in values if value >= 0]
         for node, holder in enumerate(self.scope):
-            if holder in found:
-                found.add(node)
-        return found
+            if holder in live:
+                live.add(node)
+        return live
 
-    def _of(self, value: ir.Value | None) -> int:
+    def _number_value(self, value: ir.Value | None) -> int:
         if value is None:
             return -1
-        found = self.number.setdefault(value, len(self.names))
-        if found == len(self.names):
+        number = self.number.setdefault(value, len(self.names))
+        if number == len(self.names):
             self.names.append(str(value.name or ""))
             self.maker.append(-1)
             self.users.append([])
             self.fixed.append(value.is_initializer())
             self.dtype.append(value.dtype)
             if value.is_initializer() and value.const_value is not None:
-                self._store(found, Constant(str(value.name), value.const_value))
-        return found
+                self._store_constant(number, Constant(str(value.name), value.const_value))
+        return number
 
-    def _store(self, value: int, constant: Constant) -> None:
+    def _store_constant(self, value: int, constant: Constant) -> None:
         self.constants[value] = constant
         if constant.scale is None:
             self.dtype[value] = self.dtype[value] or constant.tensor.dtype
 
-    def _walk(self, graph: ir.Graph, holder: int, opset: int) -> None:
+    def _add_graph(self, graph: ir.Graph, holder: int, opset: int) -> None:
         for value in (*graph.inputs, *graph.initializers.values()):
-            self._of(value)
+            self._number_value(value)
         for node in graph:
-            self._add(node, holder, opset)
+            self._add_node(node, holder, opset)
 
-    def _add(self, node: ir.Node, holder: int, opset: int) -> None:
+    def _add_node(self, node: ir.Node, holder: int, opset: int) -> None:
         at = len(self.nodes)
         self.nodes.append(node)
-        self.op.append(label(node))
-        self.role.append(role(node.op_type))
-        self.settings.append(settings(node, opset))
+        self.op.append(qualify_operator(node))
+        self.role.append(find_base_operator(node.op_type))
+        self.settings.append(format_attributes(node, opset))
         self.scope.append(holder)
         self.captured.append(())
-        self.reads.append(tuple(self._of(value) for value in node.inputs))
-        self.writes.append(tuple(self._of(v) if v.name or v.uses() else -1 for v in node.outputs))
-        known = [value for value in self.reads[at] if value >= 0]
-        for value in known:
+        self.reads.append(tuple(self._number_value(value) for value in node.inputs))
+        self.writes.append(
+            tuple(self._number_value(v) if v.name or v.uses() else -1 for v in node.outputs)
+        )
+        inputs = [value for value in self.reads[at] if value >= 0]
+        for value in inputs:
             self.users[value].append(at)
         bodies = {
             name: attribute.as_graph()
             for name, attribute in node.attributes.items()
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
         }
-        fixed = not bodies and all(self.fixed[value] for value in known) and _repeats(node)
-        self.shapely.append(not bodies and (fixed or self._counts(node, known)))
-        for value in self.made(at):
+        fixed = (
+            not bodies and all(self.fixed[value] for value in inputs) and _is_deterministic(node)
+        )
+        self.shapely.append(not bodies and (fixed or self._is_shape_arithmetic(node, inputs)))
+        for value in self.list_written_values(at):
             self.maker[value], self.fixed[value] = at, fixed
-            self.dtype[value] = self.dtype[value] or self._type(node, known)
-        if fixed and not node.domain and self.made(at):
+            self.dtype[value] = self.dtype[value] or self._infer_type(node, inputs)
+        if fixed and not node.domain and self.list_written_values(at):
             self._pass_on(at, node)
         if bodies:
             self.bodies[at] = bodies
             first = len(self.nodes)
             for graph in bodies.values():
-                self._walk(graph, at, opset)
-            results = [self._of(value) for graph in bodies.values() for value in graph.outputs]
+                self._add_graph(graph, at, opset)
+            results = [
+                self._number_value(value) for graph in bodies.values() for value in graph.outputs
+            ]
             read = [v for n in range(first, len(self.nodes)) for v in self.reads[n] if v >= 0]
             outside = [value for value in read if self.maker[value] < first]
             inside = [value for value in results if self.maker[value] >= first]
             self.captured[at] = tuple(dict.fromkeys([*outside, *inside]))
 
-    def _counts(self, node: ir.Node, known: Sequence[int]) -> bool:
+    def _is_shape_arithmetic(self, node: ir.Node, inputs: Sequence[int]) -> bool:
         if node.op_type in ("Shape", "Size") and not node.domain:
             return True
-        makers = [self.maker[value] for value in known if not self.fixed[value]]
+        makers = [self.maker[value] for value in inputs if not self.fixed[value]]
         return bool(makers) and all(m >= 0 and self.shapely[m] for m in makers)
 
-    def _type(self, node: ir.Node, known: Sequence[int]) -> ir.DataType | None:
+    def _infer_type(self, node: ir.Node, inputs: Sequence[int]) -> ir.DataType | None:
         """Return the type of what is computed in the type of an input."""
         index = {"DequantizeLinear": 1, "Where": 1, "QuantizeLinear": 2}.get(node.op_type, 0)
         if node.op_type == "Cast":
-            return ir.DataType(edit.attribute(node, "to", 0))
-        if node.domain or node.op_type in _OTHER_TYPE or len(known) <= index:
+            return ir.DataType(edit.read_attribute(node, "to", 0))
+        if node.domain or node.op_type in _OTHER_TYPE or len(inputs) <= index:
             return None
-        return self.dtype[known[index]]
+        return self.dtype[inputs[index]]
 
     def _pass_on(self, at: int, node: ir.Node) -> None:
         """Note the tensor behind a constant that a node only forwards in another form."""
@@ -262,7 +271,7 @@ class Graphs:
         if node.op_type == "Constant":
             tensor = edit.const_tensor(node.outputs[0])
             if tensor is not None:
-                self._store(out, Constant(self.names[out], tensor))
+                self._store_constant(out, Constant(self.names[out], tensor))
             return
         read = [self.constants.get(value) for value in (*self.reads[at], -1, -1)]
         source, second, third = read[:3]
@@ -272,44 +281,44 @@ class Graphs:
             self.constants[out] = source
         elif node.op_type == "Transpose" and source.order is None:
             rank = len(source.tensor.shape)
-            order = edit.attribute(node, "perm", None) or tuple(reversed(range(rank)))
+            order = edit.read_attribute(node, "perm", None) or tuple(reversed(range(rank)))
             self.constants[out] = replace(source, order=tuple(int(axis) for axis in order))
         elif node.op_type == "DequantizeLinear" and source.order is None and second is not None:
-            axis = int(edit.attribute(node, "axis", 1))
+            axis = int(edit.read_attribute(node, "axis", 1))
             zero = third.tensor if third is not None else None
             self.constants[out] = Constant(source.name, source.tensor, second.tensor, zero, axis)
         elif node.op_type == "Mul" and second is not None:
-            for held, scale in ((source, second), (second, source)):
-                if not held.floating and scale.floating:
-                    last = max(0, len(held.shape) - 1)
-                    self.constants[out] = replace(held, scale=scale.tensor, axis=last)
+            for constant, scale in ((source, second), (second, source)):
+                if not constant.floating and scale.floating:
+                    last = max(0, len(constant.shape) - 1)
+                    self.constants[out] = replace(constant, scale=scale.tensor, axis=last)
 
 
-def _repeats(node: ir.Node) -> bool:
+def _is_deterministic(node: ir.Node) -> bool:
     """Say whether a node makes the same of the same in every run."""
     return node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant")
 
 
 def match_in_order(
-    left: Sequence[int], right: Sequence[int], name: Callable[[int], str | None]
+    first: Sequence[int], second: Sequence[int], name: Callable[[int], str | None]
 ) -> Iterator[tuple[int, int]]:
     """Yield what of two lists stands for each other: of one name, then of one place."""
-    by_name = {name(one): one for one in right}
-    named = {one: by_name[name(one)] for one in left if name(one) in by_name}
+    by_name = {name(item): item for item in second}
+    named = {item: by_name[name(item)] for item in first if name(item) in by_name}
     yield from named.items()
-    taken = set(named.values())
-    rest = [one for one in right if one not in taken]
-    yield from zip([one for one in left if one not in named], rest, strict=False)
+    matched = set(named.values())
+    unmatched = [item for item in second if item not in matched]
+    yield from zip([item for item in first if item not in named], unmatched, strict=False)
 
 
-def role(op_type: str) -> str:
+def find_base_operator(op_type: str) -> str:
     """Return the operator of ONNX that a runtime's operator is a variant of."""
-    found = _ROLES.get(op_type)
-    if found is None:
+    operator = _ROLES.get(op_type)
+    if operator is None:
         for start in ("QLinear", "Fused", "Nhwc"):
             if op_type.startswith(start) and len(op_type) > len(start):
-                return role(op_type.removeprefix(start))
-    return found or op_type
+                return find_base_operator(op_type.removeprefix(start))
+    return operator or op_type
 
 
 def is_integer_operator(op: str) -> bool:
@@ -324,35 +333,35 @@ def is_integer_operator(op: str) -> bool:
     )
 
 
-def settings(node: ir.Node, opset: int) -> dict[str, str]:
+def format_attributes(node: ir.Node, opset: int) -> dict[str, str]:
     """Return attribute -> text without bodies, ONNX' defaults and what the weights' shape says."""
-    usual = _defaults(node.op_type, opset) if not node.domain else {}
-    found = {}
+    usual = _load_defaults(node.op_type, opset) if not node.domain else {}
+    texts = {}
     for name, attribute in sorted(node.attributes.items()):
         if attribute.is_ref() or name in _MEANINGLESS:
             continue
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             continue
-        text = _text(attribute)
-        if usual.get(name) != text and not _plain(name, attribute.value):
-            found[name] = text
-    return found
+        text = _format_attribute(attribute)
+        if usual.get(name) != text and not _is_default(name, attribute.value):
+            texts[name] = text
+    return texts
 
 
-def _text(attribute: ir.Attr) -> str:
+def _format_attribute(attribute: ir.Attr) -> str:
     value: Any = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
-        return f"tensor {digest(value)}"
+        return f"tensor {digest_tensor(value)}"
     if attribute.type == ir.AttributeType.FLOAT:
         return repr(float(np.float32(value)))
     if attribute.type == ir.AttributeType.FLOATS:
-        return repr([float(np.float32(one)) for one in value])
+        return repr([float(np.float32(number)) for number in value])
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return repr(list(value))
     return repr(value)
 
 
-def _plain(name: str, value: Any) -> bool:
+def _is_default(name: str, value: Any) -> bool:
     """Say whether an attribute says what it would mean without it, whatever the rank."""
     match name:
         case "strides" | "dilations":
@@ -366,17 +375,17 @@ def _plain(name: str, value: Any) -> bool:
 
 
 @functools.cache
-def _defaults(op_type: str, opset: int) -> dict[str, str]:
+def _load_defaults(op_type: str, opset: int) -> dict[str, str]:
     try:
         schema = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:
         return {}
-    found = {}
+    defaults = {}
     for name, attribute in schema.attributes.items():
         if attribute.default_value.name:
-            held = ir.serde.deserialize_attribute(attribute.default_value)
-            found[name] = _text(held)
-    return found
+            default = ir.serde.deserialize_attribute(attribute.default_value)
+            defaults[name] = _format_attribute(default)
+    return defaults
 
 
 def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
@@ -387,9 +396,9 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
 
     def of(value: int) -> str:
         if value >= 0 and value not in values:
-            held = graphs.constants.get(value)
+            constant = graphs.constants.get(value)
             unknown = f"{graphs.side_of_value(value)} {graphs.names[value]}"
-            values[value] = f"constant {held.digest}" if held is not None else unknown
+            values[value] = f"constant {constant.digest}" if constant is not None else unknown
         return values.get(value, "")
 
     def start(node: int) -> list[str]:
@@ -402,10 +411,10 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
     def finish(node: int) -> None:
         inside = graphs.bodies.get(node, {}).values()
         results = [of(graphs.number[value]) for body in inside for value in body.outputs]
-        text = _digest((*start(node), *results))
+        text = _digest_parts((*start(node), *results))
         graph = graphs.nodes[node].graph
         around = bodies.get(graph) if isinstance(graph, ir.Graph) else None
-        nodes[node] = _digest((text, around)) if around else text
+        nodes[node] = _digest_parts((text, around)) if around else text
         for slot, value in enumerate(graphs.writes[node]):
             if graphs.op[node] == "Constant" and value in graphs.constants:
                 of(value)
@@ -414,8 +423,8 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
         if graphs.op[node] in PASSED_ON and graphs.reads[node] and graphs.writes[node][0] >= 0:
             values[graphs.writes[node][0]] = of(graphs.reads[node][0])
 
-    left, right = graphs.inputs
-    for index, pair in enumerate(match_in_order(left, right, graphs.names.__getitem__)):
+    first, second = graphs.inputs
+    for index, pair in enumerate(match_in_order(first, second, graphs.names.__getitem__)):
         values |= dict.fromkeys(pair, f"input {index}")
     waiting: list[int] = []
     for node in range(len(graphs.nodes)):
@@ -426,7 +435,7 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
             continue
         waiting.append(node)
         for name, body in graphs.bodies[node].items():
-            bodies[body] = _digest((*start(node), name))
+            bodies[body] = _digest_parts((*start(node), name))
             for index, value in enumerate(body.inputs):
                 values[graphs.number[value]] = f"{bodies[body]} {index}"
     for node in reversed(waiting):
@@ -434,7 +443,7 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
     return values, nodes
 
 
-def _digest(parts: Iterable[str]) -> str:
+def _digest_parts(parts: Iterable[str]) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 
@@ -446,4 +455,6 @@ def spell_operators(graphs: Graphs, nodes: Sequence[int]) -> str:
     counted = Counter(ops).most_common()
     shown = [f"{count} {op}" if count > 1 else op for op, count in counted[:_LONG]]
     more = len(counted) - len(shown)
-    return "+".join(shown) + (f"+{wording.count(more, 'more operator')}" if more > 0 else "")
+    return "+".join(shown) + (
+        f"+{wording.format_count(more, 'more operator')}" if more > 0 else ""
+    )

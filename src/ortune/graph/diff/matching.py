@@ -26,7 +26,7 @@ from ortune.graph.diff.graphs import (
     spell_operators,
 )
 from ortune.graph.diff.result import Group, Kind
-from ortune.graph.diff.weights import match_scaled, relation
+from ortune.graph.diff.weights import classify_relation, match_scaled
 
 _REACH, _CANDIDATES = 5, 40
 _ENOUGH = 1.2
@@ -67,11 +67,13 @@ class NodePairs:
         self.ends: list[tuple[int, int]] = []
         self._relations: dict[tuple[int, int], str] = {}
         self.hashes, nodes = computation_digests(graphs)
-        for left, right in self._classes((digest, node) for node, digest in enumerate(nodes)):
-            for a, b in match_in_order(left, right, lambda node: graphs.nodes[node].name):
-                self._pair(a, b, exact=True)
-        self._by_weights()
-        self.names_trusted = self._by_names()
+        for first, second in self._group_by_key(
+            (digest, node) for node, digest in enumerate(nodes)
+        ):
+            for a, b in match_in_order(first, second, lambda node: graphs.nodes[node].name):
+                self._pair_nodes(a, b, exact=True)
+        self._pair_by_weights()
+        self.names_trusted = self._pair_by_names()
         # Pair what lies around pairs, the best evidence first, over a few nodes without one.
         graphs, partner = self.graphs, self.partner
         heap: list[tuple[float, int, int]] = []
@@ -91,55 +93,55 @@ class NodePairs:
             return passed
 
         def offer(a: int, b: int) -> None:
-            for near in (graphs.after, graphs.before):
-                left, right = reach(a, near), reach(b, near)
-                for c, d in ((c, d) for c in left for d in right):
+            for near in (graphs.list_consumers, graphs.list_producers):
+                first, second = reach(a, near), reach(b, near)
+                for c, d in ((c, d) for c in first for d in second):
                     if graphs.role[c] == graphs.role[d]:
-                        score = self._likelihood(c, d) - 0.15 * (left[c] + right[d])
+                        score = self._score_pair(c, d) - 0.15 * (first[c] + second[d])
                         heapq.heappush(heap, (-score, c, d))
 
-        for a, b in self.pairs():
+        for a, b in self.list_pairs():
             offer(a, b)
         while heap:
             score, a, b = heapq.heappop(heap)
             if -score >= _ENOUGH and a not in partner and b not in partner:
-                self._pair(a, b, sure=False)
+                self._pair_nodes(a, b, sure=False)
                 offer(a, b)
 
-    def relation(self, u: int, v: int) -> str:
+    def find_relation(self, u: int, v: int) -> str:
         """Return how constant `v` of the second comes from `u`; see `weights.relation`."""
         a, b = self.graphs.constants.get(u), self.graphs.constants.get(v)
         if (u, v) not in self._relations:
-            same = relation(a, b) if a is not None and b is not None else ""
+            same = classify_relation(a, b) if a is not None and b is not None else ""
             self._relations[u, v] = same
         return self._relations[u, v]
 
-    def slots(self, a: int, b: int) -> list[tuple[int, int]]:
+    def pair_inputs(self, a: int, b: int) -> list[tuple[int, int]]:
         """Return what two nodes read side by side; operands of a sum may have changed places."""
-        left, right = self.graphs.reads[a], self.graphs.reads[b]
-        if len(left) == len(right) == 2 and self.graphs.op[a] in COMMUTATIVE:
-            fixed = [[self.graphs.fixed[v] for v in side] for side in (left, right)]
+        first, second = self.graphs.reads[a], self.graphs.reads[b]
+        if len(first) == len(second) == 2 and self.graphs.op[a] in COMMUTATIVE:
+            fixed = [[self.graphs.fixed[v] for v in side] for side in (first, second)]
             if fixed[0] == fixed[1][::-1] != fixed[1]:
-                right = right[::-1]
-        return list(zip(left, right, strict=False))
+                second = second[::-1]
+        return list(zip(first, second, strict=False))
 
-    def pairs(self) -> list[tuple[int, int]]:
+    def list_pairs(self) -> list[tuple[int, int]]:
         """Return the pairs, the first model's node first."""
-        return [(a, b) for a, b in self.partner.items() if not self.graphs.side(a)]
+        return [(a, b) for a, b in self.partner.items() if not self.graphs.side_of_node(a)]
 
-    def fits(self, a: int, b: int) -> bool | None:
+    def has_equal_sizes(self, a: int, b: int) -> bool | None:
         """Say whether two nodes' weights have as many elements; None where there are none."""
-        held = self.graphs.constants
-        if self.graphs.blocked(a) or self.graphs.blocked(b):
+        constants = self.graphs.constants
+        if self.graphs.is_blocked(a) or self.graphs.is_blocked(b):
             return None
         sizes = [
-            held[u].size == held[v].size
-            for u, v in self.slots(a, b)
-            if u in held and v in held and held[u].size > _SMALL
+            constants[u].size == constants[v].size
+            for u, v in self.pair_inputs(a, b)
+            if u in constants and v in constants and constants[u].size > _SMALL
         ]
         return all(sizes) if sizes else None
 
-    def changes(self, a: int, b: int) -> tuple[str, ...]:
+    def list_changes(self, a: int, b: int) -> tuple[str, ...]:
         """Return what differs between two partners."""
         graphs = self.graphs
         changes = []
@@ -149,13 +151,13 @@ class NodePairs:
         elif graphs.settings[a] != graphs.settings[b]:
             names = {key for key, _ in graphs.settings[a].items() ^ graphs.settings[b].items()}
             changes.append(f"attributes: {', '.join(sorted(names))}")
-        if a in self.exact or self._lowered(a, b):
+        if a in self.exact or self._is_lowered(a, b):
             return tuple(changes)
-        for u, v in self.slots(a, b):
-            held = graphs.constants.get(u) or graphs.constants.get(v)
-            heavy = held is not None and held.floating and held.size > 1
+        for u, v in self.pair_inputs(a, b):
+            constant = graphs.constants.get(u) or graphs.constants.get(v)
+            heavy = constant is not None and constant.floating and constant.size > 1
             if u in graphs.constants and v in graphs.constants:
-                how = self.relation(u, v)
+                how = self.find_relation(u, v)
                 if how != "equal":
                     light = not heavy and how != "rounded"
                     changes.append("constants" if light else f"weights: {how or 'changed'}")
@@ -166,11 +168,13 @@ class NodePairs:
             changes.append("weights: changed")
         return tuple(dict.fromkeys(changes))
 
-    def retyped(self, a: int, b: int, changes: Sequence[str]) -> bool:
+    def is_retyped(self, a: int, b: int, changes: Sequence[str]) -> bool:
         """Say whether the precision of two partners differs, and nothing else."""
-        types = [self.graphs.dtype[v] for n in (a, b) for v in self.graphs.made(n)[:1]]
+        types = [
+            self.graphs.dtype[v] for n in (a, b) for v in self.graphs.list_written_values(n)[:1]
+        ]
         other = len(types) == 2 and None not in types and types[0] != types[1]
-        integers = self._lowered(a, b)
+        integers = self._is_lowered(a, b)
         precise = ("weights: rounded", "weights: quantized")
         lowered = integers or any(change.startswith(precise) for change in changes)
         explained = {"operator"} if integers else set[str]()
@@ -178,78 +182,88 @@ class NodePairs:
         odd = [c for c in changes if not c.startswith(precise) and c not in explained]
         return (other or lowered) and not odd
 
-    def _lowered(self, a: int, b: int) -> bool:
+    def _is_lowered(self, a: int, b: int) -> bool:
         """Say whether one of two nodes takes integers for numbers."""
         return is_integer_operator(self.graphs.op[a]) != is_integer_operator(self.graphs.op[b])
 
-    def _pair(self, a: int, b: int, *, sure: bool = True, exact: bool = False) -> None:
+    def _pair_nodes(self, a: int, b: int, *, sure: bool = True, exact: bool = False) -> None:
         self.partner[a], self.partner[b] = b, a
         self.sure |= {a, b} if sure else set()
         self.exact |= {a, b} if exact else set()
 
-    def _classes(self, keyed: Iterable[tuple[Hashable, int]]) -> list[tuple[list[int], list[int]]]:
+    def _group_by_key(
+        self, keyed: Iterable[tuple[Hashable, int]]
+    ) -> list[tuple[list[int], list[int]]]:
         """Return the nodes of one key in either model, where both have some."""
         sides: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for key, node in keyed:
-            sides[key][self.graphs.side(node)].append(node)
+            sides[key][self.graphs.side_of_node(node)].append(node)
         return [pair for pair in sides.values() if pair[0] and pair[1]]
 
-    def _by_weights(self) -> None:
+    def _pair_by_weights(self) -> None:
         """Pair nodes by weights that only one node on either side reads.
 
         First those of equal content, then scaled, then the same numbers in another order, as
         kernels for blocks of channels have them.
         """
-        graphs, held = self.graphs, self.graphs.constants
+        graphs, constants = self.graphs, self.graphs.constants
         readers = []
-        for value, constant in held.items():
-            users = {user for user in graphs.users[value] if not graphs.constant(user)}
+        for value, constant in constants.items():
+            users = {user for user in graphs.users[value] if not graphs.is_constant(user)}
             weight = constant.floating or constant.tensor.dtype in _INTEGERS
             if constant.size >= _TELLING and weight and len(users) == 1:
                 readers.append((value, users.pop()))
-        same = self._classes(((held[v].digest, held[v].scale is None), n) for v, n in readers)
+        same = self._group_by_key(
+            ((constants[v].digest, constants[v].scale is None), n) for v, n in readers
+        )
         self._pair_weights([(a[0], b[0]) for a, b in same if len({*a}) == len({*b}) == 1])
-        self._pair_weights(self._scaled([r for r in readers if r[1] not in self.partner]))
-        self._pair_weights(self._reordered([r for r in readers if r[1] not in self.partner]))
+        self._pair_weights(self._find_scaled([r for r in readers if r[1] not in self.partner]))
+        self._pair_weights(self._find_reordered([r for r in readers if r[1] not in self.partner]))
 
     def _pair_weights(self, pairs: Iterable[tuple[int, int]]) -> None:
         for a, b in pairs:
             same = self.graphs.role[a] == self.graphs.role[b]
             if same and not {a, b} & self.partner.keys():
-                self._pair(a, b)
+                self._pair_nodes(a, b)
 
-    def _scaled(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _find_scaled(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return nodes whose weights are alike but for factors along an axis, as no others."""
-        held = self.graphs.constants
+        constants = self.graphs.constants
         matrices = [
-            (v, n) for v, n in readers if len(held[v].shape) > 1 and held[v].size >= _SMALL
+            (v, n)
+            for v, n in readers
+            if len(constants[v].shape) > 1 and constants[v].size >= _SMALL
         ]
         value = {node: v for v, node in matrices}
         pairs = []
-        for left, right in self._classes((held[v].shape, node) for node, v in value.items()):
-            grids = [[held[value[node]].grid for node in side] for side in (left, right)]
-            pairs += [(left[a], right[b]) for a, b in match_scaled(*grids)]
+        for first, second in self._group_by_key(
+            (constants[v].shape, node) for node, v in value.items()
+        ):
+            grids = [[constants[value[node]].grid for node in side] for side in (first, second)]
+            pairs += [(first[a], second[b]) for a, b in match_scaled(*grids)]
         return pairs
 
-    def _reordered(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _find_reordered(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return nodes whose weights hold the same numbers in another order, as no others do."""
-        held, side = self.graphs.constants, self.graphs.side
-        sizes = [{held[v].size for v, n in readers if side(n) == which} for which in (0, 1)]
+        constants, side = self.graphs.constants, self.graphs.side_of_node
+        sizes = [{constants[v].size for v, n in readers if side(n) == which} for which in (0, 1)]
         keyed = (
-            ((held[v].size, *held[v].moments[:2]), n)
+            ((constants[v].size, *constants[v].moments[:2]), n)
             for v, n in readers
-            if held[v].size in sizes[0] & sizes[1] and held[v].scale is None
+            if constants[v].size in sizes[0] & sizes[1] and constants[v].scale is None
         )
-        return [(a[0], b[0]) for a, b in self._classes(keyed) if len(a) == len(b) == 1]
+        return [(a[0], b[0]) for a, b in self._group_by_key(keyed) if len(a) == len(b) == 1]
 
-    def _by_names(self) -> bool:
+    def _pair_by_names(self) -> bool:
         """Pair nodes by their names and their values', unless other evidence is against names."""
         graphs, partner, role = self.graphs, self.partner, self.graphs.role
-        nodes = {str(graphs.nodes[node].name): node for node in graphs.of(1)}
-        makers = {label: node for node in graphs.of(1) for label in self._labels(node)}
+        nodes = {str(graphs.nodes[node].name): node for node in graphs.list_nodes(1)}
+        makers = {
+            label: node for node in graphs.list_nodes(1) for label in self._list_labels(node)
+        }
         named = []
-        for a in graphs.of(0):
-            by_value = [makers.get(label, -1) for label in self._labels(a)]
+        for a in graphs.list_nodes(0):
+            by_value = [makers.get(label, -1) for label in self._list_labels(a)]
             by_node = nodes.get(str(graphs.nodes[a].name), -1)
             named += [(a, b) for b in dict.fromkeys((*by_value, by_node)) if b >= 0]
         agree = [
@@ -257,21 +271,23 @@ class NodePairs:
             for a, b in named
             if a in partner or b in partner
         ]
-        fit = [self.fits(a, b) for a, b in named if role[a] == role[b]]
-        least = min(len(graphs.of(0)), len(graphs.of(1)))
+        fit = [self.has_equal_sizes(a, b) for a, b in named if role[a] == role[b]]
+        least = min(len(graphs.list_nodes(0)), len(graphs.list_nodes(1)))
         if (
             len(named) < 0.2 * least
             or sum(agree) < 0.9 * len(agree)
             or fit.count(True) < fit.count(False)
-            or (2 * len(fit) < len(named) and not any(map(graphs.blocked, graphs.of(1))))
+            or (
+                2 * len(fit) < len(named) and not any(map(graphs.is_blocked, graphs.list_nodes(1)))
+            )
         ):
             return False
         named = [(a, b) for a, b in named if a not in partner]
         for a, b in named:
             if role[a] == role[b] and not {a, b} & partner.keys():
-                self._pair(a, b)
+                self._pair_nodes(a, b)
         for a, b in named:
-            if {*self._labels(a)} & {*self._labels(b)} and role[a] != role[b]:
+            if {*self._list_labels(a)} & {*self._list_labels(b)} and role[a] != role[b]:
                 self._pair_heads(a, b)
                 if not {role[a], role[b]} & _FORWARDING:
                     self.ends.append((a, b))
@@ -284,36 +300,36 @@ class NodePairs:
                 if node < 0 or node in self.partner or end in self.partner:
                     break
                 if self.graphs.role[node] == self.graphs.role[end]:
-                    self._pair(*sorted((node, end)))
+                    self._pair_nodes(*sorted((node, end)))
                     return
-                node = max(self.graphs.before(node), default=-1)
+                node = max(self.graphs.list_producers(node), default=-1)
 
-    def _labels(self, node: int) -> list[str]:
+    def _list_labels(self, node: int) -> list[str]:
         labels = self.graphs.labels
-        return [labels[value] for value in self.graphs.made(node) if labels[value]]
+        return [labels[value] for value in self.graphs.list_written_values(node) if labels[value]]
 
-    def _likelihood(self, a: int, b: int) -> float:
+    def _score_pair(self, a: int, b: int) -> float:
         """Weigh the evidence that two nodes play one role: settings, constants, neighbours."""
         graphs = self.graphs
         settings = graphs.settings[a].items(), graphs.settings[b].items()
         apart = len(settings[0] ^ settings[1]) / max(1, len(settings[0] | settings[1]))
         score = 1.5 - 0.5 * apart + 0.2 * (graphs.op[a] == graphs.op[b])
-        for u, v in self.slots(a, b):
-            left, right = graphs.constants.get(u), graphs.constants.get(v)
-            if left is None or right is None:
+        for u, v in self.pair_inputs(a, b):
+            first, second = graphs.constants.get(u), graphs.constants.get(v)
+            if first is None or second is None:
                 continue
-            if left.size <= _SMALL or right.size <= _SMALL:
-                score += 0.5 if self.relation(u, v) in ("equal", "rounded") else -0.2
-            elif left.size != right.size:
-                score -= 0 if graphs.blocked(a) or graphs.blocked(b) else 1.5
+            if first.size <= _SMALL or second.size <= _SMALL:
+                score += 0.5 if self.find_relation(u, v) in ("equal", "rounded") else -0.2
+            elif first.size != second.size:
+                score -= 0 if graphs.is_blocked(a) or graphs.is_blocked(b) else 1.5
             else:
-                score += 2.5 if self.relation(u, v).rpartition(", ")[2] in _ALIKE else -0.5
-        for near, worth in ((graphs.before, 1.0), (graphs.after, 0.5)):
+                score += 2.5 if self.find_relation(u, v).rpartition(", ")[2] in _ALIKE else -0.5
+        for near, worth in ((graphs.list_producers, 1.0), (graphs.list_consumers, 0.5)):
             expected = {self.partner[n] for n in near(a) if n in self.partner}
             paired = {n for n in near(b) if n in self.partner}
             score += worth * min(2, len(expected & paired))
             score -= worth * min(len(expected - paired), len(paired - expected), 2)
-        uneven = abs(len(graphs.data(a)) - len(graphs.data(b)))
+        uneven = abs(len(graphs.list_data(a)) - len(graphs.list_data(b)))
         return score - 2 * uneven * (graphs.role[a] in COMMUTATIVE)
 
 
@@ -333,14 +349,14 @@ class NodeGroups:
         self._members = {node: [node] for node in range(count)}
         self._settled: set[int] = set()
         self._repeated: set[int] = set()
-        self._layers = self._graphs.layers()
-        for a, b in pairs.pairs():
+        self._layers = self._graphs.compute_layers()
+        for a, b in pairs.list_pairs():
             if related or a in pairs.sure:
-                self._settle(a, b)
+                self._settle_nodes(a, b)
         if related:
             for a, b in pairs.ends:
                 if not {a, b} <= self._settled:
-                    self._settle(a, b)
+                    self._settle_nodes(a, b)
             self._join_repeated()
         self._apart = self._set_apart()
         if related:
@@ -349,53 +365,53 @@ class NodeGroups:
         parts = self._join_parts()
         if related:
             # Join parts of both sides that lie between the same groups; return the others.
-            borders = {part[0]: self._borders(part) for part in parts}
-            second = [part for part in parts if self._graphs.side(part[0])]
+            borders = {part[0]: self._find_borders(part) for part in parts}
+            second = [part for part in parts if self._graphs.side_of_node(part[0])]
             unmatched = []
             for part in parts:
-                if self._graphs.side(part[0]):
+                if self._graphs.side_of_node(part[0]):
                     continue
                 before, behind = borders[part[0]]
                 for other in second:
                     near, far = borders[other[0]]
                     if before & near and behind & far:
-                        self._settle(*part, *other)
+                        self._settle_nodes(*part, *other)
                         second.remove(other)
                         break
                 else:
                     unmatched.append(part)
-            self._absorb(unmatched + second)
+            self._absorb_parts(unmatched + second)
 
-    def _find(self, node: int) -> int:
+    def _find_root(self, node: int) -> int:
         while self._root[node] != node:
             self._root[node] = self._root[self._root[node]]
             node = self._root[node]
         return node
 
-    def _join(self, a: int, b: int) -> None:
-        first, second = sorted((self._find(a), self._find(b)))
+    def _join_groups(self, a: int, b: int) -> None:
+        first, second = sorted((self._find_root(a), self._find_root(b)))
         if first != second:
             self._root[second] = first
             self._members[first] += self._members.pop(second)
 
-    def _settle(self, *nodes: int) -> None:
+    def _settle_nodes(self, *nodes: int) -> None:
         for node in nodes:
-            self._join(node, nodes[0])
+            self._join_groups(node, nodes[0])
         self._settled |= set(nodes)
 
-    def _near(self, node: int, way: Callable[[int], list[int]]) -> list[int]:
+    def _list_neighbours(self, node: int, way: Callable[[int], list[int]]) -> list[int]:
         """Return the nodes beside one, seen through copies that the other side does not have."""
         role = self._graphs.role
         beside = way(node)
         copies = [n for n in beside if n not in self._settled and role[n] in PASSED_ON]
-        further = [n for copy in copies for n in self._near(copy, way)]
+        further = [n for copy in copies for n in self._list_neighbours(copy, way)]
         return [n for n in beside if n not in copies] + further
 
-    def _before(self, node: int) -> list[int]:
-        return self._near(node, self._graphs.before)
+    def _list_producers(self, node: int) -> list[int]:
+        return self._list_neighbours(node, self._graphs.list_producers)
 
-    def _after(self, node: int) -> list[int]:
-        return self._near(node, self._graphs.after)
+    def _list_consumers(self, node: int) -> list[int]:
+        return self._list_neighbours(node, self._graphs.list_consumers)
 
     def _join_repeated(self) -> None:
         """What computes the same as a pair was merged with it, or made by taking it apart."""
@@ -403,27 +419,27 @@ class NodeGroups:
         partner: dict[tuple[int, str], int] = {}
         nodes = [*self._pairs.partner, *(n for n in range(len(graphs.nodes)))]
         for node in nodes:
-            idle = graphs.constant(node) or graphs.role[node] in PASSED_ON
-            values = [] if idle else graphs.made(node)
+            idle = graphs.is_constant(node) or graphs.role[node] in PASSED_ON
+            values = [] if idle else graphs.list_written_values(node)
             if node in self._pairs.partner:
                 for value in values:
-                    partner.setdefault((graphs.side(node), hashes[value]), node)
+                    partner.setdefault((graphs.side_of_node(node), hashes[value]), node)
             elif values and node not in self._settled:
-                twin = partner.get((graphs.side(node), hashes[values[0]]))
+                twin = partner.get((graphs.side_of_node(node), hashes[values[0]]))
                 if twin is not None:
-                    self._settle(node, twin)
-                    self._repeated |= set(self._members[self._find(twin)])
+                    self._settle_nodes(node, twin)
+                    self._repeated |= set(self._members[self._find_root(twin)])
 
     def _set_apart(self) -> dict[int, str]:
         """Name what stays out of fusions: constants, arithmetic of shapes, the dead."""
-        graphs, live = self._graphs, self._graphs.live()
+        graphs, live = self._graphs, self._graphs.find_live_nodes()
         reasons = {}
         for node in range(len(graphs.nodes)):
             if node in self._settled:
                 continue
             if node not in live:
                 reasons[node] = "nothing depends on it"
-            elif graphs.constant(node):
+            elif graphs.is_constant(node):
                 reasons[node] = "a constant"
             elif graphs.shapely[node]:
                 reasons[node] = "arithmetic of shapes"
@@ -435,14 +451,14 @@ class NodeGroups:
         if graphs.role[layer] not in _LAYERS or not self._may_absorb(layer):
             return
         node = layer
-        while len(behind := set(self._after(node))) == 1:
+        while len(behind := set(self._list_consumers(node))) == 1:
             (node,) = behind
             fixed = [graphs.constants.get(v) for v in graphs.reads[node] if graphs.fixed[v]]
             linear = graphs.role[node] in _LINEAR and len(fixed) == 1
             many = linear and fixed[0] is not None and fixed[0].size > 1
             if node in self._settled or not (many or graphs.role[node] == "BatchNormalization"):
                 return
-            self._settle(layer, node)
+            self._settle_nodes(layer, node)
 
     def _join_parts(self) -> list[list[int]]:
         """Join connected nodes without a partner, kind by kind, and return those to place."""
@@ -454,139 +470,158 @@ class NodeGroups:
 
         for node in reversed(free):
             near = [
-                n for n in self._after(node) if n not in self._settled and kind(n) == kind(node)
+                n
+                for n in self._list_consumers(node)
+                if n not in self._settled and kind(n) == kind(node)
             ]
             # What several groups read belongs to none of them, but for constants and the like.
-            if node in self._apart or len({self._find(n) for n in near}) == 1:
+            if node in self._apart or len({self._find_root(n) for n in near}) == 1:
                 for reader in near:
-                    self._join(node, reader)
+                    self._join_groups(node, reader)
         parts: dict[int, list[int]] = defaultdict(list)
         for node in free:
             if node not in self._apart:
-                parts[self._find(node)].append(node)
+                parts[self._find_root(node)].append(node)
         return list(parts.values())
 
-    def _borders(self, part: Sequence[int]) -> tuple[set[str], set[str]]:
+    def _find_borders(self, part: Sequence[int]) -> tuple[set[str], set[str]]:
         """Return the groups before and behind a part; the model's inputs and outputs count too."""
-        graphs, side = self._graphs, self._graphs.side(part[0])
+        graphs, side = self._graphs, self._graphs.side_of_node(part[0])
         inputs, results = graphs.inputs[side], graphs.results[side]
-        before = {str(self._find(n)) for node in part for n in self._before(node) if n not in part}
-        behind = {str(self._find(n)) for node in part for n in self._after(node) if n not in part}
+        before = {
+            str(self._find_root(n))
+            for node in part
+            for n in self._list_producers(node)
+            if n not in part
+        }
+        behind = {
+            str(self._find_root(n))
+            for node in part
+            for n in self._list_consumers(node)
+            if n not in part
+        }
         for node in part:
-            before |= {f"in {inputs.index(v)}" for v in graphs.data(node) if v in inputs}
-            behind |= {f"out {results.index(v)}" for v in graphs.made(node) if v in results}
+            before |= {f"in {inputs.index(v)}" for v in graphs.list_data(node) if v in inputs}
+            behind |= {
+                f"out {results.index(v)}" for v in graphs.list_written_values(node) if v in results
+            }
         return before, behind
 
-    def _absorb(self, parts: Sequence[Sequence[int]]) -> None:
+    def _absorb_parts(self, parts: Sequence[Sequence[int]]) -> None:
         """Give what is on one side only to what changed beside it: node by node, as data flows."""
         inner = []
         for part in parts:
             roles = {self._graphs.role[node] for node in part}
             if roles <= {"Cast", *QUANTIZE} or roles & _LAYOUT:
-                if (taker := self._taker(part)) is not None:
-                    self._settle(*part, taker)
+                if (taker := self._find_absorber(part)) is not None:
+                    self._settle_nodes(*part, taker)
                 continue
             inner.append(part)
             for node in part:
                 self._root[node], self._members[node] = node, [node]
         for part in inner:
             for node in part:
-                self._give(node, self._deepest(node)[:1], behind=False)
+                self._assign_node(node, self._sort_by_depth(node)[:1], behind=False)
             for node in reversed(part):
-                self._give(node, sorted(self._after(node)), behind=True)
+                self._assign_node(node, sorted(self._list_consumers(node)), behind=True)
             for node in part:
-                self._give(node, self._deepest(node), behind=False)
+                self._assign_node(node, self._sort_by_depth(node), behind=False)
             unplaced = {node for node in part if node not in self._settled}
             for node in unplaced:
-                for reader in unplaced.intersection(self._after(node)):
-                    self._join(node, reader)
+                for reader in unplaced.intersection(self._list_consumers(node)):
+                    self._join_groups(node, reader)
 
-    def _give(self, node: int, near: Sequence[int], *, behind: bool) -> None:
+    def _assign_node(self, node: int, near: Sequence[int], *, behind: bool) -> None:
         if node in self._settled or (not behind and self._graphs.role[node] in _AHEAD):
             return
         taker = next((n for n in near if n in self._settled and self._may_absorb(n)), None)
         if taker is not None:
-            self._settle(node, taker)
+            self._settle_nodes(node, taker)
 
-    def _deepest(self, node: int) -> list[int]:
+    def _sort_by_depth(self, node: int) -> list[int]:
         """Return the nodes before one, that on the longest way first."""
-        return sorted(self._before(node), key=lambda n: (-self._layers[n], -n))
+        return sorted(self._list_producers(node), key=lambda n: (-self._layers[n], -n))
 
-    def _taker(self, part: Sequence[int]) -> int | None:
+    def _find_absorber(self, part: Sequence[int]) -> int | None:
         """Return a node of the group that conversions are a part of.
 
         Pairs go with operators that take integers, others where one changed group is around them.
         """
         graphs = self._graphs
-        before = [n for node in part for n in self._before(node) if n not in part]
-        behind = [n for node in part for n in self._after(node) if n not in part]
+        before = [n for node in part for n in self._list_producers(node) if n not in part]
+        behind = [n for node in part for n in self._list_consumers(node) if n not in part]
         if not {graphs.role[node] for node in part} <= QUANTIZE:
-            around = {self._find(n) for n in (*before, *behind)}
+            around = {self._find_root(n) for n in (*before, *behind)}
             inside = len(around) == 1 and before and behind and self._may_absorb(before[0])
             return before[0] if inside else None
         for near in (*behind, *before):
-            members = self._members[self._find(near)]
-            others = [n for n in members if graphs.side(n) != graphs.side(part[0])]
-            if any(is_integer_operator(graphs.op[n]) for n in others):
+            members = self._members[self._find_root(near)]
+            opposite = [
+                n for n in members if graphs.side_of_node(n) != graphs.side_of_node(part[0])
+            ]
+            if any(is_integer_operator(graphs.op[n]) for n in opposite):
                 return near
         return None
 
-    def _sides(self, members: Iterable[int]) -> tuple[list[int], list[int]]:
+    def _split_sides(self, members: Iterable[int]) -> tuple[list[int], list[int]]:
         ordered, first = sorted(members), self._graphs.first
         return [n for n in ordered if n < first], [n for n in ordered if n >= first]
 
     def _may_absorb(self, node: int) -> bool:
         """Say whether a group differs so that it may hold what is missing on the other side."""
-        a, b = self._sides(self._members[self._find(node)])
+        a, b = self._split_sides(self._members[self._find_root(node)])
         if len(a) != 1 or len(b) != 1:
             return bool(a and b)
-        changes = self._pairs.changes(a[0], b[0])
+        changes = self._pairs.list_changes(a[0], b[0])
         return any(c.startswith(_ABSORBING) or "reordered" in c for c in changes)
 
-    def groups(self) -> list[Group]:
+    def list_groups(self) -> list[Group]:
         """Return the groups in the order of the first model, then of the second."""
-        return [self._group(*self._sides(nodes)) for _, nodes in sorted(self._members.items())]
+        return [
+            self._describe_group(*self._split_sides(nodes))
+            for _, nodes in sorted(self._members.items())
+        ]
 
-    def _group(self, a: list[int], b: list[int]) -> Group:
+    def _describe_group(self, a: list[int], b: list[int]) -> Group:
         pairs = self._pairs
-        left, right = spell_operators(self._graphs, a), spell_operators(self._graphs, b)
+        first, second = spell_operators(self._graphs, a), spell_operators(self._graphs, b)
         ids = tuple(a), tuple(n - self._graphs.first for n in b)
         if not a or not b:
             why = self._apart.get((a or b)[0], "")
-            return Group("removed" if a else "added", *ids, left or right, (why,) if why else ())
+            return Group("removed" if a else "added", *ids, first or second, (why,) if why else ())
         if len(a) == len(b) == 1:
-            changes = pairs.changes(a[0], b[0]) + self._rewired(a[0], b[0])
-            precise = pairs.retyped(a[0], b[0], changes)
+            changes = pairs.list_changes(a[0], b[0]) + self._compare_inputs(a[0], b[0])
+            precise = pairs.is_retyped(a[0], b[0], changes)
             kind: Kind = "retyped" if precise else "changed" if changes else "matched"
-            return Group(kind, *ids, left if left == right else f"{left} -> {right}", changes)
+            return Group(kind, *ids, first if first == second else f"{first} -> {second}", changes)
         kind = "fused" if len(a) > len(b) else "split" if len(a) < len(b) else "replaced"
         merged = {*a, *b} <= self._repeated
         changes = ("equal nodes are one",) if merged else ()
-        return Group(kind, *ids, f"{left} -> {right}", changes)
+        return Group(kind, *ids, f"{first} -> {second}", changes)
 
-    def _rewired(self, a: int, b: int) -> tuple[str, ...]:
+    def _compare_inputs(self, a: int, b: int) -> tuple[str, ...]:
         """Say whether partners read what does not stand for each other."""
         if a in self._pairs.exact:
             return ()
-        left, right = self._sources(a), self._sources(b)
-        return ("inputs",) if left - right and right - left else ()
+        first, second = self._list_sources(a), self._list_sources(b)
+        return ("inputs",) if first - second and second - first else ()
 
-    def _sources(self, node: int) -> set[str]:
+    def _list_sources(self, node: int) -> set[str]:
         """Name the groups that make the data of a node; shapes given to it do not count."""
         shapely = self._graphs.shapely
-        near = [n for n in self._before(node) if shapely[node] or not shapely[n]]
-        return {self._source(n) for n in near} | set(self._inputs(node))
+        near = [n for n in self._list_producers(node) if shapely[node] or not shapely[n]]
+        return {self._find_source(n) for n in near} | set(self._list_inputs(node))
 
-    def _inputs(self, node: int) -> Iterator[str]:
-        inputs = self._graphs.inputs[self._graphs.side(node)]
-        return (f"in {inputs.index(v)}" for v in self._graphs.data(node) if v in inputs)
+    def _list_inputs(self, node: int) -> Iterator[str]:
+        inputs = self._graphs.inputs[self._graphs.side_of_node(node)]
+        return (f"in {inputs.index(v)}" for v in self._graphs.list_data(node) if v in inputs)
 
-    def _source(self, node: int) -> str:
+    def _find_source(self, node: int) -> str:
         """Name the group behind nodes that the other side does not have."""
         for _ in range(_CANDIDATES):
-            if all(self._sides(self._members[self._find(node)])):
+            if all(self._split_sides(self._members[self._find_root(node)])):
                 break
-            if not (earlier := self._before(node)):
-                return next(self._inputs(node), str(self._find(node)))
+            if not (earlier := self._list_producers(node)):
+                return next(self._list_inputs(node), str(self._find_root(node)))
             node = earlier[0]
-        return str(self._find(node))
+        return str(self._find_root(node))

@@ -140,19 +140,22 @@ class Diff(TableResult):
 
     def counts(self) -> dict[Kind, tuple[int, int, int]]:
         """Return kind -> groups, nodes of the first, nodes of the second."""
-        found: dict[Kind, tuple[int, int, int]] = {}
+        counts: dict[Kind, tuple[int, int, int]] = {}
         for kind in KINDS:
-            own = [group for group in self.groups if group.kind == kind]
-            if own:
-                sides = sum(len(group.a) for group in own), sum(len(group.b) for group in own)
-                found[kind] = (len(own), *sides)
-        return found
+            members = [group for group in self.groups if group.kind == kind]
+            if members:
+                sides = (
+                    sum(len(group.a) for group in members),
+                    sum(len(group.b) for group in members),
+                )
+                counts[kind] = (len(members), *sides)
+        return counts
 
     def patterns(self) -> dict[tuple[Kind, str], int]:
         """Return kind and pattern -> groups, without what matched, the most first."""
-        found: dict[tuple[Kind, str], int] = {}
+        counts: dict[tuple[Kind, str], int] = {}
         for group in self.groups:
             if group.kind != "matched":
                 key = group.kind, group.pattern
-                found[key] = found.get(key, 0) + 1
-        return dict(sorted(found.items(), key=lambda item: (KINDS.index(item[0][0]), -item[1])))
+                counts[key] = counts.get(key, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (KINDS.index(item[0][0]), -item[1])))

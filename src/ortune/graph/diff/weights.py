@@ -46,14 +46,14 @@ class Constant:
     order: tuple[int, ...] | None = None
 
     @property
-    def stored_shape(self) -> tuple[int, ...]:
+    def file_shape(self) -> tuple[int, ...]:
         """As the file has it."""
         return tuple(self.tensor.shape.numpy())
 
     @property
     def shape(self) -> tuple[int, ...]:
         """As the reader sees it."""
-        plain = self.stored_shape
+        plain = self.file_shape
         return plain if self.order is None else tuple(plain[axis] for axis in self.order)
 
     @property
@@ -69,18 +69,18 @@ class Constant:
     @cached_property
     def digest(self) -> str:
         """Of type, shape and content as stored."""
-        return digest(self.tensor)
+        return digest_tensor(self.tensor)
 
     @cached_property
     def grid(self) -> NDArray[np.float32]:
         """Some thousand elements as rows of the first axis; the same places for one shape."""
-        return _matrix(self.seen())
+        return _sample_matrix(self.read_elements())
 
     @cached_property
     def moments(self) -> tuple[float, float, float, float]:
         """Smallest and largest element, sum and sum of squares: what no order changes."""
         lows, highs, sums, squares = [0.0], [0.0], [0.0], [0.0]
-        for part in self.parts():
+        for part in self.stream_elements():
             wide = part.astype(np.float64)
             lows.append(float(wide.min()))
             highs.append(float(wide.max()))
@@ -88,27 +88,27 @@ class Constant:
             squares.append(float(np.square(wide).sum()))
         return min(lows), max(highs), sum(sums), sum(squares)
 
-    def seen(self) -> NDArray[Any]:
+    def read_elements(self) -> NDArray[Any]:
         """Return all elements as the reader sees them, as stored where nothing is dequantized."""
-        found = np.asarray(self.tensor.numpy())
+        elements = np.asarray(self.tensor.numpy())
         if self.scale is not None:
-            scale = _spread(np.asarray(self.scale.numpy()), found.shape, self.axis)
-            found = found.astype(np.float32)
+            scale = _broadcast_scale(np.asarray(self.scale.numpy()), elements.shape, self.axis)
+            elements = elements.astype(np.float32)
             if self.zero is not None:
                 zero = np.asarray(self.zero.numpy()).astype(np.float32)
-                found = found - _spread(zero, found.shape, self.axis)
-            found = found * scale.astype(np.float32)
-        return found if self.order is None else found.transpose(self.order)
+                elements = elements - _broadcast_scale(zero, elements.shape, self.axis)
+            elements = elements * scale.astype(np.float32)
+        return elements if self.order is None else elements.transpose(self.order)
 
-    def parts(self) -> Iterator[NDArray[Any]]:
+    def stream_elements(self) -> Iterator[NDArray[Any]]:
         """Yield the elements in their order, 4 M at a time, as float32 (float64 for integers)."""
         wide = np.float32 if self.floating else np.float64
-        flat = np.ravel(self.seen())
+        flat = np.ravel(self.read_elements())
         for start in range(0, len(flat), _CHUNK):
             yield flat[start : start + _CHUNK].astype(wide)
 
 
-def digest(tensor: ir.TensorProtocol) -> str:
+def digest_tensor(tensor: ir.TensorProtocol) -> str:
     """Return a digest of dtype, shape and content; the content is streamed."""
     total = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
     array = np.asarray(tensor.numpy())
@@ -122,7 +122,7 @@ def digest(tensor: ir.TensorProtocol) -> str:
     return total.hexdigest()
 
 
-def relation(one: Constant, two: Constant) -> str:
+def classify_relation(first: Constant, second: Constant) -> str:
     """Say how the second of two constants comes from the first.
 
     Larger ones are compared by some thousand elements.
@@ -130,120 +130,130 @@ def relation(one: Constant, two: Constant) -> str:
     Returns:
         ``equal`` or a relation of `ortune.graph.diff.result.Weight`; empty for none.
     """
-    if one.size != two.size:
+    if first.size != second.size:
         return ""
-    same = one.shape == two.shape
-    if one.tensor.dtype == two.tensor.dtype and one.digest == two.digest:
-        if (one.scale is None) != (two.scale is None):
+    same = first.shape == second.shape
+    if first.tensor.dtype == second.tensor.dtype and first.digest == second.digest:
+        if (first.scale is None) != (second.scale is None):
             return "changed"
-        if one.order != two.order:
+        if first.order != second.order:
             return "transposed"
-        scales = {digest(scale) for scale in (one.scale, two.scale) if scale is not None}
+        scales = {
+            digest_tensor(scale) for scale in (first.scale, second.scale) if scale is not None
+        }
         return "changed" if len(scales) > 1 else "equal"
-    if not (one.floating and two.floating):
+    if not (first.floating and second.floating):
         return "changed" if same else ""
-    found = _in_place(one, two) if same else ""
-    if not found and (not same or one.shape[:1] == one.shape[1:]):
-        found = _transposed(one, two)
-    if not found and (one.size >= 16 or not same) and reordered(one, two):
-        alike = not same and np.array_equal(np.ravel(one.seen()), np.ravel(two.seen()))
-        found = "reshaped" if alike else "reordered"
-    return found or ("changed" if same else "")
+    relation = _compare_in_place(first, second) if same else ""
+    if not relation and (not same or first.shape[:1] == first.shape[1:]):
+        relation = _find_transposition(first, second)
+    if not relation and (first.size >= 16 or not same) and is_reordered(first, second):
+        alike = not same and np.array_equal(
+            np.ravel(first.read_elements()), np.ravel(second.read_elements())
+        )
+        relation = "reshaped" if alike else "reordered"
+    return relation or ("changed" if same else "")
 
 
-def _in_place(one: Constant, two: Constant) -> str:
-    types = {held.tensor.dtype for held in (one, two)} & _FLOATS
-    quantized = one.scale is not None or two.scale is not None
+def _compare_in_place(first: Constant, second: Constant) -> str:
+    types = {constant.tensor.dtype for constant in (first, second)} & _FLOATS
+    quantized = first.scale is not None or second.scale is not None
     loose = max((_ROUNDED[kind] for kind in types), default=0.0)
-    if not quantized and len(types) > 1 and _near(one.grid, two.grid, loose):
+    if not quantized and len(types) > 1 and _is_near(first.grid, second.grid, loose):
         return "rounded"
-    alike = likeness(one.grid, two.grid)
+    alike = compute_likeness(first.grid, second.grid)
     if quantized:
         return "quantized" if alike > 0.9 else ""
     return "scaled" if alike > 0.9999 else ""
 
 
-def _transposed(one: Constant, two: Constant) -> str:
+def _find_transposition(first: Constant, second: Constant) -> str:
     """Try each order of two axes that makes the shapes equal."""
-    if sorted(one.shape) != sorted(two.shape):
+    if sorted(first.shape) != sorted(second.shape):
         return ""
-    rank = len(one.shape)
+    rank = len(first.shape)
     for i, j in itertools.combinations(range(rank), 2):
         order = list(range(rank))
         order[i], order[j] = j, i
-        if tuple(one.shape[axis] for axis in order) != two.shape:
+        if tuple(first.shape[axis] for axis in order) != second.shape:
             continue
-        turned = _matrix(one.seen().transpose(order))
-        if _near(turned, two.grid, 1e-6):
+        turned = _sample_matrix(first.read_elements().transpose(order))
+        if _is_near(turned, second.grid, 1e-6):
             return "transposed"
-        if likeness(turned, two.grid) > 0.99:
-            quantized = one.scale is not None or two.scale is not None
+        if compute_likeness(turned, second.grid) > 0.99:
+            quantized = first.scale is not None or second.scale is not None
             return "transposed, quantized" if quantized else "transposed, scaled"
     return ""
 
 
-def likeness(one: NDArray[np.float32], two: NDArray[np.float32]) -> float:
+def compute_likeness(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """Return how alike two matrices are but for factors along either axis: 0 to 1."""
-    if one.shape != two.shape:
+    if first.shape != second.shape:
         return 0.0
     return max(
-        float(np.abs((_unit(one, axis) * _unit(two, axis)).sum(axis)).mean())
-        if one.shape[axis] >= 4
+        float(
+            np.abs((_normalize_rows(first, axis) * _normalize_rows(second, axis)).sum(axis)).mean()
+        )
+        if first.shape[axis] >= 4
         else 0.0
-        for axis in range(one.ndim)
+        for axis in range(first.ndim)
     )
 
 
 def match_scaled(
-    left: list[NDArray[np.float32]], right: list[NDArray[np.float32]]
+    first: list[NDArray[np.float32]], second: list[NDArray[np.float32]]
 ) -> Iterator[tuple[int, int]]:
     """Yield places in two lists of matrices that are alike but for factors, as no others are."""
-    flat = [np.stack([_unit(grid).ravel() for grid in side]) for side in (left, right)]
+    flat = [np.stack([_normalize_rows(grid).ravel() for grid in side]) for side in (first, second)]
     score = np.abs(flat[0] @ flat[1].T)
     for a, b in enumerate(score.argmax(1)):
-        if score[:, b].argmax() == a and likeness(left[a], right[int(b)]) > 0.95:
+        if score[:, b].argmax() == a and compute_likeness(first[a], second[int(b)]) > 0.95:
             yield a, int(b)
 
 
-def _unit(matrix: NDArray[np.float32], axis: int = 1) -> NDArray[np.float32]:
+def _normalize_rows(matrix: NDArray[np.float32], axis: int = 1) -> NDArray[np.float32]:
     """Return a matrix with rows (or columns) of length 1; those of zeros stay."""
     length = np.sqrt((matrix * matrix).sum(axis, keepdims=True))
     length[length == 0] = 1
     return np.asarray(matrix / length)
 
 
-def _near(one: NDArray[np.float32], two: NDArray[np.float32], share: float) -> bool:
-    if one.shape != two.shape:
+def _is_near(first: NDArray[np.float32], second: NDArray[np.float32], share: float) -> bool:
+    if first.shape != second.shape:
         return False
-    return np.allclose(two, one, rtol=share, atol=share * 1e-3 * float(np.abs(one).max(initial=0)))
-
-
-def reordered(one: Constant, two: Constant) -> bool:
-    """Say whether both hold the same numbers: by what depends on no order."""
-    return bool(
-        one.moments[:2] == two.moments[:2]
-        and np.isclose(one.moments[3], two.moments[3], rtol=1e-9, atol=0)
-        and abs(one.moments[2] - two.moments[2]) <= 1e-9 * one.moments[3] + 1e-9
+    return np.allclose(
+        second, first, rtol=share, atol=share * 1e-3 * float(np.abs(first).max(initial=0))
     )
 
 
-def largest_change(one: Constant, two: Constant) -> tuple[float, float] | None:
+def is_reordered(first: Constant, second: Constant) -> bool:
+    """Say whether both hold the same numbers: by what depends on no order."""
+    return bool(
+        first.moments[:2] == second.moments[:2]
+        and np.isclose(first.moments[3], second.moments[3], rtol=1e-9, atol=0)
+        and abs(first.moments[2] - second.moments[2]) <= 1e-9 * first.moments[3] + 1e-9
+    )
+
+
+def largest_change(baseline: Constant, candidate: Constant) -> tuple[float, float] | None:
     """Return the largest difference of elements, alone and as a share of the first's magnitude."""
-    if one.shape != two.shape or one.tensor.dtype == ir.DataType.STRING:
+    if baseline.shape != candidate.shape or baseline.tensor.dtype == ir.DataType.STRING:
         return None
     moved = top = 0.0
     with np.errstate(invalid="ignore"):
-        for first, second in zip(one.parts(), two.parts(), strict=True):
+        for first, second in zip(
+            baseline.stream_elements(), candidate.stream_elements(), strict=True
+        ):
             moved = max(moved, float(np.abs(first - second).max(initial=0)))
             top = max(top, float(np.abs(first).max(initial=0)))
     return moved, moved / top if top else 0.0
 
 
-def _spread(values: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDArray[Any]:
+def _broadcast_scale(values: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDArray[Any]:
     """Give scales the rank of what they scale; blocks are repeated."""
     if values.size == 1 or (
         values.ndim == len(shape)
-        and all(one in (1, dim) for one, dim in zip(values.shape, shape, strict=True))
+        and all(size in (1, dim) for size, dim in zip(values.shape, shape, strict=True))
     ):
         return values
     if values.ndim > 1:
@@ -252,7 +262,7 @@ def _spread(values: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDArray[
     return values.reshape([-1 if k == axis % len(shape) else 1 for k in range(len(shape))])
 
 
-def _matrix(array: NDArray[Any]) -> NDArray[np.float32]:
+def _sample_matrix(array: NDArray[Any]) -> NDArray[np.float32]:
     """Take every nth element along each axis; the first axes keep most."""
     for axis in reversed(range(array.ndim)):
         if array.size <= _SAMPLE:

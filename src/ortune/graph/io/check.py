@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import onnx
 import onnx_ir as ir
 
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, summarize_error
 from ortune.core.facts import TensorSpec
-from ortune.graph.io.write import light
+from ortune.graph.io.write import serialize_without_weights
 from ortune.graph.ir import spec
-from ortune.graph.ir.edit import Graph, bodies
+from ortune.graph.ir.edit import Graph, list_bodies
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,23 @@ class ModelSignature:
     faults: frozenset[str] = frozenset()
 
 
-def signature(model: ir.Model) -> ModelSignature:
-    """Describe the model that `check` compares against."""
-    found = frozenset(kind for kind, _ in faults(model))
-    return ModelSignature(spec.inputs(model), spec.outputs(model), found)
+def describe_signature(model: ir.Model) -> ModelSignature:
+    """Describe the model that `check_model` compares against."""
+    fault_kinds = frozenset(kind for kind, _ in find_faults(model))
+    return ModelSignature(spec.list_inputs(model), spec.list_outputs(model), fault_kinds)
 
 
-def retyped(before: ModelSignature, model: ir.Model) -> ModelSignature:
+def retype_signature(before: ModelSignature, model: ir.Model) -> ModelSignature:
     """Return a signature with the types of a model that was meant to change them."""
-    found = (spec.inputs(model), spec.outputs(model))
+    specs = (spec.list_inputs(model), spec.list_outputs(model))
     inputs, outputs = (
         tuple(replace(old, dtype=new.dtype) for old, new in zip(olds, news, strict=True))
-        for olds, news in zip((before.inputs, before.outputs), found, strict=True)
+        for olds, news in zip((before.inputs, before.outputs), specs, strict=True)
     )
     return replace(before, inputs=inputs, outputs=outputs)
 
 
-def check(model: ir.Model, before: ModelSignature, step: str) -> None:
+def check_model(model: ir.Model, before: ModelSignature, step: str) -> None:
     """Refuse a model that a step has broken.
 
     Checked: names, types and ranks of inputs and outputs; that every value read is made before,
@@ -55,102 +55,113 @@ def check(model: ir.Model, before: ModelSignature, step: str) -> None:
     Raises:
         BadModel: Something does not hold.
     """
-    found = next(_changes(model, before), None) or next(iter(problems(model)), None)
-    if found is None:
-        found = next((text for kind, text in faults(model) if kind not in before.faults), None)
-    if found is not None:
+    fault = next(_list_changes(model, before), None) or next(iter(list_problems(model)), None)
+    if fault is None:
+        fault = next(
+            (text for kind, text in find_faults(model) if kind not in before.faults), None
+        )
+    if fault is not None:
         raise BadModel(
-            f"step {step} broke the model: {found}",
+            f"step {step} broke the model: {fault}",
             fix="leave the step out of the recipe, and report it",
         )
 
 
-def problems(model: ir.Model) -> list[str]:
+def list_problems(model: ir.Model) -> list[str]:
     """Return what breaks ONNX's rules for graphs, in words."""
-    found: list[str] = []
+    problems: list[str] = []
     tops: list[Graph] = [model.graph, *model.functions.values()]
     for graph in tops:
-        _look(graph, set(), set(), found)
-    return found
+        _check_graph(graph, set(), set(), problems)
+    return problems
 
 
-def _changes(model: ir.Model, before: ModelSignature) -> Iterator[str]:
-    now = (spec.inputs(model), spec.outputs(model))
+def _list_changes(model: ir.Model, before: ModelSignature) -> Iterator[str]:
+    now = (spec.list_inputs(model), spec.list_outputs(model))
     for kind, old, new in zip(
         ("input", "output"), (before.inputs, before.outputs), now, strict=True
     ):
-        if [one.name for one in old] != [two.name for two in new]:
-            names = ", ".join(two.name for two in new)
+        if [expected.name for expected in old] != [actual.name for actual in new]:
+            names = ", ".join(actual.name for actual in new)
             yield f"its {kind}s are now {names or 'none'}"
-        for one, two in zip(old, new, strict=False):
-            if one.dtype != two.dtype:
-                yield f"{kind} '{one.name}' was {one.dtype or 'untyped'}, is {two.dtype}"
-            if not _agree(one.shape, two.shape):
-                yield f"{kind} '{one.name}' had shape {one.shape}, has {two.shape}"
+        for expected, actual in zip(old, new, strict=False):
+            if expected.dtype != actual.dtype:
+                yield (
+                    f"{kind} '{expected.name}' was {expected.dtype or 'untyped'}, is "
+                    f"{actual.dtype}"
+                )
+            if not _is_compatible(expected.shape, actual.shape):
+                yield f"{kind} '{expected.name}' had shape {expected.shape}, has {actual.shape}"
 
 
-def _agree(one: tuple[object, ...] | None, two: tuple[object, ...] | None) -> bool:
-    if one is None or two is None:
+def _is_compatible(first: tuple[object, ...] | None, second: tuple[object, ...] | None) -> bool:
+    if first is None or second is None:
         return True
-    pairs = zip(one, two, strict=False)
+    pairs = zip(first, second, strict=False)
     fixed = (a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-    return len(one) == len(two) and all(fixed)
+    return len(first) == len(second) and all(fixed)
 
 
-def _look(graph: Graph, outer: set[ir.Value], names: set[str], found: list[str]) -> None:
+def _check_graph(graph: Graph, outer: set[ir.Value], names: set[str], problems: list[str]) -> None:
     """Walk a graph in order; `outer` is what the graphs around it have made so far."""
-    held = list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
-    known = dict.fromkeys((*graph.inputs, *held))
-    seen = outer | set(known)
-    for value in known:
-        _take(value, names, found)
+    initializers = list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
+    sources = dict.fromkeys((*graph.inputs, *initializers))
+    seen = outer | set(sources)
+    for value in sources:
+        _claim_name(value, names, problems)
     for node in graph:
         label = f"{node.op_type} '{node.name}'"
         late = [value for value in node.inputs if value is not None and value not in seen]
-        found += [f"{label} reads '{one.name}', which nothing has made before" for one in late]
-        for body in bodies(node):
-            _look(body, seen, set(names), found)
+        problems += [
+            f"{label} reads '{operand.name}', which nothing has made before" for operand in late
+        ]
+        for body in list_bodies(node):
+            _check_graph(body, seen, set(names), problems)
         for value in node.outputs:
-            _take(value, names, found)
+            _claim_name(value, names, problems)
         seen.update(node.outputs)
     missing = [value for value in graph.outputs if value not in seen]
-    found += [f"nothing makes the output '{value.name}'" for value in missing]
+    problems += [f"nothing makes the output '{value.name}'" for value in missing]
 
 
-def _take(value: ir.Value, names: set[str], found: list[str]) -> None:
+def _claim_name(value: ir.Value, names: set[str], problems: list[str]) -> None:
     if value.name and value.name in names:
-        found.append(f"two values are called '{value.name}'")
+        problems.append(f"two values are called '{value.name}'")
     names.add(value.name or "")
 
 
-def faults(model: ir.Model) -> Iterator[tuple[str, str]]:
+def find_faults(model: ir.Model) -> Iterator[tuple[str, str]]:
     """Yield (kind, text) of what onnx's checker and type inference find."""
-    proto = light(model)
+    proto = serialize_without_weights(model)
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        yield "rules", gist(error)
+        yield "rules", summarize_error(error)
     declared = {v.name: v.type for v in (*proto.graph.value_info, *proto.graph.output)}
     del proto.graph.value_info[:]
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        yield "types", gist(error)
+        yield "types", summarize_error(error)
         return
     for value in (*inferred.graph.value_info, *inferred.graph.output):
-        if value.name in declared and (text := _contradiction(declared[value.name], value.type)):
+        if value.name in declared and (
+            text := _find_contradiction(declared[value.name], value.type)
+        ):
             yield "declared", f"'{value.name}' {text}"
 
 
-def _contradiction(old: onnx.TypeProto, new: onnx.TypeProto) -> str | None:
-    one, two = old.tensor_type, new.tensor_type
-    if one.elem_type and two.elem_type and one.elem_type != two.elem_type:
-        names = [onnx.TensorProto.DataType.Name(t.elem_type).lower() for t in (one, two)]
+def _find_contradiction(old: onnx.TypeProto, new: onnx.TypeProto) -> str | None:
+    old_type, new_type = old.tensor_type, new.tensor_type
+    if old_type.elem_type and new_type.elem_type and old_type.elem_type != new_type.elem_type:
+        names = [onnx.TensorProto.DataType.Name(t.elem_type).lower() for t in (old_type, new_type)]
         return f"is declared {names[0]} and computed as {names[1]}"
-    if not one.HasField("shape") or not two.HasField("shape"):
+    if not old_type.HasField("shape") or not new_type.HasField("shape"):
         return None
     shapes = [
         tuple(d.dim_value if d.HasField("dim_value") else None for d in t.shape.dim)
-        for t in (one, two)
+        for t in (old_type, new_type)
     ]
-    return None if _agree(*shapes) else f"is declared {shapes[0]} and computed as {shapes[1]}"
+    return (
+        None if _is_compatible(*shapes) else f"is declared {shapes[0]} and computed as {shapes[1]}"
+    )

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortune.core.errors import BadModel
 from ortune.graph.io.protobuf import HELD
-from ortune.graph.ir.edit import every_graph
+from ortune.graph.ir.edit import walk_graphs
 
 MAPS = "ortune.maps"
 """Key in the main graph's `meta` of (file, its mapping): where the weights were found."""
@@ -20,33 +20,33 @@ MAPS = "ortune.maps"
 _AGAIN = "copy or download it again"
 
 
-def files(path: Path, proto: onnx.ModelProto) -> dict[str, Path]:
+def list_files(path: Path, proto: onnx.ModelProto) -> dict[str, Path]:
     """Return location -> file of all a model consists of; the model's own file is first.
 
     Raises:
         BadModel: A file is missing, or outside the folder of the model.
     """
-    found = {location(tensor) for tensor in tensors(proto)}
-    places = sorted(place for place in found if place is not None and place != HELD)
-    return {HELD: path} | {place: _inside(path, place) for place in places}
+    locations = {read_location(tensor) for tensor in walk_tensors(proto)}
+    places = sorted(place for place in locations if place is not None and place != HELD)
+    return {HELD: path} | {place: _resolve_location(path, place) for place in places}
 
 
-def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def walk_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor of a model: initializers and attributes, in all graphs and functions."""
-    yield from _protos(proto.graph)
+    yield from _walk_graph_tensors(proto.graph)
     for function in proto.functions:
         for node in function.node:
-            yield from _in_node(node)
+            yield from _walk_node_tensors(node)
 
 
-def location(tensor: onnx.TensorProto) -> str | None:
+def read_location(tensor: onnx.TensorProto) -> str | None:
     """Return where the tensor's external data lies, or None when it has none."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
     return next((e.value for e in tensor.external_data if e.key == "location"), "")
 
 
-def attach(model: ir.Model, found: Mapping[str, Path]) -> None:
+def map_weights(model: ir.Model, files: Mapping[str, Path]) -> None:
     """Replace every tensor that lies in a file by a view of the mapped file.
 
     One mapping serves all tensors of a file; nothing is read. What is smaller than a byte an
@@ -63,39 +63,39 @@ def attach(model: ir.Model, found: Mapping[str, Path]) -> None:
             return tensor
         place = str(tensor.location)
         if place not in maps and tensor.nbytes:
-            with found[place].open("rb") as stream:
-                if found[place].stat().st_size:
+            with files[place].open("rb") as stream:
+                if files[place].stat().st_size:
                     maps[place] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return _view(tensor, maps.get(place), found[place])
+        return _view_tensor(tensor, maps.get(place), files[place])
 
     replace_tensors(model, view)
-    model.graph.meta[MAPS] = tuple((found[place], data) for place, data in maps.items())
+    model.graph.meta[MAPS] = tuple((files[place], data) for place, data in maps.items())
 
 
 def replace_tensors(
     model: ir.Model, change: Callable[[ir.TensorProtocol], ir.TensorProtocol]
 ) -> None:
     """Put `change(tensor)` in the place of every initializer and attribute, in all graphs."""
-    for graph in every_graph(model):
+    for graph in walk_graphs(model):
         if isinstance(graph, ir.Graph):
             for value in graph.initializers.values():
                 if value.const_value is not None:
                     value.const_value = change(value.const_value)
         for node in graph:
             for name, attribute in list(node.attributes.items()):
-                new = _changed(attribute, change)
+                new = _change_attribute(attribute, change)
                 if new is not attribute:
                     node.attributes[name] = new
 
 
-def _changed(
+def _change_attribute(
     attribute: ir.Attr, change: Callable[[ir.TensorProtocol], ir.TensorProtocol]
 ) -> ir.Attr:
     if attribute.is_ref() or attribute.type not in _TENSORS:
         return attribute
     old = [attribute.value] if attribute.type == ir.AttributeType.TENSOR else attribute.value
     new = [change(tensor) for tensor in old]
-    if all(one is two for one, two in zip(old, new, strict=True)):
+    if all(before is after for before, after in zip(old, new, strict=True)):
         return attribute
     value = new[0] if attribute.type == ir.AttributeType.TENSOR else new
     return ir.Attr(attribute.name, attribute.type, value, doc_string=attribute.doc_string)
@@ -104,24 +104,26 @@ def _changed(
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 
 
-def _view(tensor: ir.ExternalTensor, data: mmap.mmap | None, file: Path) -> ir.TensorProtocol:
-    start, wanted = tensor.offset or 0, tensor.nbytes
-    held = wanted if tensor.length is None else tensor.length
-    if held != wanted:
+def _view_tensor(
+    tensor: ir.ExternalTensor, data: mmap.mmap | None, file: Path
+) -> ir.TensorProtocol:
+    start, expected = tensor.offset or 0, tensor.nbytes
+    stored = expected if tensor.length is None else tensor.length
+    if stored != expected:
         raise BadModel(
-            f"tensor '{tensor.name}' has {held} bytes in {file} where its shape "
-            f"{list(tensor.shape)} of {tensor.dtype.name} makes {wanted}",
+            f"tensor '{tensor.name}' has {stored} bytes in {file} where its shape "
+            f"{list(tensor.shape)} of {tensor.dtype.name} makes {expected}",
             fix="export the model again",
         )
-    if start < 0 or start + wanted > (len(data) if data is not None else 0):
+    if start < 0 or start + expected > (len(data) if data is not None else 0):
         raise BadModel(
-            f"{file} is cut off: tensor '{tensor.name}' ends at byte {start + wanted}, "
+            f"{file} is cut off: tensor '{tensor.name}' ends at byte {start + expected}, "
             f"the file at {len(data) if data is not None else 0}",
             fix=_AGAIN,
         )
     props = dict(tensor.metadata_props) or None
     if tensor.dtype.bitwidth < 8:
-        packed = np.frombuffer(data or b"", np.uint8, wanted, start if data else 0)
+        packed = np.frombuffer(data or b"", np.uint8, expected, start if data else 0)
         return ir.PackedTensor(
             packed,
             tensor.dtype,
@@ -141,26 +143,26 @@ def _view(tensor: ir.ExternalTensor, data: mmap.mmap | None, file: Path) -> ir.T
     )
 
 
-def _protos(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _walk_graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
     for node in graph.node:
-        yield from _in_node(node)
+        yield from _walk_node_tensors(node)
 
 
-def _in_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+def _walk_node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
     for attribute in node.attribute:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
         if attribute.HasField("g"):
-            yield from _protos(attribute.g)
+            yield from _walk_graph_tensors(attribute.g)
         for graph in attribute.graphs:
-            yield from _protos(graph)
+            yield from _walk_graph_tensors(graph)
 
 
-def _inside(path: Path, place: str) -> Path:
+def _resolve_location(path: Path, place: str) -> Path:
     """Containment is judged after links are followed; caches that link whole models still work."""
     fix = "put the data beside the model and name it so in the model"
     names = (PurePosixPath(place), PureWindowsPath(place))

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx_ir.passes import common
 
-from ortune.core.errors import BadModel, OrtuneError, gist
+from ortune.core.errors import BadModel, OrtuneError, summarize_error
 from ortune.graph.io import external, names, protobuf, wellformed
-from ortune.graph.io.check import problems
+from ortune.graph.io.check import list_problems
 from ortune.graph.io.wellformed import Invalid
-from ortune.graph.io.write import SOURCES, write
-from ortune.graph.ir.edit import bodies, every_graph
+from ortune.graph.io.write import SOURCES, write_model
+from ortune.graph.ir.edit import list_bodies, walk_graphs
 from ortune.graph.ir.spec import shape_of
 
 _CHUNK = 1 << 20
@@ -52,9 +52,9 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
             missing, too short, or outside the model's folder; it breaks ONNX's rules.
     """
     path = Path(path)
-    proto = outline(path)
-    with reading(path):
-        found = external.files(path, proto)
+    proto = parse_outline(path)
+    with report_read_errors(path):
+        files = external.list_files(path, proto)
         for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
             if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
                 "map_type"
@@ -63,20 +63,20 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
                     f"{path}: '{value.name}' is a map, not a tensor",
                     fix="export plain tensors, as with zipmap=False in skl2onnx",
                 )
-        wellformed.demand(proto, newer_opset=newer_opset)
-        densify(proto)
+        wellformed.validate_model(proto, newer_opset=newer_opset)
+        densify_tensors(proto)
         model = ir.serde.deserialize_model(proto)
-        external.attach(model, found)
-        _normalize(model)
-        if wrong := problems(model):
+        external.map_weights(model, files)
+        _normalize_model(model)
+        if wrong := list_problems(model):
             raise Invalid(wrong[0])
-        names.unique(model)
-        model.graph.meta[SOURCES] = tuple(str(file) for file in found.values())
+        names.make_names_unique(model)
+        model.graph.meta[SOURCES] = tuple(str(file) for file in files.values())
     return model
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def report_read_errors(path: Path) -> Iterator[None]:
     """Tell whatever goes wrong with a file's content in two lines.
 
     Raises:
@@ -101,7 +101,7 @@ def reading(path: Path) -> Iterator[None]:
         while root.__cause__ is not None:
             root = root.__cause__
         raise BadModel(
-            f"{path} is not a valid model: {gist(root)}",
+            f"{path} is not a valid model: {summarize_error(root)}",
             fix="export it again; onnx.checker.check_model tells more",
         ) from error
 
@@ -120,10 +120,10 @@ def save(
     Raises:
         OrtuneError: The path cannot be written, or is one of the files the model was loaded from.
     """
-    return write(model, Path(path), external_above, durable=durable)
+    return write_model(model, Path(path), external_above, durable=durable)
 
 
-def digest(path: Path | str) -> str:
+def compute_digest(path: Path | str) -> str:
     """Return 32 hex digits of SHA-256 over the file and then its external data, by location.
 
     Raises:
@@ -131,13 +131,13 @@ def digest(path: Path | str) -> str:
     """
     path = Path(path)
     total = hashlib.sha256()
-    for location, file in _files(path).items():
+    for location, file in _list_files(path).items():
         total.update(f"{location}\0{file.stat().st_size}\0".encode())
         _read_into(total, file)
     return total.hexdigest()[:32]
 
 
-def content(path: Path | str) -> str:
+def compute_content_digest(path: Path | str) -> str:
     """Return 32 hex digits of SHA-256 over all but the metadata: of what the model computes.
 
     Raises:
@@ -145,7 +145,7 @@ def content(path: Path | str) -> str:
     """
     path = Path(path)
     total = hashlib.sha256()
-    files = _files(path)
+    files = _list_files(path)
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for start, end in protobuf.without_metadata(data):
             for at in range(start, end, _CHUNK):
@@ -157,14 +157,14 @@ def content(path: Path | str) -> str:
     return total.hexdigest()[:32]
 
 
-def size(path: Path | str) -> int:
+def count_file_bytes(path: Path | str) -> int:
     """Return the bytes of the file and of its external data.
 
     Raises:
         BadModel: As `load`.
     """
     path = Path(path)
-    return sum(file.stat().st_size for file in _files(path).values())
+    return sum(file.stat().st_size for file in _list_files(path).values())
 
 
 def _read_into(total: hashlib._Hash, file: Path) -> None:
@@ -173,31 +173,31 @@ def _read_into(total: hashlib._Hash, file: Path) -> None:
             total.update(chunk)
 
 
-def _files(path: Path) -> dict[str, Path]:
-    proto = outline(path)
-    with reading(path):
-        return external.files(path, proto)
+def _list_files(path: Path) -> dict[str, Path]:
+    proto = parse_outline(path)
+    with report_read_errors(path):
+        return external.list_files(path, proto)
 
 
-def outline(path: Path) -> onnx.ModelProto:
+def parse_outline(path: Path) -> onnx.ModelProto:
     """Parse the file without its large weights.
 
     Raises:
         BadModel: As `load`, of what can be seen without them.
     """
-    with reading(path):
+    with report_read_errors(path):
         if not path.is_file():
-            what = "not there"
+            problem = "not there"
             if path.exists():
-                what = "a folder" if path.is_dir() else "no regular file"
-            raise BadModel(f"{path} is {what}", fix="give the path of an .onnx file")
+                problem = "a folder" if path.is_dir() else "no regular file"
+            raise BadModel(f"{path} is {problem}", fix="give the path of an .onnx file")
         if path.stat().st_size == 0:
             raise BadModel(f"{path} is empty", fix="copy or export the model again")
         with path.open("rb") as stream:
             head = stream.read(64)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 try:
-                    parsed = onnx.ModelProto.FromString(protobuf.outline(data))
+                    parsed = onnx.ModelProto.FromString(protobuf.strip_weights(data))
                 except (protobuf.Malformed, DecodeError) as error:
                     raise _not_a_model(path, head, error) from error
     proto: onnx.ModelProto = parsed
@@ -232,7 +232,7 @@ FIRST_FREE_IR = 4
 """Before this IR version every initializer had to be listed among the inputs, as a constant."""
 
 
-def densify(proto: onnx.ModelProto) -> None:
+def densify_tensors(proto: onnx.ModelProto) -> None:
     """Turn sparse initializers and attributes into dense ones, as onnxruntime does on load."""
     _densify_graph(proto.graph)
     for function in proto.functions:
@@ -240,13 +240,13 @@ def densify(proto: onnx.ModelProto) -> None:
             _densify_node(node)
 
 
-def _normalize(model: ir.Model) -> None:
+def _normalize_model(model: ir.Model) -> None:
     """Normalize domains, opsets, constants, shapes and node order; see `model.io.file.load`."""
-    for graph in every_graph(model):
+    for graph in walk_graphs(model):
         imports = graph.opset_imports
         if "ai.onnx" in imports:
             imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
-        _sort(graph)
+        _sort_nodes(graph)
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
             _clean_shape(value)
     if not model.opset_imports:
@@ -276,24 +276,27 @@ def _means_nothing(dim: int | str | None) -> bool:
 _NO_NAMES = frozenset({"none", "null", "unk", "unknown", "dynamic", "dyn", "any"})
 
 
-def _sort(graph: ir.Graph | ir.Function) -> None:
+def _sort_nodes(graph: ir.Graph | ir.Function) -> None:
     """Runtimes take nodes in any order; everything here relies on the order that ONNX demands."""
-    made = {value for node in graph for value in node.outputs}
+    outputs = {value for node in graph for value in node.outputs}
     seen: set[ir.Value] = set()
     for node in graph:
-        if any(v in made and v not in seen for v in _reads(node)):
+        if any(v in outputs and v not in seen for v in _list_reads(node)):
             try:
                 (graph.graph if isinstance(graph, ir.Function) else graph).sort()
             except ValueError:
-                raise Invalid(f"its nodes form a cycle: {_cycle(graph)}") from None
+                raise Invalid(f"its nodes form a cycle: {_describe_cycle(graph)}") from None
             return
         seen.update(node.outputs)
 
 
-def _cycle(graph: ir.Graph | ir.Function) -> str:
+def _describe_cycle(graph: ir.Graph | ir.Function) -> str:
     """Return the nodes of a cycle, each fed by the one before."""
-    reads = {node: [v.producer() for v in _reads(node)] for node in graph}
-    calls = {node: [one for one in made if one in reads] for node, made in reads.items()}
+    reads = {node: [v.producer() for v in _list_reads(node)] for node in graph}
+    calls = {
+        node: [producer for producer in producers if producer in reads]
+        for node, producers in reads.items()
+    }
     try:
         TopologicalSorter(calls).prepare()
     except CycleError as error:
@@ -305,14 +308,14 @@ def _cycle(graph: ir.Graph | ir.Function) -> str:
     return "between bodies"
 
 
-def _reads(node: ir.Node) -> list[ir.Value]:
-    nodes = [node, *(inner for body in bodies(node) for inner in body.all_nodes())]
-    return [value for one in nodes for value in one.inputs if value is not None]
+def _list_reads(node: ir.Node) -> list[ir.Value]:
+    nodes = [node, *(inner for body in list_bodies(node) for inner in body.all_nodes())]
+    return [value for consumer in nodes for value in consumer.inputs if value is not None]
 
 
 def _densify_graph(graph: onnx.GraphProto) -> None:
     for sparse in graph.sparse_initializer:
-        array = _dense(sparse)
+        array = _make_dense(sparse)
         graph.initializer.append(numpy_helper.from_array(array, sparse.values.name))
     del graph.sparse_initializer[:]
     for node in graph.node:
@@ -322,7 +325,7 @@ def _densify_graph(graph: onnx.GraphProto) -> None:
 def _densify_node(node: onnx.NodeProto) -> None:
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.SPARSE_TENSOR:
-            array = _dense(attribute.sparse_tensor)
+            array = _make_dense(attribute.sparse_tensor)
             attribute.ClearField("sparse_tensor")
             attribute.type = onnx.AttributeProto.TENSOR
             attribute.t.CopyFrom(numpy_helper.from_array(array))
@@ -334,7 +337,7 @@ def _densify_node(node: onnx.NodeProto) -> None:
             _densify_graph(graph)
 
 
-def _dense(sparse: onnx.SparseTensorProto) -> NDArray[np.generic]:
+def _make_dense(sparse: onnx.SparseTensorProto) -> NDArray[np.generic]:
     """Indices are linear, shape [n], or by coordinate, shape [n, rank]."""
     wellformed.demand_sparse(sparse)
     values = numpy_helper.to_array(sparse.values)
@@ -346,5 +349,5 @@ def _dense(sparse: onnx.SparseTensorProto) -> NDArray[np.generic]:
         else:
             dense.reshape(-1)[indices] = values
     except (IndexError, ValueError) as error:
-        raise Invalid(f"sparse tensor '{sparse.values.name}': {gist(error)}") from None
+        raise Invalid(f"sparse tensor '{sparse.values.name}': {summarize_error(error)}") from None
     return dense

@@ -10,7 +10,7 @@ from ortune.graph.ir.edit import Graph
 from ortune.graph.ir.uses import is_read
 
 
-def unique(model: ir.Model) -> int:
+def make_names_unique(model: ir.Model) -> int:
     """Name what has no name, rename what shares one, and return how many names changed.
 
     Names of the model's inputs and outputs stay. Of several that share a name, the first in the
@@ -18,13 +18,13 @@ def unique(model: ir.Model) -> int:
     ``_2``, ``_3`` and so on. The result depends on the model alone, and a second call changes
     nothing. A function's names are a world of their own, as in ONNX.
     """
-    changed = _rename(model.graph)
-    return changed + sum(_rename(function) for function in model.functions.values())
+    changed = _rename_graph(model.graph)
+    return changed + sum(_rename_graph(function) for function in model.functions.values())
 
 
-def _rename(graph: Graph) -> int:
+def _rename_graph(graph: Graph) -> int:
     bodies: list[Graph] = [graph, *graph.subgraphs()]
-    taken = NamesInUse(node.name for body in bodies for node in body if node.name)
+    names = NamesInUse(node.name for body in bodies for node in body if node.name)
     seen: set[str] = set()
     changed = 0
     for body in bodies:
@@ -33,7 +33,7 @@ def _rename(graph: Graph) -> int:
                 seen.add(node.name)
                 continue
             stem = node.name or f"{node.op_type}_{index}"
-            node.name = taken.free(stem, bare=not node.name)
+            node.name = names.reserve_name(stem, bare=not node.name)
             seen.add(node.name)
             changed += 1
     return changed + _rename_values(bodies)
@@ -41,11 +41,11 @@ def _rename(graph: Graph) -> int:
 
 def _rename_values(bodies: list[Graph]) -> int:
     kept = {value for value in (*bodies[0].inputs, *bodies[0].outputs) if value.name}
-    every = list(dict.fromkeys(value for body in bodies for value in _made(body)))
-    taken = NamesInUse(value.name for value in every if value.name)
+    values = list(dict.fromkeys(value for body in bodies for value in _list_values(body)))
+    names = NamesInUse(value.name for value in values if value.name)
     seen = {str(value.name) for value in kept}
     changed = 0
-    for value in every:
+    for value in values:
         if value in kept:
             continue
         if value.name and value.name not in seen:
@@ -55,15 +55,15 @@ def _rename_values(bodies: list[Graph]) -> int:
         if not value.name and node is not None and not is_read(value):
             continue  # an optional output that is left out: no name is its meaning
         stem = value.name or (f"{node.name}_out" if node is not None else "value")
-        value.name = taken.free(stem, bare=not value.name)
+        value.name = names.reserve_name(stem, bare=not value.name)
         seen.add(value.name)
         changed += 1
     return changed
 
 
-def _made(body: Graph) -> list[ir.Value]:
-    held = list(body.initializers.values()) if isinstance(body, ir.Graph) else []
-    return [*body.inputs, *held, *(value for node in body for value in node.outputs)]
+def _list_values(body: Graph) -> list[ir.Value]:
+    initializers = list(body.initializers.values()) if isinstance(body, ir.Graph) else []
+    return [*body.inputs, *initializers, *(value for node in body for value in node.outputs)]
 
 
 class NamesInUse:
@@ -73,7 +73,7 @@ class NamesInUse:
         self._names = set(names)
         self._numbers: dict[str, int] = {}
 
-    def free(self, stem: str, *, bare: bool) -> str:
+    def reserve_name(self, stem: str, *, bare: bool) -> str:
         """Return `stem` itself when `bare` and free, else the first free ``stem_N`` from 2 on."""
         name, number = stem, self._numbers.get(stem, 1)
         while name in self._names or (number == 1 and not bare):

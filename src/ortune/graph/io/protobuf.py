@@ -84,7 +84,7 @@ _OVERRIDABLE_SINCE = 4
 _MODEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
 
 
-def outline(data: Bytes) -> bytes:
+def strip_weights(data: Bytes) -> bytes:
     """Return the serialized model with every large ``raw_data`` replaced by its place.
 
     Such a tensor comes out as external data in `HELD` with offset and length within the file.
@@ -94,7 +94,7 @@ def outline(data: Bytes) -> bytes:
         TooMany: It holds more than a model does: told after a part of it, without the memory.
         Malformed: These are not the bytes of a ModelProto.
     """
-    return _rebuild(data, (0, len(data)), "model", Counted())
+    return _rebuild_message(data, (0, len(data)), "model", PartCounter())
 
 
 def without_metadata(data: Bytes) -> Iterator[tuple[int, int]]:
@@ -103,12 +103,12 @@ def without_metadata(data: Bytes) -> Iterator[tuple[int, int]]:
     Raises:
         Malformed: These are not the bytes of a ModelProto.
     """
-    for number, _, start, _, end in _fields(data, 0, len(data)):
+    for number, _, start, _, end in _walk_fields(data, 0, len(data)):
         if number != _METADATA:
             yield start, end
 
 
-def interface(path: Path) -> tuple[list[str], list[str]]:
+def read_interface(path: Path) -> tuple[list[str], list[str]]:
     """Return the names of a file's inputs that a caller must give, and of its outputs, in order.
 
     For workers, which import no ONNX library for it.
@@ -118,15 +118,15 @@ def interface(path: Path) -> tuple[list[str], list[str]]:
     """
     names: dict[int, list[str]] = {_INITIALIZER: [], _INPUT: [], _OUTPUT: []}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for start, stop in _payloads(data, 0, len(data), _GRAPH):
-            for number, found in names.items():
-                parts = _payloads(data, start, stop, number)
-                found += [_name(data, at, end, number) for at, end in parts]
-    held = set(names[_INITIALIZER])
-    return [name for name in names[_INPUT] if name not in held], names[_OUTPUT]
+        for start, stop in _list_payloads(data, 0, len(data), _GRAPH):
+            for number, entries in names.items():
+                parts = _list_payloads(data, start, stop, number)
+                entries += [_read_name(data, at, end, number) for at, end in parts]
+    initializers = set(names[_INITIALIZER])
+    return [name for name in names[_INPUT] if name not in initializers], names[_OUTPUT]
 
 
-def fixed(path: Path) -> bytes | None:
+def drop_initializer_inputs(path: Path) -> bytes | None:
     """Return a file's model with its initializers out of the inputs; None if it is so already.
 
     An initializer that is also an input is a default, which a caller may override. Before IR
@@ -136,37 +136,38 @@ def fixed(path: Path) -> bytes | None:
         Malformed: The file is no serialized ModelProto.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        fields = list(_fields(data, 0, len(data)))
+        fields = list(_walk_fields(data, 0, len(data)))
         versions = [read_varint(data, f[3], f[4])[0] for f in fields if f[0] == _IR_VERSION]
-        graphs = _payloads(data, 0, len(data), _GRAPH)
+        graphs = _list_payloads(data, 0, len(data), _GRAPH)
         if len(graphs) != 1 or max(versions, default=0) < _OVERRIDABLE_SINCE:
             return None
         (start, stop), kept = graphs[0], []
-        held = {
-            _name(data, *at, _INITIALIZER) for at in _payloads(data, start, stop, _INITIALIZER)
+        initializers = {
+            _read_name(data, *at, _INITIALIZER)
+            for at in _list_payloads(data, start, stop, _INITIALIZER)
         }
-        for number, _, at, body, end in _fields(data, start, stop):
-            if number != _INPUT or _name(data, body, end, _INPUT) not in held:
+        for number, _, at, body, end in _walk_fields(data, start, stop):
+            if number != _INPUT or _read_name(data, body, end, _INPUT) not in initializers:
                 kept.append(slice(at, end))
         if sum(part.stop - part.start for part in kept) == stop - start:
             return None
         graph = b"".join(data[part] for part in kept)
-        others = [data[at:end] for number, _, at, _, end in fields if number != _GRAPH]
-        return b"".join((*others, delimited(_GRAPH, graph)))
+        other_fields = [data[at:end] for number, _, at, _, end in fields if number != _GRAPH]
+        return b"".join((*other_fields, encode_delimited(_GRAPH, graph)))
 
 
-def _name(data: Bytes, start: int, end: int, number: int) -> str:
+def _read_name(data: Bytes, start: int, end: int, number: int) -> str:
     """Return the name of one part of a graph."""
     inner = _TENSOR_NAME if number == _INITIALIZER else _VALUE_NAME
-    return next((data[a:b].decode() for a, b in _payloads(data, start, end, inner)), "")
+    return next((data[a:b].decode() for a, b in _list_payloads(data, start, end, inner)), "")
 
 
-def _payloads(data: Bytes, start: int, end: int, wanted: int) -> list[tuple[int, int]]:
-    fields = _fields(data, start, end)
-    return [(body, stop) for number, _, _, body, stop in fields if number == wanted]
+def _list_payloads(data: Bytes, start: int, end: int, field_number: int) -> list[tuple[int, int]]:
+    fields = _walk_fields(data, start, end)
+    return [(body, stop) for number, _, _, body, stop in fields if number == field_number]
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Encode a non-negative integer."""
     out = bytearray()
     while value > 0x7F:
@@ -176,24 +177,24 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def tag(number: int) -> bytes:
+def encode_tag(number: int) -> bytes:
     """Encode the tag of a length-delimited field."""
-    return varint(number << 3 | _LEN)
+    return encode_varint(number << 3 | _LEN)
 
 
-def delimited(number: int, payload: bytes) -> bytes:
+def encode_delimited(number: int, payload: bytes) -> bytes:
     """Encode a length-delimited field."""
-    return tag(number) + varint(len(payload)) + payload
+    return encode_tag(number) + encode_varint(len(payload)) + payload
 
 
-class Counted:
+class PartCounter:
     """What was walked of a file so far."""
 
     def __init__(self) -> None:
         self._fields = self._small = 0
         self._parts: Counter[str] = Counter()
 
-    def field(self, kind: str, number: int) -> None:
+    def count_field(self, kind: str, number: int) -> None:
         """Count a field of a message of some kind.
 
         Raises:
@@ -208,7 +209,7 @@ class Counted:
             if self._parts[part] > MOST:
                 raise TooMany(f"more than {MOST:,} {part}")
 
-    def worth(self, size: int, kind: str) -> bool:
+    def is_worth_walking(self, size: int, kind: str) -> bool:
         """Whether a message of so many bytes is to be looked into."""
         if size > SMALL or kind == "raw":
             return size > SMALL
@@ -216,8 +217,8 @@ class Counted:
         return self._small > _UNCOUNTED
 
 
-def _rebuild(
-    data: Bytes, span: tuple[int, int], kind: str, counted: Counted, depth: int = 0
+def _rebuild_message(
+    data: Bytes, span: tuple[int, int], kind: str, counter: PartCounter, depth: int = 0
 ) -> bytes:
     start, end = span
     if depth > _DEEPEST:
@@ -226,30 +227,37 @@ def _rebuild(
     out: list[bytes] = []
     kept = start  # everything before `kept` is in `out`
     place = b""  # goes last: a tensor once loaded from elsewhere says data_location = 0 at its end
-    for number, wire, at, body, stop in _fields(data, start, end):
+    for number, wire, at, body, stop in _walk_fields(data, start, end):
         if kind == "model" and number not in _MODEL_FIELDS:
             raise Malformed(f"unknown field {number} at byte {at}")
         if kind == "attribute" and number in _LISTS:
             break  # a forest of trees has millions of numbers: parsed, not walked
-        counted.field(kind, number)
+        counter.count_field(kind, number)
         inner = nested.get(number) if wire == _LEN else None
-        if inner is None or not counted.worth(stop - body, inner):
+        if inner is None or not counter.is_worth_walking(stop - body, inner):
             continue
         out.append(data[kept:at])
         kept = stop
         if inner == "raw":
             entries = (("location", HELD), ("offset", str(body)), ("length", str(stop - body)))
-            pairs = (delimited(1, k.encode()) + delimited(2, v.encode()) for k, v in entries)
+            pairs = (
+                encode_delimited(1, k.encode()) + encode_delimited(2, v.encode())
+                for k, v in entries
+            )
             # external_data = 13, data_location = 14 (EXTERNAL = 1)
-            place = b"".join(delimited(13, pair) for pair in pairs) + varint(14 << 3) + varint(1)
+            place = (
+                b"".join(encode_delimited(13, pair) for pair in pairs)
+                + encode_varint(14 << 3)
+                + encode_varint(1)
+            )
         else:
-            found = _rebuild(data, (body, stop), inner, counted, depth + 1)
-            out.append(delimited(number, found))
+            message = _rebuild_message(data, (body, stop), inner, counter, depth + 1)
+            out.append(encode_delimited(number, message))
     out += [data[kept:end], place]
     return b"".join(out)
 
 
-def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def _walk_fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (number, wire type, start of field, start of payload, end of field)."""
     at = start
     while at < end:
@@ -288,7 +296,7 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     raise Truncated(f"the file ends within a number at byte {at}")
 
 
-def identity(path: Path) -> tuple[str, int]:
+def read_identity(path: Path) -> tuple[str, int]:
     """Return the digest that `model.io.file.digest` gives, and the number of nodes.
 
     Nodes are those of all graphs and functions.
@@ -302,13 +310,13 @@ def identity(path: Path) -> tuple[str, int]:
     total, nodes, places = hashlib.sha256(), 0, set[str]()
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            proto = onnx.ModelProto.FromString(outline(data))
-        for part in parts(proto):
+            proto = onnx.ModelProto.FromString(strip_weights(data))
+        for part in walk_messages(proto):
             nodes += isinstance(part, onnx.NodeProto)
-            if isinstance(part, onnx.TensorProto) and (place := _place(part)) != HELD:
+            if isinstance(part, onnx.TensorProto) and (place := _read_location(part)) != HELD:
                 places.add(place)
         places.discard("")
-        files = {HELD: path} | {one: path.parent / one for one in sorted(places)}
+        files = {HELD: path} | {name: path.parent / name for name in sorted(places)}
         for location, member in files.items():
             total.update(f"{location}\0{member.stat().st_size}\0".encode())
             with member.open("rb") as stream:
@@ -321,21 +329,21 @@ def identity(path: Path) -> tuple[str, int]:
     return total.hexdigest()[:32], nodes
 
 
-def parts(message: Any) -> Iterator[Any]:
+def walk_messages(message: Any) -> Iterator[Any]:
     """Yield a message and all messages within it, as they come."""
     waiting = [message]
     while waiting:
-        one = waiting.pop()
-        yield one
+        current = waiting.pop()
+        yield current
         within: list[Any] = []
-        for field, value in one.ListFields():
+        for field, value in current.ListFields():
             if field.message_type is not None:
                 within += [value] if hasattr(value, "ListFields") else value
         waiting += reversed(within)
 
 
-def _place(tensor: onnx.TensorProto) -> str:
+def _read_location(tensor: onnx.TensorProto) -> str:
     """Return where a tensor's external data lies; empty where it has none."""
     if tensor.data_location != tensor.EXTERNAL:
         return ""
-    return next((one.value for one in tensor.external_data if one.key == "location"), "")
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onnx import AttributeProto
 from onnx.defs import OpSchema
 
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.io import external
-from ortune.graph.io.protobuf import MOST, parts
+from ortune.graph.io.protobuf import MOST, walk_messages
 
 MOST_DENSE = 1 << 28
 """Bytes that a sparse tensor may take once it is dense; its file says only the shape."""
@@ -48,7 +48,7 @@ def demand_tensor(tensor: onnx.TensorProto) -> None:
     if dtype == ir.DataType.UNDEFINED:
         raise Invalid(f"{label} is of data type {tensor.data_type}, which there is not")
     if len(dims) > _MOST_DIMS:
-        raise Invalid(f"{label} has {count(len(dims), 'dimension')}")
+        raise Invalid(f"{label} has {format_count(len(dims), 'dimension')}")
     if any(dim < 0 for dim in dims) or math.prod(d or 1 for d in dims) >= 1 << 59:
         raise Invalid(f"{label} has the shape {dims}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -58,21 +58,22 @@ def demand_tensor(tensor: onnx.TensorProto) -> None:
             ):
                 raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
         return
-    held, wanted, unit = _count_held(tensor, dtype, math.prod(dims))
-    if held != wanted:
+    actual, expected, unit = _measure_data(tensor, dtype, math.prod(dims))
+    if actual != expected:
         raise Invalid(
-            f"{label} holds {held} {unit} where its shape {dims} of {dtype.name} makes {wanted}"
+            f"{label} holds {actual} {unit} where its shape {dims} of {dtype.name} makes "
+            f"{expected}"
         )
 
 
-def _count_held(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:
+def _measure_data(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:
     """Return how much a tensor holds, how much it should, and of what."""
     if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
         return len(tensor.raw_data), math.ceil(size * dtype.bitwidth / 8), "bytes"
     field = _DATA_FIELDS.get(dtype, "int32_data")
     packed = 1 if dtype == ir.DataType.STRING else max(1, 8 // dtype.bitwidth)
-    wanted = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
-    return len(getattr(tensor, field)), wanted, "values" if packed == 1 else "bytes"
+    expected = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
+    return len(getattr(tensor, field)), expected, "values" if packed == 1 else "bytes"
 
 
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
@@ -116,7 +117,7 @@ _OURS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
 _DEEPEST_CALLS = 100
 
 
-def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
+def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
     """Refuse what no runtime takes and what nothing here is written for.
 
     Checked: the opset; that functions end; for operators that ONNX knows how many inputs and
@@ -130,55 +131,62 @@ def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
         Invalid: Something does not hold.
     """
     # Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again.
-    for message in parts(proto):
+    for message in walk_messages(proto):
         for field, value in message.ListFields():
             if field.type == field.TYPE_STRING:
                 for text in [value] if isinstance(value, (str, bytes)) else value:
                     if not isinstance(text, str):
                         raise Invalid(f"the name {text!r} is not UTF-8")
-    versions = {_plain(one.domain): one.version for one in proto.opset_import}
+    versions = {_normalize_domain(entry.domain): entry.version for entry in proto.opset_import}
     if not versions and proto.ir_version >= _SAYS_OPSET:
         raise Invalid("it does not say which opset its operators are of")
-    _opset(versions.get("", 1), newer_opset)
-    _functions(proto)
-    made = {_plain(one.domain) for one in proto.functions}
-    for nodes, known in _bodies(proto, versions):
+    _check_opset(versions.get("", 1), newer_opset)
+    _check_functions(proto)
+    function_domains = {_normalize_domain(entry.domain) for entry in proto.functions}
+    for nodes, opsets in _walk_bodies(proto, versions):
         for node in nodes:
-            _node(node, known)
-            _domain(node, known, made)
-    for tensor in external.tensors(proto):
+            _check_node(node, opsets)
+            _check_domain(node, opsets, function_domains)
+    for tensor in external.walk_tensors(proto):
         demand_tensor(tensor)
 
 
-def _plain(domain: str) -> str:
+def _normalize_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _domain(node: onnx.NodeProto, imported: Mapping[str, int], made: Collection[str]) -> None:
+def _check_domain(
+    node: onnx.NodeProto, imported: Mapping[str, int], function_domains: Collection[str]
+) -> None:
     """A runtime knows the opsets of its own operators; of others the model has to say them."""
-    domain = _plain(node.domain)
-    if domain and domain not in imported and domain not in made and not domain.startswith(_OURS):
+    domain = _normalize_domain(node.domain)
+    if (
+        domain
+        and domain not in imported
+        and domain not in function_domains
+        and not domain.startswith(_OURS)
+    ):
         raise Invalid(
             f"node '{node.name}' ({node.op_type}) is of the domain '{domain}', "
             "which the model does not import"
         )
 
 
-def _opset(version: int, newer: bool) -> None:
+def _check_opset(version: int, newer: bool) -> None:
     newest = onnx.defs.onnx_opset_version()
     if version < 1 or (version > newest and not newer):
-        known = f"opset {version} is not known here, where {newest} is the newest"
-        raise Invalid(known, fix=f"export it with opset {newest} or older")
+        problem = f"opset {version} is not known here, where {newest} is the newest"
+        raise Invalid(problem, fix=f"export it with opset {newest} or older")
 
 
-def _functions(proto: onnx.ModelProto) -> None:
+def _check_functions(proto: onnx.ModelProto) -> None:
     """Nothing may call itself, and what calls others twice, thirty deep, is a thousand million."""
-    made = {_key(one): one.node for one in proto.functions}
-    if not made:
+    functions = {_make_key(callee): callee.node for callee in proto.functions}
+    if not functions:
         return
     calls = {
-        key: [_key(node) for node in _every(nodes) if _key(node) in made]
-        for key, nodes in made.items()
+        key: [_make_key(node) for node in _walk_nodes(nodes) if _make_key(node) in functions]
+        for key, nodes in functions.items()
     }
     try:
         order = list(TopologicalSorter(calls).static_order())
@@ -188,97 +196,103 @@ def _functions(proto: onnx.ModelProto) -> None:
     sizes: dict[tuple[str, str, str], int] = {}
     depths: dict[tuple[str, str, str], int] = {}
     for key in order:
-        depths[key] = 1 + max((depths[one] for one in calls[key]), default=0)
-        sizes[key] = _size(made[key], sizes)
-    total = _size(proto.graph.node, sizes)
+        depths[key] = 1 + max((depths[callee] for callee in calls[key]), default=0)
+        sizes[key] = _count_nodes(functions[key], sizes)
+    total = _count_nodes(proto.graph.node, sizes)
     if max(depths.values()) > _DEEPEST_CALLS:
         raise Invalid(f"its functions call each other {max(depths.values())} deep")
     if total > MOST:
         raise Invalid(
-            f"with its functions written out it has {count(total, 'node')}, over {MOST:,}"
+            f"with its functions written out it has {format_count(total, 'node')}, over {MOST:,}"
         )
 
 
-def _size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], int]) -> int:
-    return sum(sizes.get(_key(node), 1) for node in _every(nodes))
+def _count_nodes(
+    nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], int]
+) -> int:
+    return sum(sizes.get(_make_key(node), 1) for node in _walk_nodes(nodes))
 
 
-def _key(one: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
-    name = one.op_type if isinstance(one, onnx.NodeProto) else one.name
-    return one.domain, name, one.overload
+def _make_key(proto: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
+    name = proto.op_type if isinstance(proto, onnx.NodeProto) else proto.name
+    return proto.domain, name, proto.overload
 
 
-def _every(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def _walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield nodes, and those of the bodies inside them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
-            for graph in _graphs(attribute):
-                yield from _every(graph.node)
+            for graph in _list_graphs(attribute):
+                yield from _walk_nodes(graph.node)
 
 
-def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def _list_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
 
 
-def _bodies(
+def _walk_bodies(
     proto: onnx.ModelProto, versions: Mapping[str, int]
 ) -> Iterator[tuple[Iterator[onnx.NodeProto], Mapping[str, int]]]:
     """Yield nodes, and domain -> opset of the operators that they are."""
-    yield _every(proto.graph.node), versions
-    for one in proto.functions:
-        own = {_plain(entry.domain): entry.version for entry in one.opset_import}
-        yield _every(one.node), {**versions, **own}
+    yield _walk_nodes(proto.graph.node), versions
+    for function in proto.functions:
+        imports = {
+            _normalize_domain(entry.domain): entry.version for entry in function.opset_import
+        }
+        yield _walk_nodes(function.node), {**versions, **imports}
 
 
 @cache
-def _schema(name: str, domain: str, version: int) -> OpSchema | None:
+def _load_schema(name: str, domain: str, version: int) -> OpSchema | None:
     try:
         return onnx.defs.get_schema(name, version, domain)
     except onnx.defs.SchemaError:
         return None
 
 
-def _node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
+def _check_node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
     label = f"node '{node.name}' ({node.op_type})"
-    domain = _plain(node.domain)
+    domain = _normalize_domain(node.domain)
     version = versions.get(domain, 1 if not domain else 0)
-    schema = _schema(node.op_type, domain, version)
+    schema = _load_schema(node.op_type, domain, version)
     if schema is None:
-        _held(label, node)
+        _check_attributes(label, node)
         return
-    _count(label, "input", len(node.input), schema.min_input, schema.max_input)
-    _count(label, "output", len(node.output), schema.min_output, schema.max_output)
-    for name, one in zip(node.input, schema.inputs, strict=False):
-        if not name and one.option == OpSchema.FormalParameterOption.Single:
-            raise Invalid(f"{label} is not given its input '{one.name}'")
-    found = {one.name: one for one in node.attribute}
-    for name, attribute in found.items():
+    _check_count(label, "input", len(node.input), schema.min_input, schema.max_input)
+    _check_count(label, "output", len(node.output), schema.min_output, schema.max_output)
+    for name, parameter in zip(node.input, schema.inputs, strict=False):
+        if not name and parameter.option == OpSchema.FormalParameterOption.Single:
+            raise Invalid(f"{label} is not given its input '{parameter.name}'")
+    attributes = {parameter.name: parameter for parameter in node.attribute}
+    for name, attribute in attributes.items():
         if name not in schema.attributes:
             continue
-        wanted = _KINDS[schema.attributes[name].type]
-        if attribute.type != wanted:
+        expected = _KINDS[schema.attributes[name].type]
+        if attribute.type != expected:
             kinds = [
-                AttributeProto.AttributeType.Name(k).lower() for k in (attribute.type, wanted)
+                AttributeProto.AttributeType.Name(k).lower() for k in (attribute.type, expected)
             ]
             raise Invalid(f"{label}: attribute '{name}' is {kinds[0]}, not {kinds[1]}")
-        if name in _TYPES and wanted == AttributeProto.INT and not _is_type(name, attribute.i):
+        if name in _TYPES and expected == AttributeProto.INT and not _is_type(name, attribute.i):
             raise Invalid(f"{label}: {name}={attribute.i} is no data type")
     for name, formal in schema.attributes.items():
-        if formal.required and name not in found:
+        if formal.required and name not in attributes:
             raise Invalid(f"{label} has no attribute '{name}'")
-    _held(label, node)
+    _check_attributes(label, node)
 
 
-def _held(label: str, node: onnx.NodeProto) -> None:
-    for one in node.attribute:
-        field = _FIELDS.get(one.type, "")
-        if one.ref_attr_name:  # the caller of a function gives it
+def _check_attributes(label: str, node: onnx.NodeProto) -> None:
+    for attribute in node.attribute:
+        field = _FIELDS.get(attribute.type, "")
+        if attribute.ref_attr_name:  # the caller of a function gives it
             continue
-        if one.type == AttributeProto.UNDEFINED or (field and not one.HasField(field)):
-            raise Invalid(f"{label}: attribute '{one.name}' holds nothing of the type it says")
+        if attribute.type == AttributeProto.UNDEFINED or (field and not attribute.HasField(field)):
+            raise Invalid(
+                f"{label}: attribute '{attribute.name}' holds nothing of the type it says"
+            )
 
 
 _KINDS = {
@@ -301,8 +315,8 @@ def _is_type(name: str, value: int) -> bool:
     return value in _KNOWN_TYPES and (value != AttributeProto.UNDEFINED or name == "output_dtype")
 
 
-def _count(label: str, kind: str, found: int, least: int, most: int) -> None:
-    if not least <= found <= most:
-        wanted = str(least) if least == most else f"{least} to {most}"
-        wanted = f"{least} or more" if most > 1 << 30 else wanted
-        raise Invalid(f"{label} has {found} {kind}{'s' * (found != 1)}, where {wanted} belong")
+def _check_count(label: str, kind: str, actual: int, least: int, most: int) -> None:
+    if not least <= actual <= most:
+        expected = str(least) if least == most else f"{least} to {most}"
+        expected = f"{least} or more" if most > 1 << 30 else expected
+        raise Invalid(f"{label} has {actual} {kind}{'s' * (actual != 1)}, where {expected} belong")

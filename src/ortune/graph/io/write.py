@@ -11,10 +11,10 @@ from typing import IO
 import onnx
 import onnx_ir as ir
 
-from ortune.core.atomic_write import atomic, reported
+from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import OrtuneError
 from ortune.graph.io import external
-from ortune.graph.io.protobuf import HELD, SMALL, delimited, tag, varint
+from ortune.graph.io.protobuf import HELD, SMALL, encode_delimited, encode_tag, encode_varint
 
 NEWEST_IR = 13
 """The newest IR version that onnxruntime 1.31 reads (it refuses 14: `kMaxSupportedIRVersion`)."""
@@ -25,31 +25,31 @@ SOURCES = "ortune.sources"
 _PAGE = 4096
 
 
-def write(model: ir.Model, path: Path, external_above: int, *, durable: bool = True) -> Path:
+def write_model(model: ir.Model, path: Path, external_above: int, *, durable: bool = True) -> Path:
     """See `ortune.graph.io.file.save`."""
     data = path.with_name(f"{path.name}.data")
-    outside = weight_bytes(model) > external_above
+    outside = count_tensor_bytes(model) > external_above
     _refuse_sources(model, path, *([data] if outside else []))
     # The data file takes its place first: a model in its place is whole.
     with (
-        atomic(path, durable=durable) as part,
-        atomic(data, durable=durable) if outside else contextlib.nullcontext() as beside,
-        reported(path),
+        open_draft(path, durable=durable) as part,
+        open_draft(data, durable=durable) if outside else contextlib.nullcontext() as beside,
+        report_write_errors(path),
     ):
-        with held(model, everywhere=outside) as tensors:
-            places = None if beside is None else stream(tensors, beside)
+        with detach_weights(model, everywhere=outside) as tensors:
+            places = None if beside is None else stream_tensors(tensors, beside)
             proto = ir.serde.serialize_model(model)
         proto.ir_version = max(4, min(proto.ir_version, NEWEST_IR))
         with part.open("wb") as out:
             if places is None:
                 _write_inside(proto, tensors, out)
             else:
-                point(proto, {i: (data.name, at) for i, at in enumerate(places)})
+                resolve_placeholders(proto, {i: (data.name, at) for i, at in enumerate(places)})
                 out.write(proto.SerializeToString())
     return path
 
 
-def weight_bytes(model: ir.Model) -> int:
+def count_tensor_bytes(model: ir.Model) -> int:
     """Return the bytes of all initializers and of all tensors in attributes."""
     total = 0
 
@@ -72,7 +72,7 @@ def _refuse_sources(model: ir.Model, *targets: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(model: ir.Model, *, everywhere: bool) -> Iterator[list[ir.TensorProtocol]]:
+def detach_weights(model: ir.Model, *, everywhere: bool) -> Iterator[list[ir.TensorProtocol]]:
     """Put numbered place-holders where large weights are, for as long as the block lasts.
 
     Args:
@@ -112,7 +112,7 @@ def held(model: ir.Model, *, everywhere: bool) -> Iterator[list[ir.TensorProtoco
         external.replace_tensors(model, release)
 
 
-def stream(tensors: Sequence[ir.TensorProtocol], path: Path) -> list[int]:
+def stream_tensors(tensors: Sequence[ir.TensorProtocol], path: Path) -> list[int]:
     """Write the tensors one after the other, large ones on page borders; return the offsets."""
     offsets = []
     with path.open("wb") as out:
@@ -120,11 +120,11 @@ def stream(tensors: Sequence[ir.TensorProtocol], path: Path) -> list[int]:
             border = _PAGE if tensor.nbytes >= 16 * _PAGE else 64
             out.seek(-out.tell() % border, os.SEEK_CUR)
             offsets.append(out.tell())
-            _copy(tensor, out)
+            _copy_tensor(tensor, out)
     return offsets
 
 
-def _copy(tensor: ir.TensorProtocol, out: IO[bytes]) -> None:
+def _copy_tensor(tensor: ir.TensorProtocol, out: IO[bytes]) -> None:
     start = out.tell()
     to_file = getattr(tensor, "tofile", None)  # not part of the protocol; saves a copy
     if to_file is not None:
@@ -135,10 +135,10 @@ def _copy(tensor: ir.TensorProtocol, out: IO[bytes]) -> None:
         raise OSError(f"tensor '{tensor.name}' took {out.tell() - start} bytes")
 
 
-def point(proto: onnx.ModelProto, places: Mapping[int, tuple[str, int]]) -> None:
+def resolve_placeholders(proto: onnx.ModelProto, places: Mapping[int, tuple[str, int]]) -> None:
     """Turn place-holders into references: number -> name of the data file, offset in it."""
-    for tensor in external.tensors(proto):
-        if external.location(tensor) != HELD:
+    for tensor in external.walk_tensors(proto):
+        if external.read_location(tensor) != HELD:
             continue
         entries = {entry.key: entry for entry in tensor.external_data}
         name, offset = places[int(entries["offset"].value)]
@@ -156,15 +156,17 @@ def _write_inside(
     """
     heads: list[tuple[bytes, ir.TensorProtocol | None]] = []
     for tensor in proto.graph.initializer:
-        if external.location(tensor) != HELD:
-            heads.append((delimited(_INITIALIZER, tensor.SerializeToString()), None))
+        if external.read_location(tensor) != HELD:
+            heads.append((encode_delimited(_INITIALIZER, tensor.SerializeToString()), None))
             continue
         index = next(int(e.value) for e in tensor.external_data if e.key == "offset")
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
         length = tensors[index].nbytes
-        head = tensor.SerializeToString() + tag(_RAW_DATA) + varint(length)
-        heads.append((tag(_INITIALIZER) + varint(len(head) + length) + head, tensors[index]))
+        head = tensor.SerializeToString() + encode_tag(_RAW_DATA) + encode_varint(length)
+        heads.append(
+            (encode_tag(_INITIALIZER) + encode_varint(len(head) + length) + head, tensors[index])
+        )
     del proto.graph.initializer[:]
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
@@ -173,12 +175,14 @@ def _write_inside(
         if proto.HasField(name):
             setattr(first, name, getattr(proto, name))
             proto.ClearField(name)
-    total = len(graph) + sum(len(head) + (held.nbytes if held else 0) for head, held in heads)
-    out.write(first.SerializeToString() + tag(_GRAPH) + varint(total) + graph)
-    for head, held in heads:
+    total = len(graph) + sum(
+        len(head) + (weight.nbytes if weight else 0) for head, weight in heads
+    )
+    out.write(first.SerializeToString() + encode_tag(_GRAPH) + encode_varint(total) + graph)
+    for head, weight in heads:
         out.write(head)
-        if held is not None:
-            _copy(held, out)
+        if weight is not None:
+            _copy_tensor(weight, out)
     out.write(proto.SerializeToString())
 
 
@@ -194,23 +198,23 @@ _BEFORE_GRAPH = (
 )
 
 
-def light(model: ir.Model) -> onnx.ModelProto:
+def serialize_without_weights(model: ir.Model) -> onnx.ModelProto:
     """Serialize a model with its large initializers turned into inputs of the same type.
 
     They come after the real inputs. What infers shapes or types from it sees the same graph; what
     computes with the values of large weights does not.
     """
-    with held(model, everywhere=False):
+    with detach_weights(model, everywhere=False):
         proto = ir.serde.serialize_model(model)
     proto.ir_version = max(4, proto.ir_version)
     graph = proto.graph
-    given = {value.name for value in graph.input}
-    moved = [t for t in graph.initializer if external.location(t) == HELD]
+    input_names = {value.name for value in graph.input}
+    moved = [t for t in graph.initializer if external.read_location(t) == HELD]
     names = {tensor.name for tensor in moved}
     graph.input.extend(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in moved
-        if t.name not in given
+        if t.name not in input_names
     )
     for field in (graph.initializer, graph.value_info):
         for index in reversed(range(len(field))):

@@ -25,7 +25,7 @@ _DENSE = tuple(
 """Attributes of a Constant; what else one has is no value."""
 
 
-def every_graph(model: ir.Model) -> Iterator[Graph]:
+def walk_graphs(model: ir.Model) -> Iterator[Graph]:
     """Yield the main graph, then functions, each followed by the bodies inside it."""
     yield model.graph
     yield from model.graph.subgraphs()
@@ -34,13 +34,13 @@ def every_graph(model: ir.Model) -> Iterator[Graph]:
         yield from function.subgraphs()
 
 
-def every_node(model: ir.Model) -> Iterator[ir.Node]:
+def walk_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield every node of every graph; safe while nodes are added or removed."""
-    for graph in list(every_graph(model)):
+    for graph in list(walk_graphs(model)):
         yield from list(graph)
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+def list_bodies(node: ir.Node) -> Iterator[ir.Graph]:
     """Yield the graphs among a node's attributes."""
     for attribute in node.attributes.values():
         if attribute.is_ref():
@@ -60,7 +60,7 @@ def const_array(value: ir.Value | None) -> NDArray[Any] | None:
     Raises:
         OutOfTime: The time of what is being built is up.
     """
-    time_limit.check()
+    time_limit.check_time()
     tensor = const_tensor(value)
     return None if tensor is None else np.asarray(tensor.numpy())
 
@@ -79,7 +79,7 @@ def const_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return value.const_value if value is not None and value.is_initializer() else None
 
 
-def constant(graph: Graph, name: str, array: NDArray[Any]) -> ir.Value:
+def add_constant(graph: Graph, name: str, array: NDArray[Any]) -> ir.Value:
     """Add a constant: an initializer, or a Constant node in front of a function's body.
 
     Args:
@@ -87,17 +87,17 @@ def constant(graph: Graph, name: str, array: NDArray[Any]) -> ir.Value:
         name: Wanted name; a number is appended when a value of `graph` has it.
         array: Stored as it is, not copied.
     """
-    return Editor(graph).constant(name, array)
+    return Editor(graph).add_constant(name, array)
 
 
 def insert_before(at: ir.Node, *nodes: ir.Node) -> None:
     """Place new nodes directly before `at`, in its graph and in the order given."""
-    _graph(at).insert_before(at, nodes)
+    _require_graph(at).insert_before(at, nodes)
 
 
 def insert_after(at: ir.Node, *nodes: ir.Node) -> None:
     """Place new nodes directly after `at`, in its graph and in the order given."""
-    _graph(at).insert_after(at, nodes)
+    _require_graph(at).insert_after(at, nodes)
 
 
 def insert_first(graph: Graph, *nodes: ir.Node) -> None:
@@ -121,25 +121,27 @@ class Editor:
         self._values: set[str] = set(_value_names(graph))
         self._nodes: set[str] = {node.name for node in graph.all_nodes() if node.name}
 
-    def fresh(self, stem: str) -> str:
+    def reserve_name(self, stem: str) -> str:
         """Return `stem`, or `stem_2` and so on, and take it as a value name."""
-        return _take(stem, self._values)
+        return _reserve_name(stem, self._values)
 
-    def constant(self, name: str, array: NDArray[Any]) -> ir.Value:
+    def add_constant(self, name: str, array: NDArray[Any]) -> ir.Value:
         """Add a constant to the editor's graph; bodies inside it see it too."""
-        free = self.fresh(name)
+        free = self.reserve_name(name)
         tensor = ir.tensor(array, name=free)
         if isinstance(self.graph, ir.Function):
-            node = ir.node("Constant", [], {"value": tensor}, name=_take(free, self._nodes))
-            held = node.outputs[0]
-            held.name, held.shape, held.dtype = free, ir.Shape(array.shape), tensor.dtype
+            node = ir.node(
+                "Constant", [], {"value": tensor}, name=_reserve_name(free, self._nodes)
+            )
+            output = node.outputs[0]
+            output.name, output.shape, output.dtype = free, ir.Shape(array.shape), tensor.dtype
             insert_first(self.graph, node)
-            return held
+            return output
         value = ir.val(free, const_value=tensor)
         self.graph.register_initializer(value)
         return value
 
-    def node(
+    def make_node(
         self,
         op: str,
         inputs: Sequence[ir.Value | None],
@@ -157,20 +159,20 @@ class Editor:
         """
         first = next((value.name for value in inputs if value is not None), None)
         stem = name or f"{first or 'no_input'}_{op}"
-        made = ir.node(
+        node = ir.node(
             op,
             inputs,
             attributes,
             domain=domain,
             num_outputs=outputs,
-            name=_take(stem, self._nodes),
+            name=_reserve_name(stem, self._nodes),
         )
-        for index, value in enumerate(made.outputs):
-            value.name = self.fresh(stem if index == 0 else f"{stem}_{index}")
-        return made
+        for index, value in enumerate(node.outputs):
+            value.name = self.reserve_name(stem if index == 0 else f"{stem}_{index}")
+        return node
 
 
-def discard(value: ir.Value | None) -> bool:
+def discard_constant(value: ir.Value | None) -> bool:
     """Remove a constant that nothing uses any more and say whether it went.
 
     Initializers leave the graph's inputs too; chains of Identity and Constant are followed.
@@ -182,9 +184,9 @@ def discard(value: ir.Value | None) -> bool:
         if node.domain or node.op_type not in ("Identity", "Constant"):
             return False
         sources = list(node.inputs)
-        _graph(node).remove(node, safe=True)
+        _require_graph(node).remove(node, safe=True)
         for source in sources:
-            discard(source)
+            discard_constant(source)
         return True
     graph = value.graph
     if graph is None or not value.is_initializer() or value.name is None:
@@ -198,17 +200,17 @@ def discard(value: ir.Value | None) -> bool:
 def take_out(node: ir.Node) -> None:
     """Remove a node that nothing reads, and the constants that only it read."""
     parts = list(node.inputs)
-    _graph(node).remove(node, safe=True)
+    _require_graph(node).remove(node, safe=True)
     for part in parts:
-        discard(part)
+        discard_constant(part)
 
 
-def called(function: ir.Function) -> set[str]:
+def list_call_names(function: ir.Function) -> set[str]:
     """Return a local function's name, without its domain and with it (``domain::name``)."""
     return {function.name, f"{function.domain}::{function.name}"}
 
 
-def inline(model: ir.Model, only: Collection[str] = ()) -> int:
+def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
     """Replace calls of local functions by their bodies and return how many functions went.
 
     Functions of another opset than the model's, or with graphs as attributes, are left.
@@ -218,7 +220,7 @@ def inline(model: ir.Model, only: Collection[str] = ()) -> int:
     """
 
     def wanted(function: ir.Function) -> bool:
-        if only and called(function).isdisjoint(only):
+        if only and list_call_names(function).isdisjoint(only):
             return False
         imports = model.opset_imports
         agree = all(imports.get(d, v) == v for d, v in function.opset_imports.items())
@@ -229,23 +231,23 @@ def inline(model: ir.Model, only: Collection[str] = ()) -> int:
     if any(map(wanted, model.functions.values())):
         common.InlinePass(wanted)(model)
         # The inliner does not look into bodies: make their value names differ from all others.
-        taken: set[str] = set()
+        names: set[str] = set()
         for body in (model.graph, *model.graph.subgraphs()):
-            made = [value for node in body for value in node.outputs]
-            for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *made)):
-                if value.name in taken and value.name:
-                    value.name = _take(value.name, taken)
+            outputs = [value for node in body for value in node.outputs]
+            for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *outputs)):
+                if value.name in names and value.name:
+                    value.name = _reserve_name(value.name, names)
                 elif value.name:
-                    taken.add(value.name)
+                    names.add(value.name)
     return before - len(model.functions)
 
 
-def note(model: ir.Model, text: str) -> None:
+def add_note(model: ir.Model, text: str) -> None:
     """Leave a remark on what a step left alone; kept in memory only, never in the file."""
     model.meta.setdefault(_NOTES, []).append(text)
 
 
-def refuse(model: ir.Model, node: ir.Node, why: str) -> None:
+def note_refusal(model: ir.Model, node: ir.Node, why: str) -> None:
     """Say why a node that looks like a step's pattern is left alone.
 
     Args:
@@ -257,31 +259,31 @@ def refuse(model: ir.Model, node: ir.Node, why: str) -> None:
 
 def take_notes(model: ir.Model) -> str:
     """Return the remarks and refusals since the last call, joined, and forget them."""
-    found = list(dict.fromkeys(model.meta.pop(_NOTES, [])))
+    remarks = list(dict.fromkeys(model.meta.pop(_NOTES, [])))
     for why, places in model.meta.pop(_REFUSALS, {}).items():
         named = ", ".join(list(places)[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
-        found.append(f"{len(places)} left alone, {why}: {named}")
-    return "; ".join(found)
+        remarks.append(f"{len(places)} left alone, {why}: {named}")
+    return "; ".join(remarks)
 
 
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
+def read_attribute(node: ir.Node, name: str, default: Any) -> Any:
     """Return an attribute's plain value, or `default`; references count as absent."""
-    found = node.attributes.get(name)
-    return default if found is None or found.is_ref() else found.value
+    attr = node.attributes.get(name)
+    return default if attr is None or attr.is_ref() else attr.value
 
 
-def _graph(node: ir.Node) -> ir.Graph:
+def _require_graph(node: ir.Node) -> ir.Graph:
     if node.graph is None:
         raise ValueError(f"node '{node.name}' is in no graph")
     return node.graph
 
 
-def _take(stem: str, taken: set[str]) -> str:
+def _reserve_name(stem: str, names: set[str]) -> str:
     name, number = stem, 1
-    while name in taken:
+    while name in names:
         number += 1
         name = f"{stem}_{number}"
-    taken.add(name)
+    names.add(name)
     return name
 
 

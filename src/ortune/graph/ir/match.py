@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import attribute, const_array, const_tensor
+from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import fixed_array, overridable
+from ortune.graph.ir.values import is_overridable, read_fixed_array
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
 """Operators that make nothing below 0."""
@@ -20,7 +20,7 @@ RANDOM = frozenset(
 """Operators that draw numbers."""
 
 
-def label(node: ir.Node) -> str:
+def qualify_operator(node: ir.Node) -> str:
     """Return a node's operator, that of another domain as ``com.microsoft::Gelu``."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
@@ -33,13 +33,13 @@ def nodes_of(model: ir.Model, *ops: str) -> Iterator[ir.Node]:
                 yield node
 
 
-def maker(value: ir.Value | None, *ops: str) -> ir.Node | None:
+def find_producer(value: ir.Value | None, *ops: str) -> ir.Node | None:
     """Return the node behind a value when it is one of these operators of the default domain."""
     node = value.producer() if value is not None else None
     return node if node is not None and not node.domain and node.op_type in ops else None
 
 
-def reader(value: ir.Value, *ops: str) -> ir.Node | None:
+def find_consumer(value: ir.Value, *ops: str) -> ir.Node | None:
     """Return the only node that reads a value when it is one of these operators."""
     readers = {node for node, _ in value.uses()}
     if len(readers) != 1 or value.is_graph_output():
@@ -48,17 +48,17 @@ def reader(value: ir.Value, *ops: str) -> ir.Node | None:
     return node if not node.domain and node.op_type in ops else None
 
 
-def other(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
+def find_other_operand(node: ir.Node, value: ir.Value | None) -> ir.Value | None:
     """Return the operand of a binary node that is not `value`; None when neither is."""
     if len(node.inputs) != 2 or value not in node.inputs:
         return None
     return node.inputs[1 if node.inputs[0] is value else 0]
 
 
-def number(value: ir.Value | None) -> float | None:
+def read_scalar(value: ir.Value | None) -> float | None:
     """Return a constant of one element as a float; None for anything else."""
     tensor = const_tensor(value)
-    if tensor is None or tensor.size != 1 or overridable(value):
+    if tensor is None or tensor.size != 1 or is_overridable(value):
         return None
     array = const_array(value)
     if array is None or array.dtype.kind not in "iuf":
@@ -66,20 +66,20 @@ def number(value: ir.Value | None) -> float | None:
     return float(array.reshape(-1)[0])
 
 
-def near(value: ir.Value | None, wanted: float, tolerance: float = 2e-5) -> bool:
+def is_close_to(value: ir.Value | None, expected: float, tolerance: float = 2e-5) -> bool:
     """Say whether a value is this constant; `tolerance` is relative, for rounded spellings."""
-    found = number(value)
-    return found is not None and bool(np.isclose(found, wanted, rtol=tolerance, atol=0))
+    scalar = read_scalar(value)
+    return scalar is not None and bool(np.isclose(scalar, expected, rtol=tolerance, atol=0))
 
 
-def reduced(node: ir.Node) -> tuple[int, ...] | None:
+def read_reduction_axes(node: ir.Node) -> tuple[int, ...] | None:
     """Return the axes of a reduction, an attribute or an input; None unless dims are kept."""
-    if not attribute(node, "keepdims", 1):
+    if not read_attribute(node, "keepdims", 1):
         return None
     if len(node.inputs) > 1 and node.inputs[1] is not None:
-        array = fixed_array(node.inputs[1])
+        array = read_fixed_array(node.inputs[1])
         return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
-    axes = attribute(node, "axes", None)
+    axes = read_attribute(node, "axes", None)
     return None if axes is None else tuple(axes)
 
 
@@ -94,7 +94,7 @@ def scalar_for(constant: ir.Value | None, value: ir.Value | None) -> bool:
     return shape is not None and len(tensor.shape) <= len(shape)
 
 
-def enclosed(nodes: Collection[ir.Node], last: ir.Node) -> bool:
+def is_enclosed(nodes: Collection[ir.Node], last: ir.Node) -> bool:
     """Say whether nothing outside of `nodes` reads what they make, but for `last`'s outputs.
 
     All must be in the graph of `last`.

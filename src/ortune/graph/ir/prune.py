@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import every_graph
-from ortune.graph.ir.replace import remove
+from ortune.graph.ir.edit import walk_graphs
+from ortune.graph.ir.replace import remove_node
 from ortune.graph.ir.uses import is_read
 
 _SAMPLED = 64
@@ -20,10 +20,10 @@ _PIECE = 1 << 24
 def drop_dead(model: ir.Model) -> int:
     """Remove nodes and initializers that nothing reads, in all graphs, and return how many."""
     count = 0
-    for graph in reversed(list(every_graph(model))):
+    for graph in reversed(list(walk_graphs(model))):
         for node in reversed(list(graph)):
             if not any(is_read(value) for value in node.outputs):
-                remove(node)
+                remove_node(node)
                 count += 1
     for body in model.graphs():
         for name, value in list(body.initializers.items()):
@@ -41,12 +41,12 @@ def share_weights(model: ir.Model) -> int:
     graph where that saves `_WORTH` bytes and only standard operators read it: runtimes look for
     small constants, and for those of their own operators, in the body itself.
     """
-    count = _among(model.graph.initializers.values())
+    count = _share_among(model.graph.initializers.values())
     for body in model.graph.subgraphs():
-        own = [value for value in body.initializers.values() if _may_leave(value)]
-        if own:
-            count += _among([*model.graph.initializers.values(), *own])
-        count += _among(body.initializers.values())
+        movable = [value for value in body.initializers.values() if _may_leave(value)]
+        if movable:
+            count += _share_among([*model.graph.initializers.values(), *movable])
+        count += _share_among(body.initializers.values())
     return count
 
 
@@ -56,7 +56,7 @@ def _may_leave(value: ir.Value) -> bool:
     return standard and tensor is not None and tensor.nbytes >= _WORTH
 
 
-def _among(values: Iterable[ir.Value]) -> int:
+def _share_among(values: Iterable[ir.Value]) -> int:
     groups: dict[tuple[object, ...], list[ir.Value]] = {}
     for value in values:
         tensor = value.const_value
@@ -64,16 +64,18 @@ def _among(values: Iterable[ir.Value]) -> int:
         if tensor is not None and fixed and tensor.dtype != ir.DataType.STRING:
             key = (tensor.dtype, tuple(tensor.shape), tensor.nbytes)
             groups.setdefault(key, []).append(value)
-    return sum(_share(group) for group in groups.values() if len(group) > 1)
+    return sum(_share_equal(group) for group in groups.values() if len(group) > 1)
 
 
-def _share(values: Iterable[ir.Value]) -> int:
+def _share_equal(values: Iterable[ir.Value]) -> int:
     count = 0
     kept: dict[bytes, list[ir.Value]] = {}
     for value in values:
-        content = _bytes(value)
+        content = _view_bytes(value)
         twins = kept.setdefault(content[:: max(1, content.size // _SAMPLED)].tobytes(), [])
-        twin = next((one for one in twins if _equal(_bytes(one), content)), None)
+        twin = next(
+            (candidate for candidate in twins if _is_equal(_view_bytes(candidate), content)), None
+        )
         if twin is None:
             twins.append(value)
             continue
@@ -84,13 +86,13 @@ def _share(values: Iterable[ir.Value]) -> int:
     return count
 
 
-def _equal(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> bool:
+def _is_equal(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> bool:
     """Compare in pieces: NumPy makes an array of truth values as long as what it compares."""
-    pieces = range(0, one.size, _PIECE)
-    return all(np.array_equal(one[at : at + _PIECE], two[at : at + _PIECE]) for at in pieces)
+    pieces = range(0, first.size, _PIECE)
+    return all(np.array_equal(first[at : at + _PIECE], second[at : at + _PIECE]) for at in pieces)
 
 
-def _bytes(value: ir.Value) -> NDArray[np.uint8]:
+def _view_bytes(value: ir.Value) -> NDArray[np.uint8]:
     tensor = value.const_value
     if tensor is None:
         raise ValueError(f"'{value.name}' is not a constant")

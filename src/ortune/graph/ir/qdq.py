@@ -72,19 +72,19 @@ WEIGHTS = {
 """Operators whose integer weight may be signed: inputs of weight and zero point."""
 
 
-def ours(node: ir.Node) -> bool:
+def has_runtime_domain(node: ir.Node) -> bool:
     """Say whether the node is of the standard or of onnxruntime's domain."""
     return node.domain in _DOMAINS
 
 
-def ports(node: ir.Node) -> tuple[Port, ...]:
+def list_ports(node: ir.Node) -> tuple[Port, ...]:
     """Return how integers go through a node; none for one that is not understood."""
-    if not ours(node):
+    if not has_runtime_domain(node):
         return ()
-    if node.op_type == "QGemm" and given(node, 7) is None:
+    if node.op_type == "QGemm" and find_input(node, 7) is None:
         return (Port((0,), (), (2,)),)  # its result is float
-    if (found := _ACTIVATIONS.get(node.op_type)) is not None:
-        return found
+    if (ports := _ACTIVATIONS.get(node.op_type)) is not None:
+        return ports
     match node.op_type:
         case "Concat":
             return (Port(tuple(range(len(node.inputs))), (0,)),)
@@ -95,25 +95,25 @@ def ports(node: ir.Node) -> tuple[Port, ...]:
         case "Split":
             return (Port((0,), tuple(range(len(node.outputs)))),)
         case "Pad":
-            fill = (2,) if edit.attribute(node, "mode", "constant") == "constant" else ()
+            fill = (2,) if edit.read_attribute(node, "mode", "constant") == "constant" else ()
             return (Port((0,), (0,), fill),)
         case _:
-            found_mover = _MOVERS.get(node.op_type)
-            return () if found_mover is None or node.domain == MICROSOFT else (found_mover,)
+            mover = _MOVERS.get(node.op_type)
+            return () if mover is None or node.domain == MICROSOFT else (mover,)
 
 
-def maker(value: ir.Value | None, *ops: str) -> ir.Node | None:
+def find_runtime_producer(value: ir.Value | None, *ops: str) -> ir.Node | None:
     """Return the node behind a value when it is one of these of a domain known here."""
     node = value.producer() if value is not None else None
-    return node if node is not None and ours(node) and node.op_type in ops else None
+    return node if node is not None and has_runtime_domain(node) and node.op_type in ops else None
 
 
-def given(node: ir.Node, index: int) -> ir.Value | None:
+def find_input(node: ir.Node, index: int) -> ir.Value | None:
     """Return an input, None when it is left out."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def put(node: ir.Node, index: int, value: ir.Value) -> None:
+def set_input(node: ir.Node, index: int, value: ir.Value) -> None:
     """Set an input that may not be there yet."""
     if index >= len(node.inputs):
         node.resize_inputs(index + 1)
@@ -121,7 +121,7 @@ def put(node: ir.Node, index: int, value: ir.Value) -> None:
 
 
 @dataclass(frozen=True)
-class Constants:
+class ConstantGrid:
     """The constant grid of a pair's node.
 
     Attributes:
@@ -139,7 +139,7 @@ class Constants:
         """One grid over the whole tensor."""
         return self.scale.size == 1
 
-    def same(self, other: Constants) -> bool:
+    def is_same_grid(self, other: ConstantGrid) -> bool:
         """Say whether equal integers stand for equal numbers on both."""
         return (
             self.scale.dtype == other.scale.dtype
@@ -150,36 +150,39 @@ class Constants:
         )
 
 
-def grid(node: ir.Node) -> Constants | None:
+def read_grid(node: ir.Node) -> ConstantGrid | None:
     """Return the grid of a QuantizeLinear or DequantizeLinear; None unless it is constant.
 
     Blocked grids and integers of fewer than 8 bits are not read.
     """
-    scale = edit.const_array(given(node, 1))
-    if scale is None or scale.ndim > 1 or edit.attribute(node, "block_size", 0):
+    scale = edit.const_array(find_input(node, 1))
+    if scale is None or scale.ndim > 1 or edit.read_attribute(node, "block_size", 0):
         return None
-    zero = edit.const_array(given(node, 2))
+    zero = edit.const_array(find_input(node, 2))
     if zero is None:
-        if given(node, 2) is not None:
+        if find_input(node, 2) is not None:
             return None
-        dtype = _integers(node)
+        dtype = _find_integer_type(node)
         if dtype is None:
             return None
         zero = np.zeros(scale.shape, dtype)
     if zero.dtype.kind not in "iu" or zero.size != scale.size:
         return None
-    return Constants(scale, zero, int(edit.attribute(node, "axis", 1)))
+    return ConstantGrid(scale, zero, int(edit.read_attribute(node, "axis", 1)))
 
 
-def quantize(values: NDArray[Any], on: Constants) -> NDArray[Any]:
+def quantize_array(values: NDArray[Any], on: ConstantGrid) -> NDArray[Any]:
     """Round as QuantizeLinear does: half to even in the dtype of the values, saturated."""
     limits = np.iinfo(on.zero.dtype)
-    scale, zero = along(on.scale, on, values.ndim), along(on.zero, on, values.ndim)
+    scale, zero = (
+        reshape_for_axis(on.scale, on, values.ndim),
+        reshape_for_axis(on.zero, on, values.ndim),
+    )
     wide = np.rint(values / scale.astype(values.dtype)) + zero.astype(values.dtype)
     return np.asarray(np.clip(wide, limits.min, limits.max), on.zero.dtype)
 
 
-def along(array: NDArray[Any], on: Constants, rank: int) -> NDArray[Any]:
+def reshape_for_axis(array: NDArray[Any], on: ConstantGrid, rank: int) -> NDArray[Any]:
     """Shape a grid's scale or zero point so that it broadcasts with a tensor of this rank."""
     if on.single:
         return array.reshape(())
@@ -190,38 +193,40 @@ def along(array: NDArray[Any], on: Constants, rank: int) -> NDArray[Any]:
 
 def is_weight(value: ir.Value | None) -> bool:
     """Say whether a value is the float form of constant integers: a DequantizeLinear of one."""
-    node = maker(value, "DequantizeLinear")
+    node = find_runtime_producer(value, "DequantizeLinear")
     return node is not None and edit.const_tensor(node.inputs[0]) is not None
 
 
 def is_rounded(value: ir.Value | None) -> bool:
     """Say whether a value comes out of a DequantizeLinear of an activation."""
-    node = maker(value, "DequantizeLinear")
+    node = find_runtime_producer(value, "DequantizeLinear")
     return node is not None and edit.const_tensor(node.inputs[0]) is None
 
 
 def is_integer(value: ir.Value | None) -> bool:
     """Say whether a value comes out of any DequantizeLinear."""
-    return maker(value, "DequantizeLinear") is not None
+    return find_runtime_producer(value, "DequantizeLinear") is not None
 
 
-def readers(value: ir.Value) -> Sequence[ir.Node]:
+def list_consumers(value: ir.Value) -> Sequence[ir.Node]:
     """Return the nodes that read a value, each once."""
     return list(dict.fromkeys(node for node, _ in value.uses()))
 
 
-def _integers(node: ir.Node) -> np.dtype[Any] | None:
+def _find_integer_type(node: ir.Node) -> np.dtype[Any] | None:
     """Return the dtype of the integers where no zero point says it."""
     if node.op_type == "QuantizeLinear":
-        code = int(edit.attribute(node, "output_dtype", 0))
+        code = int(edit.read_attribute(node, "output_dtype", 0))
         dtype = ir.DataType(code) if code else ir.DataType.UINT8
     else:
         value = node.inputs[0]
         tensor = edit.const_tensor(value)
-        known = tensor.dtype if tensor is not None else value.dtype if value is not None else None
-        if known is None:
+        element_type = (
+            tensor.dtype if tensor is not None else value.dtype if value is not None else None
+        )
+        if element_type is None:
             return None
-        dtype = known
+        dtype = element_type
     small = dtype not in (
         ir.DataType.INT8,
         ir.DataType.UINT8,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 
-def forward(old: ir.Value, new: ir.Value) -> bool:
+def redirect_uses(old: ir.Value, new: ir.Value) -> bool:
     """Let everything that reads `old` read `new`; say whether it could be done.
 
     An output of a graph keeps its name, type and declared shape: `new` takes them over. That can
@@ -26,23 +26,23 @@ def forward(old: ir.Value, new: ir.Value) -> bool:
     return True
 
 
-def remove(node: ir.Node) -> None:
+def remove_node(node: ir.Node) -> None:
     """Take a node that nothing reads out of its graph."""
     if node.graph is not None:
         node.graph.remove(node, safe=True)
 
 
-def replace(node: ir.Node, *made: ir.Node) -> bool:
+def replace_node(node: ir.Node, *replacements: ir.Node) -> bool:
     """Put new nodes in the place of one of a single output; say whether it could be done.
 
-    The last one's first output takes over the type, shape and readers, as `forward` does.
+    The last one's first output takes over the type, shape and readers, as `redirect_uses` does.
     """
-    old, new = node.outputs[0], made[-1].outputs[0]
+    old, new = node.outputs[0], replacements[-1].outputs[0]
     if node.graph is None:
         return False
     new.type, new.shape = old.type or new.type, old.shape
-    node.graph.insert_before(node, made)
-    done = forward(old, new)
-    for one in [node] if done else reversed(made):
-        remove(one)
+    node.graph.insert_before(node, replacements)
+    done = redirect_uses(old, new)
+    for obsolete in [node] if done else reversed(replacements):
+        remove_node(obsolete)
     return done

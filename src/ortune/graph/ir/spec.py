@@ -7,22 +7,24 @@ import onnx_ir as ir
 from ortune.core.facts import TensorSpec
 
 
-def inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+def list_inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
     """Return the inputs a caller must give: those without a default in the model."""
-    return tuple(spec(value) for value in model.graph.inputs if not value.is_initializer())
+    return tuple(
+        describe_value(value) for value in model.graph.inputs if not value.is_initializer()
+    )
 
 
-def outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
+def list_outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
     """Return the outputs in file order."""
-    return tuple(spec(value) for value in model.graph.outputs)
+    return tuple(describe_value(value) for value in model.graph.outputs)
 
 
-def spec(value: ir.Value) -> TensorSpec:
+def describe_value(value: ir.Value) -> TensorSpec:
     """Describe a value; what is no tensor has a dtype such as ``seq(float32)`` and no shape."""
-    return TensorSpec(value.name or "", type_name(value.type), dims(value.shape))
+    return TensorSpec(value.name or "", type_name(value.type), list_dims(value.shape))
 
 
-def dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
+def list_dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
     """Return a shape as plain values."""
     if shape is None:
         return None
@@ -31,7 +33,7 @@ def dims(shape: ir.Shape | None) -> tuple[int | str | None, ...] | None:
 
 def shape_of(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
     """Return the shape of a value as plain values; None where there is none or it is unknown."""
-    return None if value is None else dims(value.shape)
+    return None if value is None else list_dims(value.shape)
 
 
 def type_name(kind: ir.TypeProtocol | None) -> str:

@@ -11,26 +11,26 @@ from numpy.typing import NDArray
 from ortune.graph.ir import edit
 
 
-def overridable(value: ir.Value | None) -> bool:
+def is_overridable(value: ir.Value | None) -> bool:
     """Say whether a constant is only the default of an input, which a caller may override."""
     while value is not None and (node := value.producer()) is not None:
         value = node.inputs[0] if node.op_type == "Identity" and node.inputs else None
     return value is not None and value.is_graph_input() and value.is_initializer()
 
 
-def fixed_array(value: ir.Value | None) -> NDArray[Any] | None:
+def read_fixed_array(value: ir.Value | None) -> NDArray[Any] | None:
     """Return a constant that no caller may override; None for anything else."""
-    return None if overridable(value) else edit.const_array(value)
+    return None if is_overridable(value) else edit.const_array(value)
 
 
-def named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+def list_named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
     """Yield initializers and Constant nodes of all graphs, by the name of their value."""
-    return ((str(value.name), tensor) for value, tensor in weights(model))
+    return ((str(value.name), tensor) for value, tensor in list_weights(model))
 
 
-def weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+def list_weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
     """Yield the values of initializers and Constant nodes of all graphs, with their tensors."""
-    for graph in edit.every_graph(model):
+    for graph in edit.walk_graphs(model):
         if isinstance(graph, ir.Graph):
             for value in graph.initializers.values():
                 if value.const_value is not None:

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import attribute, bodies, const_array, every_node
-from ortune.graph.ir.match import label
+from ortune.graph.ir.edit import const_array, list_bodies, read_attribute, walk_nodes
+from ortune.graph.ir.match import qualify_operator
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.graph.lint.rules import Finding, finding
+from ortune.graph.lint.rules import Finding, make_finding
 
 PAIRS = ("QuantizeLinear", "DequantizeLinear")
 
@@ -44,52 +44,52 @@ SHAPES = ("Shape", "Size")
 _AGAIN = "quantize the float model: `ortune convert M OUT --precision int8 --target tensorrt`"
 
 
-def tensorrt(model: ir.Model) -> tuple[Finding, ...]:
+def lint_tensorrt(model: ir.Model) -> tuple[Finding, ...]:
     """Return what TensorRT refuses of a quantized model; nothing of a float one."""
-    return tuple(one for one in _refused(model) if one is not None)
+    return tuple(finding for finding in _list_refusals(model) if finding is not None)
 
 
-def _refused(model: ir.Model) -> Iterator[Finding | None]:
-    nodes = list(every_node(model))
+def _list_refusals(model: ir.Model) -> Iterator[Finding | None]:
+    nodes = list(walk_nodes(model))
     pairs = [node for node in nodes if node.op_type in PAIRS]
     plain = [node for node in pairs if not node.domain]
-    yield _error(
+    yield _make_error(
         "tensorrt-dynamic",
         "{n} nodes with ranges taken in the run",
-        (node.name for node in nodes if label(node) in _DYNAMIC),
+        (node.name for node in nodes if qualify_operator(node) in _DYNAMIC),
         "TensorRT has no such operator, and CUDA no kernel for it",
     )
-    yield _error(
+    yield _make_error(
         "tensorrt-operators",
         "{n} nodes multiply integers themselves",
-        (node.name for node in nodes if _INTEGER.fullmatch(label(node))),
+        (node.name for node in nodes if _INTEGER.fullmatch(qualify_operator(node))),
         "TensorRT knows pairs of Q/DQ around float operators alone",
     )
-    yield _error(
+    yield _make_error(
         "tensorrt-domain",
         "{n} pairs of com.microsoft",
         (node.name for node in pairs if node.domain == MICROSOFT),
         "TensorRT knows the standard's pairs alone",
     )
-    yield _error(
+    yield _make_error(
         "tensorrt-zero-point",
         "{n} pairs with another zero point than 0",
-        (node.name for node in plain if _moved(node)),
+        (node.name for node in plain if _has_zero_point(node)),
         "TensorRT's integers are symmetric",
     )
-    yield _error(
+    yield _make_error(
         "tensorrt-type",
         "{n} pairs of a type that TensorRT does not quantize to",
-        (f"{node.name} ({kind})" for node in plain if (kind := _type(node)) not in _TAKEN),
+        (f"{node.name} ({kind})" for node in plain if (kind := _find_type(node)) not in _TAKEN),
         "the importer refuses the file; a bias belongs there in float",
     )
-    yield _error(
+    yield _make_error(
         "tensorrt-scale",
         "{n} pairs with a scale that is not positive",
-        (node.name for node in plain if not _positive(node)),
+        (node.name for node in plain if not _has_positive_scale(node)),
         "the importer refuses the file",
     )
-    yield _error(
+    yield _make_error(
         "tensorrt-channels",
         "{n} activations with a step a channel",
         (node.name for node in plain if _by_channel(node)),
@@ -97,27 +97,27 @@ def _refused(model: ir.Model) -> Iterator[Finding | None]:
     )
 
 
-def _error(rule: str, what: str, places: Iterator[object], cost: str) -> Finding | None:
-    return finding(rule, "error", what, places, cost, _AGAIN)
+def _make_error(rule: str, summary: str, places: Iterator[object], cost: str) -> Finding | None:
+    return make_finding(rule, "error", summary, places, cost, _AGAIN)
 
 
-def _moved(node: ir.Node) -> bool:
+def _has_zero_point(node: ir.Node) -> bool:
     zero = const_array(node.inputs[2]) if len(node.inputs) > 2 else None
     return zero is not None and bool(np.any(zero.astype(np.float32)))
 
 
-def _type(node: ir.Node) -> str:
+def _find_type(node: ir.Node) -> str:
     """Return the small type; without a zero point that is uint8 unless an attribute names it."""
     if node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
-        known = node.inputs[0].dtype
+        dtype = node.inputs[0].dtype
     else:
         zero = node.inputs[2] if len(node.inputs) > 2 else None
-        known = ir.DataType(attribute(node, "output_dtype", 0) or int(ir.DataType.UINT8))
-        known = known if zero is None else zero.dtype
-    return "INT8" if known is None else known.name
+        dtype = ir.DataType(read_attribute(node, "output_dtype", 0) or int(ir.DataType.UINT8))
+        dtype = dtype if zero is None else zero.dtype
+    return "INT8" if dtype is None else dtype.name
 
 
-def _positive(node: ir.Node) -> bool:
+def _has_positive_scale(node: ir.Node) -> bool:
     scale = const_array(node.inputs[1])
     return scale is None or bool(np.all(scale.astype(np.float32) > 0))
 
@@ -136,22 +136,22 @@ def _by_channel(node: ir.Node) -> bool:
     return value is not None and value.is_graph_input() and const_array(value) is None
 
 
-def cuda_graph(model: ir.Model) -> tuple[Finding, ...]:
+def lint_cuda_graph(model: ir.Model) -> tuple[Finding, ...]:
     """Return what keeps a model out of CUDA graphs, and what stays on the CPU beside them."""
-    return tuple(one for one in _uncaptured(model) if one is not None)
+    return tuple(finding for finding in _list_obstacles(model) if finding is not None)
 
 
-def _uncaptured(model: ir.Model) -> Iterator[Finding | None]:
-    nodes = list(every_node(model))
-    yield finding(
+def _list_obstacles(model: ir.Model) -> Iterator[Finding | None]:
+    nodes = list(walk_nodes(model))
+    yield make_finding(
         "cuda-graph-control-flow",
         "warning",
         "{n} nodes with bodies",
-        (f"{node.op_type} {node.name}" for node in nodes if any(True for _ in bodies(node))),
+        (f"{node.op_type} {node.name}" for node in nodes if any(True for _ in list_bodies(node))),
         "onnxruntime refuses a CUDA graph: what runs would depend on values",
         "apply simplify, which unrolls and folds what is constant; else leave cuda_graph out",
     )
-    yield finding(
+    yield make_finding(
         "cuda-graph-counted",
         "warning",
         "{n} nodes whose values say how large their output is",
@@ -159,8 +159,8 @@ def _uncaptured(model: ir.Model) -> Iterator[Finding | None]:
         "the CPU waits for the device in every run, which a CUDA graph cannot hold",
         "cut the model in front of them: `ortune extract`; or leave cuda_graph out",
     )
-    free = [v for v in model.graph.inputs if not v.is_initializer() and not _fixed(v)]
-    yield finding(
+    free = [v for v in model.graph.inputs if not v.is_initializer() and not _has_fixed_shape(v)]
+    yield make_finding(
         "cuda-graph-shapes",
         "note",
         "{n} inputs without a fixed shape",
@@ -168,7 +168,7 @@ def _uncaptured(model: ir.Model) -> Iterator[Finding | None]:
         "a CUDA graph is of one shape: it is captured anew for another",
         "apply fix-dims",
     )
-    yield finding(
+    yield make_finding(
         "cuda-graph-cpu",
         "note",
         "{n} nodes ask for a shape",
@@ -179,5 +179,5 @@ def _uncaptured(model: ir.Model) -> Iterator[Finding | None]:
     )
 
 
-def _fixed(value: ir.Value) -> bool:
+def _has_fixed_shape(value: ir.Value) -> bool:
     return value.shape is not None and value.shape.is_static()

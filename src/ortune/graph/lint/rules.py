@@ -11,17 +11,17 @@ from typing import Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.analysis.weight_values import HALF_MAX, WeightValues, denormal_share
-from ortune.graph.io.check import faults
+from ortune.graph.io.check import find_faults
 from ortune.graph.io.write import NEWEST_IR
-from ortune.graph.ir.edit import attribute, bodies, const_array, every_graph, every_node
-from ortune.graph.ir.match import RANDOM, label
+from ortune.graph.ir.edit import const_array, list_bodies, read_attribute, walk_graphs, walk_nodes
+from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.ir.prune import share_weights
 from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import named_weights
-from ortune.graph.parts.extract import upstream
-from ortune.graph.parts.probed import graphs
+from ortune.graph.ir.values import list_named_weights
+from ortune.graph.parts.extract import find_upstream
+from ortune.graph.parts.probed import walk_graph_protos
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
@@ -52,25 +52,25 @@ class Finding:
     action: str
 
 
-def finding(
-    rule: str, severity: Severity, what: str, places: Iterable[object], cost: str, action: str
+def make_finding(
+    rule: str, severity: Severity, summary: str, places: Iterable[object], cost: str, action: str
 ) -> Finding | None:
     """Return a finding, or None without places.
 
-    ``{n} things`` in `what` becomes ``3 things``, or ``1 thing``.
+    ``{n} things`` in `summary` becomes ``3 things``, or ``1 thing``.
     """
-    every = list(dict.fromkeys(str(place) for place in places))
-    if not every:
+    texts = list(dict.fromkeys(str(place) for place in places))
+    if not texts:
         return None
-    text = re.sub(r"\{n\} (\w+)s\b", r"1 \1", what) if len(every) == 1 else what
-    text = text.replace("{n}", str(len(every)))
-    return Finding(rule, severity, text, len(every), tuple(every[:_SHOWN]), cost, action)
+    text = re.sub(r"\{n\} (\w+)s\b", r"1 \1", summary) if len(texts) == 1 else summary
+    text = text.replace("{n}", str(len(texts)))
+    return Finding(rule, severity, text, len(texts), tuple(texts[:_SHOWN]), cost, action)
 
 
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 
-def lint(
+def lint_model(
     model: ir.Model,
     shaped: ir.Model,
     proto: onnx.ModelProto | None,
@@ -84,25 +84,25 @@ def lint(
         proto: The file itself, for its names; None where there is none.
         values: Of all weights, for the rules about them; None where they were not read.
     """
-    found: list[Finding | None] = [*_faults(model)]
-    found += _names_findings(proto) if proto is not None else []
-    found += _graph_findings(model)
-    found += _types_findings(model, shaped)
-    found += _weights_findings(model, values) if values is not None else []
-    return ordered([one for one in found if one is not None])
+    findings: list[Finding | None] = [*_check_faults(model)]
+    findings += _names_findings(proto) if proto is not None else []
+    findings += _graph_findings(model)
+    findings += _types_findings(model, shaped)
+    findings += _weights_findings(model, values) if values is not None else []
+    return sort_findings([finding for finding in findings if finding is not None])
 
 
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors first, then warnings, then notes."""
-    return tuple(sorted(findings, key=lambda one: (_ORDER[one.severity], one.rule)))
+    return tuple(sorted(findings, key=lambda finding: (_ORDER[finding.severity], finding.rule)))
 
 
-def _faults(model: ir.Model) -> Iterator[Finding | None]:
+def _check_faults(model: ir.Model) -> Iterator[Finding | None]:
     """Report what onnx's checker and type inference say; they stop at the first of a kind."""
-    every = list(faults(model))
-    broken = [text for kind, text in every if kind in ("rules", "types")]
+    entries = list(find_faults(model))
+    broken = [text for kind, text in entries if kind in ("rules", "types")]
     if broken:
-        yield finding(
+        yield make_finding(
             "invalid",
             "error",
             f"breaks ONNX's rules: {broken[0]}",
@@ -110,11 +110,11 @@ def _faults(model: ir.Model) -> Iterator[Finding | None]:
             "runtimes may refuse it, or each reads it in a way of its own",
             "export it again",
         )
-    yield finding(
+    yield make_finding(
         "declared-shape",
         "warning",
         "{n} values declared with another type or shape than is computed",
-        [text for kind, text in every if kind == "declared"],
+        [text for kind, text in entries if kind == "declared"],
         "runtimes warn or refuse; memory is planned for the wrong size",
         "export it again with the dimensions that vary declared dynamic",
     )
@@ -127,7 +127,7 @@ _PER_CHANNEL, _FUSED = 13, 11
 
 def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
     """Yield what is odd about the graph."""
-    yield finding(
+    yield make_finding(
         "no-nodes",
         "warning",
         "no nodes at all",
@@ -135,11 +135,11 @@ def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
         "the answers are inputs or constants",
         "check what was exported",
     )
-    yield from _unused(model)
-    yield from _outputs(model)
-    yield from _operators(model)
-    nodes = [node for node in every_node(model) if not node.domain and _trains(node)]
-    yield finding(
+    yield from _find_unused(model)
+    yield from _check_outputs(model)
+    yield from _check_operators(model)
+    nodes = [node for node in walk_nodes(model) if not node.domain and _is_training(node)]
+    yield make_finding(
         "training-mode",
         "error",
         "{n} nodes in training mode",
@@ -147,13 +147,13 @@ def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
         "answers depend on the rest of the batch, or on chance",
         "call model.eval() before the export",
     )
-    yield from _versions(model)
+    yield from _check_versions(model)
 
 
-def _unused(model: ir.Model) -> Iterator[Finding | None]:
+def _find_unused(model: ir.Model) -> Iterator[Finding | None]:
     graph = model.graph
-    needed = upstream(graph.outputs, ())
-    yield finding(
+    needed = find_upstream(graph.outputs, ())
+    yield make_finding(
         "unused-input",
         "warning",
         "{n} inputs without a way to an output",
@@ -161,10 +161,10 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
         "callers must give them for nothing",
         "`ortune extract M -o OUT` leaves them out",
     )
-    every = [v for one in (graph, *graph.subgraphs()) for v in one.initializers.values()]
-    unread = [v for v in every if not (is_read(v) or v.is_graph_input())]
+    values = [v for body in (graph, *graph.subgraphs()) for v in body.initializers.values()]
+    unread = [v for v in values if not (is_read(v) or v.is_graph_input())]
     size = sum(v.const_value.nbytes for v in unread if v.const_value is not None)
-    yield finding(
+    yield make_finding(
         "unused-weights",
         "warning",
         "{n} initializers never read",
@@ -172,15 +172,15 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
         f"{size:,} bytes of the file",
         "apply simplify",
     )
-    yield finding(
+    yield make_finding(
         "dead-nodes",
         "warning",
         "{n} nodes without a way to an output",
-        (node.name for node in _dead(model, needed)),
+        (node.name for node in _list_dead_nodes(model, needed)),
         "runtimes leave most of them out, others run them",
         "apply simplify",
     )
-    yield finding(
+    yield make_finding(
         "overridable-weights",
         "warning",
         "{n} weights declared as inputs too, for callers to replace",
@@ -190,24 +190,24 @@ def _unused(model: ir.Model) -> Iterator[Finding | None]:
     )
 
 
-def _dead(model: ir.Model, needed: dict[ir.Value, None]) -> Iterator[ir.Node]:
+def _list_dead_nodes(model: ir.Model, needed: dict[ir.Value, None]) -> Iterator[ir.Node]:
     """Yield nodes that nothing needs, in bodies by what the body itself gives."""
-    for graph in every_graph(model):
-        seen = needed if graph is model.graph else upstream(graph.outputs, ())
+    for graph in walk_graphs(model):
+        seen = needed if graph is model.graph else find_upstream(graph.outputs, ())
         for node in graph:
             if not any(value in seen for value in node.outputs):
                 yield node
 
 
-def _outputs(model: ir.Model) -> Iterator[Finding | None]:
+def _check_outputs(model: ir.Model) -> Iterator[Finding | None]:
     fixed, passed = [], []
     for value in model.graph.outputs:
-        behind = upstream([value], ())
+        behind = find_upstream([value], ())
         if value.is_graph_input():
             passed.append(value.name)
-        elif not any(one.is_graph_input() for one in behind) and not _draws(behind):
+        elif not any(source.is_graph_input() for source in behind) and not _is_random(behind):
             fixed.append(value.name)
-    yield finding(
+    yield make_finding(
         "constant-output",
         "warning",
         "{n} outputs independent of every input",
@@ -215,7 +215,7 @@ def _outputs(model: ir.Model) -> Iterator[Finding | None]:
         "the same answer every time; was the model traced with its input fixed?",
         "export it again, or leave them out: `ortune extract M --to OUTPUT -o OUT`",
     )
-    yield finding(
+    yield make_finding(
         "input-as-output",
         "note",
         "{n} outputs handed through from an input",
@@ -225,35 +225,35 @@ def _outputs(model: ir.Model) -> Iterator[Finding | None]:
     )
 
 
-def _draws(values: dict[ir.Value, None]) -> bool:
+def _is_random(values: dict[ir.Value, None]) -> bool:
     makers = (value.producer() for value in values)
     return any(node is not None and node.op_type in RANDOM for node in makers)
 
 
-def _operators(model: ir.Model) -> Iterator[Finding | None]:
-    nodes = list(every_node(model))
+def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
+    nodes = list(walk_nodes(model))
     local = {(function.domain, function.name) for function in model.functions.values()}
-    yield finding(
+    yield make_finding(
         "deprecated-operator",
         "warning",
         "{n} nodes of operators that newer opsets drop",
-        (f"{node.op_type} {node.name}" for node in nodes if _dropped(node)),
+        (f"{node.op_type} {node.name}" for node in nodes if _is_deprecated(node)),
         "newer tools and providers do not know them",
         "apply raise-opset",
     )
-    yield finding(
+    yield make_finding(
         "custom-operator",
         "warning",
         "{n} nodes of operators from no domain known here",
         (
-            f"{label(node)} {node.name}"
+            f"{qualify_operator(node)} {node.name}"
             for node in nodes
             if node.domain not in _KNOWN and (node.domain, node.op_type) not in local
         ),
         "no runtime loads the model without their library",
         "give it with --custom-ops",
     )
-    yield finding(
+    yield make_finding(
         "random-operator",
         "note",
         "{n} nodes drawing random numbers",
@@ -261,42 +261,44 @@ def _operators(model: ir.Model) -> Iterator[Finding | None]:
         "no two runs agree, so that changes cannot be verified",
         "export with the noise as an input",
     )
-    yield finding(
+    yield make_finding(
         "no-op-nodes",
         "note",
         "{n} nodes without effect: Identity, Dropout in inference",
         (
             f"{node.op_type} {node.name}"
             for node in nodes
-            if not node.domain and node.op_type in ("Identity", "Dropout") and not _trains(node)
+            if not node.domain
+            and node.op_type in ("Identity", "Dropout")
+            and not _is_training(node)
         ),
         "runtimes remove most; what remains hides patterns from fusions",
         "apply simplify",
     )
 
 
-def _dropped(node: ir.Node) -> bool:
+def _is_deprecated(node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx.ml") or not onnx.defs.has(node.op_type, node.domain):
         return False
     return bool(onnx.defs.get_schema(node.op_type, node.domain).deprecated)
 
 
-def _trains(node: ir.Node) -> bool:
+def _is_training(node: ir.Node) -> bool:
     if node.op_type == "BatchNormalization":
         extra = [value for value in node.outputs[1:] if value.name]
-        return bool(attribute(node, "training_mode", 0)) or bool(extra)
+        return bool(read_attribute(node, "training_mode", 0)) or bool(extra)
     if node.op_type == "Dropout" and len(node.inputs) > 2:
         mode = const_array(node.inputs[2])
         return mode is None or bool(mode.any())
     old = node.op_type in ("BatchNormalization", "Dropout") and "is_test" in node.attributes
-    return old and not attribute(node, "is_test", 1)
+    return old and not read_attribute(node, "is_test", 1)
 
 
-def _versions(model: ir.Model) -> Iterator[Finding | None]:
+def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
     opset = model.opset_imports.get("", _PER_CHANNEL)
     if opset < _PER_CHANNEL:
         old = opset < _FUSED
-        yield finding(
+        yield make_finding(
             "old-opset",
             "warning" if old else "note",
             f"opset {opset}",
@@ -306,7 +308,7 @@ def _versions(model: ir.Model) -> Iterator[Finding | None]:
             "apply raise-opset",
         )
     if opset > (newest := onnx.defs.onnx_opset_version()):
-        yield finding(
+        yield make_finding(
             "unknown-opset",
             "error",
             "an opset that is not known here",
@@ -315,7 +317,7 @@ def _versions(model: ir.Model) -> Iterator[Finding | None]:
             "export with an older opset",
         )
     if model.ir_version > NEWEST_IR:
-        yield finding(
+        yield make_finding(
             "new-ir",
             "warning",
             "a newer format than onnxruntime reads",
@@ -323,8 +325,8 @@ def _versions(model: ir.Model) -> Iterator[Finding | None]:
             f"onnxruntime reads up to {NEWEST_IR}",
             "`ortune apply M simplify -o OUT` writes one that it reads",
         )
-    loops = [node for node in every_node(model) if any(True for _ in bodies(node))]
-    yield finding(
+    loops = [node for node in walk_nodes(model) if any(True for _ in list_bodies(node))]
+    yield make_finding(
         "control-flow",
         "note",
         "{n} nodes with bodies of their own",
@@ -340,9 +342,9 @@ _QUOTES = frozenset("\"'`,;\\")
 
 def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
     """Yield what is odd about the names of nodes, inputs and outputs."""
-    nodes = [node for graph in graphs(proto.graph) for node in graph.node]
+    nodes = [node for graph in walk_graph_protos(proto.graph) for node in graph.node]
     named = Counter(node.name for node in nodes if node.name)
-    yield finding(
+    yield make_finding(
         "unnamed-nodes",
         "note",
         "{n} nodes without a name",
@@ -350,7 +352,7 @@ def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
         "profiles and options cannot point at them; tools name them each in its own way",
         "`ortune apply` writes a name for every node, the same each time",
     )
-    yield finding(
+    yield make_finding(
         "duplicate-names",
         "warning",
         "{n} names shared by several nodes",
@@ -360,17 +362,17 @@ def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
     )
     graph = proto.graph
     values = [value.name for value in (*graph.input, *graph.output)]
-    yield finding(
+    yield make_finding(
         "odd-names",
         "note",
         "{n} names with blanks, quotes, commas or letters beyond ASCII",
-        (repr(name) for name in (*values, *named) if name and _odd(name)),
+        (repr(name) for name in (*values, *named) if name and _is_odd_name(name)),
         "shells, servers and lists of names trip over them",
         "export with plain names",
     )
 
 
-def _odd(name: str) -> bool:
+def _is_odd_name(name: str) -> bool:
     return not _PLAIN.fullmatch(name) or bool(_QUOTES & set(name))
 
 
@@ -380,20 +382,21 @@ _LARGE = 1 << 20
 
 def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
     """Yield what is odd about types."""
-    weights = list(named_weights(model))
-    nodes = list(every_node(shaped))
-    makers = [n for n in nodes if n.op_type not in ("Cast", "Constant") and _double(n)]
+    weights = list(list_named_weights(model))
+    nodes = list(walk_nodes(shaped))
+    makers = [n for n in nodes if n.op_type not in ("Cast", "Constant") and _has_double_output(n)]
     double = [name for name, tensor in weights if tensor.dtype == ir.DataType.DOUBLE]
-    yield finding(
+    yield make_finding(
         "double",
         "warning",
-        f"float64 in {count(len(makers), 'node')} and {count(len(double), 'weight')}",
+        f"float64 in {format_count(len(makers), 'node')} and "
+        f"{format_count(len(double), 'weight')}",
         [*(f"{node.op_type} {node.name}" for node in makers), *double],
         "half the speed and twice the memory of float32, where there is a kernel at all",
         "export in float32",
     )
     wide = [(n, t) for n, t in weights if t.dtype == ir.DataType.INT64 and t.nbytes >= _LARGE]
-    yield finding(
+    yield make_finding(
         "int64-weights",
         "note",
         "{n} weights of int64 above 1 MB",
@@ -403,7 +406,7 @@ def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | Non
     )
     half = [t.nbytes for _, t in weights if t.dtype == ir.DataType.FLOAT16]
     if half and 2 * sum(half) > sum(t.nbytes for _, t in weights):
-        yield finding(
+        yield make_finding(
             "half-on-cpu",
             "note",
             "weights are float16",
@@ -413,7 +416,7 @@ def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | Non
         )
     values = dict.fromkeys(v for node in nodes for v in (*node.inputs, *node.outputs) if v)
     odd = (ir.SequenceType, ir.OptionalType)
-    yield finding(
+    yield make_finding(
         "sequences",
         "note",
         "{n} values of sequence or optional type",
@@ -422,7 +425,7 @@ def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | Non
         "export with plain tensors",
     )
     tensors = [v for v in shaped.graph.inputs if isinstance(v.type, ir.TensorType)]
-    yield finding(
+    yield make_finding(
         "unknown-rank",
         "warning",
         "{n} inputs without a declared rank",
@@ -432,7 +435,7 @@ def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | Non
     )
 
 
-def _double(node: ir.Node) -> bool:
+def _has_double_output(node: ir.Node) -> bool:
     return any(value.dtype == ir.DataType.DOUBLE for value in node.outputs if value.type)
 
 
@@ -447,17 +450,21 @@ _WASTE = 1 << 16
 
 def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterator[Finding | None]:
     """Yield what is odd about the values of weights, which were counted before."""
-    small = [one for one in values if one.elements > 1 and one.small > _SHARE * one.elements]
-    elements = sum(one.elements for one in values)
-    yield finding(
+    small = [
+        weight
+        for weight in values
+        if weight.elements > 1 and weight.small > _SHARE * weight.elements
+    ]
+    elements = sum(weight.elements for weight in values)
+    yield make_finding(
         "nan-weights",
         "error",
         "{n} weights with NaN",
-        [one.name for one in values if one.nan],
+        [weight.name for weight in values if weight.nan],
         "every answer that they touch is NaN",
         "train or export again",
     )
-    yield finding(
+    yield make_finding(
         "infinite-weights",
         "warning",
         "{n} weights with infinity beside finite numbers",
@@ -465,31 +472,31 @@ def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterat
         "infinity minus infinity is NaN; ranges for integers cannot hold it",
         "export masks with a finite number such as -1e4",
     )
-    yield finding(
+    yield make_finding(
         "denormal-weights",
         "warning",
         f"{{n}} weights with denormals, {denormal_share(values):.2%} of all values",
-        [one.name for one in values if one.denormal],
+        [weight.name for weight in values if weight.denormal],
         "many CPUs compute up to a hundred times slower with them",
         'run with --on "cpu(flush_denormals=true)"; `ortune tune` measures it',
     )
-    yield finding(
+    yield make_finding(
         "fp16-overflow",
         "warning",
         f"{{n}} weights beyond {HALF_MAX:.0f}, the largest of float16",
-        [one.name for one in values if one.over],
+        [weight.name for weight in values if weight.over],
         "in float16 they become infinity",
         "the step fp16 keeps what reads them in float32",
     )
-    yield finding(
+    yield make_finding(
         "fp16-masks",
         "note",
         "{n} constants beyond float16, standing for infinity",
-        [one.name for one in values if one.masks],
+        [weight.name for weight in values if weight.masks],
         "in float16 they become infinity, and NaN where two of them meet",
         "the step fp16 clips them",
     )
-    yield finding(
+    yield make_finding(
         "fp16-small",
         "note",
         f"{{n}} weights with over {_SHARE:.0%} of their values below 6.1e-5",
@@ -502,7 +509,7 @@ def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterat
     kept = twin.graph.initializers
     gone = {n: v for n, v in model.graph.initializers.items() if n not in kept}
     size = sum(v.const_value.nbytes for v in gone.values() if v.const_value is not None)
-    yield finding(
+    yield make_finding(
         "equal-weights",
         "warning",
         "{n} weights equal to another",

@@ -80,7 +80,7 @@ class TensorSources:
     Attributes:
         source: Executed tensor -> value of the source model.
         same: Value of the source model -> the one that stands for all that are equal to it.
-        taken: Executed node's name -> the source node that its name refers to.
+        source_by_name: Executed node's name -> the source node that its name refers to.
         readers: Executed tensor -> executed nodes that read it.
     """
 
@@ -90,10 +90,10 @@ class TensorSources:
         nodes = recorded.nodes
         written = {name for node in nodes for name in node.writes if name}
         kept = written | set(recorded.constants)
-        self.same = origin.same(kept)
+        self.same = origin.map_equal_values(kept)
         self.source: dict[str, str] = {}
         self._exact: set[str] = set()
-        for name in kept | {n for one in nodes for n in one.reads}:
+        for name in kept | {n for executed in nodes for n in executed.reads}:
             if name in self.same:
                 self.source[name] = self.same[name]
                 self._exact.add(self.same[name])
@@ -101,8 +101,8 @@ class TensorSources:
         for node in nodes:
             for name in node.reads:
                 self.readers[name].append(node)
-        self.taken = self._stems(nodes)
-        self._named = set(self.taken.values())
+        self.source_by_name = self._match_names(nodes)
+        self._named = set(self.source_by_name.values())
         # A reordered tensor has the name that its source lost.
         for node in reversed(nodes):
             if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
@@ -117,7 +117,7 @@ class TensorSources:
             # What was added forwards what it reads.
             if node.op_type in ADDED and node.reads:
                 value = self.source.get(node.reads[0])
-                for name in self._open(node):
+                for name in self._list_open_outputs(node):
                     if value is not None:
                         self.source[name] = value
         self._twins: dict[str, list[str]] = defaultdict(list)
@@ -125,49 +125,49 @@ class TensorSources:
             if value != stands and stands in origin.maker and value in origin.maker:
                 self._twins[origin.maker[stands]].append(origin.maker[value])
 
-    def _stems(self, nodes: Sequence[Executed]) -> dict[str, str]:
+    def _match_names(self, nodes: Sequence[Executed]) -> dict[str, str]:
         """Return executed node's name -> the source node that its name refers to."""
-        found: dict[str, str] = {}
+        matches: dict[str, str] = {}
         for node in nodes:
-            for stem in _stems(node):
-                if stem in self._origin.nodes and _fits(node, self._origin.nodes[stem]):
-                    found[node.name] = stem
+            for stem in _list_stems(node):
+                if stem in self._origin.nodes and _is_candidate(node, self._origin.nodes[stem]):
+                    matches[node.name] = stem
                     break
                 if stem in self._origin.maker:
-                    found[node.name] = self._origin.maker[stem]
+                    matches[node.name] = self._origin.maker[stem]
                     break
-        return found
+        return matches
 
-    def _open(self, node: Executed) -> list[str]:
+    def _list_open_outputs(self, node: Executed) -> list[str]:
         return [name for name in node.writes if name and name not in self.source]
 
     def _by_name(self, node: Executed) -> None:
         """Take the source from the node's name, and go on to what is fused behind it."""
-        left = self._open(node)
-        if not left:
+        open_outputs = self._list_open_outputs(node)
+        if not open_outputs:
             return
-        for known in reversed(node.known):
-            if known in self._origin.nodes and self._origin.outputs[known]:
-                self._put(node, self._origin.outputs[known])
+        for name in reversed(node.known):
+            if name in self._origin.nodes and self._origin.outputs[name]:
+                self._set_sources(node, self._origin.outputs[name])
                 return
-        stems = _stems(node)
+        stems = _list_stems(node)
         for stem in stems:
             value = self.same.get(stem)
             if value is not None and stem in self._origin.maker and node.name != stem:
-                self.source[left[0]] = self._forward(node, value)
+                self.source[open_outputs[0]] = self._follow_fused(node, value)
                 return
-        source = self.taken.get(node.name)
-        if source is not None and _fits(node, self._origin.nodes[source]):
-            self._put(node, self._origin.outputs[source])
+        source = self.source_by_name.get(node.name)
+        if source is not None and _is_candidate(node, self._origin.nodes[source]):
+            self._set_sources(node, self._origin.outputs[source])
 
-    def _put(self, node: Executed, values: Sequence[str]) -> None:
+    def _set_sources(self, node: Executed, values: Sequence[str]) -> None:
         values = [self.same.get(value, value) for value in values]
         if len(values) == 1:
-            values = [self._forward(node, values[0])]
+            values = [self._follow_fused(node, values[0])]
         for name, value in zip([n for n in node.writes if n], values, strict=False):
             self.source.setdefault(name, value)
 
-    def _forward(self, node: Executed, value: str) -> str:
+    def _follow_fused(self, node: Executed, value: str) -> str:
         """Follow element-wise nodes fused behind a value that no other kernel stands for."""
         read = {self.source.get(name, "") for name in node.reads}
         quantized = "Q" in node.op_type or "Integer" in node.op_type
@@ -178,15 +178,19 @@ class TensorSources:
                 return value
             reader = readers[0]
             source = self._origin.nodes[reader]
-            made = self._origin.outputs[reader]
-            if source.op_type not in _ELEMENTWISE or source.op_type in stopped or len(made) != 1:
+            outputs = self._origin.outputs[reader]
+            if (
+                source.op_type not in _ELEMENTWISE
+                or source.op_type in stopped
+                or len(outputs) != 1
+            ):
                 return value
-            after = self.same.get(made[0], made[0])
-            others = [v for v in self._origin.inputs[reader] if self.same.get(v, v) != value]
-            others = [v for v in others if v not in self._origin.constant]
+            after = self.same.get(outputs[0], outputs[0])
+            operands = [v for v in self._origin.inputs[reader] if self.same.get(v, v) != value]
+            operands = [v for v in operands if v not in self._origin.constant]
             if reader in self._named or after in self._exact or after == value:
                 return value
-            if any(self.same.get(v, v) not in read for v in others):
+            if any(self.same.get(v, v) not in read for v in operands):
                 return value
             value = after
             if source.op_type == "QuantizeLinear":
@@ -194,8 +198,8 @@ class TensorSources:
 
     def _by_reader(self, node: Executed) -> None:
         """Find the source as what a reader's own source node reads."""
-        for name in self._open(node):
-            if ADDED.get(node.op_type) and node.name not in self.taken:
+        for name in self._list_open_outputs(node):
+            if ADDED.get(node.op_type) and node.name not in self.source_by_name:
                 continue
             for reader in self.readers[name]:
                 value = self._read_by(reader, name)
@@ -210,13 +214,13 @@ class TensorSources:
         if ADDED.get(reader.op_type) in ("reorder", "copy"):
             return outs[0]
         stop = set(self.source.values())
-        nodes, _ = self._origin.cone(outs[0], stop - {outs[0]}, self.same)
+        nodes, _ = self._origin.find_cone(outs[0], stop - {outs[0]}, self.same)
         op_type = reader.op_type
-        found = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
+        candidates = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
         for part, members in _FAMILIES:
             if part in op_type:
-                found |= members
-        family = found
+                candidates |= members
+        family = candidates
         index = list(reader.reads).index(name)
         for source in nodes:
             if self._origin.nodes[source].op_type not in family:
@@ -229,70 +233,73 @@ class TensorSources:
                 return free[0]
         return None
 
-    def lineage(self) -> Lineage:
+    def build_lineage(self) -> Lineage:
         """Return which source nodes each executed node stands for."""
         stop = set(self.source.values())
-        found = [self._cones(node, stop) for node in self._nodes]
-        found = [
-            f if f else self._between(n, stop) for n, f in zip(self._nodes, found, strict=True)
+        assignments = [self._find_cone(node, stop) for node in self._nodes]
+        assignments = [
+            f if f else self._find_following(n, stop)
+            for n, f in zip(self._nodes, assignments, strict=True)
         ]
         # Account for every source node: constants and the removed, and twins of others.
         origin = self._origin
-        for sources in found:
+        for sources in assignments:
             for name in list(sources):
                 sources.update(dict.fromkeys(self._twins.get(name, ())))
-        followed = self._follow(found)
-        claimed = {name for sources in found for name in sources}
-        left = [name for name in origin.nodes if name not in claimed]
-        folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
+        followed = self._assign_followers(assignments)
+        claimed = {name for sources in assignments for name in sources}
+        unclaimed = [name for name in origin.nodes if name not in claimed]
+        folded = {
+            n for n in unclaimed if set(origin.outputs[n]) <= origin.constant
+        } | origin.find_dead_nodes()
         for name in self._constants:
             if name in origin.maker:
-                folded |= set(origin.cone(name, (), self.same)[0]) - claimed
+                folded |= set(origin.find_cone(name, (), self.same)[0]) - claimed
         folded -= claimed
-        guessed = [name for name in left if name not in folded]
-        lost = _attach(origin, found, guessed)
+        guessed = [name for name in unclaimed if name not in folded]
+        lost = _attach_unclaimed(origin, assignments, guessed)
         counts: dict[str, int] = defaultdict(int)
-        for sources in found:
+        for sources in assignments:
             for name in sources:
                 counts[name] += 1
         return Lineage(
-            tuple(origin.ordered(sources) for sources in found),
-            origin.ordered([*folded, *lost]),
-            origin.ordered(name for name, count in counts.items() if count > 1),
+            tuple(origin.sort_nodes(sources) for sources in assignments),
+            origin.sort_nodes([*folded, *lost]),
+            origin.sort_nodes(name for name, count in counts.items() if count > 1),
             tuple(name for name in guessed if name not in lost),
             followed,
         )
 
-    def _cones(self, node: Executed, stop: set[str]) -> dict[str, None]:
-        found = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
+    def _find_cone(self, node: Executed, stop: set[str]) -> dict[str, None]:
+        cone = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
         read = {self.source[name] for name in node.reads if name in self.source}
         for name in node.writes:
             value = self.source.get(name)
             if value is not None and value not in read:
-                found |= self._origin.cone(value, stop, self.same)[0]
-        named = self.taken.get(node.name)
-        if named is not None and not found and node.op_type not in ADDED:
-            found[named] = None
-        return found
+                cone |= self._origin.find_cone(value, stop, self.same)[0]
+        named = self.source_by_name.get(node.name)
+        if named is not None and not cone and node.op_type not in ADDED:
+            cone[named] = None
+        return cone
 
-    def _between(self, node: Executed, stop: set[str]) -> dict[str, None]:
+    def _find_following(self, node: Executed, stop: set[str]) -> dict[str, None]:
         """Return what lies between the nearest known tensors after a node, for one without any."""
-        if node.op_type in ADDED and node.name not in self.taken:
+        if node.op_type in ADDED and node.name not in self.source_by_name:
             return {}
         pending = [name for name in node.writes if name]
         seen = set(pending)
-        found: dict[str, None] = {}
+        cone: dict[str, None] = {}
         for name in pending:
             if name in self.source:
-                found |= self._origin.cone(self.source[name], stop, self.same)[0]
+                cone |= self._origin.find_cone(self.source[name], stop, self.same)[0]
                 continue
             for reader in self.readers[name]:
                 new = [w for w in reader.writes if w and w not in seen]
                 seen.update(new)
                 pending += new
-        return found
+        return cone
 
-    def _follow(self, found: Sequence[dict[str, None]]) -> tuple[str, ...]:
+    def _assign_followers(self, assignments: Sequence[dict[str, None]]) -> tuple[str, ...]:
         """Give kernels that nothing tells of what reads their predecessors and is claimed by none.
 
         Several in a row stand for the same source nodes together.
@@ -301,21 +308,23 @@ class TensorSources:
             Those that were given some.
         """
         maker = {name: at for at, node in enumerate(self._nodes) for name in node.writes if name}
-        claimed = {name for sources in found for name in sources}
+        claimed = {name for sources in assignments for name in sources}
         late: set[int] = set()
         for at, node in enumerate(self._nodes):
-            if found[at] or node.op_type in ADDED:
+            if assignments[at] or node.op_type in ADDED:
                 continue
             before = [maker[name] for name in node.reads if name in maker]
-            values = [v for b in before for name in found[b] for v in self._origin.outputs[name]]
+            values = [
+                v for b in before for name in assignments[b] for v in self._origin.outputs[name]
+            ]
             readers = {r for value in values for r in self._origin.readers[value]} - claimed
-            shared = {name for b in before if b in late for name in found[b]}
-            found[at].update(dict.fromkeys(self._origin.ordered(readers or shared)))
+            shared = {name for b in before if b in late for name in assignments[b]}
+            assignments[at].update(dict.fromkeys(self._origin.sort_nodes(readers or shared)))
             late.add(at)
-        return tuple(self._nodes[at].name for at in sorted(late) if found[at])
+        return tuple(self._nodes[at].name for at in sorted(late) if assignments[at])
 
 
-def _stems(node: Executed) -> list[str]:
+def _list_stems(node: Executed) -> list[str]:
     """Return the name, then what is left of it without what the runtime appended."""
     stems = [node.name]
     while (shorter := TAIL.sub("", stems[-1])) != stems[-1] and shorter:
@@ -325,42 +334,44 @@ def _stems(node: Executed) -> list[str]:
     return stems
 
 
-def _fits(node: Executed, source: ir.Node) -> bool:
+def _is_candidate(node: Executed, source: ir.Node) -> bool:
     """Whether a node of this name may be the source: added ones need the operator itself."""
     if node.op_type in ADDED:
         return source.op_type == node.op_type or bool(node.known)
     return True
 
 
-def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str]) -> set[str]:
+def _attach_unclaimed(
+    origin: Origin, assignments: Sequence[dict[str, None]], unclaimed: Iterable[str]
+) -> set[str]:
     """Give unclaimed nodes to the kernel of a reader, else of a maker.
 
     Returns:
         Those that have neither.
     """
-    owner = {name: sources for sources in found for name in sources}
-    pending = list(left)
+    owner = {name: sources for sources in assignments for name in sources}
+    pending = list(unclaimed)
     while pending:
-        rest = []
+        remaining = []
         for name in reversed(pending):
             readers = [r for value in origin.outputs[name] for r in origin.readers[value]]
             makers = [origin.maker[v] for v in origin.inputs[name] if v in origin.maker]
             near = next((owner[n] for n in (*readers, *makers) if n in owner), None)
             if near is None:
-                rest.append(name)
+                remaining.append(name)
             else:
                 near[name] = None
                 owner[name] = near
-        if len(rest) == len(pending):
-            return set(rest)
-        pending = list(reversed(rest))
+        if len(remaining) == len(pending):
+            return set(remaining)
+        pending = list(reversed(remaining))
     return set()
 
 
-def lineage(model: ir.Model, recorded: Recorded) -> Lineage:
+def trace_lineage(model: ir.Model, recorded: Recorded) -> Lineage:
     """Map every executed node to nodes of the source model.
 
     Args:
         model: The model that the runtime loaded; names are unique and functions inlined.
     """
-    return TensorSources(Origin(model), recorded).lineage()
+    return TensorSources(Origin(model), recorded).build_lineage()

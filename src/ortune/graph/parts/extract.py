@@ -10,9 +10,9 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from ortune.core.errors import BadModel
-from ortune.graph.ir.edit import bodies, const_tensor
+from ortune.graph.ir.edit import const_tensor, list_bodies
 from ortune.graph.ir.uses import is_read
-from ortune.graph.shapes.infer import Runtime, infer
+from ortune.graph.shapes.infer import Runtime, infer_shapes
 
 NODE = "node:"
 """In front of a name: the node, where a tensor has the same name."""
@@ -41,49 +41,57 @@ def extract(
         inputs: Tensors, or nodes, which stand for what they read; none: the model's own inputs.
         outputs: Tensors, or nodes, which stand for what they make; none: those outputs of the
             model that depend on `inputs`.
-        runtime: See `ortune.graph.shapes.infer.infer`; asked where types are missing.
+        runtime: See `ortune.graph.shapes.infer.infer_shapes`; asked where types are missing.
 
     Raises:
         BadModel: There is no such tensor, it is constant, or of unknown type; the outputs do not
             depend on one of `inputs`.
     """
     copy = model.clone()
-    infer(copy, runtime=runtime)
+    infer_shapes(copy, runtime=runtime)
     names = _Names(copy)
-    starts = {name: names.starts(name) for name in dict.fromkeys(inputs)}
+    starts = {name: names.find_starts(name) for name in dict.fromkeys(inputs)}
     stops = dict.fromkeys(value for values in starts.values() for value in values)
-    ends = list(dict.fromkeys(end for name in outputs for end in names.ends(name)))
-    ends = ends or _dependent(copy, stops)
-    met = upstream(ends, stops)
+    ends = list(dict.fromkeys(end for name in outputs for end in names.find_ends(name)))
+    ends = ends or _list_dependent_outputs(copy, stops)
+    met = find_upstream(ends, stops)
     _demand_met(starts, ends, met)
     order = {node: place for place, node in enumerate(copy.graph.all_nodes())}
     nodes = {v.producer() for v in met if v not in stops}
-    own = dict.fromkeys((*copy.graph.inputs, *met))
-    made = _assembled(
-        _typed([*stops, *(v for v in own if v in met and _given(v) and v not in stops)]),
+    candidates = dict.fromkeys((*copy.graph.inputs, *met))
+    piece = _assemble_model(
+        _check_types(
+            [
+                *stops,
+                *(v for v in candidates if v in met and _is_model_input(v) and v not in stops),
+            ]
+        ),
         ends,
         sorted((node for node in nodes if node is not None), key=order.__getitem__),
         [v for v in met if v.is_initializer()],
         copy,
     )
-    made.graph.meta.update(model.graph.meta)
-    return made
+    piece.graph.meta.update(model.graph.meta)
+    return piece
 
 
-def begins(model: ir.Model, inputs: Sequence[str]) -> set[str]:
+def list_start_names(model: ir.Model, inputs: Sequence[str]) -> set[str]:
     """Return the names of the tensors that `inputs` of `extract` stand for."""
     names = _Names(model)
-    return {str(value.name) for name in inputs for value in names.starts(name)}
+    return {str(value.name) for name in inputs for value in names.find_starts(name)}
 
 
-def reads(node: ir.Node) -> Iterator[ir.Value]:
+def list_read_values(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values that a node reads, and those that the bodies in it capture."""
     yield from (value for value in node.inputs if value is not None)
-    for body in bodies(node):
+    for body in list_bodies(node):
         inner = {body, *body.subgraphs()}
         for graph in inner:
-            every = [*(value for one in graph for value in one.inputs), *graph.outputs]
-            yield from (v for v in every if v is not None and v.graph not in inner)
+            values = [
+                *(value for inner_node in graph for value in inner_node.inputs),
+                *graph.outputs,
+            ]
+            yield from (v for v in values if v is not None and v.graph not in inner)
 
 
 class _Names:
@@ -94,53 +102,53 @@ class _Names:
         self._values: dict[str, ir.Value] = {}
         self._nodes: dict[str, ir.Node] = {}
         for graph in (model.graph, *model.graph.subgraphs()):
-            made = (value for node in graph for value in node.outputs)
-            every = (*made, *graph.inputs, *graph.initializers.values())
-            self._values |= {value.name: value for value in every if value.name}
+            outputs = (value for node in graph for value in node.outputs)
+            values = (*outputs, *graph.inputs, *graph.initializers.values())
+            self._values |= {value.name: value for value in values if value.name}
             self._nodes |= {node.name: node for node in graph if node.name}
 
-    def starts(self, name: str) -> list[ir.Value]:
+    def find_starts(self, name: str) -> list[ir.Value]:
         """Return the tensor, or all that the node reads and that is not constant."""
-        found = self._find(name)
-        if isinstance(found, ir.Value):
-            if const_tensor(found) is not None and not found.is_graph_input():
+        match = self._find_item(name)
+        if isinstance(match, ir.Value):
+            if const_tensor(match) is not None and not match.is_graph_input():
                 raise BadModel(f"'{name}' is a constant", fix="cut at a tensor that is computed")
-            return [found]
-        values = [v for v in dict.fromkeys(reads(found)) if const_tensor(v) is None]
+            return [match]
+        values = [v for v in dict.fromkeys(list_read_values(match)) if const_tensor(v) is None]
         if not values:
             raise BadModel(
                 f"the node '{name}' reads constants alone", fix="cut at a tensor that is computed"
             )
         return values
 
-    def ends(self, name: str) -> list[ir.Value]:
+    def find_ends(self, name: str) -> list[ir.Value]:
         """Return the tensor, or all that the node makes and something reads."""
-        found = self._find(name)
-        if isinstance(found, ir.Node):
-            made = [value for value in found.outputs if value.name]
-            return [v for v in made if is_read(v)] or made
-        if found.producer() is None:
-            kind = "an input" if found.is_graph_input() else "a constant"
+        match = self._find_item(name)
+        if isinstance(match, ir.Node):
+            outputs = [value for value in match.outputs if value.name]
+            return [v for v in outputs if is_read(v)] or outputs
+        if match.producer() is None:
+            kind = "an input" if match.is_graph_input() else "a constant"
             raise BadModel(
                 f"'{name}' is {kind}: nothing computes it", fix="end at a tensor that a node makes"
             )
-        return [found]
+        return [match]
 
-    def _find(self, name: str) -> ir.Value | ir.Node:
+    def _find_item(self, name: str) -> ir.Value | ir.Node:
         if (value := self._values.get(name)) is not None:
             return value
         if (node := self._nodes.get(name.removeprefix(NODE))) is not None:
             return node
         close = difflib.get_close_matches(name, [*self._values, *self._nodes], n=_LISTED)
-        known = close or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
+        suggestions = close or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
         raise BadModel(
             f"the model has no tensor or node '{name}'",
-            fix=f"use one of its names, such as {_listed(known)}",
+            fix=f"use one of its names, such as {_format_names(suggestions)}",
         )
 
 
-def upstream(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.Value, None]:
-    """Return all values that `ends` depend on, `ends` among them; `stops` end the way.
+def find_upstream(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.Value, None]:
+    """Return all values that `find_ends` depend on, `find_ends` among them; `stops` end the way.
 
     In order of distance, the nearest first.
     """
@@ -150,29 +158,33 @@ def upstream(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.V
         node = value.producer()
         if value in stops or node is None:
             continue
-        for earlier in reads(node):
+        for earlier in list_read_values(node):
             if earlier not in seen:
                 seen[earlier] = None
                 pending.append(earlier)
     return seen
 
 
-def _given(value: ir.Value) -> bool:
+def _is_model_input(value: ir.Value) -> bool:
     return value.producer() is None and (value.is_graph_input() or not value.is_initializer())
 
 
-def _dependent(model: ir.Model, starts: Collection[ir.Value]) -> list[ir.Value]:
-    """Return the model's outputs that depend on any of `starts`; all of them without any."""
-    every = [value for value in model.graph.outputs if value not in starts]
-    found = [v for v in every if not starts or any(start in upstream([v], ()) for start in starts)]
-    if not found and not starts:
+def _list_dependent_outputs(model: ir.Model, starts: Collection[ir.Value]) -> list[ir.Value]:
+    """Return the model's outputs that depend on any of `find_starts`; all of them without any."""
+    outputs = [value for value in model.graph.outputs if value not in starts]
+    reached = [
+        v
+        for v in outputs
+        if not starts or any(start in find_upstream([v], ()) for start in starts)
+    ]
+    if not reached and not starts:
         raise BadModel("the model has no outputs", fix="name the tensors to end at")
-    if not found:
+    if not reached:
         raise BadModel(
-            f"no output of the model depends on {_listed([str(v.name) for v in starts])}",
+            f"no output of the model depends on {_format_names([str(v.name) for v in starts])}",
             fix="begin at another tensor, or name the tensors to end at",
         )
-    return found
+    return reached
 
 
 def _demand_met(starts: _Values, ends: Sequence[ir.Value], met: Collection[ir.Value]) -> None:
@@ -183,15 +195,19 @@ def _demand_met(starts: _Values, ends: Sequence[ir.Value], met: Collection[ir.Va
                 fix=f"write {NODE}NAME to begin with all that a node reads",
             )
         if not any(value in met for value in values):
-            other = [str(value.name) for value in met if _given(value)]
-            other += [one for one, found in starts.items() if any(v in met for v in found)]
+            other = [str(value.name) for value in met if _is_model_input(value)]
+            other += [
+                start_name
+                for start_name, tensors in starts.items()
+                if any(v in met for v in tensors)
+            ]
             raise BadModel(
                 f"what the piece ends at does not depend on '{name}'",
-                fix=f"leave it out; it depends on {_listed(other) or 'constants alone'}",
+                fix=f"leave it out; it depends on {_format_names(other) or 'constants alone'}",
             )
 
 
-def _typed(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
+def _check_types(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
     for value in values:
         if value.type is None:
             raise BadModel(
@@ -201,7 +217,7 @@ def _typed(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
     return values
 
 
-def _assembled(
+def _assemble_model(
     inputs: Sequence[ir.Value],
     outputs: Sequence[ir.Value],
     nodes: Sequence[ir.Node],
@@ -219,7 +235,7 @@ def _assembled(
         name=graph.name,
         metadata_props=dict(graph.metadata_props),
     )
-    made = ir.Model(
+    piece = ir.Model(
         view.clone(),
         ir_version=model.ir_version,
         producer_name=model.producer_name,
@@ -230,31 +246,31 @@ def _assembled(
         functions=list(model.functions.values()),
         metadata_props=dict(model.metadata_props),
     )
-    common.RemoveUnusedFunctionsPass()(made)  # type: ignore[no-untyped-call]
-    common.RemoveUnusedOpsetsPass()(made)
-    return made
+    common.RemoveUnusedFunctionsPass()(piece)  # type: ignore[no-untyped-call]
+    common.RemoveUnusedOpsetsPass()(piece)
+    return piece
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     more = len(names) - _LISTED
     return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def crossings(piece: ir.Model, named: Collection[str]) -> list[str]:
+def find_crossings(piece: ir.Model, named: Collection[str]) -> list[str]:
     """Return the tensors that would have to be inputs too, so that no way goes round `named`.
 
     Nodes that depend on an input of `named` read them; they depend on the other inputs alone.
     """
     inside = {value for value in piece.graph.inputs if value.name in named}
-    given = [value for value in piece.graph.inputs if not value.is_initializer()]
-    outside = {value for value in given if value not in inside}
-    found: dict[str, None] = {}
+    inputs = [value for value in piece.graph.inputs if not value.is_initializer()]
+    outside = {value for value in inputs if value not in inside}
+    crossings: dict[str, None] = {}
     for node in piece.graph:
-        read = list(reads(node))
+        read = list(list_read_values(node))
         if not inside.isdisjoint(read):
             inside.update(node.outputs)
-            found |= dict.fromkeys(str(value.name) for value in read if value in outside)
+            crossings |= dict.fromkeys(str(value.name) for value in read if value in outside)
         elif not outside.isdisjoint(read):
             outside.update(node.outputs)
     ends = (str(value.name) for value in piece.graph.outputs if value in outside)
-    return [name for name in found if name not in set(ends)]
+    return [name for name in crossings if name not in set(ends)]

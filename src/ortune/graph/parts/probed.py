@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import OrtuneError, with_article
 from ortune.graph.io import external
-from ortune.graph.io.write import NEWEST_IR, held, point, stream, weight_bytes
+from ortune.graph.io.write import (
+    NEWEST_IR,
+    count_tensor_bytes,
+    detach_weights,
+    resolve_placeholders,
+    stream_tensors,
+)
 
 ODD = frozenset(range(onnx.TensorProto.BFLOAT16, max(onnx.TensorProto.DataType.values()) + 1))
 """Element types that NumPy lacks: bfloat16 and all that came after it."""
@@ -52,7 +58,9 @@ class Place:
     made_by: str
 
 
-def places(graph: onnx.GraphProto, path: tuple[Step, ...] = ()) -> Iterator[tuple[str, Place]]:
+def walk_places(
+    graph: onnx.GraphProto, path: tuple[Step, ...] = ()
+) -> Iterator[tuple[str, Place]]:
     """Yield every input and node output of a graph and its bodies, by name."""
     for value in graph.input:
         yield value.name, Place(path, "")
@@ -60,19 +68,19 @@ def places(graph: onnx.GraphProto, path: tuple[Step, ...] = ()) -> Iterator[tupl
         for name in node.output:
             if name:
                 yield name, Place(path, node.op_type)
-        for attribute, body in _bodies(node):
-            yield from places(body, (*path, Step(graph, node, attribute, body)))
+        for attribute, body in _list_bodies(node):
+            yield from walk_places(body, (*path, Step(graph, node, attribute, body)))
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def walk_graph_protos(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and all its bodies."""
     yield graph
     for node in graph.node:
-        for _, body in _bodies(node):
-            yield from graphs(body)
+        for _, body in _list_bodies(node):
+            yield from walk_graph_protos(body)
 
 
-def kinds(graph: onnx.GraphProto) -> Iterator[int]:
+def list_element_types(graph: onnx.GraphProto) -> Iterator[int]:
     """Yield element types that a graph's weights have and its nodes make by their attributes."""
     yield from (tensor.data_type for tensor in graph.initializer)
     for node in graph.node:
@@ -81,12 +89,12 @@ def kinds(graph: onnx.GraphProto) -> Iterator[int]:
                 yield attribute.i
 
 
-def odd(kind: onnx.TypeProto) -> bool:
+def is_odd_type(kind: onnx.TypeProto) -> bool:
     """Say whether a type is a tensor that NumPy lacks."""
     return kind.HasField("tensor_type") and kind.tensor_type.elem_type in ODD
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+def _list_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.name, attribute.g
@@ -114,7 +122,7 @@ class Hidden(Exception):
     """A tensor that cannot be made an output; the text says why."""
 
 
-def expose(
+def expose_tensors(
     proto: onnx.ModelProto, tensors: Sequence[str], *, shapes: bool = False
 ) -> tuple[dict[str, Watch], dict[str, str]]:
     """Make tensors outputs of the model, in place.
@@ -127,18 +135,18 @@ def expose(
         How each is read; and for the others why not.
     """
     exposer = _Exposer(proto, shapes)
-    found: dict[str, Watch] = {}
+    watches: dict[str, Watch] = {}
     hidden: dict[str, str] = {}
     for name in dict.fromkeys(tensors):
         try:
-            found[name] = exposer.expose(name)
+            watches[name] = exposer.expose_tensor(name)
         except Hidden as reason:
             hidden[name] = str(reason)
-    return found, hidden
+    return watches, hidden
 
 
 @dataclass
-class _Carried:
+class _OutboundValue:
     """A value on its way out.
 
     Attributes:
@@ -155,58 +163,62 @@ class _Exposer:
         self._graph, self._shapes = proto.graph, shapes
         opset = {entry.domain: entry.version for entry in proto.opset_import}
         self._opset = opset.get("", opset.get("ai.onnx", 0))
-        self._places = dict(places(proto.graph))
+        self._places = dict(walk_places(proto.graph))
         graph = proto.graph
         typed = [*graph.value_info, *graph.input, *graph.output]
-        self._known = {value.name for value in typed if value.HasField("type")}
-        self._odd = {value.name for value in typed if odd(value.type)}
-        self._mixed = bool(self._odd) or any(kind in ODD for kind in kinds(graph))
+        self._typed_names = {value.name for value in typed if value.HasField("type")}
+        self._odd = {value.name for value in typed if is_odd_type(value.type)}
+        self._mixed = bool(self._odd) or any(kind in ODD for kind in list_element_types(graph))
         self._inputs = {value.name for value in proto.graph.input}
         self._shown = {value.name for value in proto.graph.output}
         self._constants = {
-            tensor.name for graph in graphs(proto.graph) for tensor in graph.initializer
+            tensor.name for graph in walk_graph_protos(proto.graph) for tensor in graph.initializer
         }
-        self._taken = {*self._places, *self._constants}
+        self._names = {*self._places, *self._constants}
 
-    def expose(self, name: str) -> Watch:
+    def expose_tensor(self, name: str) -> Watch:
         place = self._places.get(name)
         if name in self._constants or (place and place.made_by == "Constant"):
             raise Hidden("is a constant")
         if place is None:
             raise Hidden("is not in the model")
         if place.path:
-            return self._inner(name, place.path)
+            return self._expose_inner(name, place.path)
         if self._shapes:
-            return Watch(name, self._show(self._shape(self._graph, name)))
+            return Watch(name, self._add_output(self._add_shape(self._graph, name)))
         if name in self._inputs or name in self._shown:
             return Watch(name, name)
-        if name in self._odd or (self._mixed and name not in self._known):
-            return Watch(name, self._show(self._float(self._graph, name)))
+        if name in self._odd or (self._mixed and name not in self._typed_names):
+            return Watch(name, self._add_output(self._add_cast(self._graph, name)))
         self._graph.output.add().name = name
         self._shown.add(name)
         return Watch(name, name)
 
-    def _inner(self, name: str, path: tuple[Step, ...]) -> Watch:
+    def _expose_inner(self, name: str, path: tuple[Step, ...]) -> Watch:
         body = path[-1].body
-        ways = [self._ways(step) for step in reversed(path)]
+        ways = [self._choose_way(step) for step in reversed(path)]
         # Refuse ways, from the inside out, that cannot be joined.
         for inner, outer in ((a, b) for i, a in enumerate(ways) for b in ways[i + 1 :]):
             if outer == "stack" and inner in ("if", "list"):
-                what = "an If" if inner == "if" else "a Loop"
-                raise Hidden(f"is in {what} inside a Scan, whose turns must be alike")
+                construct = "an If" if inner == "if" else "a Loop"
+                raise Hidden(f"is in {construct} inside a Scan, whose turns must be alike")
             if outer == inner == "list" and self._opset < PASSED_ON:
                 raise Hidden(f"is in a Loop inside another, at an opset below {PASSED_ON}")
-        carried = _Carried(self._shape(body, name) if self._shapes else self._float(body, name))
+        carried = _OutboundValue(
+            self._add_shape(body, name) if self._shapes else self._add_cast(body, name)
+        )
         for step, way in zip(reversed(path), ways, strict=True):
             if way == "if":
                 carried = self._through_if(step, carried)
             elif way == "list":
                 carried = self._through_loop(step, carried)
             else:
-                carried = self._stacking(step, carried)
-        return Watch(name, self._show(carried.name, listed=bool(carried.seeds)), carried.stacked)
+                carried = self._through_scan(step, carried)
+        return Watch(
+            name, self._add_output(carried.name, listed=bool(carried.seeds)), carried.stacked
+        )
 
-    def _ways(self, step: Step) -> str:
+    def _choose_way(self, step: Step) -> str:
         op = step.node.op_type if not step.node.domain else ""
         if op == "Loop":
             return "list" if self._opset >= SEQUENCES else "stack"
@@ -216,94 +228,96 @@ class _Exposer:
             f"is in the body of {with_article(step.node.op_type)}, which does not return it"
         )
 
-    def _through_if(self, step: Step, carried: _Carried) -> _Carried:
+    def _through_if(self, step: Step, carried: _OutboundValue) -> _OutboundValue:
         seeds = list(carried.seeds)
         for attribute in step.node.attribute:
             if attribute.name not in ("then_branch", "else_branch"):
                 continue
-            given = carried.name
+            branch_output = carried.name
             if attribute.name != step.attribute:
-                given = self._fresh()
+                branch_output = self._make_name()
                 if carried.seeds:
-                    seeds.append(_add(attribute.g, "SequenceEmpty", [], given, dtype=1))
+                    seeds.append(
+                        _add_node(attribute.g, "SequenceEmpty", [], branch_output, dtype=1)
+                    )
                 else:
                     empty = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [0], [])
-                    _add(attribute.g, "Constant", [], given, value=empty)
-            attribute.g.output.append(_info(given, listed=bool(carried.seeds)))
-        out = self._fresh()
+                    _add_node(attribute.g, "Constant", [], branch_output, value=empty)
+            attribute.g.output.append(_make_value_info(branch_output, listed=bool(carried.seeds)))
+        out = self._make_name()
         step.node.output.append(out)
-        return _Carried(out, tuple(seeds), carried.stacked)
+        return _OutboundValue(out, tuple(seeds), carried.stacked)
 
-    def _through_loop(self, step: Step, carried: _Carried) -> _Carried:
+    def _through_loop(self, step: Step, carried: _OutboundValue) -> _OutboundValue:
         node, body = step.node, step.body
         count = len(body.input) - 2
-        held, begin, out = self._fresh(), self._fresh(), self._fresh()
+        sequence, begin, out = self._make_name(), self._make_name(), self._make_name()
         kept = carried.name
         if carried.seeds:
             for seed in carried.seeds:
                 seed.op_type = "Identity"
-                seed.input[:] = [held]
+                seed.input[:] = [sequence]
                 del seed.attribute[:]
         else:
-            kept = self._fresh()
-            _add(body, "SequenceInsert", [held, carried.name], kept)
-        body.input.append(_info(held, listed=True))
-        body.output.insert(1 + count, _info(kept, listed=True))
+            kept = self._make_name()
+            _add_node(body, "SequenceInsert", [sequence, carried.name], kept)
+        body.input.append(_make_value_info(sequence, listed=True))
+        body.output.insert(1 + count, _make_value_info(kept, listed=True))
         node.input.extend([""] * (2 - len(node.input)))
         node.input.append(begin)
-        node.output.extend(self._fresh() for _ in range(count - len(node.output)))
+        node.output.extend(self._make_name() for _ in range(count - len(node.output)))
         node.output.insert(count, out)
         seed = onnx.helper.make_node("SequenceEmpty", [], [begin], begin, dtype=1)
         step.parent.node.insert(0, seed)
-        return _Carried(out, (step.parent.node[0],), carried.stacked)
+        return _OutboundValue(out, (step.parent.node[0],), carried.stacked)
 
-    def _stacking(self, step: Step, carried: _Carried) -> _Carried:
-        node, out = step.node, self._fresh()
-        given = len(step.body.output) - (step.node.op_type == "Loop")
-        node.output.extend(self._fresh() for _ in range(given - len(node.output)))
+    def _through_scan(self, step: Step, carried: _OutboundValue) -> _OutboundValue:
+        node, out = step.node, self._make_name()
+        output_count = len(step.body.output) - (step.node.op_type == "Loop")
+        node.output.extend(self._make_name() for _ in range(output_count - len(node.output)))
         node.output.append(out)
-        step.body.output.append(_info(carried.name, listed=False))
+        step.body.output.append(_make_value_info(carried.name, listed=False))
         for attribute in node.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
                 attribute.ints.append(0)
-        return _Carried(out, (), carried.stacked + 1)
+        return _OutboundValue(out, (), carried.stacked + 1)
 
-    def _show(self, name: str, *, listed: bool = False) -> str:
-        self._graph.output.append(_info(name, listed=listed))
+    def _add_output(self, name: str, *, listed: bool = False) -> str:
+        self._graph.output.append(_make_value_info(name, listed=listed))
         return name
 
-    def _float(self, graph: onnx.GraphProto, name: str) -> str:
-        out = self._fresh()
-        _add(graph, "Cast", [name], out, to=onnx.TensorProto.FLOAT)
+    def _add_cast(self, graph: onnx.GraphProto, name: str) -> str:
+        out = self._make_name()
+        _add_node(graph, "Cast", [name], out, to=onnx.TensorProto.FLOAT)
         return out
 
-    def _shape(self, graph: onnx.GraphProto, name: str) -> str:
-        out = self._fresh()
-        _add(graph, "Shape", [name], out)
-        return self._float(graph, out)
+    def _add_shape(self, graph: onnx.GraphProto, name: str) -> str:
+        out = self._make_name()
+        _add_node(graph, "Shape", [name], out)
+        return self._add_cast(graph, out)
 
-    def _fresh(self) -> str:
-        number = len(self._taken)
-        while (name := f"watched_{number}") in self._taken:
+    def _make_name(self) -> str:
+        number = len(self._names)
+        while (name := f"watched_{number}") in self._names:
             number += 1
-        self._taken.add(name)
+        self._names.add(name)
         return name
 
 
-def _info(name: str, *, listed: bool) -> onnx.ValueInfoProto:
+def _make_value_info(name: str, *, listed: bool) -> onnx.ValueInfoProto:
     """Return float32 of any shape, or a sequence of such tensors."""
-    made = onnx.ValueInfoProto(name=name)
-    kind = made.type.sequence_type.elem_type if listed else made.type
+    info = onnx.ValueInfoProto(name=name)
+    kind = info.type.sequence_type.elem_type if listed else info.type
     kind.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    return made
+    return info
 
 
-def _add(
+def _add_node(
     graph: onnx.GraphProto, op: str, inputs: Sequence[str], output: str, **attributes: Any
 ) -> onnx.NodeProto:
     graph.node.append(onnx.helper.make_node(op, inputs, [output], output, **attributes))
-    made: onnx.NodeProto = graph.node[-1]
-    return made
+    node: onnx.NodeProto = graph.node[-1]
+    return node
 
 
 MANY = 1_900_000_000
@@ -311,7 +325,7 @@ MANY = 1_900_000_000
 
 
 @dataclass
-class Watched:
+class ModelProbe:
     """A model without its weights, in a folder that has them.
 
     Attributes:
@@ -325,21 +339,21 @@ class Watched:
     written: int = 0
     _count: int = field(default=0, repr=False)
 
-    def showing(
+    def write_probe(
         self, tensors: Sequence[str], *, shapes: bool = False
     ) -> tuple[Path, dict[str, Watch], dict[str, str]]:
-        """Write a model that gives out the tensors too; see `expose`."""
+        """Write a model that gives out the tensors too; see `expose_tensors`."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
-        found, hidden = expose(proto, tensors, shapes=shapes)
+        watches, hidden = expose_tensors(proto, tensors, shapes=shapes)
         self._count += 1
         path = self.folder / f"watched-{self._count}.onnx"
         path.write_bytes(proto.SerializeToString())
-        return path, found, hidden
+        return path, watches, hidden
 
 
 @contextlib.contextmanager
-def watched(model: ir.Model, folder: Path) -> Iterator[Watched]:
+def open_probe(model: ir.Model, folder: Path) -> Iterator[ModelProbe]:
     """Prepare a model for watching; it is unchanged afterwards.
 
     Weights that still are what a file holds are read from that file, by a hard link to it. Where
@@ -357,19 +371,19 @@ def watched(model: ir.Model, folder: Path) -> Iterator[Watched]:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix="watched-", dir=folder) as name,
-            held(model, everywhere=weight_bytes(model) > MANY) as tensors,
+            detach_weights(model, everywhere=count_tensor_bytes(model) > MANY) as tensors,
         ):
             proto = ir.serde.serialize_model(model)
             proto.ir_version = max(4, min(proto.ir_version, NEWEST_IR))
-            made = Watched(Path(name), proto)
-            places = _linked(tensors, model, made.folder)
-            left = [i for i in range(len(tensors)) if i not in places]
-            if left:
-                offsets = stream([tensors[i] for i in left], made.folder / "weights")
-                made.written = sum(tensors[i].nbytes for i in left)
-                places |= {i: ("weights", at) for i, at in zip(left, offsets, strict=True)}
-            point(proto, places)
-            yield made
+            probe = ModelProbe(Path(name), proto)
+            places = _link_weights(tensors, model, probe.folder)
+            unlinked = [i for i in range(len(tensors)) if i not in places]
+            if unlinked:
+                offsets = stream_tensors([tensors[i] for i in unlinked], probe.folder / "weights")
+                probe.written = sum(tensors[i].nbytes for i in unlinked)
+                places |= {i: ("weights", at) for i, at in zip(unlinked, offsets, strict=True)}
+            resolve_placeholders(proto, places)
+            yield probe
     except OSError as error:
         raise OrtuneError(
             f"cannot write below {folder}: {error.strerror or error}",
@@ -377,30 +391,32 @@ def watched(model: ir.Model, folder: Path) -> Iterator[Watched]:
         ) from error
 
 
-def _linked(
+def _link_weights(
     tensors: Sequence[ir.TensorProtocol], model: ir.Model, folder: Path
 ) -> dict[int, tuple[str, int]]:
     """Return tensor -> file of `folder` and offset, for all that lie in the source's files."""
     maps: Sequence[tuple[Path, mmap.mmap]] = model.graph.meta.get(external.MAPS, ())
-    spans = [(file, _address(np.frombuffer(data, np.uint8)), len(data)) for file, data in maps]
+    spans = [
+        (file, _find_address(np.frombuffer(data, np.uint8)), len(data)) for file, data in maps
+    ]
     links: dict[Path, str | None] = {}
-    found = {}
+    places = {}
     for index, tensor in enumerate(tensors):
         raw: Any = getattr(tensor, "raw", None)
         if not isinstance(raw, np.ndarray) or not raw.flags.c_contiguous:
             continue
-        at = _address(raw)
+        at = _find_address(raw)
         for file, start, length in spans:
             if start <= at and at + raw.nbytes <= start + length and raw.nbytes == tensor.nbytes:
                 if file not in links:
-                    links[file] = _link(file, folder / f"source-{len(links)}")
+                    links[file] = _link_file(file, folder / f"source-{len(links)}")
                 if (name := links[file]) is not None:
-                    found[index] = name, at - start
+                    places[index] = name, at - start
                 break
-    return found
+    return places
 
 
-def _link(file: Path, to: Path) -> str | None:
+def _link_file(file: Path, to: Path) -> str | None:
     try:
         os.link(file.resolve(), to)  # a link to a symbolic one would lead out of the folder
     except OSError:
@@ -408,5 +424,5 @@ def _link(file: Path, to: Path) -> str | None:
     return to.name
 
 
-def _address(array: NDArray[Any]) -> int:
+def _find_address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])

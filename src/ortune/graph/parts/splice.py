@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortune.core.errors import BadModel
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import forward
+from ortune.graph.ir.replace import redirect_uses
 
 _MARK = "splice/"
 
@@ -22,8 +22,8 @@ def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
         BadModel: Opsets differ, or the model has no value of such a name.
     """
     model, part = model.clone(), piece.clone()
-    edit.inline(model)
-    edit.inline(part)
+    edit.inline_functions(model)
+    edit.inline_functions(part)
     for domain, version in part.opset_imports.items():
         if model.opset_imports.setdefault(domain, version) != version:
             raise BadModel(
@@ -33,35 +33,35 @@ def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
     outputs = [value for node in model.graph for value in node.outputs]
     inner = [*model.graph.inputs, *model.graph.initializers.values(), *outputs]
     values = {value.name: value for value in inner if value.name}
-    taken = [values.get(str(v.name)) for v in (*part.graph.inputs, *part.graph.outputs)]
-    if None in taken:
-        every = [*part.graph.inputs, *part.graph.outputs]
-        lost = next(v.name for v, found in zip(every, taken, strict=True) if found is None)
+    matches = [values.get(str(v.name)) for v in (*part.graph.inputs, *part.graph.outputs)]
+    if None in matches:
+        interface = [*part.graph.inputs, *part.graph.outputs]
+        lost = next(v.name for v, match in zip(interface, matches, strict=True) if match is None)
         raise BadModel(f"the model has no tensor '{lost}'", fix="compare two forms of one model")
     for value in part.graph.inputs:
         value.replace_all_uses_with(values[str(value.name)])
-    made = {str(value.name): value for value in part.graph.outputs}
+    replacements = {str(value.name): value for value in part.graph.outputs}
     part.graph.outputs.clear()
-    _move(part.graph, model.graph)
-    for name, new in made.items():
-        forward(values[name], new)
+    _move_contents(part.graph, model.graph)
+    for name, new in replacements.items():
+        redirect_uses(values[name], new)
     model.graph.sort()
     prune.drop_dead(model)
-    names.unique(model)
+    names.make_names_unique(model)
     return model
 
 
-def _move(source: ir.Graph, graph: ir.Graph) -> None:
+def _move_contents(source: ir.Graph, graph: ir.Graph) -> None:
     """Move nodes and weights over, under names of their own."""
     weights = list(source.initializers.values())
     nodes = list(source)
     source.initializers.clear()
     source.remove(nodes)
-    outer = [body for node in nodes for body in edit.bodies(node)]
-    bodies = dict.fromkeys(one for body in outer for one in (body, *body.subgraphs()))
+    outer = [body for node in nodes for body in edit.list_bodies(node)]
+    bodies = dict.fromkeys(subgraph for body in outer for subgraph in (body, *body.subgraphs()))
     inside = (v for body in bodies for v in (*body.inputs, *(o for n in body for o in n.outputs)))
-    made = (value for node in nodes for value in node.outputs)
-    named: list[ir.Node | ir.Value] = [*nodes, *weights, *made, *inside]
+    outputs = (value for node in nodes for value in node.outputs)
+    named: list[ir.Node | ir.Value] = [*nodes, *weights, *outputs, *inside]
     for item in named:
         if item.name:
             item.name = f"{_MARK}{item.name}"

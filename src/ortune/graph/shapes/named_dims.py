@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import attribute
+from ortune.graph.ir.edit import read_attribute
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.shapes.known_values import Item, Known, Partial
+from ortune.graph.shapes.known_values import Item, Partial, SymbolicValues
 
 _END = 2**31 - 1
 """From here on an end means the end of the axis: exporters write INT32_MAX or more."""
@@ -28,39 +28,39 @@ class AxisSlice(NamedTuple):
     step: Item
 
 
-def cuts(node: ir.Node, known: Known, opset: int) -> list[AxisSlice] | None:
+def read_slices(node: ir.Node, values: SymbolicValues, opset: int) -> list[AxisSlice] | None:
     """Return what a Slice cuts; None where its axes are not known, or the rank of its input."""
     shape = shape_of(node.inputs[0])
     if shape is None:
         return None
-    rows = _attributes(node) if opset < 10 else _inputs(node, known)
+    rows = _read_slice_attributes(node) if opset < 10 else _read_slice_inputs(node, values)
     if rows is None:
         return None
-    found = []
+    slices = []
     for start, end, axis, step in zip(*rows, strict=False):
         if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
             return None
-        found.append(AxisSlice(axis % len(shape), start, end, step))
-    return found
+        slices.append(AxisSlice(axis % len(shape), start, end, step))
+    return slices
 
 
-def sliced(shape: Sequence[Item], found: Sequence[AxisSlice]) -> list[Item]:
+def slice_shape(shape: Sequence[Item], slices: Sequence[AxisSlice]) -> list[Item]:
     """Return the shape behind a Slice, as far as it follows by name.
 
-    ``x[:n]`` of an axis of 512 has the size ``min(n, 512)``; `bounded` knows that name.
+    ``x[:n]`` of an axis of 512 has the size ``min(n, 512)``; `is_bounded_by` knows that name.
     """
     out = list(shape)
-    for axis, start, end, step in found:
+    for axis, start, end, step in slices:
         dim = shape[axis]
         if start != 0 or step != 1:
             out[axis] = None
-        elif not reaches(shape, axis, end):
+        elif not is_whole_axis(shape, axis, end):
             name = isinstance(end, str) and isinstance(dim, int)
             out[axis] = f"min({end}, {dim})" if name else None
     return out
 
 
-def reaches(shape: Sequence[Item], axis: int, end: Item) -> bool:
+def is_whole_axis(shape: Sequence[Item], axis: int, end: Item) -> bool:
     """Say whether a cut from the front to `end` is the whole axis."""
     dim = shape[axis]
     if dim is not None and end == dim:
@@ -68,31 +68,31 @@ def reaches(shape: Sequence[Item], axis: int, end: Item) -> bool:
     if not isinstance(end, int) or end < 0:
         return False
     sizes = (dim for at, dim in enumerate(shape) if at != axis)
-    others = math.prod(size for size in sizes if isinstance(size, int))
-    return end >= _END or (isinstance(dim, int) and end >= dim) or end * others >= _MOST
+    other_size = math.prod(size for size in sizes if isinstance(size, int))
+    return end >= _END or (isinstance(dim, int) and end >= dim) or end * other_size >= _MOST
 
 
-def bounded(name: Item, item: Item) -> bool:
+def is_bounded_by(name: Item, item: Item) -> bool:
     """Say whether `item` is the size that ``x[:name]`` has."""
     return isinstance(name, str) and isinstance(item, str) and item.startswith(f"min({name}, ")
 
 
-def _attributes(node: ir.Node) -> tuple[Sequence[Item], ...]:
-    starts, ends = attribute(node, "starts", ()), attribute(node, "ends", ())
-    return starts, ends, attribute(node, "axes", range(len(starts))), (1,) * len(starts)
+def _read_slice_attributes(node: ir.Node) -> tuple[Sequence[Item], ...]:
+    starts, ends = read_attribute(node, "starts", ()), read_attribute(node, "ends", ())
+    return starts, ends, read_attribute(node, "axes", range(len(starts))), (1,) * len(starts)
 
 
-def _inputs(node: ir.Node, known: Known) -> tuple[Sequence[Item], ...] | None:
-    given = [known.part(value) for value in node.inputs[1:]]
+def _read_slice_inputs(node: ir.Node, values: SymbolicValues) -> tuple[Sequence[Item], ...] | None:
+    parts = [values.read_partial(value) for value in node.inputs[1:]]
     absent = [value is None for value in node.inputs[1:]]
-    unknown = [g is None and not a for g, a in zip(given, absent, strict=True)]
-    if len(given) < 2 or any(unknown[2:3]):
+    unknown = [g is None and not a for g, a in zip(parts, absent, strict=True)]
+    if len(parts) < 2 or any(unknown[2:3]):
         return None
-    size = next((len(part.items) for part in given if part is not None), None)
+    size = next((len(part.items) for part in parts if part is not None), None)
     if size is None:
         return None
-    rows: list[Sequence[Item]] = [(None,) * size if g is None else g.items for g in given]
-    axes = rows[2] if len(rows) > 2 and given[2] is not None else range(size)
+    rows: list[Sequence[Item]] = [(None,) * size if g is None else g.items for g in parts]
+    axes = rows[2] if len(rows) > 2 and parts[2] is not None else range(size)
     steps = rows[3] if len(rows) > 3 and not absent[3] else (1,) * size
     return rows[0], rows[1], axes, steps
 
@@ -115,81 +115,87 @@ UNARY = frozenset(_UNARY_TEXT.split())
 """Operators whose result has the shape of their first input, each element by itself."""
 
 
-def by_name(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
+def infer_named_shape(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
     """Return the shape of a node's first output, items that do not follow being None."""
     if node.domain or not node.outputs or not node.inputs:
         return None
     if node.op_type in ELEMENTWISE:
-        return _elementwise(node) if opset >= 7 else None
+        return _infer_elementwise(node) if opset >= 7 else None
     rule = _RULES.get(node.op_type)
-    return rule(node, known, opset) if rule is not None else None
+    return rule(node, values, opset) if rule is not None else None
 
 
-def broadcast(shapes: Sequence[Sequence[Item]]) -> list[Item]:
+def broadcast_shapes(shapes: Sequence[Sequence[Item]]) -> list[Item]:
     """Return the shape of arrays that are broadcast together, in every run that is valid."""
     rank = max(map(len, shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return [_joined(column) for column in zip(*padded, strict=True)]
+    return [_join_items(column) for column in zip(*padded, strict=True)]
 
 
-def _joined(column: Sequence[Item]) -> Item:
+def _join_items(column: Sequence[Item]) -> Item:
     number = next((item for item in column if isinstance(item, int) and item != 1), None)
     if number is not None:
         return number  # what is not 1 there is equal to it
-    others = {item for item in column if item != 1}
-    if len(others) <= 1:
-        return others.pop() if others else 1
+    dims = {item for item in column if item != 1}
+    if len(dims) <= 1:
+        return dims.pop() if dims else 1
     # x[:n] beside an axis n: as long, or 1 where n is
-    names = [one for one in others if all(one == two or bounded(one, two) for two in others)]
+    names = [
+        first
+        for first in dims
+        if all(first == second or is_bounded_by(first, second) for second in dims)
+    ]
     return names[0] if names else None
 
 
-def _elementwise(node: ir.Node) -> list[Item] | None:
+def _infer_elementwise(node: ir.Node) -> list[Item] | None:
     shapes = [shape_of(value) for value in node.inputs]
-    known = [shape for shape in shapes if shape is not None]
-    return broadcast(known) if len(known) == len(shapes) else None
+    ranked = [shape for shape in shapes if shape is not None]
+    return broadcast_shapes(ranked) if len(ranked) == len(shapes) else None
 
 
-def _constant_of_shape(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
-    to = known.part(node.inputs[0])
+def _infer_constant_of_shape(
+    node: ir.Node, values: SymbolicValues, opset: int
+) -> list[Item] | None:
+    to = values.read_partial(node.inputs[0])
     return list(to.items) if to is not None else None
 
 
-def _range(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
+def _infer_range(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
     """Range(0, n) has n elements where n is the size of something."""
-    start, limit, delta = (known.part(value) for value in node.inputs)
+    start, limit, delta = (values.read_partial(value) for value in node.inputs)
     plain = start is not None and delta is not None and (start.items, delta.items) == ((0,), (1,))
     named = limit is not None and isinstance(limit.items[0], str)
     return list(limit.items) if plain and named and limit is not None else None
 
 
-def _slice(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
-    found = cuts(node, known, opset)
+def _infer_slice(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
+    slices = read_slices(node, values, opset)
     shape = shape_of(node.inputs[0])
-    return sliced(shape, found) if found is not None and shape is not None else None
+    return slice_shape(shape, slices) if slices is not None and shape is not None else None
 
 
-def _reshape(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
-    source, to = _source(node, known)
+def _infer_reshape(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
+    source, to = _read_target(node, values)
     if to is None or source is None:
         return None
-    return _reshaped(shape_of(source), to, bool(attribute(node, "allowzero", 0)))
+    return _reshape_dims(shape_of(source), to, bool(read_attribute(node, "allowzero", 0)))
 
 
-def _expand(node: ir.Node, known: Known, opset: int) -> list[Item] | None:
-    source, to = _source(node, known)
+def _infer_expand(node: ir.Node, values: SymbolicValues, opset: int) -> list[Item] | None:
+    source, to = _read_target(node, values)
     shape = shape_of(source)
-    return expanded(shape, to.items) if to is not None and shape is not None else None
+    return expand_shape(shape, to.items) if to is not None and shape is not None else None
 
 
-def _source(node: ir.Node, known: Known) -> tuple[ir.Value | None, Partial | None]:
+def _read_target(node: ir.Node, values: SymbolicValues) -> tuple[ir.Value | None, Partial | None]:
     source = node.inputs[0]
     if len(node.inputs) < 2 or source is None or source.type is None:
         return None, None
-    return source, known.part(node.inputs[1])
+    return source, values.read_partial(node.inputs[1])
 
 
-def _reshaped(shape: Sequence[Item] | None, to: Partial, allow_zero: bool) -> list[Item]:
+def _reshape_dims(shape: Sequence[Item] | None, to: Partial, allow_zero: bool) -> list[Item]:
     out: list[Item] = []
     for index, item in enumerate(to.items):
         if item == 0 and not allow_zero:
@@ -197,35 +203,35 @@ def _reshaped(shape: Sequence[Item] | None, to: Partial, allow_zero: bool) -> li
         else:
             out.append(None if item == -1 else item)
     if -1 in to.items and shape is not None:
-        taken = [dim for dim, item in zip(out, to.items, strict=True) if item != -1]
-        out[to.items.index(-1)] = _left_over(shape, taken)
+        target_dims = [dim for dim, item in zip(out, to.items, strict=True) if item != -1]
+        out[to.items.index(-1)] = _infer_missing_dim(shape, target_dims)
     return out
 
 
-def _left_over(shape: Sequence[Item], taken: Sequence[Item]) -> Item:
+def _infer_missing_dim(shape: Sequence[Item], target_dims: Sequence[Item]) -> Item:
     """Return what -1 stands for: the source's dimensions without those of the target."""
-    left = list(shape)
+    remaining = list(shape)
     size = 1
-    for dim in taken:
+    for dim in target_dims:
         if isinstance(dim, int):
             size *= dim
-        elif dim in left and dim is not None:
-            left.remove(dim)
+        elif dim in remaining and dim is not None:
+            remaining.remove(dim)
         else:
             return None
-    names = [dim for dim in left if not isinstance(dim, int)]
-    numbers = math.prod(dim for dim in left if isinstance(dim, int))
+    names = [dim for dim in remaining if not isinstance(dim, int)]
+    numbers = math.prod(dim for dim in remaining if isinstance(dim, int))
     if not names:
         return numbers // size if size and numbers % size == 0 else None
     return names[0] if len(names) == 1 and numbers == size else None
 
 
-def expanded(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
+def expand_shape(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
     """Return the shape behind an Expand."""
     rank = max(len(shape), len(to))
-    left, right = ((1,) * (rank - len(given)) + tuple(given) for given in (shape, to))
+    first, second = ((1,) * (rank - len(dims)) + tuple(dims) for dims in (shape, to))
     out: list[Item] = []
-    for a, b in zip(left, right, strict=True):
+    for a, b in zip(first, second, strict=True):
         if a == 1 or a == b:
             out.append(b)
         elif b == 1:
@@ -236,12 +242,12 @@ def expanded(shape: Sequence[Item], to: Sequence[Item]) -> list[Item]:
     return out
 
 
-_Rule: TypeAlias = Callable[[ir.Node, Known, int], list[Item] | None]
+_Rule: TypeAlias = Callable[[ir.Node, SymbolicValues, int], list[Item] | None]
 
 _RULES: Mapping[str, _Rule] = {
-    "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
-    "Slice": _slice,
-    "Reshape": _reshape,
-    "Expand": _expand,
+    "ConstantOfShape": _infer_constant_of_shape,
+    "Range": _infer_range,
+    "Slice": _infer_slice,
+    "Reshape": _infer_reshape,
+    "Expand": _infer_expand,
 }

@@ -25,16 +25,16 @@ class Windows:
         self._view = values[:0]
         self._places: tuple[int, ...] = (0,)
         if kernel:
-            found = windows(values, kernel, strides, pads, dilations, auto_pad)
-            if found is not None:
-                self._view = found
-                self._places = (len(values), *found.shape[2 : 2 + len(kernel)])
+            view = slide_windows(values, kernel, strides, pads, dilations, auto_pad)
+            if view is not None:
+                self._view = view
+                self._places = (len(values), *view.shape[2 : 2 + len(kernel)])
         elif values.size:
             self._view = values.reshape(-1, values.shape[-1])
             self._places = (len(self._view),)
         self.count = prod(self._places)
 
-    def take(self, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
+    def gather_rows(self, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return some of them as rows, float32, shape [chosen, channels * kernel].
 
         Args:
@@ -45,7 +45,7 @@ class Windows:
         return np.asarray(self._view[places], np.float32).reshape(len(chosen), -1)
 
 
-def windows(
+def slide_windows(
     values: NDArray[Any],
     kernel: Sequence[int],
     strides: Sequence[int] = (),
@@ -71,7 +71,7 @@ def windows(
     axes = len(kernel)
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-    ends = padding(values.shape[2:], reach, strides, pads, auto_pad)
+    ends = compute_padding(values.shape[2:], reach, strides, pads, auto_pad)
     if any(map(any, ends)):
         values = np.pad(values, [(0, 0), (0, 0), *ends], constant_values=fill)
     if any(n < r for n, r in zip(values.shape[2:], reach, strict=True)):
@@ -81,7 +81,7 @@ def windows(
     return view[(slice(None), slice(None), *steps)]
 
 
-def padding(
+def compute_padding(
     space: Sequence[int],
     reach: Sequence[int],
     strides: Sequence[int],
@@ -98,9 +98,9 @@ def padding(
         return [(0, 0)] * axes
     if auto_pad == "NOTSET":
         return [(pads[i], pads[axes + i]) for i in range(axes)]
-    found = []
+    amounts = []
     for size, wide, stride in zip(space, reach, strides, strict=True):
         total = max((-(-size // stride) - 1) * stride + wide - size, 0)
         less = total // 2
-        found.append((less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less))
-    return found
+        amounts.append((less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less))
+    return amounts

@@ -58,12 +58,12 @@ def percentile(ns: Sequence[int], p: float) -> float | None:
     return float(np.percentile(np.asarray(ns, np.float64), p))
 
 
-def tails(ns: Sequence[int], name: str) -> dict[str, float | None]:
+def summarize_tails(ns: Sequence[int], name: str) -> dict[str, float | None]:
     """Return ``{name}_p50_ns``, ``_p90_ns`` and ``_p99_ns``."""
     return {f"{name}_p{p}_ns": percentile(ns, p) for p in (50, 90, 99)}
 
 
-def size(shape: str) -> tuple[list[int], str]:
+def make_shape_sort_key(shape: str) -> tuple[list[int], str]:
     """Return what sorts a written shape by its numbers: ``1x8`` before ``1x16``."""
     digits = "".join(c if c.isdigit() else " " for c in shape)
     return [int(number) for number in digits.split()], shape
@@ -80,14 +80,14 @@ _LEAST_NS = 10_000_000
 """Time at least that a lane runs before it counts as settled."""
 
 
-def run(lane: Lane, *positions: int) -> None:
+def run_positions(lane: Lane, *positions: int) -> None:
     """Run the calls of some positions, one after the other."""
     for position in positions:
         for session, feeds in lane.calls(position):
             session.run(feeds)
 
 
-def settle(lane: Lane, span: Span) -> int:
+def settle_lane(lane: Lane, span: Span) -> int:
     """Run a span's first round until it gets no quicker; return how often it ran.
 
     After another process ran, its weights are in the cache and this one's are not. Settled is the
@@ -100,16 +100,16 @@ def settle(lane: Lane, span: Span) -> int:
         for session, feeds in calls:
             session.run(feeds)
         now = lane.clock()
-        taken = now - before
-        if best and taken > _QUICKER * best and now - first >= _LEAST_NS:
+        elapsed = now - before
+        if best and elapsed > _QUICKER * best and now - first >= _LEAST_NS:
             return count
-        best = min(best or taken, taken)
+        best = min(best or elapsed, elapsed)
         before = now
     return span.drop
 
 
-def side_by_side(
-    lanes: Sequence[Lane], work: Callable[[Lane], T], waiting: Waiting | None = None
+def run_lanes(
+    lanes: Sequence[Lane], work: Callable[[Lane], T], waiting: RunQueueMeter | None = None
 ) -> list[T]:
     """Do `work` on every lane at once and return the results in the lanes' order.
 
@@ -117,13 +117,13 @@ def side_by_side(
     first, and none that only says that another lane failed. `waiting` is read before the threads
     end: the kernel forgets what ended threads waited.
     """
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     errors: list[BaseException] = []
     through, leave = threading.Semaphore(0), threading.Event()
 
     def act(index: int) -> None:
         try:
-            found[index] = work(lanes[index])
+            results[index] = work(lanes[index])
         except BaseException as error:
             errors.append(error)
         if index:
@@ -143,10 +143,10 @@ def side_by_side(
         thread.join()
     if errors:
         raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
-    return [found[index] for index in range(len(lanes))]
+    return [results[index] for index in range(len(lanes))]
 
 
-class Waiting:
+class RunQueueMeter:
     """Share of the time since its making that threads of the process stood in the run queue."""
 
     def __init__(self, lane: Lane) -> None:
@@ -157,9 +157,9 @@ class Waiting:
     def read(self, lanes: int = 1) -> None:
         """Take the reading now: the mean over this many lanes."""
         waited = self._lane.waited()
-        taken = max(1, self._lane.clock() - self._clock) * lanes
-        known = self._before >= 0 and waited >= 0
-        self._share = round(max(0, waited - self._before) / taken, 4) if known else -1.0
+        elapsed = max(1, self._lane.clock() - self._clock) * lanes
+        is_readable = self._before >= 0 and waited >= 0
+        self._share = round(max(0, waited - self._before) / elapsed, 4) if is_readable else -1.0
 
     def share(self) -> float:
         """Return the share, read now unless it was before; -1 where it cannot be read."""

@@ -14,15 +14,31 @@ import numpy as np
 import onnx
 
 from ortune.core.backend import Backend
-from ortune.core.capabilities import HERE, Capabilities, State, mixed, runtimes
+from ortune.core.capabilities import (
+    HERE,
+    Capabilities,
+    State,
+    find_runtime_conflict,
+    list_runtimes,
+)
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.hardware.gpu import Gpu
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.data import stream
-from ortune.measurement.environment import interpreter, packages
-from ortune.measurement.environments.installed import Environment, listed, read
-from ortune.measurement.environments.releases import release
-from ortune.measurement.process import WorkerFailed, capabilities, demand, lone, outputs
+from ortune.measurement.environment import find_interpreter, find_packages
+from ortune.measurement.environments.installed import (
+    Environment,
+    list_environments,
+    read_environment,
+)
+from ortune.measurement.environments.releases import parse_release
+from ortune.measurement.process import (
+    WorkerFailed,
+    compute_outputs,
+    query_capabilities,
+    require_backend,
+    single_model_job,
+)
 
 _MODEL = """<ir_version: 8, opset_import: ["": 13]>
 check (float[1,4] x) => (float[1,4] y) { a = Add(x, x) y = Relu(a) }
@@ -56,28 +72,28 @@ class CheckedEnvironment:
     driver: Mapping[str, str] | None = None
 
 
-def check(name: str) -> CheckedEnvironment:
+def check_environment(name: str) -> CheckedEnvironment:
     """Run a small model in an environment, on every backend that it is for.
 
     Raises:
         BadSettings: There is no such environment.
     """
-    interpreter(name)
-    found = read(name)
+    find_interpreter(name)
+    record = read_environment(name)
     versions: Mapping[str, str] = {}
     driver: dict[str, str] = {}
     states: dict[str, State] = {}
     problem, fix = "", ""
     again = f"`ortune env remove {name}`, then add it again"
     with TemporaryDirectory(prefix="ortune-") as folder:
-        for spelled in backends(found):
+        for spelled in list_backends(record):
             try:
-                backend = parse(Backend, spelled)
-                offered = capabilities(backend, name)
+                backend = parse_plugin(Backend, spelled)
+                offered = query_capabilities(backend, name)
                 versions, states[spelled] = offered.versions, offered.state
                 driver |= offered.driver
                 if offered.missing is None:
-                    _run(backend, name, Path(folder))
+                    _verify_answers(backend, name, Path(folder))
                 elif not problem:
                     problem, fix = f"{spelled}: {offered.state}", offered.missing
             except WorkerFailed as error:
@@ -86,15 +102,15 @@ def check(name: str) -> CheckedEnvironment:
             except OrtuneError as error:
                 states[spelled] = "not loadable"
                 problem, fix = problem or f"{spelled}: {error.what} ({error.fix})", fix or again
-    return CheckedEnvironment(found, versions, problem, fix, states, driver)
+    return CheckedEnvironment(record, versions, problem, fix, states, driver)
 
 
-def backends(found: Environment) -> tuple[str, ...]:
+def list_backends(environment: Environment) -> tuple[str, ...]:
     """Return the backends that an environment is for, spelled; the CPU's where that is unknown."""
-    return release(found.release).family.backends if found.release else ("cpu",)
+    return parse_release(environment.release).family.backends if environment.release else ("cpu",)
 
 
-def _run(backend: Backend, environment: str, root: Path) -> None:
+def _verify_answers(backend: Backend, environment: str, root: Path) -> None:
     """Compare the answers of a small model with the right ones.
 
     Raises:
@@ -103,9 +119,9 @@ def _run(backend: Backend, environment: str, root: Path) -> None:
     """
     model, feeds = root / "check.onnx", root / "check.stream"
     onnx.save(onnx.parser.parse_model(_MODEL), model)
-    stream.write(feeds, [{"x": _X}])
-    job = lone(model, backend, feeds, root, "check", environment=environment)
-    answer = outputs(job, [0], root / f"{backend.name()}.stream")[0]["y"]
+    stream.write_stream(feeds, [{"x": _X}])
+    job = single_model_job(model, backend, feeds, root, "check", environment=environment)
+    answer = compute_outputs(job, [0], root / f"{backend.name()}.stream")[0]["y"]
     if not np.array_equal(answer, _Y):
         raise OrtuneError(
             f"it computes {answer.tolist()} in place of {_Y.tolist()}",
@@ -129,36 +145,38 @@ class OfferedThere:
     fix: str = ""
 
 
-def offered() -> tuple[OfferedThere, ...]:
+def list_offers() -> tuple[OfferedThere, ...]:
     """Ask every environment of this machine, by name, for the backends that it is for."""
-    every = listed()
-    if not every:
+    environments = list_environments()
+    if not environments:
         return ()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        asked = [pool.submit(copy_context().run, _ask, one) for one in every]
-        return tuple(one.result() for one in asked)
+        futures = [pool.submit(copy_context().run, _query_offers, item) for item in environments]
+        return tuple(item.result() for item in futures)
 
 
-def further(known: Sequence[Backend]) -> tuple[tuple[Backend, str, Capabilities], ...]:
+def find_further_backends(
+    local_backends: Sequence[Backend],
+) -> tuple[tuple[Backend, str, Capabilities], ...]:
     """Return backends of ``--on auto`` that only an environment can run, each once.
 
     The environment that was asked first, by name, is taken.
 
     Args:
-        known: Backends that run in this Python's own environment.
+        local_backends: Backends that run in this Python's own environment.
     """
-    found: dict[str, tuple[Backend, str, Capabilities]] = {}
-    here = {one.name() for one in known}
-    for place in offered():
-        for spelled, told in place.offers.items():
-            backend = parse(Backend, spelled)
-            if told.missing is None and backend.automatic and backend.name() not in here:
-                one = (backend, place.environment.name, told)
-                found.setdefault(backend.name(), one)
-    return tuple(found.values())
+    candidates: dict[str, tuple[Backend, str, Capabilities]] = {}
+    here = {candidate.name() for candidate in local_backends}
+    for place in list_offers():
+        for spelled, offer in place.offers.items():
+            backend = parse_plugin(Backend, spelled)
+            if offer.missing is None and backend.automatic and backend.name() not in here:
+                candidate = (backend, place.environment.name, offer)
+                candidates.setdefault(backend.name(), candidate)
+    return tuple(candidates.values())
 
 
-def demanded(backend: Backend, environment: str = HERE) -> Capabilities:
+def require_backend_with_hint(backend: Backend, environment: str = HERE) -> Capabilities:
     """Return what an environment offers a backend that can run there.
 
     Raises:
@@ -166,35 +184,37 @@ def demanded(backend: Backend, environment: str = HERE) -> Capabilities:
         BadSettings: As `capabilities`.
     """
     try:
-        return demand(backend, environment)
+        return require_backend(backend, environment)
     except BackendMissing as error:
-        for one in listed() if environment == HERE else ():
-            if backend.name() in (spelled.partition("(")[0] for spelled in _meant(one)):
-                fix = f'--on "{backend.name()} in {one.name}", or {error.fix}'
+        for candidate in list_environments() if environment == HERE else ():
+            if backend.name() in (
+                spelled.partition("(")[0] for spelled in _intended_backends(candidate)
+            ):
+                fix = f'--on "{backend.name()} in {candidate.name}", or {error.fix}'
                 raise BackendMissing(error.what, fix=fix) from None
         raise
 
 
-def _meant(one: Environment) -> tuple[str, ...]:
+def _intended_backends(environment: Environment) -> tuple[str, ...]:
     """Return the backends that an environment is for; none where its record says nothing."""
     try:
-        return backends(one)
+        return list_backends(environment)
     except BadSettings:
         return ()
 
 
-def _ask(one: Environment) -> OfferedThere:
-    home = packages(one.folder)
-    if problem := mixed(runtimes([str(home)])) if home else None:
-        again = f"`ortune env remove {one.name}`, then add it again"
-        return OfferedThere(one, problem=problem[0], fix=again)
+def _query_offers(environment: Environment) -> OfferedThere:
+    home = find_packages(environment.folder)
+    if problem := find_runtime_conflict(list_runtimes([str(home)])) if home else None:
+        again = f"`ortune env remove {environment.name}`, then add it again"
+        return OfferedThere(environment, problem=problem[0], fix=again)
     offers: dict[str, Capabilities] = {}
     try:
-        for spelled in backends(one):
-            offers[spelled] = capabilities(parse(Backend, spelled), one.name)
+        for spelled in list_backends(environment):
+            offers[spelled] = query_capabilities(parse_plugin(Backend, spelled), environment.name)
     except OrtuneError as error:
-        return OfferedThere(one, offers, error.what, error.fix)
-    return OfferedThere(one, offers)
+        return OfferedThere(environment, offers, error.what, error.fix)
+    return OfferedThere(environment, offers)
 
 
 @dataclass(frozen=True)
@@ -206,13 +226,15 @@ class GpuProblem:
     """
 
     environment: str
-    what: str
+    problem: str
     fix: str
 
 
 def cuda_version(distributions: Sequence[str]) -> str:
     """Return the major version of the CUDA that pinned distributions bring; empty without one."""
-    return next((found[1] for one in distributions if (found := _RUNTIME.match(one))), "")
+    return next(
+        (match[1] for distribution in distributions if (match := _RUNTIME.match(distribution))), ""
+    )
 
 
 def gpu_problems(
@@ -228,33 +250,33 @@ def gpu_problems(
         installed: All environments of this machine.
         wheels: Distributions of onnxruntime here, each to its version.
     """
-    wanting = {one.name: cuda_version(one.distributions) for one in installed}
+    wanting = {entry.name: cuda_version(entry.distributions) for entry in installed}
     wanting = {name: major for name, major in wanting.items() if major}
     if not boards:
-        what = "no NVIDIA driver tells of a GPU: CUDA and TensorRT have no device"
+        problem = "no NVIDIA driver tells of a GPU: CUDA and TensorRT have no device"
         fix = "install NVIDIA's driver; `nvidia-smi` lists the GPUs that it sees"
-        return tuple(GpuProblem(name, what, fix) for name in wanting)
+        return tuple(GpuProblem(name, problem, fix) for name in wanting)
     if not wanting and "onnxruntime-gpu" not in wheels:
-        what = f"nothing here computes on the {boards[0].name}"
-        return (GpuProblem(HERE, what, f"ortune env add {_fitting(driver)}"),)
+        problem = f"nothing here computes on the {boards[0].name}"
+        return (GpuProblem(HERE, problem, f"ortune env add {_fitting_release(driver)}"),)
     version = driver.get("driver", "")
     return tuple(
         GpuProblem(
             name,
             f"driver {version} is too old for CUDA {major}, which wants {OLDEST[major]} or later",
-            f"update the driver, or `ortune env add {_fitting(driver)}`",
+            f"update the driver, or `ortune env add {_fitting_release(driver)}`",
         )
         for name, major in wanting.items()
-        if _branch(version) < OLDEST.get(major, 0)
+        if _driver_branch(version) < OLDEST.get(major, 0)
     )
 
 
-def _fitting(driver: Mapping[str, str]) -> str:
+def _fitting_release(driver: Mapping[str, str]) -> str:
     """Return the release of the table for a driver."""
-    return "cuda" if _branch(driver.get("driver", "")) >= OLDEST["13"] else "cuda==1.26.0"
+    return "cuda" if _driver_branch(driver.get("driver", "")) >= OLDEST["13"] else "cuda==1.26.0"
 
 
-def _branch(version: str) -> int:
+def _driver_branch(version: str) -> int:
     """Return the branch of a driver: its first number."""
     first = version.partition(".")[0]
     return int(first) if first.isdigit() else 0

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ortune.core.errors import BadSettings, shortened
+from ortune.core.errors import BadSettings, shorten_text
 
 _WORKER = ("numpy==2.4.6", "psutil==7.2.2", "ml_dtypes==0.6.0")
 """What a worker imports beside the runtime."""
@@ -181,7 +181,7 @@ class Release:
         return f"{self.package}=={self.version}"
 
 
-def release(text: str) -> Release:
+def parse_release(text: str) -> Release:
     """Read ``onnxruntime==1.24.4``, ``onnxruntime-gpu==1.31.1`` or a bare word such as ``cuda``.
 
     Of several families of one distribution it is the one that has the version.
@@ -191,10 +191,10 @@ def release(text: str) -> Release:
     """
     package, equals, version = (part.strip() for part in text.partition("=="))
     words = [package] if package in FAMILIES else []
-    words = words or [word for word, one in FAMILIES.items() if one.distribution == package]
+    words = words or [word for word, family in FAMILIES.items() if family.distribution == package]
     if not words:
         raise BadSettings(
-            f"'{shortened(text, 80)}' is no release that an environment can be made for",
+            f"'{shorten_text(text, 80)}' is no release that an environment can be made for",
             fix=f"write one such as {', '.join(FAMILIES)}, or onnxruntime==1.24.4",
         )
     having = (word for word in words if version in FAMILIES[word].beside)
@@ -202,18 +202,20 @@ def release(text: str) -> Release:
     version = version if equals else FAMILIES[word].default
     if version not in FAMILIES[word].beside:
         raise BadSettings(
-            f"no release '{shortened(version, 40)}' of {package} in the table",
+            f"no release '{shorten_text(version, 40)}' of {package} in the table",
             fix=f"use one of: {', '.join(FAMILIES[word].beside)}",
         )
     return Release(word, version)
 
 
-def every() -> tuple[Release, ...]:
+def list_releases() -> tuple[Release, ...]:
     """Return all releases of the table."""
-    return tuple(Release(name, one) for name, family in FAMILIES.items() for one in family.beside)
+    return tuple(
+        Release(name, version) for name, family in FAMILIES.items() for version in family.beside
+    )
 
 
-def chosen(text: str, package: str = "onnxruntime") -> tuple[Release, ...]:
+def select_releases(text: str, package: str = "onnxruntime") -> tuple[Release, ...]:
     """Return the releases of ``1.24..1.31``, ends included, or of ``1.24.4,1.31.1``, oldest first.
 
     ``1.31`` holds all that begin like that.
@@ -221,33 +223,33 @@ def chosen(text: str, package: str = "onnxruntime") -> tuple[Release, ...]:
     Raises:
         BadSettings: The text is neither, or the table has none of them.
     """
-    known = list(FAMILIES[package].beside)
+    versions = list(FAMILIES[package].beside)
     first, dots, last = (part.strip() for part in text.partition(".."))
     if dots:
-        low, high = _numbers(first, text), _numbers(last, text)
-        parts = {one: _numbers(one, one) for one in known}
-        found = [
-            one
-            for one, own in parts.items()
-            if own[: len(low)] >= low and own[: len(high)] <= high
+        low, high = _parse_version(first, text), _parse_version(last, text)
+        parts = {version: _parse_version(version, version) for version in versions}
+        matches = [
+            version
+            for version, numbers in parts.items()
+            if numbers[: len(low)] >= low and numbers[: len(high)] <= high
         ]
-        if not found:
+        if not matches:
             raise BadSettings(
-                f"no release of {package} in the table lies in '{shortened(text, 40)}'",
-                fix=f"it has {', '.join(known)}",
+                f"no release of {package} in the table lies in '{shorten_text(text, 40)}'",
+                fix=f"it has {', '.join(versions)}",
             )
-        return tuple(Release(package, one) for one in found)
+        return tuple(Release(package, version) for version in matches)
     words = [word.strip() for word in text.split(",") if word.strip()]
-    made = {release(f"{package}=={word}") for word in words}
-    if not made:
+    releases = {parse_release(f"{package}=={word}") for word in words}
+    if not releases:
         raise BadSettings("no release is named", fix="write 1.24..1.31, or 1.24.4,1.31.1")
-    return tuple(sorted(made, key=lambda one: known.index(one.version)))
+    return tuple(sorted(releases, key=lambda version: versions.index(version.version)))
 
 
-def _numbers(text: str, given: str) -> tuple[int, ...]:
+def _parse_version(text: str, spelled: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6}){0,3}", text):
         raise BadSettings(
-            f"cannot read the releases '{shortened(given, 40)}'",
+            f"cannot read the releases '{shorten_text(spelled, 40)}'",
             fix="write 1.24..1.31, or 1.24.4,1.31.1",
         )
     return tuple(map(int, text.split(".")))

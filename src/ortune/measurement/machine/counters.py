@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.core.hardware.cpus import groups, usable_cpus
+from ortune.core.hardware.cpus import list_cgroups, usable_cpus
 
 _BUSY = (0, 1, 2, 5, 6)
 """Fields of /proc/stat that count work: user, nice, system, irq, softirq (man 5 proc_stat)."""
@@ -76,12 +76,12 @@ class Snapshot:
     load: tuple[float, ...]
 
 
-def snapshot(roots: Roots = LIVE) -> Snapshot:
+def take_snapshot(roots: Roots = LIVE) -> Snapshot:
     """Read everything once; takes a few milliseconds."""
     mask = frozenset(usable_cpus())
     busy, stolen, total = _cpu_seconds(roots, mask)
     waits: float | None = None  # pressure stall information, microseconds
-    for line in _text(roots.proc / "pressure/cpu").splitlines():
+    for line in _read_text(roots.proc / "pressure/cpu").splitlines():
         if line.startswith("some"):
             waits = int(line.rpartition("total=")[2]) / 1e6
     load: tuple[float, ...] = ()
@@ -93,19 +93,19 @@ def snapshot(roots: Roots = LIVE) -> Snapshot:
         busy,
         stolen,
         total,
-        own_seconds(roots.proc),
-        _pairs(_text(roots.proc / "stat")).get("ctxt"),
+        process_seconds(roots.proc),
+        _parse_counters(_read_text(roots.proc / "stat")).get("ctxt"),
         waits,
-        throttles(roots),
-        mhz(roots),
-        celsius(roots.sys),
+        read_throttles(roots),
+        read_cpu_mhz(roots),
+        read_celsius(roots.sys),
         load,
     )
 
 
-def own_seconds(proc: Path) -> float:
+def process_seconds(proc: Path) -> float:
     """Return CPU seconds of this process and all below it, ended ones included."""
-    me, table = os.getpid(), dict(_processes(proc))
+    me, table = os.getpid(), dict(_list_processes(proc))
     if me not in table:
         used = os.times()
         return used.user + used.system + used.children_user + used.children_system
@@ -115,11 +115,14 @@ def own_seconds(proc: Path) -> float:
     return sum(table[pid][1] for pid in below)
 
 
-def throttles(roots: Roots) -> tuple[Throttle, ...] | None:
+def read_throttles(roots: Roots) -> tuple[Throttle, ...] | None:
     """Return the counters of the process's CPU cgroup and its parents, where they have a quota."""
     base = roots.sys / "fs" / "cgroup"
-    every = {one: _pairs(_text(one / "cpu.stat")) for one in groups(base, roots.proc / "self")}
-    if not any(every.values()):
+    stats = {
+        group: _parse_counters(_read_text(group / "cpu.stat"))
+        for group in list_cgroups(base, roots.proc / "self")
+    }
+    if not any(stats.values()):
         return None
     return tuple(
         Throttle(
@@ -128,39 +131,41 @@ def throttles(roots: Roots) -> tuple[Throttle, ...] | None:
             counts.get("nr_throttled", 0),
             counts.get("throttled_usec", 0) / 1e6 + counts.get("throttled_time", 0) / 1e9,
         )
-        for folder, counts in every.items()
+        for folder, counts in stats.items()
         if counts.get("nr_periods")
     )
 
 
-def mhz(roots: Roots) -> tuple[float, ...]:
+def read_cpu_mhz(roots: Roots) -> tuple[float, ...]:
     """Return the clock of every CPU, from cpufreq or else from /proc/cpuinfo; empty if hidden."""
     files = sorted((roots.sys / "devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-    found = [float(text) / 1000 for file in files if (text := _text(file).strip()).isdigit()]
-    if not found:
-        lines = _text(roots.proc / "cpuinfo").splitlines()
-        found = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
-    return tuple(round(one, 1) for one in found)
+    clocks = [float(text) / 1000 for file in files if (text := _read_text(file).strip()).isdigit()]
+    if not clocks:
+        lines = _read_text(roots.proc / "cpuinfo").splitlines()
+        clocks = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
+    return tuple(round(clock, 1) for clock in clocks)
 
 
-def celsius(sys: Path) -> float | None:
+def read_celsius(sys: Path) -> float | None:
     """Return the hottest sensor of thermal zones and hardware monitors."""
     files = [*(sys / "class/thermal").glob("thermal_zone*/temp")]
     files += (sys / "class/hwmon").glob("hwmon*/temp*_input")
-    texts = (_text(file).strip() for file in files)
-    found = [int(text) / 1000 for text in texts if text.removeprefix("-").isdigit()]
-    return max(found, default=None)
+    texts = (_read_text(file).strip() for file in files)
+    temperatures = [int(text) / 1000 for text in texts if text.removeprefix("-").isdigit()]
+    return max(temperatures, default=None)
 
 
-def settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
+def read_cpu_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
     """Return governor, turbo and sibling threads: what does not change while one measures."""
     cpu = sys / "devices/system/cpu"
-    governors = {_text(file).strip() for file in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
-    no_turbo, boost = _text(cpu / "intel_pstate/no_turbo"), _text(cpu / "cpufreq/boost")
+    governors = {
+        _read_text(file).strip() for file in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")
+    }
+    no_turbo, boost = _read_text(cpu / "intel_pstate/no_turbo"), _read_text(cpu / "cpufreq/boost")
     turbo = {"0": "on", "1": "off"}.get(no_turbo.strip()) or {"0": "off", "1": "on"}.get(
         boost.strip(), "not visible"
     )
-    smt = {"0": "off", "1": "on"}.get(_text(cpu / "smt/active").strip(), "not visible")
+    smt = {"0": "off", "1": "on"}.get(_read_text(cpu / "smt/active").strip(), "not visible")
     shown = " ".join(sorted(governors - {""}))
     return {
         "frequency governor": shown or "not visible",
@@ -169,12 +174,15 @@ def settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
     }
 
 
-def _processes(proc: Path) -> Iterable[tuple[int, tuple[int, float]]]:
+def _list_processes(proc: Path) -> Iterable[tuple[int, tuple[int, float]]]:
     """Yield pid, (parent, CPU seconds of its own and of its ended children)."""
     for folder in proc.glob("[0-9]*"):
-        fields = _text(folder / "stat").rpartition(")")[2].split()
+        fields = _read_text(folder / "stat").rpartition(")")[2].split()
         if len(fields) > 14:
-            yield int(folder.name), (int(fields[1]), sum(map(int, fields[11:15])) / _ticks())
+            yield (
+                int(folder.name),
+                (int(fields[1]), sum(map(int, fields[11:15])) / _ticks_per_second()),
+            )
 
 
 def _cpu_seconds(
@@ -183,33 +191,33 @@ def _cpu_seconds(
     """Return busy, stolen and all seconds of the CPUs in the mask (of all, if it is empty)."""
     busy = stolen = total = 0
     seen = False
-    for line in _text(roots.proc / "stat").splitlines():
-        name, *rest = line.split()
+    for line in _read_text(roots.proc / "stat").splitlines():
+        name, *columns = line.split()
         if not name.startswith("cpu") or name == "cpu" or (mask and int(name[3:]) not in mask):
             continue
-        counts = [*map(int, rest), *([0] * _ALL)][:_ALL]
+        counts = [*map(int, columns), *([0] * _ALL)][:_ALL]
         seen = True
         busy += sum(counts[i] for i in _BUSY)
         stolen += counts[_STEAL]
         total += sum(counts)
     if not seen:
         return None, None, None
-    return busy / _ticks(), stolen / _ticks(), total / _ticks()
+    return busy / _ticks_per_second(), stolen / _ticks_per_second(), total / _ticks_per_second()
 
 
-def _pairs(text: str) -> dict[str, int]:
+def _parse_counters(text: str) -> dict[str, int]:
     words = (line.split() for line in text.splitlines())
     return {w[0]: int(w[1]) for w in words if len(w) == 2 and w[1].isdigit()}
 
 
-def _ticks() -> int:
+def _ticks_per_second() -> int:
     try:
         return os.sysconf("SC_CLK_TCK")
     except (AttributeError, ValueError):
         return 100
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

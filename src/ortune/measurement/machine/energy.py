@@ -31,10 +31,14 @@ class Energy:
         """Return microjoules of every counter."""
         return {counter.name: counter.read() for counter in self.counters}
 
-    def spent(self, before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
+    def compute_joules(
+        self, before: Mapping[str, int], after: Mapping[str, int]
+    ) -> dict[str, float]:
         """Return joules of every counter between two readings, less than one wrap apart."""
-        used = {one: after[one.name] - before[one.name] for one in self.counters}
-        return {one.name: (n + one.wraps if n < 0 else n) / 1e6 for one, n in used.items()}
+        used = {counter: after[counter.name] - before[counter.name] for counter in self.counters}
+        return {
+            counter.name: (n + counter.wraps if n < 0 else n) / 1e6 for counter, n in used.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,16 @@ class _Zone:
         return int((self.path / "energy_uj").read_text())
 
 
-def energy(root: Path = _POWERCAP, libraries: Sequence[str] = _NVML) -> Energy:
+def find_energy_counters(root: Path = _POWERCAP, libraries: Sequence[str] = _NVML) -> Energy:
     """Find what can be read on this machine."""
-    zones, no_zone = _zones(root)
-    boards, no_board = _boards(libraries)
+    zones, no_zone = _find_zones(root)
+    boards, no_board = _find_boards(libraries)
     return Energy((*zones, *boards), tuple(why for why in (no_zone, no_board) if why))
 
 
-def _zones(root: Path) -> tuple[list[Counter], str]:
+def _find_zones(root: Path) -> tuple[list[Counter], str]:
     """Packages and their memory; the parts of a package are in its own count already."""
-    found: list[Counter] = []
+    readable: list[Counter] = []
     denied = False
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
@@ -66,7 +70,7 @@ def _zones(root: Path) -> tuple[list[Counter], str]:
             if not name.startswith("package") and name != "dram":
                 continue
             wraps = int((folder / "max_energy_range_uj").read_text())
-            owner = _package(folder) if name == "dram" else ""
+            owner = _package_prefix(folder) if name == "dram" else ""
             zone = _Zone(f"{owner}{name}", folder, wraps)
             zone.read()
         except PermissionError:
@@ -74,15 +78,15 @@ def _zones(root: Path) -> tuple[list[Counter], str]:
             continue
         except (OSError, ValueError):
             continue
-        found.append(zone)
-    if found:
-        return found, ""
+        readable.append(zone)
+    if readable:
+        return readable, ""
     if denied:
         return [], "RAPL: energy_uj may be read by root alone"
     return [], "RAPL: no CPU package shows a counter here (virtual machines seldom do)"
 
 
-def _package(folder: Path) -> str:
+def _package_prefix(folder: Path) -> str:
     """The zone of memory lies in its package's: ``intel-rapl:0:1`` in ``intel-rapl:0``."""
     owner = folder.parent / folder.name.rpartition(":")[0] / "name"
     return f"{owner.read_text().strip()}-" if owner.exists() else ""
@@ -97,37 +101,39 @@ class _Board:
         self.name = f"gpu-{index}"
         self._library = library
         self._handle = ctypes.c_void_p()
-        _check(library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self._handle)))
+        _check_status(library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(self._handle)))
         self.read()
 
     def read(self) -> int:
-        found = ctypes.c_ulonglong()
-        _check(
-            self._library.nvmlDeviceGetTotalEnergyConsumption(self._handle, ctypes.byref(found))
+        millijoules = ctypes.c_ulonglong()
+        _check_status(
+            self._library.nvmlDeviceGetTotalEnergyConsumption(
+                self._handle, ctypes.byref(millijoules)
+            )
         )
-        return found.value * 1000
+        return millijoules.value * 1000
 
 
 Counter: TypeAlias = _Zone | _Board
 """Has a name and reads microjoules since some start; starts anew after ``wraps``, 0: never."""
 
 
-def _boards(libraries: Sequence[str]) -> tuple[list[Counter], str]:
+def _find_boards(libraries: Sequence[str]) -> tuple[list[Counter], str]:
     for name in libraries:
         try:
             library = ctypes.CDLL(name)
         except OSError:
             continue
         try:
-            _check(library.nvmlInit_v2())
+            _check_status(library.nvmlInit_v2())
             count = ctypes.c_uint()
-            _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
+            _check_status(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
             return [_Board(library, index) for index in range(count.value)], ""
         except (OSError, AttributeError) as error:
             return [], f"NVML: {error}"
     return [], "NVML: no NVIDIA driver"
 
 
-def _check(code: int) -> None:
+def _check_status(code: int) -> None:
     if code:
         raise OSError(f"the driver answers with error {code}")

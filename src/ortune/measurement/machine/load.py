@@ -16,7 +16,7 @@ _CODE = (
 
 
 @contextmanager
-def busy(cores: int = 1) -> Iterator[None]:
+def keep_cores_busy(cores: int = 1) -> Iterator[None]:
     """Keep cores busy meanwhile, one process each; 0 is no neighbour."""
     started = [
         subprocess.Popen([sys.executable, "-c", _CODE], stdin=subprocess.PIPE)

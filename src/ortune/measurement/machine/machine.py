@@ -25,7 +25,7 @@ _PACKAGES = (
 PACKAGES = tuple(_PACKAGES.split())
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Return what results depend on: CPU model, instruction sets, effective CPUs, system."""
     flags = instruction_sets()
     return {
@@ -36,13 +36,13 @@ def machine() -> dict[str, str]:
     }
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions of the packages that results depend on.
 
     In an environment of its own ortune is no installed package, but runs.
     """
-    found = {"python": platform.python_version(), "ortune": __version__}
+    installed = {"python": platform.python_version(), "ortune": __version__}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed

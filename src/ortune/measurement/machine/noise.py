@@ -12,10 +12,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ortune.core.trial import Interval
-from ortune.core.wording import count
-from ortune.measurement.machine.counters import LIVE, Roots, Snapshot, Throttle, settings, snapshot
+from ortune.core.wording import format_count
+from ortune.measurement.machine.counters import (
+    LIVE,
+    Roots,
+    Snapshot,
+    Throttle,
+    read_cpu_settings,
+    take_snapshot,
+)
 
-__all__ = ["Advice", "Judgement", "Record", "between", "judge", "now", "snapshot"]
+__all__ = [
+    "Advice",
+    "Judgement",
+    "Record",
+    "compare_snapshots",
+    "judge_noise",
+    "read_current_state",
+    "take_snapshot",
+]
 
 OTHERS = 0.1
 """Share of the CPUs that others may use before it is worth a word."""
@@ -45,8 +60,8 @@ class Record:
     """What happened on the machine during a run. Shares are of 1; None is "not visible".
 
     Attributes:
-        own: CPUs that this process and its workers used, on average.
-        others: CPUs of those that other processes used.
+        process_cpus: CPUs that this process and its workers used, on average.
+        neighbour_cpus: CPUs of those that other processes used.
         stolen: Share of CPU time that the hypervisor gave to others.
         throttled: Share of the quota's periods in which the cgroup ran out of it.
         periods: Periods behind it; 0 without a quota.
@@ -59,8 +74,8 @@ class Record:
 
     seconds: float
     cpus: int
-    own: float
-    others: float | None
+    process_cpus: float
+    neighbour_cpus: float | None
     stolen: float | None
     throttled: float | None
     periods: int
@@ -72,21 +87,21 @@ class Record:
     load: tuple[float, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def readings(self) -> dict[str, str]:
+    def format_readings(self) -> dict[str, str]:
         """Return it as a person reads it: name -> value with its unit."""
         throttled = "no quota" if self.throttled is not None else _HIDDEN
         if self.throttled is not None and self.periods:
-            throttled = f"{_percent(self.throttled)} of {self.periods}"
+            throttled = f"{_format_percent(self.throttled)} of {self.periods}"
         return {
-            "measured for": f"{self.seconds:.0f} s on {count(self.cpus, 'CPU')}",
-            "CPUs used by ortune": f"{self.own:.2f}",
-            "CPUs used by others": _shown(self.others, "{:.2f}".format),
+            "measured for": f"{self.seconds:.0f} s on {format_count(self.cpus, 'CPU')}",
+            "CPUs used by ortune": f"{self.process_cpus:.2f}",
+            "CPUs used by others": _format_or_hidden(self.neighbour_cpus, "{:.2f}".format),
             "throttled periods of the CPU quota": throttled,
-            "stolen CPU time": _shown(self.stolen, _percent),
-            "some task waited for a CPU": _shown(self.waits, _percent),
-            "context switches a second": _shown(self.switches, _whole),
+            "stolen CPU time": _format_or_hidden(self.stolen, _format_percent),
+            "some task waited for a CPU": _format_or_hidden(self.waits, _format_percent),
+            "context switches a second": _format_or_hidden(self.switches, _whole),
             "clock, MHz": " to ".join(map(_whole, self.mhz)) or _HIDDEN,
-            "temperature, C": _shown(self.celsius, _whole),
+            "temperature, C": _format_or_hidden(self.celsius, _whole),
             "load average": " ".join(map("{:.2f}".format, self.load)) or _HIDDEN,
             **self.settings,
         }
@@ -120,19 +135,28 @@ class Judgement:
     advice: tuple[Advice, ...]
 
 
-def between(before: Snapshot, after: Snapshot, roots: Roots = LIVE) -> Record:
+def compare_snapshots(before: Snapshot, after: Snapshot, roots: Roots = LIVE) -> Record:
     """Return what happened between two snapshots."""
     seconds = max(after.wall_s - before.wall_s, 1e-9)
-    busy, own = _less(after.busy_s, before.busy_s), max(0.0, after.own_s - before.own_s)
-    total, stolen = _less(after.total_s, before.total_s), _less(after.stolen_s, before.stolen_s)
-    waits, switches = _less(after.waits_s, before.waits_s), _less(after.switches, before.switches)
-    throttled, periods, stopped = _throttled(before, after)
+    busy, process_s = (
+        _difference(after.busy_s, before.busy_s),
+        max(0.0, after.own_s - before.own_s),
+    )
+    total, stolen = (
+        _difference(after.total_s, before.total_s),
+        _difference(after.stolen_s, before.stolen_s),
+    )
+    waits, switches = (
+        _difference(after.waits_s, before.waits_s),
+        _difference(after.switches, before.switches),
+    )
+    throttled, periods, stopped = _worst_throttle(before, after)
     clocks = before.mhz + after.mhz
     return Record(
         seconds,
         after.cpus,
-        own / seconds,
-        None if busy is None else max(0.0, busy - own) / seconds,
+        process_s / seconds,
+        None if busy is None else max(0.0, busy - process_s) / seconds,
         None if stolen is None or not total else stolen / total,
         throttled,
         periods,
@@ -142,22 +166,22 @@ def between(before: Snapshot, after: Snapshot, roots: Roots = LIVE) -> Record:
         (min(clocks), max(clocks)) if clocks else (),
         after.celsius,
         after.load,
-        settings(roots.sys),
+        read_cpu_settings(roots.sys),
     )
 
 
-def now() -> dict[str, str]:
+def read_current_state() -> dict[str, str]:
     """Return what can be read at this moment, without a run to compare with."""
-    seen = snapshot()
+    seen = take_snapshot()
     return {
         "load average": " ".join(map("{:.2f}".format, seen.load)) or _HIDDEN,
         "clock, MHz": " ".join(map(_whole, seen.mhz)) or _HIDDEN,
-        "temperature, C": _shown(seen.celsius, _whole),
-        **settings(),
+        "temperature, C": _format_or_hidden(seen.celsius, _whole),
+        **read_cpu_settings(),
     }
 
 
-def judge(
+def judge_noise(
     record: Record,
     disturbed: float = math.nan,
     equal: Interval | None = None,
@@ -174,125 +198,131 @@ def judge(
         reach: Half-width, in the log-ratio, of a claim's interval by all pairs of the run.
         claimed: An interval by all that the run learnt excludes 1.
     """
-    found = [
-        *_reach(reach),
-        *_equal(equal),
-        *_waited(disturbed, record),
-        *_quota(record),
-        *_steal(record),
-        *_others(record),
-        *_clocks(record),
+    advice = [
+        *_advise_on_reach(reach),
+        *_advise_on_equal(equal),
+        *_advise_on_waits(disturbed, record),
+        *_advise_on_quota(record),
+        *_advise_on_steal(record),
+        *_advise_on_neighbours(record),
+        *_advise_on_clocks(record),
     ]
     if claimed:
-        found = [replace(one, severe=False) for one in found]
-    found.sort(key=lambda one: not one.severe)
-    return Judgement(any(one.severe for one in found), tuple(found))
+        advice = [replace(item, severe=False) for item in advice]
+    advice.sort(key=lambda item: not item.severe)
+    return Judgement(any(item.severe for item in advice), tuple(advice))
 
 
 _AGAIN = "measure again on a quieter machine, or for longer"
 
 
-def _reach(reach: float) -> list[Advice]:
+def _advise_on_reach(reach: float) -> list[Advice]:
     if not reach > WORTH:
         return []
-    what = (
-        f"by all pairs of this run less than {_percent(reach)} cannot be distinguished from noise"
+    problem = (
+        f"by all pairs of this run less than {_format_percent(reach)} cannot be distinguished "
+        "from noise"
     )
-    return [Advice(what, _AGAIN, severe=True)]
+    return [Advice(problem, _AGAIN, severe=True)]
 
 
-def _equal(equal: Interval | None) -> list[Advice]:
+def _advise_on_equal(equal: Interval | None) -> list[Advice]:
     if equal is None or not equal.clear:
         return []
     return [Advice(f"the original differs from itself by {equal}", _AGAIN, severe=True)]
 
 
-def _waited(disturbed: float, record: Record) -> list[Advice]:
+def _advise_on_waits(disturbed: float, record: Record) -> list[Advice]:
     if not disturbed > DISTURBED[0]:
         return []
-    what = f"the threads of {_percent(disturbed)} of the runs waited for a CPU"
-    if record.others is not None and record.others <= OTHERS * record.cpus:
+    problem = f"the threads of {_format_percent(disturbed)} of the runs waited for a CPU"
+    if record.neighbour_cpus is not None and record.neighbour_cpus <= OTHERS * record.cpus:
         # More threads than CPUs, and threads that wake often, wait on a calm machine too.
-        what += f", though other processes used only {record.others:.2f} of {record.cpus}"
+        problem += (
+            f", though other processes used only {record.neighbour_cpus:.2f} of {record.cpus}"
+        )
         change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
-        return [Advice(what, change)]
+        return [Advice(problem, change)]
     # A pinned single thread needs one free CPU, whatever runs on the others.
     change = "stop what else runs"
     if record.cpus > 1:
         change += "; several threads suffer more than one: --on 'cpu(threads=1)'"
-    return [Advice(what, change, disturbed > DISTURBED[1])]
+    return [Advice(problem, change, disturbed > DISTURBED[1])]
 
 
-def _quota(record: Record) -> list[Advice]:
+def _advise_on_quota(record: Record) -> list[Advice]:
     if record.throttled is None or record.throttled <= THROTTLED[0]:
         return []
-    what = (
-        f"the CPU quota ran out in {_percent(record.throttled)} of its periods "
+    problem = (
+        f"the CPU quota ran out in {_format_percent(record.throttled)} of its periods "
         f"({record.stopped_s:.1f} CPU seconds held back)"
     )
     change = "raise the CPU limit of the container, or use fewer threads: --on 'cpu(threads=1)'"
-    return [Advice(what, change, record.throttled > THROTTLED[1])]
+    return [Advice(problem, change, record.throttled > THROTTLED[1])]
 
 
-def _steal(record: Record) -> list[Advice]:
+def _advise_on_steal(record: Record) -> list[Advice]:
     if record.stolen is None or record.stolen <= STOLEN[0]:
         return []
-    what = f"the hypervisor gave {_percent(record.stolen)} of the CPU time to other machines"
-    return [Advice(what, "use a machine with dedicated CPUs", record.stolen > STOLEN[1])]
+    problem = (
+        f"the hypervisor gave {_format_percent(record.stolen)} of the CPU time to other machines"
+    )
+    return [Advice(problem, "use a machine with dedicated CPUs", record.stolen > STOLEN[1])]
 
 
-def _others(record: Record) -> list[Advice]:
-    if record.others is None or record.others <= OTHERS * record.cpus:
+def _advise_on_neighbours(record: Record) -> list[Advice]:
+    if record.neighbour_cpus is None or record.neighbour_cpus <= OTHERS * record.cpus:
         return []
-    what = (
-        f"other processes used {record.others:.1f} of {count(record.cpus, 'CPU')} during the run"
+    problem = (
+        f"other processes used {record.neighbour_cpus:.1f} of {format_count(record.cpus, 'CPU')} "
+        "during the run"
     )
     change = "stop them"
-    if record.cpus > 1 and record.others < record.cpus - 0.5:
+    if record.cpus > 1 and record.neighbour_cpus < record.cpus - 0.5:
         change += "; one thread needs one free CPU: --on 'cpu(threads=1)'"
-    return [Advice(what, change)]
+    return [Advice(problem, change)]
 
 
-def _clocks(record: Record) -> list[Advice]:
-    found = []
+def _advise_on_clocks(record: Record) -> list[Advice]:
+    advice = []
     governor = record.settings.get("frequency governor", "")
     if governor in ("powersave", "conservative", "ondemand"):
         change = "set it to performance (cpupower frequency-set -g performance)"
-        found.append(Advice(f"the frequency governor is {governor}", change))
+        advice.append(Advice(f"the frequency governor is {governor}", change))
     if record.mhz and record.mhz[1] > record.mhz[0] * (1 + CLOCKS):
         low, high = record.mhz
-        what = f"the CPU's clock moved between {low:.0f} and {high:.0f} MHz"
-        found.append(Advice(what, "switch turbo off, or set the governor to performance"))
+        problem = f"the CPU's clock moved between {low:.0f} and {high:.0f} MHz"
+        advice.append(Advice(problem, "switch turbo off, or set the governor to performance"))
     if record.celsius is not None and record.celsius >= HOT:
-        what = f"the hottest sensor shows {record.celsius:.0f} C"
-        found.append(Advice(what, "let it cool down: hot CPUs lower their clocks"))
-    return found
+        problem = f"the hottest sensor shows {record.celsius:.0f} C"
+        advice.append(Advice(problem, "let it cool down: hot CPUs lower their clocks"))
+    return advice
 
 
-def _throttled(before: Snapshot, after: Snapshot) -> tuple[float | None, int, float]:
+def _worst_throttle(before: Snapshot, after: Snapshot) -> tuple[float | None, int, float]:
     """Return the worst group's share of throttled periods, its periods and seconds held back."""
     if after.throttles is None:
         return None, 0, 0.0
-    old = {one.group: one for one in before.throttles or ()}
+    old = {throttle.group: throttle for throttle in before.throttles or ()}
     worst = (0.0, 0, 0.0)
-    for one in after.throttles:
-        first = old.get(one.group, Throttle(one.group, 0, 0, 0.0))
-        if (periods := one.periods - first.periods) > 0:
-            share = (one.throttled - first.throttled) / periods
-            worst = max(worst, (share, periods, one.stopped_s - first.stopped_s))
+    for throttle in after.throttles:
+        first = old.get(throttle.group, Throttle(throttle.group, 0, 0, 0.0))
+        if (periods := throttle.periods - first.periods) > 0:
+            share = (throttle.throttled - first.throttled) / periods
+            worst = max(worst, (share, periods, throttle.stopped_s - first.stopped_s))
     return worst
 
 
-def _less(after: float | None, before: float | None) -> float | None:
+def _difference(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
 
 
-def _shown(value: float | None, write: Callable[[float], str]) -> str:
+def _format_or_hidden(value: float | None, write: Callable[[float], str]) -> str:
     return _HIDDEN if value is None else write(value)
 
 
 _whole = "{:.0f}".format
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share < 0.0995 else f"{100 * share:.0f} %"

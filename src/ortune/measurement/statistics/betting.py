@@ -18,7 +18,7 @@ WEIGHTS = np.array([0.4, *[0.06] * 10])
 _HALVINGS = 24
 
 
-def proves(values: Floats, sizes: Floats, bound: float, least: float, error: float) -> bool:
+def is_mean_above(values: Floats, sizes: Floats, bound: float, least: float, error: float) -> bool:
     """Say whether the mean is above `bound`, wrongly with a chance of at most `error`.
 
     The capital of a gambler who bets on every value in turn that the mean is above the bound:
@@ -32,23 +32,23 @@ def proves(values: Floats, sizes: Floats, bound: float, least: float, error: flo
         bound: That the mean of a sample is to be above.
         least: That a sample's value can be.
     """
-    return growth(values, sizes, bound, least) >= -math.log(error)
+    return compute_log_capital(values, sizes, bound, least) >= -math.log(error)
 
 
-def growth(values: Floats, sizes: Floats, bound: float, least: float) -> float:
-    """Return the log of the largest capital on the way; see `proves`."""
+def compute_log_capital(values: Floats, sizes: Floats, bound: float, least: float) -> float:
+    """Return the log of the largest capital on the way; see `is_mean_above`."""
     if not len(values):
         return 0.0
     if bound <= least:
         return math.inf if bound < least else 0.0
-    gains = _logs(values, sizes, bound, least).cumsum(axis=0)
+    gains = _compute_log_growth(values, sizes, bound, least).cumsum(axis=0)
     top = gains.max(axis=1)
     finite = np.where(np.isfinite(top), top, 0.0)
     capital = finite + np.log((np.exp(gains - finite[:, None]) * WEIGHTS).sum(axis=1) + 1e-300)
     return max(0.0, float(capital.max()))
 
 
-def _logs(values: Floats, sizes: Floats, bound: float, least: float) -> Floats:
+def _compute_log_growth(values: Floats, sizes: Floats, bound: float, least: float) -> Floats:
     """Return by how much each bet grows on each unit, shape [units, bets].
 
     A unit counts as the sum over its samples of what they are above the bound, over the size of
@@ -60,28 +60,30 @@ def _logs(values: Floats, sizes: Floats, bound: float, least: float) -> Floats:
 
 
 def lower_bound(values: Floats, sizes: Floats, least: float, error: float) -> float:
-    """Return the largest bound that is proved, at least `least`; see `proves`."""
+    """Return the largest bound that is proved, at least `least`; see `is_mean_above`."""
     mean = float(values.sum() / sizes.sum()) if len(values) else least
     low, high = least, max(mean, least)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if proves(values, sizes, middle, least, error):
+        if is_mean_above(values, sizes, middle, least, error):
             low = middle
         else:
             high = middle
     return low
 
 
-def needed(values: Floats, sizes: Floats, bound: float, least: float, error: float) -> int | None:
+def estimate_required_units(
+    values: Floats, sizes: Floats, bound: float, least: float, error: float
+) -> int | None:
     """Return about how many such units would prove the bound; None where they never do."""
     if not len(values) or bound <= least:
         return None
     with np.errstate(invalid="ignore"):
-        speed = _logs(values, sizes, bound, least).mean(axis=0)
-    return _least(speed, error) if speed.max() > 0 else None
+        speed = _compute_log_growth(values, sizes, bound, least).mean(axis=0)
+    return _count_units_to_goal(speed, error) if speed.max() > 0 else None
 
 
-def unchanged(margin: float, reach: float, error: float) -> int | None:
+def compute_min_units(margin: float, reach: float, error: float) -> int | None:
     """Return the least units that prove a loss below `margin` where none loses anything.
 
     Args:
@@ -89,10 +91,10 @@ def unchanged(margin: float, reach: float, error: float) -> int | None:
     """
     if margin <= 0 or margin >= reach:
         return None if margin <= 0 else 1
-    return _least(np.log1p(BETS * margin / (reach - margin)), error)
+    return _count_units_to_goal(np.log1p(BETS * margin / (reach - margin)), error)
 
 
-def _least(speed: Floats, error: float) -> int:
+def _count_units_to_goal(speed: Floats, error: float) -> int:
     """Return the units after which bets that grow so fast each, in logs, reach the goal."""
     good = speed > 0
     low, high = 0, math.ceil(float((-np.log(error * WEIGHTS[good]) / speed[good]).min()))

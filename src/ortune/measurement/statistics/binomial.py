@@ -19,11 +19,11 @@ _STEPS = 40
 
 def log_factorials(n: int) -> Floats:
     """Return log k! of k = 0..n, at least."""
-    return _table(1 << max(10, n.bit_length()))
+    return _make_factorial_table(1 << max(10, n.bit_length()))
 
 
 @cache
-def _table(size: int) -> Floats:
+def _make_factorial_table(size: int) -> Floats:
     logs = np.concatenate([[0.0], np.log(np.arange(1, size))])
     return np.cumsum(logs)
 
@@ -42,7 +42,7 @@ def cdf(most: int, n: int, p: float) -> float:
 
 
 @cache
-def allowed(n: int, share: float, error: float) -> int:
+def find_allowed_outside(n: int, share: float, error: float) -> int:
     """Return how many of `n` samples may be outside, so that `share` of all are proved inside.
 
     That is the most for which the chance of so few is at most `error` where the true share is
@@ -59,7 +59,7 @@ def allowed(n: int, share: float, error: float) -> int:
     return low
 
 
-def least(successes: int, n: int, error: float) -> float:
+def compute_clopper_pearson(successes: int, n: int, error: float) -> float:
     """Return Clopper and Pearson's lower bound of a proportion, one-sided at `error`."""
     low, high = 0.0, 1.0
     for _ in range(_STEPS):
@@ -72,12 +72,12 @@ def least(successes: int, n: int, error: float) -> float:
     return low
 
 
-def unchanged(share: float, error: float) -> int:
+def compute_min_samples(share: float, error: float) -> int:
     """Return the least samples that prove `share`, all of them being inside: 59 for 95 %."""
     return math.ceil(math.log(error) / math.log(share) - 1e-9)
 
 
-def needed(inside: float, share: float, error: float) -> int | None:
+def find_required_samples(inside: float, share: float, error: float) -> int | None:
     """Return the least samples that prove `share` if the share `inside` of them is inside.
 
     None where the estimate is NaN or no better than what is to be proved, or beyond `MOST`.
@@ -90,10 +90,10 @@ def needed(inside: float, share: float, error: float) -> int | None:
     def proves(n: int) -> bool:
         return cdf(round(n * (1 - inside)), n, 1 - share) <= error
 
-    return first(proves, unchanged(share, error))
+    return find_first_proving(proves, compute_min_samples(share, error))
 
 
-def first(proves: Callable[[int], bool], start: int) -> int | None:
+def find_first_proving(proves: Callable[[int], bool], start: int) -> int | None:
     """Return the least number from `start` to `MOST` that proves, by doubling and halving."""
     high = max(1, start)
     if proves(high):

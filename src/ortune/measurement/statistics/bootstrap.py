@@ -14,7 +14,7 @@ Rows = NDArray[np.int64]
 _TURNS = 500
 
 
-def interval(
+def compute_interval(
     statistic: Callable[[Rows], float], members: Sequence[Rows], error: float, seed: int = 0
 ) -> tuple[float, float]:
     """Return the interval of a statistic, each end one-sided at `error`.
@@ -31,16 +31,16 @@ def interval(
         return -math.inf, math.inf
     value = statistic(np.concatenate(members))
     rng = np.random.default_rng(seed)
-    draw = _drawn(members)
-    found = np.array([statistic(draw(rng.integers(0, n, n))) for _ in range(_TURNS)])
-    found = value + (found - value) * math.sqrt(n / (n - 1))
-    low, high = np.percentile(found, [100 * error, 100 * (1 - error)])
+    draw = _make_resampler(members)
+    estimates = np.array([statistic(draw(rng.integers(0, n, n))) for _ in range(_TURNS)])
+    estimates = value + (estimates - value) * math.sqrt(n / (n - 1))
+    low, high = np.percentile(estimates, [100 * error, 100 * (1 - error)])
     return float(low), float(high)
 
 
-def _drawn(members: Sequence[Rows]) -> Callable[[Rows], Rows]:
+def _make_resampler(members: Sequence[Rows]) -> Callable[[Rows], Rows]:
     """Return a function from groups to their rows, without a loop over groups."""
-    rows, sizes = np.concatenate(members), np.array([len(one) for one in members])
+    rows, sizes = np.concatenate(members), np.array([len(group) for group in members])
     starts = np.cumsum(sizes) - sizes
     if len(rows) == len(members):
         return lambda chosen: rows[chosen]

@@ -31,7 +31,8 @@ class Extent:
         low, high = float(values.min()), float(values.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             raise BadData(
-                _broken(values), fix="check the samples' scaling and the model's own NaNs"
+                _describe_nonfinite(values),
+                fix="check the samples' scaling and the model's own NaNs",
             )
         self._low, self._high = min(self._low, low), max(self._high, high)
 
@@ -56,8 +57,8 @@ class ChannelExtents:
 
     def widen(self, values: NDArray[Any]) -> bool:
         """Take values that have the axis and are not empty; False if its length has changed."""
-        others = tuple(i for i in range(values.ndim) if i != self.axis % values.ndim)
-        low, high = values.min(axis=others), values.max(axis=others)
+        other_axes = tuple(i for i in range(values.ndim) if i != self.axis % values.ndim)
+        low, high = values.min(axis=other_axes), values.max(axis=other_axes)
         if not self.bounds.size:
             self.bounds = np.stack([low, high]).astype(np.float64)
         elif self.bounds.shape[1] != len(low):
@@ -74,18 +75,18 @@ class ChannelExtents:
         return Range(seen.low, seen.high, channels)
 
 
-def balanced(seen: Range) -> Range:
+def make_symmetric(seen: Range) -> Range:
     """Return the smallest range around zero that holds another."""
     top = max(0.0 - seen.low, seen.high)
     return Range(0.0 - top, top)
 
 
-def _broken(values: NDArray[Any]) -> str:
+def _describe_nonfinite(values: NDArray[Any]) -> str:
     wide = values.astype(np.float32)
     nan, infinite = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
     kinds = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinite"] * bool(infinite)
     shape = "x".join(map(str, values.shape)) or "scalar"
     return (
         f"{' and '.join(kinds)} of "
-        f"{wording.count(values.size, 'value')} on calibration data, shape {shape}"
+        f"{wording.format_count(values.size, 'value')} on calibration data, shape {shape}"
     )

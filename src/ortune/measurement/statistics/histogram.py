@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
-from ortune.measurement.statistics.extent import Extent, balanced
+from ortune.measurement.statistics.extent import Extent, make_symmetric
 
 BLOCK = 1 << 16
 """Values counted at a time: what is needed beside them stays in the cache."""
@@ -53,7 +53,7 @@ class Histogram:
         self._extent = Extent()
 
     @property
-    def seen(self) -> Range:
+    def range(self) -> Range:
         """The extent."""
         return self._extent.range
 
@@ -68,9 +68,9 @@ class Histogram:
 
         They end with the last bin that has any, or at zero.
         """
-        found = self.counts.copy()
-        found[self.at_zero] -= min(self.zeros, int(found[self.at_zero]))
-        return found[: max(self.at_zero, int(found.size - np.argmax(found[::-1] > 0)))]
+        counts = self.counts.copy()
+        counts[self.at_zero] -= min(self.zeros, int(counts[self.at_zero]))
+        return counts[: max(self.at_zero, int(counts.size - np.argmax(counts[::-1] > 0)))]
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
         """Take the values of one run: in pass 0 their extent, in pass 1 their counts."""
@@ -78,28 +78,28 @@ class Histogram:
             self._extent.widen(values)
             return
         if not self.width:
-            self._lay()
+            self._place_bins()
         if not values.size or not self.width:
             return
         span = self.width * self.counts.size
         kind: Any = np.float32 if values.itemsize <= 4 and NARROW < span < WIDE else np.float64
         start, per_bin = kind(self.start), kind(1 / self.width)
-        every = ceil(values.size / MOST)  # the first of so many neighbours is counted
-        while gcd(every, values.size) > 1:  # so that rows and channels are met at all places
-            every += 1
-        counted = values.ravel()[::every]
+        stride = ceil(values.size / MOST)  # the first of so many neighbours is counted
+        while gcd(stride, values.size) > 1:  # so that rows and channels are met at all places
+            stride += 1
+        counted = values.ravel()[::stride]
         for at in range(0, counted.size, BLOCK):
             block = counted[at : at + BLOCK].astype(kind)
-            self.zeros += every * (block.size - int(np.count_nonzero(block)))
+            self.zeros += stride * (block.size - int(np.count_nonzero(block)))
             places = ((block - start) * per_bin).astype(np.intp)
             np.clip(places, 0, self.counts.size - 1, out=places)
-            self.counts += every * np.bincount(places, minlength=self.counts.size)
+            self.counts += stride * np.bincount(places, minlength=self.counts.size)
 
     def result(self) -> Range:
         return self._choose(self)
 
-    def _lay(self) -> None:
-        seen, bins = self.seen, self._bins
+    def _place_bins(self) -> None:
+        seen, bins = self.range, self._bins
         if not seen.low < seen.high:
             return
         if self._around_zero:
@@ -134,32 +134,32 @@ class Binned(Observer):
             least = 2 << max(2, min(bits, 16))
             raise BadSettings(
                 f"{self.name()}(bins={bins}, bits={bits}): too few bins for the grid",
-                fix=f"use bits from 2 to 16 and at least {wording.count(least, 'bin')}",
+                fix=f"use bits from 2 to 16 and at least {wording.format_count(least, 'bin')}",
             )
 
     def start(self) -> Accumulator:
-        return Histogram(self.bins, self._range, around_zero=True)
+        return Histogram(self.bins, self._clip_range, around_zero=True)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * self.bins
 
     @abstractmethod
-    def kept(self, found: Histogram) -> tuple[int, int]:
+    def select_bins(self, histogram: Histogram) -> tuple[int, int]:
         """Return how many bins to keep below and above zero; two equal ones where symmetric."""
 
-    def _range(self, found: Histogram) -> Range:
-        outer = balanced(found.seen) if self.symmetric else found.seen
-        if not found.nonzero.any():
+    def _clip_range(self, histogram: Histogram) -> Range:
+        outer = make_symmetric(histogram.range) if self.symmetric else histogram.range
+        if not histogram.nonzero.any():
             return outer
-        below, above = self.kept(found)
-        low, high = below * found.width, above * found.width
+        below, above = self.select_bins(histogram)
+        low, high = below * histogram.width, above * histogram.width
         return Range(max(outer.low, 0.0 - low), min(outer.high, high))
 
 
-def folded(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:
+def fold_counts(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:
     """Return counts of magnitudes, from those of bins of which number `zero` begins at zero."""
-    right, left = counts[zero:], counts[:zero][::-1]
-    both = np.zeros(max(right.size, left.size), np.int64)
-    both[: right.size] += right
-    both[: left.size] += left
+    above, below = counts[zero:], counts[:zero][::-1]
+    both = np.zeros(max(above.size, below.size), np.int64)
+    both[: above.size] += above
+    both[: below.size] += below
     return both

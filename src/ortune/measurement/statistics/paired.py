@@ -24,7 +24,7 @@ _SAFE = 300.0
 """Exponents whose products are far from what a float can hold."""
 _ROUNDS = 3
 """Of the search for a bound, which is only shown."""
-_least = lru_cache(maxsize=256)(binomial.least)
+_cached_lower_bound = lru_cache(maxsize=256)(binomial.compute_clopper_pearson)
 """Asked anew for each limit that is tried on the same outcome."""
 
 
@@ -44,18 +44,18 @@ def p_value(n: int, lost: int, won: int, delta: float, error: float) -> float:
     if n == 0 or abs(delta) >= 1:
         return float(n == 0 or delta < 0)
     seen, gamma = won if delta >= 0 else lost, GAMMA * error
-    high = min(1 - _least(n - seen, n, gamma / 2), (1 - abs(delta)) / 2)
-    low = min(_least(seen, n, gamma / 2), high)
+    high = min(1 - _cached_lower_bound(n - seen, n, gamma / 2), (1 - abs(delta)) / 2)
+    low = min(_cached_lower_bound(seen, n, gamma / 2), high)
     ends = math.sqrt(n * low), math.sqrt(n * high)
     grid = np.linspace(*ends, 2 + math.ceil((ends[1] - ends[0]) / _STEP))
-    chances = _chances(n, lost, won, delta, grid)
+    chances = _compute_chances(n, lost, won, delta, grid)
     best = int(chances.argmax())
     around = np.linspace(grid[max(0, best - 1)], grid[min(best + 1, len(grid) - 1)], 9)
-    largest = max(chances.max(), _chances(n, lost, won, delta, around).max())
+    largest = max(chances.max(), _compute_chances(n, lost, won, delta, around).max())
     return min(1.0, float(largest) + gamma)
 
 
-def _chances(n: int, lost: int, won: int, delta: float, roots: Floats) -> Floats:
+def _compute_chances(n: int, lost: int, won: int, delta: float, roots: Floats) -> Floats:
     """Return for each sqrt(n q) the chance of an outcome as good as the one seen.
 
     The trinomial is computed once, at the middle of the grid; elsewhere it differs by factors of
@@ -65,31 +65,34 @@ def _chances(n: int, lost: int, won: int, delta: float, roots: Floats) -> Floats
     loss, win = grid + max(0.0, delta), grid + max(0.0, -delta)
     none = np.clip(1 - loss - win, 1e-12, None)
     middle = len(grid) // 2
-    losses, wins = _likely(n, loss), _likely(n, win)
+    losses, wins = _list_likely_counts(n, loss), _list_likely_counts(n, win)
     factorials = binomial.log_factorials(n)
-    rest = n - losses[0] - wins[0] - np.arange(len(losses) + len(wins) - 1)
-    left = rest * math.log(none[middle]) - factorials[np.maximum(rest, 0)]
-    logs = _by_sum(np.where(rest < 0, -np.inf, left), wins) + (
+    ties = n - losses[0] - wins[0] - np.arange(len(losses) + len(wins) - 1)
+    tie_logs = ties * math.log(none[middle]) - factorials[np.maximum(ties, 0)]
+    logs = _view_by_sum(np.where(ties < 0, -np.inf, tie_logs), wins) + (
         factorials[n] - factorials[wins] + wins * math.log(win[middle])
     )
     logs += (losses * math.log(loss[middle]) - factorials[losses])[:, None]
-    good = _as_good(n, lost, won, delta, losses, wins)
+    good = _find_as_good(n, lost, won, delta, losses, wins)
     odds = [np.log(rates / none) for rates in (loss, win)]
-    by = [one - one[middle] for one in odds]
+    by = [term - term[middle] for term in odds]
     near = [int(rates[middle] * n) for rates in (loss, win)]
     scale = n * np.log(none / none[middle]) + by[0] * near[0] + by[1] * near[1]
     powers = by[0][:, None] * (losses - near[0]), by[1][:, None] * (wins - near[1])
     if max(float(abs(power).max()) for power in powers) > _SAFE:
-        every = zip(*powers, scale, strict=True)
+        grid_terms = zip(*powers, scale, strict=True)
         return np.array(
-            [np.exp(logs + one[:, None] + two + more)[good].sum() for one, two, more in every]
+            [
+                np.exp(logs + term[:, None] + win_term + more)[good].sum()
+                for term, win_term, more in grid_terms
+            ]
         )
-    one, two = np.exp(powers[0]), np.exp(powers[1])
+    term, win_term = np.exp(powers[0]), np.exp(powers[1])
     cells = np.exp(logs) * good
-    return np.asarray(((one @ cells) * two).sum(axis=1) * np.exp(scale), np.float64)
+    return np.asarray(((term @ cells) * win_term).sum(axis=1) * np.exp(scale), np.float64)
 
 
-def _as_good(
+def _find_as_good(
     n: int, lost: int, won: int, delta: float, losses: Counts, wins: Counts
 ) -> NDArray[np.bool_]:
     """Return which outcomes [losses, wins] are as good as the one seen, in the test's order."""
@@ -98,22 +101,22 @@ def _as_good(
         return np.asarray(ahead >= seen - 1e-12)
     changed = losses[0] + wins[0] + np.arange(len(losses) + len(wins) - 1) + n * delta
     least = (seen / math.sqrt(won + lost + n * delta) - 1e-12) * np.sqrt(changed)
-    return np.asarray(ahead >= _by_sum(least, wins))
+    return np.asarray(ahead >= _view_by_sum(least, wins))
 
 
-def _by_sum(values: Floats, wins: Counts) -> Floats:
+def _view_by_sum(values: Floats, wins: Counts) -> Floats:
     """Return a view [losses, wins] of what depends on the sum of the two counts alone."""
     return np.lib.stride_tricks.sliding_window_view(values, len(wins))
 
 
-def _likely(n: int, rates: Floats) -> Counts:
+def _list_likely_counts(n: int, rates: Floats) -> Counts:
     """Return the counts that have a chance at any of the rates."""
     low, high = n * float(rates.min()), n * float(rates.max())
     first = max(0, math.floor(low - _TAIL * math.sqrt(low)))
     return np.arange(first, min(n, math.ceil(high + _TAIL * math.sqrt(high)) + _MORE) + 1)
 
 
-def most_lost(n: int, lost: int, won: int, error: float) -> float:
+def estimate_loss_bound(n: int, lost: int, won: int, error: float) -> float:
     """Return about what the share lost less the share won is at most: the test, inverted.
 
     The normal approximation, improved by a few steps of the secant method: good enough to be
@@ -143,7 +146,7 @@ def most_lost(n: int, lost: int, won: int, error: float) -> float:
 
 
 @cache
-def unchanged(delta: float, error: float) -> int | None:
+def compute_min_samples(delta: float, error: float) -> int | None:
     """Return the least samples that prove a loss below `delta` when no answer changes."""
     if not 0 < delta < 1:
         return None
@@ -155,10 +158,10 @@ def unchanged(delta: float, error: float) -> int | None:
     return n
 
 
-def needed(lost: float, won: float, delta: float, error: float) -> int | None:
+def estimate_required_samples(lost: float, won: float, delta: float, error: float) -> int | None:
     """Return about how many samples prove it, with these shares of them lost and won."""
     if not lost and not won:
-        return unchanged(delta, error)
+        return compute_min_samples(delta, error)
     margin = delta + won - lost
     if margin <= 0:
         return None

@@ -30,7 +30,7 @@ class Deadlines:
     judged_s: float = 0.0
 
     @classmethod
-    def of(
+    def from_baseline(
         cls, started: Started, ready_s: float, run_ns: int, judged_s: float, workload: Workload
     ) -> Deadlines:
         """Return what plans get.
@@ -42,10 +42,10 @@ class Deadlines:
         load_s = max(_LOAD_S, 2 * ready_s, _TIMES * started.load_ns / 1e9)
         lanes = workload.lanes(1)
         run_s = max(_RUN_S, _TIMES * started.first_ns / 1e9)
-        found = {"load": load_s, "first": run_s + (lanes - 1) * load_s}
+        seconds = {"load": load_s, "first": run_s + (lanes - 1) * load_s}
         if isinstance(workload, Latency | Throughput):  # others decide how long a burst takes
-            found["burst"] = max(_BURST_S, lanes * 4 * _TIMES * run_ns / 1e9)
-        return cls(found, run_ns, judged_s)
+            seconds["burst"] = max(_BURST_S, lanes * 4 * _TIMES * run_ns / 1e9)
+        return cls(seconds, run_ns, judged_s)
 
     def score_s(self, run_ns: int, otherwise: float) -> float:
         """Return what scoring may take of a plan whose runs take `run_ns`.

@@ -46,8 +46,8 @@ def by_operator(
         BackendMissing: It would take longer, or the runtime records nothing.
         WorkerFailed: It does not run with the profiler on.
     """
-    left = seconds - 2 * load_ns / 1e9  # the graph is written too
-    fits = int(left * 1e9 / (_SLOWED * max(1, run_ns)))
+    remaining_s = seconds - 2 * load_ns / 1e9  # the graph is written too
+    fits = int(remaining_s * 1e9 / (_SLOWED * max(1, run_ns)))
     if fits < _FEWEST:
         raise BackendMissing(f"it would take more than {seconds:.2g} s", fix="give more time")
     limit = 2 * seconds + _GRACE_S
@@ -61,20 +61,20 @@ def by_operator(
         answer = worker.ask("recorded", runs=runs, timeout_s=limit)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return shares(codec.decode(Recorded, answer["recorded"]))
+    return operator_shares(codec.decode(Recorded, answer["recorded"]))
 
 
-def shares(recorded: Recorded) -> dict[str, float]:
+def operator_shares(recorded: Recorded) -> dict[str, float]:
     """Return operator -> its share of the time of all kernels, the largest first."""
     spent: defaultdict[str, float] = defaultdict(float)
     for node in recorded.nodes:
-        spent[operator(node.op_type)] += node.kernel_ns or node.span_ns
+        spent[operator_of_kernel(node.op_type)] += node.kernel_ns or node.span_ns
     total = sum(spent.values())
     ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
     return {name: time / total for name, time in ranked if time > 0}
 
 
-def operator(kernel: str) -> str:
+def operator_of_kernel(kernel: str) -> str:
     """Return the operator that a runtime's kernel computes, fused or in another layout."""
     plain = kernel.removeprefix("Nhwc").removeprefix("Fused") or kernel
     return SAME_WORK.get(plain, plain)

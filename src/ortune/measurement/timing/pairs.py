@@ -15,12 +15,12 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import (
     Started,
     Warmed,
-    blocks,
-    burst,
-    glance,
-    pace,
-    ready,
-    warm,
+    iterate_blocks,
+    request_burst,
+    size_bursts,
+    wait_until_ready,
+    warm_up,
+    warmup_probe,
 )
 
 _FEWEST, _SLOW = 3, 2
@@ -57,12 +57,12 @@ class Effort:
     burst: float = 0.15
     stop: Stop | None = field(default=None, repr=False, compare=False)
 
-    def stops(self, pair: Pair, done: float | None = None) -> bool:
+    def should_stop(self, pair: Pair, done: float | None = None) -> bool:
         """Whether a pair ends here, whatever else is wanted of it."""
         return self.stop is not None and bool(self.stop(pair, done))
 
 
-def claiming(search_s: float) -> Effort:
+def claim_effort(search_s: float) -> Effort:
     """Return the effort of each of the `stats.PAIRS` fresh pairs behind a claim.
 
     Together they take as long as three pairs of a search: fresh processes tell more than longer
@@ -107,13 +107,13 @@ def time_pair(
         BaselineFailed: The baseline died.
         WorkerFailed: The candidate died.
     """
-    with _blaming(baseline):
-        first = glance(baseline)
-        base, seen = warm(baseline, first), glance(candidate)
-        runs = Pair((_warming(base, first["latency_ns"], seen["latency_ns"]),))
-        if effort.stops(runs, 0):
+    with _attribute_failure(baseline):
+        first = warmup_probe(baseline)
+        base, seen = warm_up(baseline, first), warmup_probe(candidate)
+        runs = Pair((_warmup_block(base, first["latency_ns"], seen["latency_ns"]),))
+        if effort.should_stop(runs, 0):
             return runs
-        sizes = pace({baseline: base, candidate: warm(candidate, seen)}, effort.burst)
+        sizes = size_bursts({baseline: base, candidate: warm_up(candidate, seen)}, effort.burst)
         bursts: dict[Worker, Burst] = {}
         last, over = candidate, False
 
@@ -124,30 +124,30 @@ def time_pair(
             if worker is not last:
                 last.ask("rest")
             last = worker
-            found = burst(worker, size)
+            measured = request_burst(worker, size)
             if len(bursts) < 2:
-                bursts[worker] = found
-                over = len(bursts) == 2 and effort.stops(first_bursts(), 0.5)
-            return found
+                bursts[worker] = measured
+                over = len(bursts) == 2 and effort.should_stop(first_bursts(), 0.5)
+            return measured
 
         def first_bursts() -> Pair:
             return Pair((Block(bursts[baseline], bursts[candidate]),))
 
-        taken: list[Block] = []
+        completed: list[Block] = []
         until = time.monotonic() + effort.seconds
-        for found in blocks(sizes, timed):
+        for measured in iterate_blocks(sizes, timed):
             if over:
                 return first_bursts()
-            taken.append(Block(found[baseline], found[candidate]))
+            completed.append(Block(measured[baseline], measured[candidate]))
             late = time.monotonic() - until
-            if len(taken) >= (_FEWEST if late < effort.seconds else _SLOW):
-                ratio = stats.ratio([Pair(tuple(taken))], stats.SEARCHING)
-                progress(ratio, len(taken))
-                if enough(ratio, len(taken), late, effort):
+            if len(completed) >= (_FEWEST if late < effort.seconds else _SLOW):
+                ratio = stats.latency_ratio([Pair(tuple(completed))], stats.SEARCHING)
+                progress(ratio, len(completed))
+                if is_pair_complete(ratio, len(completed), late, effort):
                     break
-            if len(taken) >= effort.max_blocks or effort.stops(Pair(tuple(taken))):
+            if len(completed) >= effort.max_blocks or effort.should_stop(Pair(tuple(completed))):
                 break
-    return Pair(tuple(taken))
+    return Pair(tuple(completed))
 
 
 def fresh_pairs(
@@ -186,31 +186,31 @@ def fresh_pairs(
                 order = [stack.enter_context(start()) for start in (baseline, candidate)]
                 base, worker = order
             started: dict[Worker, Started] = {}
-            for one in order:
-                with _blaming(base):
-                    started[one] = ready(one)
+            for process in order:
+                with _attribute_failure(base):
+                    started[process] = wait_until_ready(process)
             pair = time_pair(base, worker, effort, progress)
             yield LivePair(base, worker, started[worker], pair)
 
 
-def _warming(base: Warmed, baseline: Sequence[int], candidate: Sequence[int]) -> Block:
+def _warmup_block(base: Warmed, baseline: Sequence[int], candidate: Sequence[int]) -> Block:
     """Return the candidate's best of its first runs beside the baseline, as a block.
 
     Beside a warm run; where samples differ, beside the baseline's first run of the same one.
     """
     if base.alike:
-        return Block(_run(base.run_ns), _run(min(candidate)))
+        return Block(_single_run_burst(base.run_ns), _single_run_burst(min(candidate)))
     pairs = zip(baseline, candidate, strict=True)
-    one, two = min(pairs, key=lambda runs: runs[1] / max(1, runs[0]))
-    return Block(_run(one), _run(two))
+    baseline_ns, candidate_ns = min(pairs, key=lambda runs: runs[1] / max(1, runs[0]))
+    return Block(_single_run_burst(baseline_ns), _single_run_burst(candidate_ns))
 
 
-def _run(latency_ns: int) -> Burst:
+def _single_run_burst(latency_ns: int) -> Burst:
     """Return a single run, of which nothing else is known, as a burst."""
     return Burst((max(1, latency_ns),), (-1.0,), alike=True)
 
 
-def enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
+def is_pair_complete(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
     """Say whether a pair of some blocks needs no more.
 
     Args:
@@ -220,16 +220,16 @@ def enough(ratio: Interval, done: int, late: float, effort: Effort) -> bool:
         return True
     if done < effort.min_blocks and late < effort.seconds:
         return False
-    return late > 0 or (effort.decide and _clear(ratio))
+    return late > 0 or (effort.decide and _is_decided(ratio))
 
 
-def _clear(ratio: Interval) -> bool:
+def _is_decided(ratio: Interval) -> bool:
     """The side is known and the estimate is worth 4 %."""
     return (ratio.high < 1 or ratio.low > 1.02) and ratio.high / ratio.low < 1.08
 
 
 @contextmanager
-def _blaming(baseline: Worker) -> Iterator[None]:
+def _attribute_failure(baseline: Worker) -> Iterator[None]:
     try:
         yield
     except WorkerFailed as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortune.core.errors import BackendMissing, BadModel
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.plugins import codec
 from ortune.core.session import Recorded
 from ortune.measurement.job import MAIN, WorkerJob
@@ -41,7 +41,9 @@ class Runs:
     plain: int
 
 
-def profiled(job: WorkerJob, *, seconds: float, runs: int = 0, sink: Sink = silent) -> Runs:
+def profile_model(
+    job: WorkerJob, *, seconds: float, runs: int = 0, sink: Sink = ignore_event
+) -> Runs:
     """Time a model in two processes, one with the profiler on, in bursts of the same samples.
 
     Args:
@@ -65,20 +67,20 @@ def profiled(job: WorkerJob, *, seconds: float, runs: int = 0, sink: Sink = sile
                 raise BackendMissing(opened["missing"], fix=opened["remedy"])
             plain.ask("load")
             nodes = opened["nodes"]
-            slow = max(_warm(plain), _warm(other))
-            wanted = runs or run_count(slow, nodes, seconds)
-            each = max(_LEAST_BURST, min(wanted, _BURST_NS // max(1, slow)))
+            slow = max(_warm_profiled(plain), _warm_profiled(other))
+            run_total = runs or run_count(slow, nodes, seconds)
+            each = max(_LEAST_BURST, min(run_total, _BURST_NS // max(1, slow)))
             walls: list[int] = []
             done, turn = 0, 0
-            while done < wanted:
-                sink(Progress("profiling", done, wanted))
-                size = min(each, wanted - done)
+            while done < run_total:
+                sink(Progress("profiling", done, run_total))
+                size = min(each, run_total - done)
                 for worker in (plain, other) if turn % 2 == 0 else (other, plain):
-                    found = worker.ask("laps", at=done, runs=size)["latency_ns"]
+                    latencies = worker.ask("laps", at=done, runs=size)["latency_ns"]
                     worker.ask("rest")  # its threads would spin on into the other's turn
-                    walls += found if worker is plain else []
+                    walls += latencies if worker is plain else []
                 done, turn = done + size, turn + 1
-            answer = other.ask("recorded", runs=wanted)
+            answer = other.ask("recorded", runs=run_total)
         except WorkerFailed as error:
             name = Path(job.models[MAIN]).name
             raise BadModel(
@@ -96,7 +98,7 @@ def middle_mean(values: list[int]) -> float:
     return float(np.mean(ordered[cut : len(ordered) - cut]))
 
 
-def _warm(worker: Worker) -> int:
+def _warm_profiled(worker: Worker) -> int:
     latency: list[int] = worker.ask("laps", at=0, runs=2)["latency_ns"]
     spent = sum(latency)
     while spent < _WARM_NS:

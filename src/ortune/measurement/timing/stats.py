@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Learnt:
+class PooledVariance:
     """What other pairs of a run tell about how far its pairs differ.
 
     Attributes:
@@ -54,13 +54,13 @@ class Learnt:
     df: int = 0
 
     @classmethod
-    def of(
+    def pool(
         cls,
         groups: Iterable[Sequence[Pair]],
         equal: Sequence[Pair] = (),
         *,
         one_baseline: bool = False,
-    ) -> Learnt:
+    ) -> PooledVariance:
         """Pool the squares of groups of pairs.
 
         Args:
@@ -70,33 +70,35 @@ class Learnt:
                 pairs differ by is then common to all: k groups of n pairs tell as much as
                 4 k / (k + 3) groups that have a baseline of their own.
         """
-        kept = [means for group in groups if len(means := _means(group)) > 1]
+        kept = [means for group in groups if len(means := _pair_means(group)) > 1]
         squares = sum(float(np.square(means - means.mean()).sum()) for means in kept)
         df = sum(len(means) - 1 for means in kept)
-        if len(same := _means(equal)):
+        if len(same := _pair_means(equal)):
             squares, df = squares + float(np.square(same).sum()), df + len(same)
             kept.append(same)
         counted = df if not one_baseline else int(df * 4 / (len(kept) + 3))
         return cls(squares * counted / df, counted) if df else cls()
 
-    def __add__(self, other: Learnt) -> Learnt:
+    def __add__(self, other: PooledVariance) -> PooledVariance:
         """Return what both tell together."""
-        return Learnt(self.squares + other.squares, self.df + other.df)
+        return PooledVariance(self.squares + other.squares, self.df + other.df)
 
 
-NOTHING = Learnt()
+NOTHING = PooledVariance()
 
 
-def calm(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def undisturbed_mask(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which entries of baseline and candidate count where a neighbour disturbed some.
 
     Entries that are not alike are compared one by one, as many as both sides have: a disturbed
     one takes its fellow along.
     """
-    one, two = (np.asarray(b.waited) <= WAITED for b in (block.baseline, block.candidate))
-    if _alike(block):
-        return one, two
-    both = one[: len(two)] & two[: len(one)]
+    baseline, candidate = (
+        np.asarray(b.waited) <= WAITED for b in (block.baseline, block.candidate)
+    )
+    if _is_alike(block):
+        return baseline, candidate
+    both = baseline[: len(candidate)] & candidate[: len(baseline)]
     return both, both
 
 
@@ -107,48 +109,51 @@ def block_logs(pair: Pair) -> Floats:
     all there are. Where most runs wait for a CPU, the median of those that are as long as the
     scheduler's slice is far above what they need, and that of shorter ones is not.
     """
-    kept = [calm(block) for block in pair.blocks]
+    kept = [undisturbed_mask(block) for block in pair.blocks]
     fewest = min(sum(int(k[side].sum()) for k in kept) for side in (0, 1))
-    across = sum(one.any() and two.any() for one, two in kept)
+    across = sum(baseline.any() and candidate.any() for baseline, candidate in kept)
     enough = fewest >= _ENOUGH and across >= min(_BLOCKS, len(kept))
     logs = []
-    for block, (one, two) in zip(pair.blocks, kept, strict=True):
-        bottom, top = (_log(b, len(k)) for b, k in ((block.baseline, one), (block.candidate, two)))
+    for block, (baseline, candidate) in zip(pair.blocks, kept, strict=True):
+        bottom, top = (
+            _log_latencies(b, len(k))
+            for b, k in ((block.baseline, baseline), (block.candidate, candidate))
+        )
         if enough:
-            bottom, top = bottom[one], top[two]
+            bottom, top = bottom[baseline], top[candidate]
         if len(bottom) and len(top):
             apart = (
-                np.median(top) - np.median(bottom) if _alike(block) else np.median(top - bottom)
+                np.median(top) - np.median(bottom) if _is_alike(block) else np.median(top - bottom)
             )
             logs.append(float(apart))
     return np.array(logs)
 
 
-def _alike(block: Block) -> bool:
+def _is_alike(block: Block) -> bool:
     return block.baseline.alike and block.candidate.alike
 
 
-def _log(burst: Burst, count: int) -> Floats:
+def _log_latencies(burst: Burst, count: int) -> Floats:
     """Return the logarithms of a burst's first entries."""
     return np.log(np.maximum(np.asarray(burst.latency_ns[:count], np.float64), 1.0))
 
 
-def centre(logs: Floats) -> float:
+def trimmed_mean(logs: Floats) -> float:
     """Return the 20 % trimmed mean: robust against single disturbed blocks."""
     cut = int(0.2 * len(logs))
     return float(np.sort(logs)[cut : len(logs) - cut].mean())
 
 
-def bootstrap(logs: Floats) -> float:
-    """Return the bootstrap standard error of `centre` over blocks.
+def bootstrap_error(logs: Floats) -> float:
+    """Return the bootstrap standard error of `trimmed_mean` over blocks.
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
-    return _resampled(tuple(logs.tolist())) if len(logs) > 1 else math.inf
+    return _bootstrap_cached(tuple(logs.tolist())) if len(logs) > 1 else math.inf
 
 
 @lru_cache(4096)
-def _resampled(values: tuple[float, ...]) -> float:
+def _bootstrap_cached(values: tuple[float, ...]) -> float:
     """Kept, as a run judges the same pairs again with every finalist."""
     logs, n = np.array(values), len(values)
     rng = np.random.default_rng(0)
@@ -157,22 +162,22 @@ def _resampled(values: tuple[float, ...]) -> float:
     return float(rows[:, cut : n - cut].mean(axis=1).std()) * math.sqrt(n / (n - 1))
 
 
-def ratio(
-    pairs: Sequence[Pair], confidence: float = CONFIDENCE, learnt: Learnt = NOTHING
+def latency_ratio(
+    pairs: Sequence[Pair], confidence: float = CONFIDENCE, learnt: PooledVariance = NOTHING
 ) -> Interval:
     """Return candidate over baseline latency with its interval.
 
-    Every pair gives one estimate with a bootstrap error from its blocks; see `spread` for their
-    variance. Student's t over the pairs.
+    Every pair gives one estimate with a bootstrap error from its blocks; see `pair_spread` for
+    their variance. Student's t over the pairs.
 
     Args:
         learnt: From the other groups of the run, without these pairs.
     """
-    middle, variance, df, n = spread(pairs, learnt)
-    return _interval(middle, student(confidence, df) * math.sqrt(variance / n))
+    middle, variance, df, n = pair_spread(pairs, learnt)
+    return _make_interval(middle, student_quantile(confidence, df) * math.sqrt(variance / n))
 
 
-def prediction(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> Interval:
+def predict_ratio(pairs: Sequence[Pair], learnt: PooledVariance = NOTHING) -> Interval:
     """Return where one new measurement of the ratio will fall.
 
     New is: one fresh pair of processes timed as long as one of these, on another occasion, perhaps
@@ -180,12 +185,14 @@ def prediction(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> Interval:
     Statistical Intervals, 2017, section 4.8) on the log-ratio, the occasion's own variance added:
     middle +- t sqrt(s^2 (1 + 1/n) + occasion^2).
     """
-    middle, variance, df, n = spread(pairs, learnt)
+    middle, variance, df, n = pair_spread(pairs, learnt)
     wide = math.sqrt(variance * (1 + 1 / n) + OCCASION_SD**2)
-    return _interval(middle, student(PREDICTED, df) * wide)
+    return _make_interval(middle, student_quantile(PREDICTED, df) * wide)
 
 
-def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, float, float, int]:
+def pair_spread(
+    pairs: Sequence[Pair], learnt: PooledVariance = NOTHING
+) -> tuple[float, float, float, int]:
     """Return mean log-ratio, variance of one pair's, degrees of freedom, and how many pairs.
 
     The spread between pairs is pooled with that of the run's other groups and moderated towards
@@ -197,38 +204,40 @@ def spread(pairs: Sequence[Pair], learnt: Learnt = NOTHING) -> tuple[float, floa
     Plans of a run need not be equally noisy. Where the pairs at hand differ by over `LOUDER` times
     what the others' do, they are also taken alone, and what makes the wider interval counts.
     """
-    logs = [found for pair in pairs if len(found := block_logs(pair))]
+    logs = [values for pair in pairs if len(values := block_logs(pair))]
     if not logs:
         return math.nan, math.nan, PRIOR_DF, 1
-    means = np.array([centre(one) for one in logs])
+    means = np.array([trimmed_mean(block_values) for block_values in logs])
     n = len(means)
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
-    errors = [bootstrap(one) ** 2 for one in logs if len(one) > 1]
+    errors = [bootstrap_error(block_values) ** 2 for block_values in logs if len(block_values) > 1]
     within = float(np.mean(errors)) if errors else seen if n > 1 else math.inf
-    own, alone = PRIOR_DF * (PAIR_SD**2 + within) + (n - 1) * seen, PRIOR_DF + n - 1
-    pooled = (own + learnt.squares) / (alone + learnt.df), alone + learnt.df
+    squares, alone = PRIOR_DF * (PAIR_SD**2 + within) + (n - 1) * seen, PRIOR_DF + n - 1
+    pooled = (squares + learnt.squares) / (alone + learnt.df), alone + learnt.df
     if learnt.df and seen > LOUDER * learnt.squares / learnt.df:
-        pooled = max(pooled, (own / alone, alone), key=_width)
+        pooled = max(pooled, (squares / alone, alone), key=_interval_width)
     variance, df = pooled
     return float(means.mean()), variance, df, n
 
 
-def _width(found: tuple[float, float]) -> float:
-    variance, df = found
-    return student(CONFIDENCE, df) * math.sqrt(variance)
+def _interval_width(estimate: tuple[float, float]) -> float:
+    variance, df = estimate
+    return student_quantile(CONFIDENCE, df) * math.sqrt(variance)
 
 
-def half_width(learnt: Learnt, pairs: int = PAIRS) -> float:
+def half_width(learnt: PooledVariance, pairs: int = PAIRS) -> float:
     """Return the half-width, in the log-ratio, that a claim from so many pairs has in a run.
 
     Args:
         learnt: From all groups of the run.
     """
     df = PRIOR_DF + learnt.df + pairs - 1
-    return student(CONFIDENCE, df) * math.sqrt(_variance(learnt) / pairs)
+    return student_quantile(CONFIDENCE, df) * math.sqrt(_pair_variance(learnt) / pairs)
 
 
-def found(learnt: Learnt, pairs: int = PAIRS, power: float = 0.9) -> float:
+def minimum_detectable_effect(
+    learnt: PooledVariance, pairs: int = PAIRS, power: float = 0.9
+) -> float:
     """Return the difference, a share of 1, that so many pairs find that often.
 
     The interval's half-width and the estimate's own error must fit into it together.
@@ -236,35 +245,39 @@ def found(learnt: Learnt, pairs: int = PAIRS, power: float = 0.9) -> float:
     Args:
         learnt: From all groups of the run.
     """
-    own = student(2 * power - 1, 1000) * math.sqrt(_variance(learnt) / pairs)
-    return math.expm1(half_width(learnt, pairs) + own)
+    estimate_error = student_quantile(2 * power - 1, 1000) * math.sqrt(
+        _pair_variance(learnt) / pairs
+    )
+    return math.expm1(half_width(learnt, pairs) + estimate_error)
 
 
-def pairs_for(learnt: Learnt, difference: float = 0.03) -> int | None:
+def pairs_for(learnt: PooledVariance, difference: float = 0.03) -> int | None:
     """Return how many pairs find a difference in nine of ten runs; None where 100 do not.
 
     Args:
         learnt: From all groups of the run.
     """
-    return next((n for n in range(2, 101) if found(learnt, n) <= difference), None)
+    return next(
+        (n for n in range(2, 101) if minimum_detectable_effect(learnt, n) <= difference), None
+    )
 
 
-def _variance(learnt: Learnt) -> float:
+def _pair_variance(learnt: PooledVariance) -> float:
     return (PRIOR_DF * PAIR_SD**2 + learnt.squares) / (PRIOR_DF + learnt.df)
 
 
-def _means(pairs: Sequence[Pair]) -> Floats:
+def _pair_means(pairs: Sequence[Pair]) -> Floats:
     """Return the log-ratio of every pair that has one."""
-    logs = (found for pair in pairs if len(found := block_logs(pair)))
-    return np.array([centre(one) for one in logs])
+    logs = (block_values for pair in pairs if len(block_values := block_logs(pair)))
+    return np.array([trimmed_mean(values) for values in logs])
 
 
-def _interval(middle: float, half: float) -> Interval:
+def _make_interval(middle: float, half: float) -> Interval:
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 @cache
-def student(confidence: float, df: float) -> float:
+def student_quantile(confidence: float, df: float) -> float:
     """Return the two-sided quantile of Student's t.
 
     The angle whose tangent is t / sqrt(df) has a density proportional to cos^(df - 1), which is
@@ -275,14 +288,14 @@ def student(confidence: float, df: float) -> float:
     """
     edges = 1 - np.linspace(1, 0, 20_001)
     middle = (edges[1:] + edges[:-1]) / 2
-    left = np.pi / 2 * (1 - middle) ** 2
-    within = np.concatenate([[0.0], np.cumsum(np.sin(left) ** (df - 1) * (1 - middle))])
+    angles = np.pi / 2 * (1 - middle) ** 2
+    within = np.concatenate([[0.0], np.cumsum(np.sin(angles) ** (df - 1) * (1 - middle))])
     place = float(np.interp(confidence, within / within[-1], edges))
     return math.sqrt(df) / math.tan(math.pi / 2 * (1 - place) ** 2)
 
 
-def disturbed(pairs: Sequence[Pair]) -> float:
+def disturbed_share(pairs: Sequence[Pair]) -> float:
     """Return the share of entries that a busy neighbour disturbed; NaN when it cannot be read."""
-    bursts = (one for p in pairs for b in p.blocks for one in (b.baseline, b.candidate))
-    known = [w for one in bursts for w in one.waited if w >= 0]
-    return sum(w > WAITED for w in known) / len(known) if known else float("nan")
+    bursts = (side for p in pairs for b in p.blocks for side in (b.baseline, b.candidate))
+    waits = [w for side in bursts for w in side.waited if w >= 0]
+    return sum(w > WAITED for w in waits) / len(waits) if waits else float("nan")

@@ -53,7 +53,7 @@ class Started:
     cache: str = ""
 
 
-def ready(worker: Answering) -> Started:
+def wait_until_ready(worker: Answering) -> Started:
     """Load and run once.
 
     Raises:
@@ -83,32 +83,32 @@ class Warmed:
 
 
 @contextmanager
-def live(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]]:
+def start_in_turn(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]]:
     """Start processes one by one, each ready before the next starts; end them afterwards.
 
     Raises:
         WorkerFailed: One does not run.
     """
     with ExitStack() as stack:
-        found = []
+        workers = []
         for start in starts:
             worker = stack.enter_context(start())
-            found.append((worker, ready(worker)))
-        yield found
+            workers.append((worker, wait_until_ready(worker)))
+        yield workers
 
 
-def glance(worker: Answering) -> Mapping[str, Any]:
+def warmup_probe(worker: Answering) -> Mapping[str, Any]:
     """Run twice: the beginning of warming up."""
     return worker.ask("burst", at=0, runs=2)
 
 
-def warm(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
+def warm_up(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
     """Run until latencies settle.
 
     Args:
-        seen: What `glance` has shown, where it was asked before.
+        seen: What `warmup_probe` has shown, where it was asked before.
     """
-    answer = glance(worker) if seen is None else seen
+    answer = warmup_probe(worker) if seen is None else seen
     quick, spent = min(answer["latency_ns"]), answer["spent_ns"]
     while spent < _WARM_NS:
         runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
@@ -117,19 +117,22 @@ def warm(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
     return Warmed(max(1, round(fmean(answer["latency_ns"]))), bool(answer["alike"]))
 
 
-def pace(sides: Mapping[T, Warmed], seconds: float) -> dict[T, Span]:
+def size_bursts(sides: Mapping[T, Warmed], seconds: float) -> dict[T, Span]:
     """Size every side's bursts: as many entries as fit the time, two at least.
 
     Where the entries of a side are not alike, only the same entries of all sides can be compared:
     then all run as many as fit the time of the slowest.
     """
-    if all(one.alike for one in sides.values()):
-        return {side: _span(one.run_ns, one.run_ns, seconds) for side, one in sides.items()}
-    runs = [one.run_ns for one in sides.values()]
-    return dict.fromkeys(sides, _span(max(runs), min(runs), seconds))
+    if all(warmed.alike for warmed in sides.values()):
+        return {
+            side: _make_span(warmed.run_ns, warmed.run_ns, seconds)
+            for side, warmed in sides.items()
+        }
+    runs = [warmed.run_ns for warmed in sides.values()]
+    return dict.fromkeys(sides, _make_span(max(runs), min(runs), seconds))
 
 
-def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
+def _make_span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     """Return a burst of runs that take from `fast_ns` to `slow_ns`."""
     each = max(1, _ENTRY_NS // fast_ns)
     runs = max(_FEWEST, int(1e9 * seconds) // (slow_ns * each))
@@ -137,14 +140,14 @@ def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     return Span(0, runs, each, drop)
 
 
-def burst(worker: Answering, size: Span) -> Burst:
+def request_burst(worker: Answering, size: Span) -> Burst:
     """Ask for a burst of a size."""
     answer = worker.ask("burst", at=size.at, runs=size.runs, each=size.each, drop=size.drop)
-    taken = tuple(answer["latency_ns"])
-    return Burst(taken, tuple(answer["waited"]), size.each, bool(answer["alike"]))
+    latencies = tuple(answer["latency_ns"])
+    return Burst(latencies, tuple(answer["waited"]), size.each, bool(answer["alike"]))
 
 
-def blocks(
+def iterate_blocks(
     sizes: Mapping[T, Span], timed: Callable[[T, Span], Burst | None]
 ) -> Iterator[dict[T, Burst]]:
     """Yield the bursts of one block after another, both halves of a contestant joined.
@@ -156,26 +159,31 @@ def blocks(
         sizes: Burst of every contestant.
         timed: Time a contestant's burst; None takes the contestant out.
     """
-    left, last = list(sizes), None
+    remaining, last = list(sizes), None
     for turn in count():
-        order = list(left)
+        order = list(remaining)
         halves: list[dict[T, Burst]] = []
         for half in (order, order[::-1]):
             place = 2 * turn + len(halves)
             halves.append({})
-            for one in half:
-                if one not in left:
+            for contestant in half:
+                if contestant not in remaining:
                     continue
-                size = sizes[one]
-                drop = size.drop if one != last else min(1, size.runs // _COLD)
-                last = one
-                if (found := timed(one, replace(size, at=place * size.total, drop=drop))) is None:
-                    left.remove(one)
+                size = sizes[contestant]
+                drop = size.drop if contestant != last else min(1, size.runs // _COLD)
+                last = contestant
+                if (
+                    result := timed(contestant, replace(size, at=place * size.total, drop=drop))
+                ) is None:
+                    remaining.remove(contestant)
                 else:
-                    halves[-1][one] = found
-        yield {one: _join(halves[0][one], halves[1][one]) for one in left}
+                    halves[-1][contestant] = result
+        yield {
+            contestant: _join_bursts(halves[0][contestant], halves[1][contestant])
+            for contestant in remaining
+        }
 
 
-def _join(one: Burst, two: Burst) -> Burst:
-    latency, waited = one.latency_ns + two.latency_ns, one.waited + two.waited
-    return replace(one, latency_ns=latency, waited=waited)
+def _join_bursts(first: Burst, second: Burst) -> Burst:
+    latency, waited = first.latency_ns + second.latency_ns, first.waited + second.waited
+    return replace(first, latency_ns=latency, waited=waited)

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ortune.core.errors import OrtuneError, gist
+from ortune.core.errors import OrtuneError, summarize_error
 from ortune.core.plugins import codec
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.worker.tasks import TASKS
@@ -29,12 +29,12 @@ from ortune.measurement.worker.workbench import Workbench
 _PR_SET_PDEATHSIG = 1
 
 
-def main(path: str, made: Callable[..., Workbench] = Workbench) -> int:
+def main(path: str, make_workbench: Callable[..., Workbench] = Workbench) -> int:
     """Serve commands until standard input ends.
 
     Args:
         path: The job's file.
-        made: Makes the workbench.
+        make_workbench: Makes the workbench.
     """
     _die_with_parent()
     answers = _claim_stdout()
@@ -46,13 +46,13 @@ def main(path: str, made: Callable[..., Workbench] = Workbench) -> int:
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 
-        bench = made(job, stack, tell)
+        bench = make_workbench(job, stack, tell)
         for line in filter(str.strip, sys.stdin):
-            tell(_answer(bench, json.loads(line)))
+            tell(_answer_command(bench, json.loads(line)))
     return 0
 
 
-def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_command(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {key: value for key, value in command.items() if key != "do"}
     try:
         return TASKS[str(command["do"])](bench, **arguments)
@@ -60,15 +60,18 @@ def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
         return {"error": error.what, "fix": error.fix}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {gist(error)}", "fix": _fix(error)}
+        return {
+            "error": f"{type(error).__name__}: {summarize_error(error)}",
+            "fix": _suggest_fix(error),
+        }
 
 
-def _fix(error: Exception) -> str:
+def _suggest_fix(error: Exception) -> str:
     """Say what to do about integers that index beyond a table, the usual fault of made-up ids."""
-    found = re.search(r"out of data bounds.*?range \[-\d+,(\d+)\]", str(error))
-    if found is None:
+    match = re.search(r"out of data bounds.*?range \[-\d+,(\d+)\]", str(error))
+    if match is None:
         return ""
-    return f"give data that fits, or --range INPUT:0..{found[1]} of the input that holds them"
+    return f"give data that fits, or --range INPUT:0..{match[1]} of the input that holds them"
 
 
 def _claim_stdout() -> IO[str]:

@@ -14,9 +14,9 @@ from ortune.backends.runtimes.torch.module import (
     folder_inputs,
     folder_sizes,
     is_folder,
-    load,
+    load_module,
 )
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, user_function
 from ortune.data import stream
@@ -30,19 +30,19 @@ def describe_module(bench: Workbench, given: Mapping[str, Any]) -> dict[str, Any
     of one with ``example_inputs`` (a mapping, or a tensor a parameter) theirs.
     """
     source = codec.decode(ModuleSource, dict(given))
-    module, keywords = load(source)
+    module, keywords = load_module(source)
     names = [name for name in keywords if name not in ("args", "kwargs")]
     if is_folder(source.source):
-        specs = [codec.encode(one) for one in folder_inputs(module)]
+        specs = [codec.encode(spec) for spec in folder_inputs(module)]
         return {"parameters": names, "inputs": specs, "sizes": folder_sizes(module)}
     order = list(inspect.signature(module.forward).parameters)
-    held = getattr(module, "example_inputs", None) or {}
-    if not isinstance(held, Mapping):
-        every = held if isinstance(held, (tuple, list)) else (held,)
-        held = dict(zip(order, every, strict=False))
+    examples = getattr(module, "example_inputs", None) or {}
+    if not isinstance(examples, Mapping):
+        tensors = examples if isinstance(examples, (tuple, list)) else (examples,)
+        examples = dict(zip(order, tensors, strict=False))
     specs = [
         {"name": name, "dtype": str(value.numpy().dtype), "shape": list(value.shape)}
-        for name, value in held.items()
+        for name, value in examples.items()
     ]
     return {"parameters": order, "inputs": specs, "sizes": {}}
 
@@ -61,7 +61,7 @@ def answer_module(
 
     Returns:
         outputs: Names of its tensors.
-        taken: Places of the streams that it ran.
+        completed: Places of the streams that it ran.
         refused: Place -> why it did not run.
 
     Raises:
@@ -70,20 +70,20 @@ def answer_module(
     import torch
 
     torch.set_num_threads(effective_cpus())
-    module, keywords = load(codec.decode(ModuleSource, dict(given)))
+    module, keywords = load_module(codec.decode(ModuleSource, dict(given)))
     outputs: list[str] = []
-    taken: list[int] = []
+    completed: list[int] = []
     refused: dict[str, str] = {}
     for place, path in enumerate(feeds):
-        if len(taken) == enough:
+        if len(completed) == enough:
             break
         try:
             rows = [
-                export.answers(module, keywords, names, sample)
+                export.run_eagerly(module, keywords, names, sample)
                 for sample in stream.Stream(Path(path))
             ]
         except Exception as error:
-            reason = gist(user_function.reason(error))
+            reason = summarize_error(user_function.describe_error(error))
             if place == 0:
                 raise BadModel(
                     f"the module does not run: {reason}",
@@ -91,22 +91,22 @@ def answer_module(
                 ) from error
             refused[str(place)] = reason
             continue
-        outputs = outputs or _names([name for name, _ in rows[0]])
-        made = ([value.numpy() for _, value in row] for row in rows)
-        named = (dict(zip(outputs, row, strict=True)) for row in made)
-        stream.write(Path(out) / f"{place}.stream", named)
-        taken.append(place)
-        bench.progress("running PyTorch", len(taken), enough)
+        outputs = outputs or _name_outputs([name for name, _ in rows[0]])
+        arrays = ([value.numpy() for _, value in row] for row in rows)
+        named = (dict(zip(outputs, row, strict=True)) for row in arrays)
+        stream.write_stream(Path(out) / f"{place}.stream", named)
+        completed.append(place)
+        bench.report_progress("running PyTorch", len(completed), enough)
     torch.save(module.state_dict(), Path(out) / "state.pt")
-    return {"outputs": outputs, "taken": taken, "refused": refused}
+    return {"outputs": outputs, "taken": completed, "refused": refused}
 
 
-def _names(found: Sequence[str]) -> list[str]:
+def _name_outputs(keys: Sequence[str]) -> list[str]:
     """Name the tensors that no mapping names; a name that is there twice gets its place."""
-    if len(found) == 1:
-        return [found[0] or "output"]
+    if len(keys) == 1:
+        return [keys[0] or "output"]
     names: list[str] = []
-    for place, name in enumerate(found):
+    for place, name in enumerate(keys):
         plain = name if name and not name.isdigit() else f"output_{place}"
         names.append(f"{plain}_{place}" if plain in names else plain)
     return names
@@ -125,5 +125,5 @@ def export_module(
     source = codec.decode(ModuleSource, dict(given))
     signature = codec.decode(Interface, dict(asked))
     sample = stream.Stream(Path(feeds))[0]
-    export.export(exporter, source, signature, sample, Path(out), opset)
+    export.run_exporter(exporter, source, signature, sample, Path(out), opset)
     return {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData, OrtuneError, gist
+from ortune.core.errors import BadData, OrtuneError, summarize_error
 from ortune.core.hardware.memory import peak_rss
 from ortune.core.observer import Accumulator, Moments, Probe, Range
 from ortune.core.plugins import codec
@@ -50,7 +50,7 @@ def roll(
         try:
             return session.run(sample)
         except Exception as error:
-            why = error.what if isinstance(error, OrtuneError) else gist(error)
+            why = error.what if isinstance(error, OrtuneError) else summarize_error(error)
             raise BadData(
                 f"{where} step {at}: the model does not run: {why}",
                 fix=f"check the data and the states ({pairs}); name others with --state OUT:IN",
@@ -62,17 +62,17 @@ def roll(
         nonlocal where, at, done
         read = 0
         for number, indices in enumerate(sequences):
-            where, given = f"sequence {number}", (bench.sample(index) for index in indices)
-            for step, sample in enumerate(rolling.roll(plan, given, run, where)):
+            where, inputs = f"sequence {number}", (bench.sample(index) for index in indices)
+            for step, sample in enumerate(rolling.roll_sequence(plan, inputs, run, where)):
                 at, done = step, done + 1
                 read += sum(array.nbytes for array in sample.values())
-                bench.progress("rolling states", done, total)
+                bench.report_progress("rolling states", done, total)
                 yield sample
             if read > KEPT:
                 bench.feeds[MAIN].release()
                 read = 0
 
-    stream.write(Path(out), samples())
+    stream.write_stream(Path(out), samples())
     return {"steps": done}
 
 
@@ -90,15 +90,15 @@ def extents(
     """
     sizes = [sum(array.nbytes for array in bench.sample(i).values()) for i in indices]
     largest = indices[int(np.argmax(sizes))]
-    found: dict[str, Any] = {}
+    sizes_by_tensor: dict[str, Any] = {}
     with bench.job.backend.open(Path(model), verbose=bench.job.verbose) as session:
         values = session.run(bench.sample(largest))
         for watch in watches:
-            shapes = [shape.astype(np.int64) for shape in pieces(values, watch)]
+            shapes = [shape.astype(np.int64) for shape in iterate_pieces(values, watch)]
             count = sum(int(np.prod(shape)) for shape in shapes)
             shape = shapes[0].tolist() if shapes else []
-            found[watch["tensor"]] = {"elements": count, "shape": shape}
-    return {"extents": found}
+            sizes_by_tensor[watch["tensor"]] = {"elements": count, "shape": shape}
+    return {"extents": sizes_by_tensor}
 
 
 def observe(
@@ -119,19 +119,21 @@ def observe(
     Returns:
         ``answers``: one list a group, an answer a probe, None for tensors that held no value.
     """
-    wanted = [codec.decode(Probe, dict(data)) for data in probes]
-    states = [[_Seen(probe) for probe in wanted] for _ in groups]
+    decoded_probes = [codec.decode(Probe, dict(data)) for data in probes]
+    states = [[_ProbeState(probe) for probe in decoded_probes] for _ in groups]
     read = 0
     with bench.job.backend.open(Path(model), verbose=bench.job.verbose) as session:
-        passes = max((probe.observer.passes for probe in wanted), default=0)
-        order = _schedule(groups)
+        passes = max((probe.observer.passes for probe in decoded_probes), default=0)
+        order = _schedule_samples(groups)
         for turn in range(passes):
             for place, (index, members) in enumerate(order):
-                bench.progress("calibrating", turn * len(order) + place, passes * len(order))
+                bench.report_progress(
+                    "calibrating", turn * len(order) + place, passes * len(order)
+                )
                 feeds = bench.sample(index)
                 values: dict[str, Any] = {**feeds, **session.run(feeds)}
                 for place, watch in enumerate(watches):
-                    for piece in pieces(values, watch):
+                    for piece in iterate_pieces(values, watch):
                         for member in members:
                             states[member][place].update(turn, piece)
                 read += sum(array.nbytes for array in feeds.values())
@@ -146,10 +148,10 @@ def observe(
     return {"answers": answers, "peak_rss": peak_rss(), "cpu_ns": time.process_time_ns()}
 
 
-def pieces(values: Mapping[str, Any], watch: Mapping[str, Any]) -> Iterator[NDArray[Any]]:
+def iterate_pieces(values: Mapping[str, Any], watch: Mapping[str, Any]) -> Iterator[NDArray[Any]]:
     """Yield the tensor as it was in each turn of the bodies that it is in."""
-    found = values[watch["output"]]
-    for array in found if isinstance(found, list) else [found]:
+    arrays = values[watch["output"]]
+    for array in arrays if isinstance(arrays, list) else [arrays]:
         stacked = int(watch["stacked"])
         if not stacked:
             yield array
@@ -157,7 +159,7 @@ def pieces(values: Mapping[str, Any], watch: Mapping[str, Any]) -> Iterator[NDAr
             yield from array.reshape(-1, *array.shape[stacked:])
 
 
-class _Seen:
+class _ProbeState:
     """One probe in one group of samples."""
 
     def __init__(self, probe: Probe) -> None:
@@ -180,35 +182,35 @@ class _Seen:
             raise BadData(f"tensor '{self._probe.tensor}': {error.what}", fix=error.fix) from None
 
     def answer(self, keep: str) -> dict[str, Any] | None:
-        return packed(self._state.result(), keep) if self._any else None
+        return encode_range(self._state.result(), keep) if self._any else None
 
 
-def packed(found: Range, keep: str) -> dict[str, Any]:
+def encode_range(result: Range, keep: str) -> dict[str, Any]:
     """Turn a range into JSON data; moments go into files whose names begin with `keep`."""
-    data: dict[str, Any] = {"low": found.low, "high": found.high}
-    if found.channels:
-        data["channels"] = codec.encode(found.channels)
-    if found.moments is not None:
+    data: dict[str, Any] = {"low": result.low, "high": result.high}
+    if result.channels:
+        data["channels"] = codec.encode(result.channels)
+    if result.moments is not None:
         Path(keep).parent.mkdir(parents=True, exist_ok=True)
         for part in ("mean", "second"):
-            np.save(f"{keep}-{part}.npy", getattr(found.moments, part))
-        data["moments"] = {"count": found.moments.count, "files": keep}
+            np.save(f"{keep}-{part}.npy", getattr(result.moments, part))
+        data["moments"] = {"count": result.moments.count, "files": keep}
     return data
 
 
-def unpacked(data: Mapping[str, Any]) -> Range:
-    """Read what `packed` wrote; moments stay in their files until they are used."""
+def decode_range(data: Mapping[str, Any]) -> Range:
+    """Read what `encode_range` wrote; moments stay in their files until they are used."""
     moments = None
-    if held := data.get("moments"):
+    if stored := data.get("moments"):
         mean, second = (
-            np.load(f"{held['files']}-{part}.npy", mmap_mode="r") for part in ("mean", "second")
+            np.load(f"{stored['files']}-{part}.npy", mmap_mode="r") for part in ("mean", "second")
         )
-        moments = Moments(int(held["count"]), mean, second)
+        moments = Moments(int(stored["count"]), mean, second)
     channels = tuple((float(low), float(high)) for low, high in data.get("channels", ()))
     return Range(float(data["low"]), float(data["high"]), channels, moments)
 
 
-def _schedule(groups: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+def _schedule_samples(groups: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
     """Return each sample once, in order of first mention, with the groups that it is in."""
     members: dict[int, list[int]] = {}
     for number, indices in enumerate(groups):

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime.compiled import Compiling
-from ortune.backends.runtimes.onnxruntime.session import devices, providers
+from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
+from ortune.backends.runtimes.onnxruntime.session import list_device_kinds, list_providers
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadData
 from ortune.core.hardware import gpu
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
-from ortune.core.hardware.gpu import driver
+from ortune.core.hardware.gpu import read_driver_versions
 from ortune.core.hardware.memory import peak_rss
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
@@ -33,7 +33,7 @@ from ortune.core.session import DeviceTimed, Recording, Tensors
 from ortune.core.workload import Span
 from ortune.data import stream
 from ortune.measurement.job import MAIN
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe, roll
 from ortune.measurement.worker.workbench import Workbench
@@ -51,11 +51,11 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
         bench: Its models have one float32 input each, ``x``.
         seconds: Timed in all; on a busy machine the last rounds are left out.
     """
-    made = {shape: _noise(shape) for shape in {tuple(s) for s in inputs.values()}}
-    feeds = {name: made[tuple(shape)] for name, shape in inputs.items()}
+    arrays = {shape: _make_noise(shape) for shape in {tuple(s) for s in inputs.values()}}
+    feeds = {name: arrays[tuple(shape)] for name, shape in inputs.items()}
     for name, feed in feeds.items():
         for turn in range(_WARM):
-            if turn and _time(bench, name, feed) > _SLOW:
+            if turn and _time_run(bench, name, feed) > _SLOW:
                 break
     each = seconds / _ROUNDS / len(feeds) * 1e9
     least: dict[str, list[int]] = {name: [] for name in feeds}
@@ -64,25 +64,25 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
         if turn >= _FEWEST and time.perf_counter() > until:
             break
         for name, feed in feeds.items():
-            least[name].append(_burst(bench, name, feed, each))
+            least[name].append(_least_run_ns(bench, name, feed, each))
     return {"least_ns": least}
 
 
-def _noise(shape: Sequence[int]) -> NDArray[np.float32]:
+def _make_noise(shape: Sequence[int]) -> NDArray[np.float32]:
     """Return numbers of both signs; large tensors repeat them, which is soon made."""
     few = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
     return np.resize(few, tuple(shape))
 
 
-def _burst(bench: Workbench, name: str, feed: NDArray[np.float32], limit_ns: float) -> int:
+def _least_run_ns(bench: Workbench, name: str, feed: NDArray[np.float32], limit_ns: float) -> int:
     """Return the least time of the runs that fit the limit, two at least."""
-    found = [_time(bench, name, feed), _time(bench, name, feed)]
-    while sum(found) < limit_ns:
-        found.append(_time(bench, name, feed))
-    return min(found)
+    durations = [_time_run(bench, name, feed), _time_run(bench, name, feed)]
+    while sum(durations) < limit_ns:
+        durations.append(_time_run(bench, name, feed))
+    return min(durations)
 
 
-def _time(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
+def _time_run(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
     session = bench.sessions[name]
     start = time.perf_counter_ns()
     session.run({"x": feed})
@@ -96,16 +96,16 @@ _IDLE_NS = 500_000
 
 def first(bench: Workbench) -> dict[str, Any]:
     """Run the first inference, which allocates and packs; then once on every other lane."""
-    lane, *others = bench.lanes
-    taken = 0
+    lane, *other_lanes = bench.lanes
+    duration = 0
     for session, feeds in lane.calls(0):
         start = lane.clock()
         session.run(feeds)
-        taken += lane.clock() - start
-    for other in others:
+        duration += lane.clock() - start
+    for other in other_lanes:
         for session, feeds in other.calls(0):
             session.run(feeds)
-    return {"first_ns": taken, "peak_rss": peak_rss()}
+    return {"first_ns": duration, "peak_rss": peak_rss()}
 
 
 def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
         ``alike``: whether it matters not which round an entry ran: all have one shape, and no
         schedule tells them apart.
     """
-    bench.prepare()
+    bench.read_rounds()
     alike = not bench.job.workload.scheduled and len(set(bench.shapes)) == 1
     clock = next(iter(bench.sessions.values())).clock
     start = clock()
@@ -136,9 +136,9 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
 
 def details(bench: Workbench) -> dict[str, Any]:
     """Return the details of the bursts since this was last asked, and forget them."""
-    found = list(bench.details)
+    burst_details = list(bench.details)
     bench.details.clear()
-    return {"details": found}
+    return {"details": burst_details}
 
 
 def usage(bench: Workbench) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def footprint(bench: Workbench) -> dict[str, Any]:
     with suppress(psutil.Error, AttributeError):
         uss = process.memory_full_info().uss
     rss = process.memory_info().rss
-    return {"rss": rss, "uss": uss, "peak": peak_rss(), "samples": bench.held}
+    return {"rss": rss, "uss": uss, "peak": peak_rss(), "samples": bench.cached_bytes}
 
 
 def rest(bench: Workbench, limit_s: float = 0.5) -> dict[str, Any]:
@@ -192,19 +192,19 @@ def capabilities(bench: Workbench) -> dict[str, Any]:
         BadSettings: The installed runtime does not know a setting.
     """
     missing = bench.job.backend.missing()
-    found = Capabilities(
+    offer = Capabilities(
         missing=missing,
         state=bench.job.backend.state(missing),
         effective_cpus=effective_cpus(),
         usable_cpus=usable_cpus(),
         instruction_sets=tuple(sorted(instruction_sets())),
-        providers=providers(),
-        devices=devices(),
-        versions=versions(),
-        machine=machine(),
-        driver=driver() if bench.job.backend.runs_on == "gpu" else {},
+        providers=list_providers(),
+        devices=list_device_kinds(),
+        versions=package_versions(),
+        machine=describe_machine(),
+        driver=read_driver_versions() if bench.job.backend.runs_on == "gpu" else {},
     )
-    answer: dict[str, Any] = codec.encode(found)
+    answer: dict[str, Any] = codec.encode(offer)
     return answer
 
 
@@ -217,8 +217,8 @@ def prepare(bench: Workbench) -> dict[str, Any]:
 
 def takes(bench: Workbench) -> dict[str, Any]:
     """Return execution provider -> names of the model's nodes that it would take."""
-    found = bench.job.backend.takes(bench.job.models[MAIN])
-    return {"takes": {provider: list(names) for provider, names in found.items()}}
+    assignments = bench.job.backend.takes(bench.job.models[MAIN])
+    return {"takes": {provider: list(names) for provider, names in assignments.items()}}
 
 
 def record(bench: Workbench, folder: str) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
     """Time single runs from position `at` of the cycle of samples."""
     latency = []
     for position in range(at, at + runs):
-        for name, feeds in bench.round(position):
+        for name, feeds in bench.round_at(position):
             start = time.perf_counter_ns()
             bench.sessions[name].run(feeds)
             latency.append(time.perf_counter_ns() - start)
@@ -253,30 +253,34 @@ def device(bench: Workbench, seconds: float = 0.5) -> dict[str, Any]:
         ``compute_ns``: a round's median, by every round that was run; empty where a session lies
         in the CPU's memory, or cannot be timed apart. ``gpus``: readings taken directly after it.
     """
-    found: list[int] = []
+    durations: list[int] = []
     sessions = bench.sessions.values()
     if all(isinstance(session, DeviceTimed) for session in sessions):
         until = time.monotonic() + seconds
         for position in range(len(bench.cycle)):
-            found.append(sum(_computed(bench, *call) for call in bench.round(position)))
+            durations.append(
+                sum(_median_compute_ns(bench, *call) for call in bench.round_at(position))
+            )
             if time.monotonic() > until:
                 break
-    read = gpu.gpus() if bench.job.backend.runs_on == "gpu" else ()
-    return {"compute_ns": found, "gpus": codec.encode(read)}
+    read = gpu.list_gpus() if bench.job.backend.runs_on == "gpu" else ()
+    return {"compute_ns": durations, "gpus": codec.encode(read)}
 
 
-def _computed(bench: Workbench, name: str, feeds: Tensors) -> int:
+def _median_compute_ns(bench: Workbench, name: str, feeds: Tensors) -> int:
     """Return the median of runs on inputs that are there already, in ns."""
     session = bench.sessions[name]
     assert isinstance(session, DeviceTimed), "device times what says that it can be timed"
     session.stage(feeds)
     session.compute()
-    taken: list[int] = []
-    while len(taken) < _LEAST_RUNS or (sum(taken) < _COMPUTE_NS and len(taken) < _MOST_RUNS):
+    durations: list[int] = []
+    while len(durations) < _LEAST_RUNS or (
+        sum(durations) < _COMPUTE_NS and len(durations) < _MOST_RUNS
+    ):
         start = time.perf_counter_ns()
         session.compute()
-        taken.append(time.perf_counter_ns() - start)
-    return int(median(taken))
+        durations.append(time.perf_counter_ns() - start)
+    return int(median(durations))
 
 
 def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
@@ -293,13 +297,13 @@ _ALONE = object()
 def load(bench: Workbench) -> dict[str, Any]:
     """Open the sessions: load time, placement, and whether engines came from the cache."""
     start = time.perf_counter_ns()
-    bench.open()
-    taken = time.perf_counter_ns() - start
+    bench.open_sessions()
+    duration = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
         placement.update(opened.placement())
     cache = ("cold", "warm")[all(bench.warm)] if bench.warm else ""
-    return {"load_ns": taken, "placement": placement, "cache": cache}
+    return {"load_ns": duration, "placement": placement, "cache": cache}
 
 
 def score(
@@ -327,38 +331,38 @@ def score(
     shown = [codec.decode(Metric, dict(data)) for data in beside]
     truth = stream.Stream(Path(expected)) if expected else None
     rows: list[list[list[float]]] = [[] for _ in scorers]
-    others: list[list[list[float]] | None] = [[] for _ in shown]
+    beside_rows: list[list[list[float]] | None] = [[] for _ in shown]
     session, backend = bench.sessions[MAIN], bench.job.backend
 
     def outputs() -> Iterator[dict[str, NDArray[Any]]]:
         for place, index in enumerate(indices):
-            bench.progress("running samples", place, len(indices))
+            bench.report_progress("running samples", place, len(indices))
             feeds = {**bench.sample(index), **more}
             actual = session.run(feeds)
             seen = backend.compared(feeds, actual)
-            wanted = backend.compared(feeds, truth[place]) if truth else seen
-            label = None if labels is None else [_label(labels[place])]
-            for scorer, found in zip(scorers, rows, strict=True):
-                found.append(scorer.records([wanted], [seen], label, [feeds])[0].tolist())
+            reference = backend.compared(feeds, truth[place]) if truth else seen
+            label = None if labels is None else [_decode_label(labels[place])]
+            for scorer, scorer_rows in zip(scorers, rows, strict=True):
+                scorer_rows.append(scorer.records([reference], [seen], label, [feeds])[0].tolist())
             for at, scorer in enumerate(shown):
-                others[at] = _one_more(others[at], scorer, wanted, seen)
+                beside_rows[at] = _append_score(beside_rows[at], scorer, reference, seen)
             yield actual
 
     if save:
-        stream.write(Path(save), outputs())
+        stream.write_stream(Path(save), outputs())
     else:
         deque(outputs(), maxlen=0)
-    return {"records": rows, "beside": others, "peak_rss": peak_rss()}
+    return {"records": rows, "beside": beside_rows, "peak_rss": peak_rss()}
 
 
-def _one_more(
-    rows: list[list[float]] | None, metric: Metric, wanted: Tensors, seen: Tensors
+def _append_score(
+    rows: list[list[float]] | None, metric: Metric, reference: Tensors, seen: Tensors
 ) -> list[list[float]] | None:
     """Add the row of one more sample; None once a sample cannot be scored."""
     if rows is None:
         return None
     try:
-        rows.append(metric.records([wanted], [seen], None)[0].tolist())
+        rows.append(metric.records([reference], [seen], None)[0].tolist())
     except Exception:  # nobody asked for this figure: whatever it says must not stop the others
         return None
     return rows
@@ -384,7 +388,7 @@ def evaluate(
     ends: dict[str, list[int]] = {name: [] for name in calls}
     with ExitStack() as files:
         writers = {
-            name: files.enter_context(stream.writing(Path(path)))
+            name: files.enter_context(stream.open_writer(Path(path)))
             for name, path in (record or {}).items()
         }
 
@@ -398,13 +402,13 @@ def evaluate(
             return run
 
         runners = {name: runner(name) for name in bench.sessions}
-        given = user_function.function(function, *user_function.EVALUATE)(
+        result = user_function.import_function(function, *user_function.EVALUATE)(
             runners.get(MAIN, runners)
         )
         samples = []
-        for item in given:
-            samples.append(_yielded(item) if isgenerator(given) else (item, _ALONE))
-            bench.progress("evaluating", len(samples), 0)
+        for item in result:
+            samples.append(_split_group(item) if isgenerator(result) else (item, _ALONE))
+            bench.report_progress("evaluating", len(samples), 0)
             for name, count in calls.items():
                 ends[name].append(count)
     rows = [[float(x) for x in np.atleast_1d(np.asarray(row, np.float64))] for row, _ in samples]
@@ -412,14 +416,14 @@ def evaluate(
     if groups and len(groups) < len(samples):
         raise BadData(
             f"{function} yields a group with {len(groups)} of "
-            f"{wording.count(len(samples), 'record')}",
+            f"{wording.format_count(len(samples), 'record')}",
             fix="yield (record, group) for every sample; a group of None stands alone",
         )
     answer = {"records": [rows], "calls": calls, "peak_rss": peak_rss()}
     return answer | ({"groups": groups, "ends": ends} if groups else {})
 
 
-def _yielded(item: Any) -> tuple[Any, Any]:
+def _split_group(item: Any) -> tuple[Any, Any]:
     """Return what a generator yielded as a record and its group: a text, or None."""
     if not isinstance(item, tuple) or len(item) != 2:
         return item, _ALONE
@@ -439,8 +443,8 @@ def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     onnxruntime rewrites the graph at the backend's level; OpenVINO and TensorRT write their own
     formats. A backend whose compiled nodes cannot be saved names another that rewrites for it.
     """
-    own = bench.job.backend
-    backend = own.builds_with(Capabilities(state=own.state(own.missing())))
+    requested = bench.job.backend
+    backend = requested.builds_with(Capabilities(state=requested.state(requested.missing())))
     if not isinstance(backend, Cpu | Cuda | Openvino | TensorrtEngine):
         raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
     backend.save(bench.job.models[MAIN], Path(out))
@@ -450,7 +454,7 @@ def optimize(bench: Workbench, out: str) -> dict[str, Any]:
 def precompile(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the backend's provider compile the model and write it to `out`; say for what it is."""
     backend = bench.job.backend
-    if not isinstance(backend, Compiling):
+    if not isinstance(backend, CompilingBackend):
         raise BadData(f"{backend.name()} compiles no model ahead of time", fix="leave it out")
     backend.compile(bench.job.models[MAIN], Path(out))
     return {"made_for": dict(backend.compiled_for())}
@@ -477,5 +481,5 @@ TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for ta
 """Name of a command -> its task."""
 
 
-def _label(value: Any) -> Any:
+def _decode_label(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, list) else value

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.onnxruntime.engine_cache import watched
+from ortune.backends.runtimes.onnxruntime.engine_cache import watch_engines
 from ortune.core.errors import BadData
 from ortune.core.event import Event, Progress
 from ortune.core.session import Recording, Session, Tensors
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 
@@ -47,12 +47,12 @@ class SessionLane:
     def until(self, moment: int) -> None:
         """Wait until the clock shows a moment; a scripted one, which stands still, is moved on."""
         before = self._first.clock()
-        left = moment - self.clock()
-        if left <= 0:
+        remaining_ns = moment - self.clock()
+        if remaining_ns <= 0:
             return
-        time.sleep(max(0, left - _NEAR_NS) / 1e9)
+        time.sleep(max(0, remaining_ns - _NEAR_NS) / 1e9)
         if self._first.clock() == before:
-            self._skipped += left
+            self._skipped += remaining_ns
         while self.clock() < moment:
             time.sleep(0)
 
@@ -92,23 +92,23 @@ class Workbench:
         self.details: deque[Mapping[str, Any]] = deque(maxlen=_DETAILS)
         self._rounds: dict[int, Round] = {}
 
-    def open(self) -> None:
+    def open_sessions(self) -> None:
         for name, path in self.job.models.items():
             if name not in self.sessions:
-                self.sessions[name] = self._session(self._stack, path)
+                self.sessions[name] = self._open_session(self._stack, path)
 
-    def _session(self, stack: ExitStack, path: Path) -> Session:
+    def _open_session(self, stack: ExitStack, path: Path) -> Session:
         """Open one session; tell the parent how far it is where an engine is built for it."""
-        with watched(self._building, self.job.engines) as watch:
+        with watch_engines(self._report_building, self.job.engines) as watch:
             opened = stack.enter_context(self.job.backend.open(path, verbose=self.job.verbose))
         self.warm += watch.warm
         return opened
 
-    def _building(self, event: Event) -> None:
+    def _report_building(self, event: Event) -> None:
         if isinstance(event, Progress):
             self._tell({"progress": [event.work, event.done, event.total], "building": True})
 
-    def progress(self, work: str, done: int, total: int) -> None:
+    def report_progress(self, work: str, done: int, total: int) -> None:
         """Tell the parent how far a task is that nobody times, now and then."""
         if time.monotonic() - self._told > _TOLD_S:
             self._told = time.monotonic()
@@ -136,33 +136,35 @@ class Workbench:
     def lanes(self) -> Sequence[SessionLane]:
         """The loaded sessions as the first lane, and as many more as the workload asks for."""
         more = range(1, self.job.workload.lanes(self.job.backend.threads))
-        first = SessionLane(self.sessions, self.round)
+        first = SessionLane(self.sessions, self.round_at)
         return [first, *(self._stack.enter_context(self.fresh()) for _ in more)]
 
     @contextmanager
     def fresh(self) -> Iterator[SessionLane]:
         """Open every model anew as one more lane."""
         with ExitStack() as stack:
-            sessions = {name: self._session(stack, path) for name, path in self.job.models.items()}
-            yield SessionLane(sessions, self.round)
+            sessions = {
+                name: self._open_session(stack, path) for name, path in self.job.models.items()
+            }
+            yield SessionLane(sessions, self.round_at)
 
     @cached_property
     def shapes(self) -> Sequence[str]:
         """The shape of every run of the cycle."""
-        return [shape([f for _, f in self.round(k)]) for k in range(len(self.cycle))]
+        return [describe_shape([f for _, f in self.round_at(k)]) for k in range(len(self.cycle))]
 
     @cached_property
     def cycle(self) -> Sequence[int]:
         """The rounds that the workload chose, as many as memory has room for."""
         chosen = self.job.workload.cycle(_Shapes(self))
-        return [chosen[k] for k in spread(len(chosen), self._room())]
+        return [chosen[k] for k in spread_indices(len(chosen), self._round_capacity())]
 
-    def prepare(self) -> None:
+    def read_rounds(self) -> None:
         """Read every round of the cycle into memory."""
         for position in range(len(self.cycle)):
-            self.round(position)
+            self.round_at(position)
 
-    def round(self, position: int) -> Round:
+    def round_at(self, position: int) -> Round:
         """Return the round at a position of the endless cycle, kept in memory.
 
         A round is one call of the only model. Of several models it holds calls of each, as many
@@ -171,19 +173,19 @@ class Workbench:
         turn = self.cycle[position % len(self.cycle)]
         if turn not in self._rounds:
             self._rounds[turn] = [
-                (name, self._stacked(name, start + k))
-                for name, start, count in self.places(turn)
+                (name, self._read_stacked(name, start + k))
+                for name, start, count in self.round_places(turn)
                 for k in range(count)
             ]
         return self._rounds[turn]
 
     @property
-    def held(self) -> int:
+    def cached_bytes(self) -> int:
         """Bytes of the samples that are kept in memory."""
         rounds = self._rounds.values()
         return sum(a.nbytes for calls in rounds for _, feeds in calls for a in feeds.values())
 
-    def places(self, turn: int) -> list[tuple[str, int, int]]:
+    def round_places(self, turn: int) -> list[tuple[str, int, int]]:
         """Return the samples of a round: model, first index and number of its calls."""
         fewest = self.fewest
         return [
@@ -196,7 +198,7 @@ class Workbench:
         """How many different rounds the feeds have."""
         return min(len(feeds) for feeds in self.feeds.values())
 
-    def _room(self) -> int:
+    def _round_capacity(self) -> int:
         size = sum(
             array.nbytes * (len(feeds) // self.fewest)
             for feeds in self.feeds.values()
@@ -204,12 +206,12 @@ class Workbench:
         )
         return max(1, _ROUND_BYTES // max(1, size * max(1, self.job.workload.batch)))
 
-    def _stacked(self, name: str, index: int) -> Tensors:
+    def _read_stacked(self, name: str, index: int) -> Tensors:
         feeds, batch = self.feeds[name], self.job.workload.batch
         if batch <= 1:
             return {key: np.array(value) for key, value in feeds[index].items()}
         rows = [feeds[(index + k) % len(feeds)] for k in range(batch)]
-        return stack(rows)
+        return stack_samples(rows)
 
 
 class _Shapes(Sequence[str]):
@@ -227,11 +229,13 @@ class _Shapes(Sequence[str]):
         if not 0 <= turn < len(self):
             raise IndexError(turn)
         feeds = self._bench.feeds
-        places = self._bench.places(turn)
-        return shape([feeds[name][at + k] for name, at, count in places for k in range(count)])
+        places = self._bench.round_places(turn)
+        return describe_shape(
+            [feeds[name][at + k] for name, at, count in places for k in range(count)]
+        )
 
 
-def shape(calls: Sequence[Tensors]) -> str:
+def describe_shape(calls: Sequence[Tensors]) -> str:
     """Write the shape of a run: ``1x16`` where all inputs agree, else each with its name.
 
     Inputs of no dimension are left out; calls are joined by ``+``, equal ones counted.
@@ -249,17 +253,17 @@ def shape(calls: Sequence[Tensors]) -> str:
     return " + ".join(f"{n} times {text}" if n > 1 else text for text, n in written.items())
 
 
-def stack(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
+def stack_samples(rows: Sequence[Tensors]) -> dict[str, NDArray[Any]]:
     """Concatenate samples along their first dimension; 0-d tensors are taken once."""
-    made = {}
+    stacked = {}
     for name, first in rows[0].items():
         if first.ndim == 0:
-            made[name] = np.array(first)
+            stacked[name] = np.array(first)
             continue
         if any(row[name].shape[1:] != first.shape[1:] for row in rows):
             raise BadData(
                 f"samples of input '{name}' differ in shape and cannot be batched",
                 fix="pad the samples to one shape, or leave --batch out",
             )
-        made[name] = np.concatenate([row[name] for row in rows])
-    return made
+        stacked[name] = np.concatenate([row[name] for row in rows])
+    return stacked

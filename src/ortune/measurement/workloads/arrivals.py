@@ -11,7 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.measurement.arrivals import lanes as lane_threads
-from ortune.measurement.arrivals.lanes import arrival_times, burst_seconds, fit_burst, tails
+from ortune.measurement.arrivals.lanes import (
+    arrival_times,
+    burst_seconds,
+    fit_burst,
+    summarize_tails,
+)
 
 _PATIENCE = 4
 """Calls are given up after this many times the seconds that their arrivals take."""
@@ -60,7 +65,7 @@ class Arrivals(Workload):
         """Return the threads that give every session its share of the CPUs, and all of them."""
         return (max(1, cpus // self.sessions), 0) if self.sessions > 1 else ()
 
-    def schedule(self, at: int) -> list[int]:
+    def schedule_arrivals(self, at: int) -> list[int]:
         """Return the intended arrivals of a burst, nanoseconds from its start."""
         count = max(2, round(self.rate * burst_seconds(self.seconds)))
         poisson = self.pattern == "poisson"
@@ -69,13 +74,13 @@ class Arrivals(Workload):
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Serve one schedule; the span says where in the cycle its samples begin."""
-        due = self.schedule(span.at)
+        due = self.schedule_arrivals(span.at)
         desk = _Desk(due, span, int(_PATIENCE * max(burst_seconds(self.seconds) * 1e9, due[-1])))
-        waiting = lane_threads.Waiting(rig.lanes[0])
-        dropped = sum(lane_threads.settle(lane, span) for lane in rig.lanes)
+        waiting = lane_threads.RunQueueMeter(rig.lanes[0])
+        dropped = sum(lane_threads.settle_lane(lane, span) for lane in rig.lanes)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
         desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
-        served = itertools.chain(*lane_threads.side_by_side(rig.lanes, desk.serve, waiting))
+        served = itertools.chain(*lane_threads.run_lanes(rig.lanes, desk.serve_calls, waiting))
         end = {call: (start, done) for call, start, done in served}
         latency = [
             end[call][1] - moment if call in end else max(1, desk.end - moment)
@@ -101,10 +106,10 @@ class Arrivals(Workload):
         """
         if not details:
             return {}
-        offered, served = _rate(details, "offered"), _rate(details, "served")
-        count = sum(one["served"][0] for one in details)
-        given_up = sum(one["offered"][0] for one in details) - count
-        load = self.rate * sum(one["busy_ns"] for one in details) / 1e9
+        offered, served = _compute_rate(details, "offered"), _compute_rate(details, "served")
+        count = sum(detail["served"][0] for detail in details)
+        given_up = sum(detail["offered"][0] for detail in details) - count
+        load = self.rate * sum(detail["busy_ns"] for detail in details) / 1e9
         load /= max(1, count) * details[0]["sessions"]
         keeps_up = load < 1 and not given_up
         return {
@@ -114,11 +119,11 @@ class Arrivals(Workload):
             "keeps_up": keeps_up,
             "given_up": given_up,
             "sessions": details[0]["sessions"],
-            **tails([ns for one in details for ns in one["queued_ns"]], "queued"),
-            "notes": [] if keeps_up else [self._behind(load, served)],
+            **summarize_tails([ns for detail in details for ns in detail["queued_ns"]], "queued"),
+            "notes": [] if keeps_up else [self._describe_backlog(load, served)],
         }
 
-    def _behind(self, load: float, served: float) -> str:
+    def _describe_backlog(self, load: float, served: float) -> str:
         reached = f"{served:,.0f}" if served >= 100 else f"{served:.3g}"
         return (
             f"cannot keep up with {self.rate:,g} calls a second: {reached} a second were "
@@ -135,7 +140,7 @@ class _Desk:
         self._tickets = itertools.count()
         self.zero: dict[int, int] = {}
 
-    def serve(self, lane: Lane) -> list[tuple[int, int, int]]:
+    def serve_calls(self, lane: Lane) -> list[tuple[int, int, int]]:
         """Take calls until none is left: (call, start, end) of each, ns from the zero."""
         zero = self.zero[id(lane)]
         served = []
@@ -144,11 +149,11 @@ class _Desk:
             start = lane.clock() - zero
             if start > self.end:
                 break
-            lane_threads.run(lane, self._span.at + call)
+            lane_threads.run_positions(lane, self._span.at + call)
             served.append((call, start, lane.clock() - zero))
         return served
 
 
-def _rate(details: Sequence[Mapping[str, Any]], name: str) -> float:
-    count = sum(int(one[name][0]) for one in details)
-    return 1e9 * count / max(1, sum(int(one[name][1]) for one in details))
+def _compute_rate(details: Sequence[Mapping[str, Any]], name: str) -> float:
+    count = sum(int(detail[name][0]) for detail in details)
+    return 1e9 * count / max(1, sum(int(detail[name][1]) for detail in details))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
-from ortune.core.workload import Driven, Rig, Span, Workload, spread
+from ortune.core.workload import Driven, Rig, Span, Workload, spread_indices
 from ortune.measurement.arrivals import lanes
-from ortune.measurement.arrivals.lanes import size
+from ortune.measurement.arrivals.lanes import make_shape_sort_key
 
 _SHAPES = 64
 _COSTLY = 1.5
@@ -31,24 +31,24 @@ class FirstShapes(Workload):
         first: dict[str, int] = {}
         for index, shape in enumerate(shapes):
             first.setdefault(shape, index)
-        found = list(first.values())
-        return [found[k] for k in spread(len(found), _SHAPES)]
+        indices = list(first.values())
+        return [indices[k] for k in spread_indices(len(indices), _SHAPES)]
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Run all shapes twice on a fresh session; the span only says where to begin."""
         count = len(rig.shapes)
         turn = [(span.at + k) % count for k in range(count)]
-        taken: dict[str, list[int]] = {rig.shapes[k]: [] for k in turn}
+        times: dict[str, list[int]] = {rig.shapes[k]: [] for k in turn}
         with rig.fresh() as lane:
-            waiting = lanes.Waiting(lane)
+            waiting = lanes.RunQueueMeter(lane)
             for position in (*turn, *turn):
                 start = lane.clock()
-                lanes.run(lane, position)
-                taken[rig.shapes[position]].append(lane.clock() - start)
+                lanes.run_positions(lane, position)
+                times[rig.shapes[position]].append(lane.clock() - start)
             share = waiting.share()
-        first = [taken[rig.shapes[k]][0] for k in turn]
+        first = [times[rig.shapes[k]][0] for k in turn]
         opening = rig.shapes[turn[0]]
-        details = {"shapes": taken, "opening": opening}
+        details = {"shapes": times, "opening": opening}
         return Driven(first, [share] * count, 2 * count, details)
 
     def results(
@@ -61,10 +61,10 @@ class FirstShapes(Workload):
         firsts: dict[str, list[int]] = {}
         agains: dict[str, list[int]] = {}
         opening: list[int] = []
-        for one in details:
-            for shape, ns in one["shapes"].items():
+        for detail in details:
+            for shape, ns in detail["shapes"].items():
                 agains.setdefault(shape, []).append(ns[-1])
-                first = opening if shape == one["opening"] else firsts.setdefault(shape, [])
+                first = opening if shape == detail["opening"] else firsts.setdefault(shape, [])
                 first.append(ns[0])
         table = {
             shape: {
@@ -72,18 +72,18 @@ class FirstShapes(Workload):
                 "again_ns": median(agains[shape]),
                 "times": median(firsts[shape]) / max(1, median(agains[shape])),
             }
-            for shape in sorted(firsts, key=size)
+            for shape in sorted(firsts, key=make_shape_sort_key)
         }
         return {
             "per_shape": table,
             "session_first_ns": median(opening) if opening else None,
-            "notes": _notes([row["times"] for row in table.values()]),
+            "notes": _make_notes([row["times"] for row in table.values()]),
         }
 
 
-def _notes(times: Sequence[float]) -> list[str]:
+def _make_notes(times: Sequence[float]) -> list[str]:
     if not times:
         return ["the data have one shape only: nothing is seen for the first time"]
     middle = median(times)
-    said = "costs" if middle >= _COSTLY else "costs hardly more:"
-    return [f"the first run at a shape {said} {middle:.2f} times a later one (median of shapes)"]
+    phrase = "costs" if middle >= _COSTLY else "costs hardly more:"
+    return [f"the first run at a shape {phrase} {middle:.2f} times a later one (median of shapes)"]

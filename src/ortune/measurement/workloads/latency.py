@@ -18,7 +18,7 @@ class Latency(Workload):
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Time every entry; run-queue waiting is read for chunks of entries of at least 2 ms."""
         lane = rig.lanes[0]
-        dropped = lanes.settle(lane, span)
+        dropped = lanes.settle_lane(lane, span)
         clock, waiting = lane.clock, lane.waited
         latency: list[int] = []
         waited: list[float] = []

@@ -81,28 +81,28 @@ class Loadgen(Workload):
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Let LoadGen run its scenario once and read the result from its log."""
         settling = replace(span, drop=max(1, span.drop))
-        dropped = sum(lane_threads.settle(lane, settling) for lane in rig.lanes)
-        expected = self.qps or self._measured(rig, span)
-        waiting = lane_threads.Waiting(rig.lanes[0])
-        found = run_loadgen(
+        dropped = sum(lane_threads.settle_lane(lane, settling) for lane in rig.lanes)
+        expected = self.qps or self._measure_rate(rig, span)
+        waiting = lane_threads.RunQueueMeter(rig.lanes[0])
+        figures = run_loadgen(
             rig, self.scenario, expected, burst_seconds(self.seconds), self.target_ms
         )
         share = waiting.share()
-        figure = float(found[_FIGURES[self.scenario]])
+        figure = float(figures[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure
         count = max(1, span.runs)
-        runs = found.pop("runs") + dropped + (0 if self.qps else _TRIES)
-        return Driven([max(1, round(entry))] * count, [share] * count, runs, found)
+        runs = figures.pop("runs") + dropped + (0 if self.qps else _TRIES)
+        return Driven([max(1, round(entry))] * count, [share] * count, runs, figures)
 
-    def _measured(self, rig: Rig, span: Span) -> float:
+    def _measure_rate(self, rig: Rig, span: Span) -> float:
         """Return runs a second of one lane at its quickest, times the lanes: rather too many."""
         lane = rig.lanes[0]
-        taken = []
+        times = []
         for k in range(_TRIES):
             start = lane.clock()
-            lane_threads.run(lane, span.at + k)
-            taken.append(lane.clock() - start)
-        return 1e9 * len(rig.lanes) / max(1, min(taken))
+            lane_threads.run_positions(lane, span.at + k)
+            times.append(lane.clock() - start)
+        return 1e9 * len(rig.lanes) / max(1, min(times))
 
     def results(
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
@@ -110,8 +110,10 @@ class Loadgen(Workload):
         """Return LoadGen's own results of the last burst, and how many bursts it calls valid."""
         if not details:
             return {}
-        valid = sum(one["result_validity"] == "VALID" for one in details)
-        reasons = {str(one.get("result_invalid_reason", "")).strip() for one in details} - {""}
+        valid = sum(detail["result_validity"] == "VALID" for detail in details)
+        reasons = {str(detail.get("result_invalid_reason", "")).strip() for detail in details} - {
+            ""
+        }
         stopping = str(details[-1].get("early_stopping_result", "")).strip()
         notes = [*sorted(reasons), *([stopping] if stopping else [])]
         mean = sum(latency_ns) / max(1, len(latency_ns))
@@ -161,7 +163,7 @@ def run_loadgen(
     logs = lg.LogSettings()
     logs.log_output = output
     logs.enable_trace = False
-    sut = lg.ConstructSUT(counter.put, lambda: None)
+    sut = lg.ConstructSUT(counter.put_query, lambda: None)
     library = lg.ConstructQSL(samples, samples, lambda indices: None, lambda indices: None)
     try:
         with counter:
@@ -180,16 +182,16 @@ def read_results(log: Path) -> dict[str, Any]:
     Raises:
         OrtuneError: There are none.
     """
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     text = log.read_text(encoding="utf-8") if log.is_file() else ""
     for line in text.splitlines():
         if line.startswith(_MARK):
             entry = json.loads(line[len(_MARK) :])
             if entry["key"].startswith(_KEPT):
-                found[entry["key"]] = entry["value"]
-    if "result_validity" not in found:
+                results[entry["key"]] = entry["value"]
+    if "result_validity" not in results:
         raise OrtuneError(f"LoadGen wrote no result to {log}", fix="read the log beside it")
-    return found
+    return results
 
 
 class _Counter:
@@ -198,7 +200,7 @@ class _Counter:
     def __init__(self, rig: Rig, lg: Any) -> None:
         self._lg = lg
         self._queue: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve, args=(x,)) for x in rig.lanes]
+        self._threads = [threading.Thread(target=self._serve_lane, args=(x,)) for x in rig.lanes]
         self._errors: list[BaseException] = []
         self.runs = 0
 
@@ -214,18 +216,18 @@ class _Counter:
         if self._errors:
             raise self._errors[0]
 
-    def put(self, samples: Sequence[Any]) -> None:
+    def put_query(self, samples: Sequence[Any]) -> None:
         """Take a query; the load generator's objects do not outlive this call."""
         self.runs += len(samples)
         for sample in samples:
             self._queue.put((sample.id, sample.index))
 
-    def _serve(self, lane: Lane) -> None:
-        while (wanted := self._queue.get()) is not None:
-            key, index = wanted
+    def _serve_lane(self, lane: Lane) -> None:
+        while (query := self._queue.get()) is not None:
+            key, index = query
             try:
                 if not self._errors:
-                    lane_threads.run(lane, index)
+                    lane_threads.run_positions(lane, index)
             except BaseException as error:
                 self._errors.append(error)
             # A query without an answer would be waited for without end.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ortune.core.errors import BadData
-from ortune.core.workload import Driven, Rig, Span, Workload, spread
+from ortune.core.workload import Driven, Rig, Span, Workload, spread_indices
 from ortune.measurement.arrivals import lanes
-from ortune.measurement.arrivals.lanes import size, tails
+from ortune.measurement.arrivals.lanes import make_shape_sort_key, summarize_tails
 
 _CYCLE = 256
 
@@ -48,14 +48,18 @@ class Shapes(Workload):
         Raises:
             BadData: No sample has a shape that the mix names.
         """
-        chosen = self._mixed(list(shapes)) if self.mix else list(spread(len(shapes), _CYCLE))
+        chosen = (
+            self._mix_shapes(list(shapes))
+            if self.mix
+            else list(spread_indices(len(shapes), _CYCLE))
+        )
         if self.order == "shuffled":
             random.Random(self.seed).shuffle(chosen)
         if self.order == "sorted":
-            chosen.sort(key=lambda index: size(shapes[index]))
+            chosen.sort(key=lambda index: make_shape_sort_key(shapes[index]))
         return chosen
 
-    def _mixed(self, shapes: list[str]) -> list[int]:
+    def _mix_shapes(self, shapes: list[str]) -> list[int]:
         """Draw from every shape's samples in turn, each step the shape that is most behind."""
         weights = {text.rpartition("=")[0]: float(text.rpartition("=")[2]) for text in self.mix}
         having: dict[str, list[int]] = {shape: [] for shape in weights}
@@ -64,44 +68,46 @@ class Shapes(Workload):
                 having[shape].append(index)
         for shape, indices in having.items():
             if not indices:
-                known = ", ".join(sorted(set(shapes), key=size)[:8])
-                raise BadData(f"no sample has the shape {shape} of the mix", fix=f"use {known}")
-        total, taken = sum(weights.values()), dict.fromkeys(weights, 0)
+                available = ", ".join(sorted(set(shapes), key=make_shape_sort_key)[:8])
+                raise BadData(
+                    f"no sample has the shape {shape} of the mix", fix=f"use {available}"
+                )
+        total, counts = sum(weights.values()), dict.fromkeys(weights, 0)
         chosen = []
         for step in range(1, _CYCLE + 1):
-            behind = {s: step * w / total - taken[s] for s, w in weights.items()}
+            behind = {s: step * w / total - counts[s] for s, w in weights.items()}
             shape = max(behind, key=lambda s: behind[s])
-            chosen.append(having[shape][taken[shape] % len(having[shape])])
-            taken[shape] += 1
+            chosen.append(having[shape][counts[shape] % len(having[shape])])
+            counts[shape] += 1
         return chosen
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         lane = rig.lanes[0]
-        dropped = lanes.settle(lane, span)
-        waiting = lanes.Waiting(lane)
-        taken: dict[str, list[int]] = {}
+        dropped = lanes.settle_lane(lane, span)
+        waiting = lanes.RunQueueMeter(lane)
+        times: dict[str, list[int]] = {}
         for position in range(span.at, span.at + span.total):
             calls = lane.calls(position)
             start = lane.clock()
             for session, feeds in calls:
                 session.run(feeds)
             shape = rig.shapes[position % len(rig.shapes)]
-            taken.setdefault(shape, []).append(lane.clock() - start)
+            times.setdefault(shape, []).append(lane.clock() - start)
         share = waiting.share()
-        mean = sum(map(sum, taken.values())) // span.total
+        mean = sum(map(sum, times.values())) // span.total
         return Driven(
-            [mean] * span.runs, [share] * span.runs, dropped + span.total, {"shapes": taken}
+            [mean] * span.runs, [share] * span.runs, dropped + span.total, {"shapes": times}
         )
 
     def results(
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return ``per_shape``: runs, share of the runs and of the time, mean and percentiles."""
-        taken: dict[str, list[int]] = {}
-        for one in details:
-            for shape, ns in one["shapes"].items():
-                taken.setdefault(shape, []).extend(ns)
-        runs, time = sum(map(len, taken.values())), sum(map(sum, taken.values()))
+        times: dict[str, list[int]] = {}
+        for detail in details:
+            for shape, ns in detail["shapes"].items():
+                times.setdefault(shape, []).extend(ns)
+        runs, time = sum(map(len, times.values())), sum(map(sum, times.values()))
         return {
             "per_shape": {
                 shape: {
@@ -109,8 +115,10 @@ class Shapes(Workload):
                     "share_of_runs": len(ns) / runs,
                     "share_of_time": sum(ns) / max(1, time),
                     "mean_ns": sum(ns) / len(ns),
-                    **tails(ns, "latency"),
+                    **summarize_tails(ns, "latency"),
                 }
-                for shape, ns in sorted(taken.items(), key=lambda item: size(item[0]))
+                for shape, ns in sorted(
+                    times.items(), key=lambda item: make_shape_sort_key(item[0])
+                )
             }
         }

@@ -11,7 +11,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.measurement.arrivals import lanes as lane_threads
-from ortune.measurement.arrivals.lanes import tails
+from ortune.measurement.arrivals.lanes import summarize_tails
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,14 @@ class Throughput(Workload):
         lanes = rig.lanes
         total = max(span.total, len(lanes))
         race = _Race(lanes, span, total)
-        waiting = lane_threads.Waiting(lanes[0])
-        taken = lane_threads.side_by_side(lanes, race.run, waiting)
-        rates = [len(ns) / max(1, sum(ns)) for ns in taken]
+        waiting = lane_threads.RunQueueMeter(lanes[0])
+        times = lane_threads.run_lanes(lanes, race.run_lane, waiting)
+        rates = [len(ns) / max(1, sum(ns)) for ns in times]
         entry = max(1, round(1 / sum(rates)))
-        details = {"sessions": len(lanes), "runs_ns": [ns for one in taken for ns in one]}
+        details = {
+            "sessions": len(lanes),
+            "runs_ns": [ns for lane_times in times for ns in lane_times],
+        }
         share = waiting.share()
         return Driven([entry] * span.runs, [share] * span.runs, race.runs, details)
 
@@ -60,12 +63,12 @@ class Throughput(Workload):
         self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Return inferences a second, the sessions, and how long a run took among the others."""
-        runs = [ns for one in details for ns in one["runs_ns"]]
+        runs = [ns for detail in details for ns in detail["runs_ns"]]
         mean = sum(latency_ns) / max(1, len(latency_ns))
         return {
             "throughput_per_s": 1e9 / mean * max(1, self.batch) if mean else None,
             "sessions": details[0]["sessions"] if details else None,
-            **tails(runs, "run"),
+            **summarize_tails(runs, "run"),
         }
 
 
@@ -83,23 +86,23 @@ class _Race:
     def runs(self) -> int:
         return self._total + sum(self._dropped) + len(self._company)
 
-    def run(self, lane: Lane) -> list[int]:
+    def run_lane(self, lane: Lane) -> list[int]:
         """Return the nanoseconds of each run of a lane's share."""
         try:
-            self._dropped.append(lane_threads.settle(lane, self._span))
+            self._dropped.append(lane_threads.settle_lane(lane, self._span))
             self._start.wait()
-            taken: list[int] = []
+            times: list[int] = []
             last = lane.clock()
             for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
-                lane_threads.run(lane, self._span.at + turn)
+                lane_threads.run_positions(lane, self._span.at + turn)
                 now = lane.clock()
-                taken.append(now - last)
+                times.append(now - last)
                 last = now
             self._through.append(lane)
             while len(self._through) < len(self._lanes) and not self._start.broken:
-                lane_threads.run(lane, self._span.at)
+                lane_threads.run_positions(lane, self._span.at)
                 self._company.append(lane)
         except BaseException:
             self._start.abort()
             raise
-        return taken
+        return times

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 Floats = NDArray[np.float64]
 Format: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
@@ -45,7 +45,7 @@ class Boxes:
     scores: Floats
     crowd: NDArray[np.bool_]
 
-    def select(self, rows: NDArray[Any]) -> Boxes:
+    def select_rows(self, rows: NDArray[Any]) -> Boxes:
         """Return the boxes of some rows: a mask, or places."""
         return Boxes(self.boxes[rows], self.classes[rows], self.scores[rows], self.crowd[rows])
 
@@ -91,12 +91,13 @@ def read_detections(
     for name, values in (("scores", best), ("classes", kinds)):
         if len(values) != len(places):
             raise BadData(
-                f"the {where} have {count(len(places), 'box', 'boxes')} and {len(values)} {name}",
+                f"the {where} have {format_count(len(places), 'box', 'boxes')} and {len(values)} "
+                f"{name}",
                 fix="give one score and one class a box, or map(decode=pkg.module:function)",
             )
     crowd = np.zeros(len(kinds), np.bool_)
     real = (kinds >= 0) & (np.arange(len(kinds)) < (len(kinds) if valid is None else valid))
-    return Boxes(_to_xywh(places, layout), kinds, best, crowd).select(real)
+    return Boxes(_to_xywh(places, layout), kinds, best, crowd).select_rows(real)
 
 
 def read_labels(label: Any, ids: bool = False) -> tuple[Boxes, tuple[float, float] | None]:
@@ -134,7 +135,7 @@ def read_labels(label: Any, ids: bool = False) -> tuple[Boxes, tuple[float, floa
     return Boxes(_to_xywh(rows[:, :4], "xyxy"), rows[:, 4], np.zeros(len(rows)), crowd), None
 
 
-def suppress(found: Boxes, most: float) -> Boxes:
+def suppress_overlaps(detections: Boxes, most: float) -> Boxes:
     """Keep, of boxes of one class that overlap by more than `most`, those of the highest score.
 
     At most `MAX_DETECTIONS` of a class are kept: no more count.
@@ -142,22 +143,24 @@ def suppress(found: Boxes, most: float) -> Boxes:
     Raises:
         OrtuneError: pycocotools is not installed.
     """
-    iou = _pycocotools().mask.iou
+    iou = _import_pycocotools().mask.iou
     kept: list[int] = []
-    for kind in np.unique(found.classes):
-        rows = np.flatnonzero(found.classes == kind)
-        rows = rows[np.argsort(-found.scores[rows], kind="stable")]
+    for kind in np.unique(detections.classes):
+        rows = np.flatnonzero(detections.classes == kind)
+        rows = rows[np.argsort(-detections.scores[rows], kind="stable")]
         for _ in range(MAX_DETECTIONS):
             if not len(rows):
                 break
             kept.append(int(rows[0]))
-            weaker = found.boxes[rows[1:]]
-            shared = iou(found.boxes[rows[:1]], weaker, [0] * len(weaker)) if len(weaker) else []
+            weaker = detections.boxes[rows[1:]]
+            shared = (
+                iou(detections.boxes[rows[:1]], weaker, [0] * len(weaker)) if len(weaker) else []
+            )
             rows = rows[1:][np.reshape(shared, -1) <= most]
-    return found.select(np.array(sorted(kept), np.int64))
+    return detections.select_rows(np.array(sorted(kept), np.int64))
 
 
-def thresholds(iou: float) -> Floats:
+def list_thresholds(iou: float) -> Floats:
     """Return the overlaps at which a detection is right: COCO's ten for 0, else the one."""
     if not iou:
         return _THRESHOLDS
@@ -165,7 +168,7 @@ def thresholds(iou: float) -> Floats:
     return near if len(near) else np.array([iou])
 
 
-def record(found: Boxes, truth: Boxes, at: Floats) -> list[float]:
+def match_detections(detections: Boxes, truth: Boxes, at: Floats) -> list[float]:
     """Return the row of one picture: its detections as `COCOeval` of pycocotools matches them.
 
     Args:
@@ -174,9 +177,9 @@ def record(found: Boxes, truth: Boxes, at: Floats) -> list[float]:
     Raises:
         OrtuneError: pycocotools is not installed.
     """
-    judge = _pycocotools().cocoeval.COCOeval(iouType="bbox")
+    judge = _import_pycocotools().cocoeval.COCOeval(iouType="bbox")
     judge.params.iouThrs, judge.params.maxDets = at, [MAX_DETECTIONS]
-    for boxes, by_class in ((truth, judge._gts), (found, judge._dts)):
+    for boxes, by_class in ((truth, judge._gts), (detections, judge._dts)):
         columns = (boxes.boxes, boxes.classes, boxes.scores, boxes.crowd)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for number, (box, kind, score, crowd) in enumerate(rows, 1):
@@ -193,7 +196,7 @@ def record(found: Boxes, truth: Boxes, at: Floats) -> list[float]:
     labelled, counts = np.unique(truth.classes[~truth.crowd], return_counts=True)
     row = [float(len(labelled)), *np.stack([labelled, counts], 1).reshape(-1).tolist()]
     bits = (1 << np.arange(len(at)))[:, None]
-    for kind in np.unique(found.classes).tolist():
+    for kind in np.unique(detections.classes).tolist():
         judge.ious[0, kind] = judge.computeIoU(0, kind)
         match = judge.evaluateImg(0, kind, _AREAS, MAX_DETECTIONS)
         hits, ignored = match["dtMatches"] > 0, match["dtIgnore"]
@@ -209,7 +212,7 @@ def average_precision(records: Floats, thresholds: int) -> float:
     It is `COCOeval.accumulate` at a quarter of its time, for a bootstrap asks a thousand times.
 
     Args:
-        records: Rows of `record`, filled up with NaN behind their ends.
+        records: Rows of `match_detections`, filled up with NaN behind their ends.
         thresholds: How many.
 
     Returns:
@@ -219,15 +222,15 @@ def average_precision(records: Floats, thresholds: int) -> float:
         return float("nan")
     column, end = np.arange(records.shape[1])[None], 1 + 2 * records[:, :1]
     labels = records[(column >= 1) & (column < end)].reshape(-1, 2)
-    found = records[(column >= end) & ~np.isnan(records)].reshape(-1, 3)
+    detections = records[(column >= end) & ~np.isnan(records)].reshape(-1, 3)
     classes, place = np.unique(labels[:, 0], return_inverse=True)
     if not len(classes):
         return float("nan")
     totals = np.bincount(place.reshape(-1), labels[:, 1], len(classes)).astype(int)
     # Of equal scores the earlier picture's comes first.
-    found = found[np.lexsort((-found[:, 1], found[:, 0]))]
-    marks = found[:, 2].astype(np.int64)
-    starts, ends = (np.searchsorted(found[:, 0], classes, side) for side in ("left", "right"))
+    detections = detections[np.lexsort((-detections[:, 1], detections[:, 0]))]
+    marks = detections[:, 2].astype(np.int64)
+    starts, ends = (np.searchsorted(detections[:, 0], classes, side) for side in ("left", "right"))
     parts = zip(starts, ends, totals.tolist(), strict=True)
     return float(np.mean([_class_precision(marks[a:b], n, thresholds) for a, b, n in parts]))
 
@@ -297,7 +300,7 @@ def _to_xywh(boxes: Floats, layout: Format) -> Floats:
     return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)
 
 
-def _pycocotools() -> Any:
+def _import_pycocotools() -> Any:
     """Import pycocotools.
 
     Raises:

@@ -47,13 +47,13 @@ class Fidelity(Metric):
         """Return share, or figure where `share` is 0."""
         return Kind.SHARE if self.share else Kind.FIGURE
 
-    def chosen(self, expected: Tensors) -> list[str]:
+    def select_outputs(self, expected: Tensors) -> list[str]:
         """Return the names of the outputs that count.
 
         Raises:
             BadData: There is no such output.
         """
-        return outputs.chosen(expected, self.output)
+        return outputs.select_outputs(expected, self.output)
 
 
 def check_share(share: float, owner: str) -> float:

@@ -13,7 +13,7 @@ from ortune.core.session import Tensors
 Floats = NDArray[np.float64]
 
 
-def chosen(tensors: Tensors, output: str) -> list[str]:
+def select_outputs(tensors: Tensors, output: str) -> list[str]:
     """Return the output of that name, or all for an empty name.
 
     Raises:
@@ -31,43 +31,43 @@ def is_exact(array: NDArray[Any]) -> bool:
     return array.dtype.kind in "iubUSOTM"
 
 
-def numbers(array: NDArray[Any]) -> Floats:
+def to_floats(array: NDArray[Any]) -> Floats:
     """Return the values as float64 [elements]; complex ones as real and imaginary parts."""
     if array.dtype.kind == "c":
         return array.astype(np.complex128).reshape(-1).view(np.float64)
     return array.astype(np.float64).reshape(-1)
 
 
-def alike(expected: Tensors, actual: Tensors, name: str) -> bool:
+def has_same_shape(expected: Tensors, actual: Tensors, name: str) -> bool:
     """Say whether the candidate has an output in the shape that it should have."""
     return name in actual and actual[name].shape == expected[name].shape
 
 
-def broken(expected: Tensors, actual: Tensors, names: list[str]) -> bool:
+def has_broken_values(expected: Tensors, actual: Tensors, names: list[str]) -> bool:
     """Say whether the candidate has NaN or infinity where the baseline does not have the same."""
     for name in names:
         if name not in actual or is_exact(actual[name]):
             continue
-        found = numbers(actual[name])
-        bad = ~np.isfinite(found)
-        if not alike(expected, actual, name) or is_exact(expected[name]):
+        values = to_floats(actual[name])
+        bad = ~np.isfinite(values)
+        if not has_same_shape(expected, actual, name) or is_exact(expected[name]):
             if bad.any():
                 return True
             continue
-        wanted = numbers(expected[name])
-        bad |= ~np.isfinite(wanted)
-        if bad.any() and not np.array_equal(found[bad], wanted[bad], equal_nan=True):
+        reference = to_floats(expected[name])
+        bad |= ~np.isfinite(reference)
+        if bad.any() and not np.array_equal(values[bad], reference[bad], equal_nan=True):
             return True
     return False
 
 
-def pair(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[Floats, Floats]:
+def pair_finite(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[Floats, Floats]:
     """Return both as float64 [elements], without positions at which both are not finite."""
-    one, two = numbers(expected), numbers(actual)
-    fine = np.isfinite(one) & np.isfinite(two)
-    return (one, two) if fine.all() else (one[fine], two[fine])
+    first, second = to_floats(expected), to_floats(actual)
+    fine = np.isfinite(first) & np.isfinite(second)
+    return (first, second) if fine.all() else (first[fine], second[fine])
 
 
-def mismatches(expected: NDArray[Any], actual: NDArray[Any]) -> int:
+def count_mismatches(expected: NDArray[Any], actual: NDArray[Any]) -> int:
     """Count the positions at which two arrays of one shape are not equal."""
     return int(np.count_nonzero(np.asarray(expected != actual)))

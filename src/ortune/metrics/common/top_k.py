@@ -12,7 +12,14 @@ from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
 from ortune.core.session import Tensors
-from ortune.metrics.common.outputs import Floats, alike, broken, chosen, is_exact, numbers
+from ortune.metrics.common.outputs import (
+    Floats,
+    has_broken_values,
+    has_same_shape,
+    is_exact,
+    select_outputs,
+    to_floats,
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,10 @@ class TopK(Metric):
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the output of class scores."""
-        return frozenset([self.output or _scores(outputs, 1)])
+        return frozenset([self.output or _find_scores(outputs, 1)])
 
 
-def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
+def score_top_k(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
     """Return the share of a sample's labels whose class is among the k highest scores.
 
     Scores are [..., classes] with one label a position. Of equal scores the first class ranks
@@ -54,30 +61,30 @@ def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -
     Raises:
         BadData: No output fits, or the labels do not fit the output.
     """
-    name = chosen(expected, output)[0] if output else _scores(expected, k)
+    name = select_outputs(expected, output)[0] if output else _find_scores(expected, k)
     shape = expected[name].shape
     if len(shape) < 2 or shape[-1] <= k:
-        classes = wording.count(k, "class", "classes")
+        classes = wording.format_count(k, "class", "classes")
         raise BadData(
             f"output '{name}' has shape {list(shape)}: no top-{k} of it",
             fix=f"choose scores of more than {classes}: top{k}(output=NAME)",
         )
-    labels = _labels(label, name, shape)
-    if broken(expected, actual, [name]) or not len(labels):
+    labels = _check_labels(label, name, shape)
+    if has_broken_values(expected, actual, [name]) or not len(labels):
         return float("nan")
-    if not alike(expected, actual, name):
+    if not has_same_shape(expected, actual, name):
         return 0.0
-    scores = numbers(actual[name]).reshape(-1, shape[-1])
+    scores = to_floats(actual[name]).reshape(-1, shape[-1])
     if np.isnan(scores).any():
         return float("nan")
     inside = (labels >= 0) & (labels < shape[-1])
     place = np.where(inside, labels, 0)[:, None]
-    own, earlier = np.take_along_axis(scores, place, axis=1), np.arange(shape[-1]) < place
-    rank = np.sum((scores > own) | ((scores == own) & earlier), axis=1)
+    label_scores, earlier = np.take_along_axis(scores, place, axis=1), np.arange(shape[-1]) < place
+    rank = np.sum((scores > label_scores) | ((scores == label_scores) & earlier), axis=1)
     return float(np.mean(inside & (rank < k)))
 
 
-def _scores(outputs: Tensors, k: int) -> str:
+def _find_scores(outputs: Tensors, k: int) -> str:
     fit = [n for n, a in outputs.items() if not is_exact(a) and a.ndim >= 2 and a.shape[-1] > 1]
     if len(fit) != 1:
         raise BadData(
@@ -87,16 +94,16 @@ def _scores(outputs: Tensors, k: int) -> str:
     return fit[0]
 
 
-def _labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    found = np.asarray(label)
-    whole = found.dtype.kind == "f" and np.array_equal(found, np.floor(found))
-    if found.dtype.kind not in "iub" and not whole:
+def _check_labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    labels = np.asarray(label)
+    whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))
+    if labels.dtype.kind not in "iub" and not whole:
         raise BadData(f"label {label!r} is not a class index", fix="give integer labels from 0")
     count = int(np.prod(shape[:-1]))
-    if found.size != count:
+    if labels.size != count:
         raise BadData(
             f"wrong number of labels for output '{name}' {list(shape)}: "
-            f"Got {found.size} a sample, expected {count}",
+            f"Got {labels.size} a sample, expected {count}",
             fix="give one label for every row of scores",
         )
-    return found.astype(np.int64).reshape(-1)
+    return labels.astype(np.int64).reshape(-1)

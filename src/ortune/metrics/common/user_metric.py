@@ -47,7 +47,7 @@ class UserMetric(Metric):
         """
         if not self.path:
             return None
-        return user_function.function(self.path, *user_function.EVALUATE)
+        return user_function.import_function(self.path, *user_function.EVALUATE)
 
     # The direction is the function's, so it is known only when the function is imported.
     @property
@@ -62,8 +62,8 @@ class UserMetric(Metric):
         Raises:
             BadSettings: The attribute is no share.
         """
-        own = getattr(self.function, "share", 0.0)
-        return self.share or check_share(float(own), self.path)
+        attribute = getattr(self.function, "share", 0.0)
+        return self.share or check_share(float(attribute), self.path)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -72,18 +72,20 @@ class UserMetric(Metric):
         Raises:
             BadSettings: It is not two numbers, the lower first.
         """
-        given = getattr(self.function, "bounds", None)
-        if given is None:
+        limits = getattr(self.function, "bounds", None)
+        if limits is None:
             return None
         try:
-            low, high = (float(end) for end in given)
+            low, high = (float(end) for end in limits)
         except (TypeError, ValueError):
             low = high = float("nan")
         if not -np.inf < low < high < np.inf:
-            raise BadSettings(f"{self.path}: bounds are {given!r}", fix="write fn.bounds = (0, 1)")
+            raise BadSettings(
+                f"{self.path}: bounds are {limits!r}", fix="write fn.bounds = (0, 1)"
+            )
         return low, high
 
-    def unimported(self, *, lower: bool) -> Self:
+    def make_unimported(self, *, lower: bool) -> Self:
         """Return it as a file of results holds it: spelled alike, its function never imported.
 
         A report of a stranger's run must not run the code that the run names.
@@ -91,7 +93,7 @@ class UserMetric(Metric):
         Args:
             lower: Whether lower is better, which only the function itself would say.
         """
-        kind: Callable[..., Self] = _unimported(type(self), lower)
+        kind: Callable[..., Self] = _make_unimported_class(type(self), lower)
         return kind(path=self.path, share=self.share)
 
     def kind(self, baseline: Floats | None = None) -> Kind:
@@ -116,19 +118,21 @@ class UserMetric(Metric):
         """
         if not len(records) or np.isnan(records).any():
             return float("nan")
-        own = getattr(self.function, "aggregate", None)
-        if own is None:
+        aggregator = getattr(self.function, "aggregate", None)
+        if aggregator is None:
             return super().aggregate(records)
         try:
-            return float(own(records[:, 0] if records.shape[1] == 1 else records))
+            return float(aggregator(records[:, 0] if records.shape[1] == 1 else records))
         except Exception as error:
             raise BadData(
-                f"the metric's own aggregate fails: {user_function.reason(error)}",
+                f"the metric's own aggregate fails: {user_function.describe_error(error)}",
                 fix="return one number for an array of records",
             ) from error
 
 
 @cache
-def _unimported(kind: type[M], lower: bool) -> type[M]:
-    held = {"origin": kind.name(), "higher_is_better": not lower, "function": None}
-    return type(kind.__name__, (kind,), {**held, "__module__": __name__, "__doc__": kind.__doc__})
+def _make_unimported_class(kind: type[M], lower: bool) -> type[M]:
+    namespace = {"origin": kind.name(), "higher_is_better": not lower, "function": None}
+    return type(
+        kind.__name__, (kind,), {**namespace, "__module__": __name__, "__doc__": kind.__doc__}
+    )

@@ -1,7 +1,7 @@
 """Inactive tensors and channels: at zero on every sample, or of a branch never taken.
 
-Put `activity_probes` beside those of the calibration, then read `inactive` off the answers:
-there is no extra run.
+Put `make_activity_probes` beside those of the calibration, then read `find_inactive` off the
+answers: there is no extra run.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ class Inactive:
     seen: bool = True
 
 
-def activity_probes(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
+def make_activity_probes(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
     """Return one probe a tensor; its answer's key is the tensor's name and ``|activity``.
 
     Channels are the second axis of what flows between convolutions, the last one of all else.
     """
-    values = _values(model)
+    values = _index_values(model)
     return [
-        Probe(name, Activity(axis=_axis(values.get(name))), name=f"{name}{_KEY}")
+        Probe(name, Activity(axis=_find_channel_axis(values.get(name))), name=f"{name}{_KEY}")
         for name in dict.fromkeys(tensors)
     ]
 
 
-def inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Inactive]:
-    """Return what is inactive, by the answers to `activity_probes`; others do not count.
+def find_inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Inactive]:
+    """Return what is inactive, by the answers to `make_activity_probes`; others do not count.
 
     Args:
         tensors: What was watched: those without an answer never held a value.
     """
-    values = _values(model)
-    given = [key.removesuffix(_KEY) for key in answers if key.endswith(_KEY)]
-    found = []
-    for name in dict.fromkeys((*given, *tensors)):
+    values = _index_values(model)
+    observed = [key.removesuffix(_KEY) for key in answers if key.endswith(_KEY)]
+    inactive_tensors = []
+    for name in dict.fromkeys((*observed, *tensors)):
         value = values.get(name)
         node = value.producer() if value is not None else None
         op = node.op_type if node is not None else ""
         seen = answers.get(f"{name}{_KEY}")
         if seen is None:
-            found.append(Inactive(name, op, None, seen=False))
+            inactive_tensors.append(Inactive(name, op, None, seen=False))
             continue
         if seen.low == seen.high:
-            found.append(Inactive(name, op, seen.low, of=len(seen.channels)))
+            inactive_tensors.append(Inactive(name, op, seen.low, of=len(seen.channels)))
             continue
         zero = tuple(i for i, ends in enumerate(seen.channels) if ends == (0.0, 0.0))
         if zero:
-            found.append(Inactive(name, op, None, zero, len(seen.channels)))
-    return found
+            inactive_tensors.append(Inactive(name, op, None, zero, len(seen.channels)))
+    return inactive_tensors
 
 
 _KEY = "|activity"
@@ -80,13 +80,13 @@ _THROUGH = frozenset(
 )
 
 
-def _values(model: ir.Model) -> dict[str, ir.Value]:
-    made = (value for node in edit.every_node(model) for value in node.outputs)
-    inputs = (value for graph in edit.every_graph(model) for value in graph.inputs)
-    return {str(value.name): value for value in (*inputs, *made)}
+def _index_values(model: ir.Model) -> dict[str, ir.Value]:
+    outputs = (value for node in edit.walk_nodes(model) for value in node.outputs)
+    inputs = (value for graph in edit.walk_graphs(model) for value in graph.inputs)
+    return {str(value.name): value for value in (*inputs, *outputs)}
 
 
-def _axis(value: ir.Value | None) -> int:
+def _find_channel_axis(value: ir.Value | None) -> int:
     """Return 1 when convolutions are near, -1 otherwise."""
     for _ in range(8):
         if value is None:

@@ -24,15 +24,15 @@ import onnx_ir as ir
 from ortune.backends.cpu import Cpu
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, BadModel
-from ortune.core.event import Sink, silent
-from ortune.core.hardware.memory import allowed
+from ortune.core.event import Sink, ignore_event
+from ortune.core.hardware.memory import count_allowed_bytes
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins import catalog, codec
 from ortune.graph.ir import edit
-from ortune.graph.parts.probed import Watched, watched
-from ortune.measurement.allowance import allowance
-from ortune.measurement.process import Worker, WorkerFailed, lone
-from ortune.measurement.worker.observers import unpacked
+from ortune.graph.parts.probed import ModelProbe, open_probe
+from ortune.measurement.allowance import shared_allowance
+from ortune.measurement.process import Worker, WorkerFailed, single_model_job
+from ortune.measurement.worker.observers import decode_range
 
 MOST, SHARE = 4_000_000_000, 1 / 6
 """Bytes that the observed tensors of one worker run, and what is kept of them, may take: this
@@ -63,7 +63,7 @@ class Calibrated:
     parts: int = 0
 
 
-def calibrate(
+def compute_ranges(
     model: ir.Model,
     probes: Sequence[Probe],
     stream: Path,
@@ -71,19 +71,19 @@ def calibrate(
     folder: Path,
     *,
     custom_ops: tuple[str, ...] = (),
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> Ranges:
     """Observe each probed tensor over the samples; memory does not depend on their number.
 
     Notes on probes without an answer are left with the model (`edit.note`); see
     `calibrate_groups`, which this is for one group.
     """
-    found = calibrate_groups(
+    result = calibrate_groups(
         model, probes, stream, [indices], folder, custom_ops=custom_ops, sink=sink
     )
-    for text in found.notes:
-        edit.note(model, text)
-    return found.ranges[0]
+    for text in result.notes:
+        edit.add_note(model, text)
+    return result.ranges[0]
 
 
 def calibrate_groups(
@@ -95,7 +95,7 @@ def calibrate_groups(
     *,
     memory: int | None = None,
     custom_ops: tuple[str, ...] = (),
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> Calibrated:
     """Observe each probed tensor over each group of samples.
 
@@ -114,29 +114,35 @@ def calibrate_groups(
     """
     started = time.monotonic()
     groups = [list(indices) for indices in groups]
-    known = RangeCache(folder, groups)
-    missing = known.missing(probes)
+    cache = RangeCache(folder, groups)
+    missing = cache.list_missing(probes)
     peak = cpu = parts = 0
     if missing:
-        held = int(min(MOST, SHARE * allowed(allowance().taken()))) if memory is None else memory
-        run = _Run(model, missing, stream, groups, folder, held, custom_ops, sink)
-        for answer in run.answers(known):
+        memory_limit = (
+            int(min(MOST, SHARE * count_allowed_bytes(shared_allowance().count_bytes())))
+            if memory is None
+            else memory
+        )
+        run = _CalibrationRun(
+            model, missing, stream, groups, folder, memory_limit, custom_ops, sink
+        )
+        for answer in run.collect_answers(cache):
             peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
-        known.store()
+        cache.store()
     ranges = tuple(
         {
-            probe.key: unpacked(data)
+            probe.key: decode_range(data)
             for probe in probes
-            if (data := known.get(group, probe)) is not None
+            if (data := cache.get(group, probe)) is not None
         }
         for group in range(len(groups))
     )
     seconds = time.monotonic() - started if missing else 0.0
-    return Calibrated(ranges, _notes(known, probes, ranges), seconds, cpu / 1e9, peak, parts)
+    return Calibrated(ranges, _make_notes(cache, probes, ranges), seconds, cpu / 1e9, peak, parts)
 
 
 @dataclass(frozen=True)
-class _Run:
+class _CalibrationRun:
     """What one worker is asked."""
 
     model: ir.Model
@@ -148,42 +154,46 @@ class _Run:
     custom_ops: tuple[str, ...]
     sink: Sink
 
-    def answers(self, known: RangeCache) -> Iterator[Mapping[str, Any]]:
-        """Put the answers of each part into `known`; yield the worker's own, with what it took."""
-        with watched(self.model, self.folder) as files:
-            shapes, found, hidden = files.showing(self._tensors(self.probes), shapes=True)
-            known.hide(hidden)
-            seen = [probe for probe in self.probes if probe.tensor in found]
+    def collect_answers(self, cache: RangeCache) -> Iterator[Mapping[str, Any]]:
+        """Put the answers of each part into `cache`; yield the worker's own, with what it took."""
+        with open_probe(self.model, self.folder) as files:
+            shapes, watches, hidden = files.write_probe(
+                self._list_tensors(self.probes), shapes=True
+            )
+            cache.hide_tensors(hidden)
+            seen = [probe for probe in self.probes if probe.tensor in watches]
             backend = replace(_BACKEND, custom_ops=self.custom_ops)
-            job = lone(shapes, backend, self.stream, self.folder, "observe")
+            job = single_model_job(shapes, backend, self.stream, self.folder, "observe")
             runs = sum(len(group) for group in self.groups) + 1
             passes = max((probe.observer.passes for probe in seen), default=0)
             limit = _TIMEOUT_S + _RUN_S * runs * passes
             if not seen:
                 return
             with Worker(job, timeout_s=limit, sink=self.sink) as worker:
-                sizes = self._extents(worker, shapes, list(found.values()))
-                for part in _parts(seen, sizes, len(self.groups), self.memory):
-                    yield self._part(worker, files, part, known)
+                sizes = self._measure_extents(worker, shapes, list(watches.values()))
+                for part in _split_probes(seen, sizes, len(self.groups), self.memory):
+                    yield self._observe_part(worker, files, part, cache)
 
-    def _extents(self, worker: Worker, path: Path, watches: Sequence[Any]) -> Mapping[str, Any]:
-        every = sorted({index for group in self.groups for index in group})
+    def _measure_extents(
+        self, worker: Worker, path: Path, watches: Sequence[Any]
+    ) -> Mapping[str, Any]:
+        indices = sorted({index for group in self.groups for index in group})
         try:
-            answer = worker.ask("extents", model=str(path), indices=every, watches=watches)
+            answer = worker.ask("extents", model=str(path), indices=indices, watches=watches)
         except WorkerFailed:
             return {}  # whatever it is, observing meets it too, or it was the shapes alone
         extents: Mapping[str, Any] = answer["extents"]
         return extents
 
-    def _part(
-        self, worker: Worker, files: Watched, part: Sequence[Probe], known: RangeCache
+    def _observe_part(
+        self, worker: Worker, files: ModelProbe, part: Sequence[Probe], cache: RangeCache
     ) -> Mapping[str, Any]:
-        path, found, _ = files.showing(self._tensors(part))
+        path, watches, _ = files.write_probe(self._list_tensors(part))
         keep = self.folder.resolve() / "moments" / codec.digest([list(part), self.groups])
         command: dict[str, Any] = {
             "model": str(path),
             "groups": self.groups,
-            "watches": [found[probe.tensor] for probe in part],
+            "watches": [watches[probe.tensor] for probe in part],
             "probes": list(part),
             "keep": str(keep),
         }
@@ -199,18 +209,18 @@ class _Run:
             path.unlink(missing_ok=True)
         for group, answers in enumerate(answer["answers"]):
             for probe, data in zip(part, answers, strict=True):
-                known.put(group, probe, data)
+                cache.put(group, probe, data)
         return answer
 
     @staticmethod
-    def _tensors(probes: Sequence[Probe]) -> list[str]:
+    def _list_tensors(probes: Sequence[Probe]) -> list[str]:
         return list(dict.fromkeys(probe.tensor for probe in probes))
 
 
 _BACKEND = Cpu(level="basic")
 
 
-def _parts(
+def _split_probes(
     probes: Sequence[Probe], sizes: Mapping[str, Any], groups: int, memory: int
 ) -> list[list[Probe]]:
     """Split probes, in their order, so that each part's tensors and states fit the memory.
@@ -218,36 +228,36 @@ def _parts(
     A tensor counts once a part, as float32; its accumulators count once a group of samples.
     """
     parts: list[list[Probe]] = []
-    taken = 0
-    there: set[str] = set()
+    used = 0
+    tensors: set[str] = set()
     for probe in probes:
         extent = sizes.get(probe.tensor, {"elements": 0, "shape": ()})
-        held = groups * probe.observer.state_bytes(tuple(extent["shape"]))
+        state_size = groups * probe.observer.state_bytes(tuple(extent["shape"]))
         size = _COPIES * 4 * int(extent["elements"])
-        more = held + (0 if probe.tensor in there else size)
-        if not parts or taken + more > memory:
+        more = state_size + (0 if probe.tensor in tensors else size)
+        if not parts or used + more > memory:
             parts.append([])
-            taken, there, more = 0, set(), held + size
+            used, tensors, more = 0, set(), state_size + size
         parts[-1].append(probe)
-        there.add(probe.tensor)
-        taken += more
+        tensors.add(probe.tensor)
+        used += more
     return parts
 
 
-def _notes(
-    known: RangeCache, probes: Sequence[Probe], ranges: Sequence[Ranges]
+def _make_notes(
+    cache: RangeCache, probes: Sequence[Probe], ranges: Sequence[Ranges]
 ) -> tuple[str, ...]:
     reasons: dict[str, list[str]] = {}
     for probe in probes:
-        why = known.hidden(probe.tensor)
+        why = cache.find_hidden_reason(probe.tensor)
         if why is None and not any(probe.key in answers for answers in ranges):
             why = "held no value on the samples"
         if why is not None:
             reasons.setdefault(why, []).append(probe.tensor)
-    return tuple(f"no range: {_listed(names)} {why}" for why, names in reasons.items())
+    return tuple(f"no range: {_format_names(names)} {why}" for why, names in reasons.items())
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     names = list(dict.fromkeys(names))
     shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
     return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
@@ -262,36 +272,36 @@ class RangeCache:
 
     def __init__(self, folder: Path, groups: Sequence[Sequence[int]]) -> None:
         self._path = folder / "ranges.json"
-        known = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
-        self._answers: dict[str, dict[str, Any]] = known.get("answers", {})
-        self._hidden: dict[str, str] = known.get("hidden", {})
+        stored = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
+        self._answers: dict[str, dict[str, Any]] = stored.get("answers", {})
+        self._hidden: dict[str, str] = stored.get("hidden", {})
         keys = (codec.digest(list(group)) for group in groups)
         self._groups = [self._answers.setdefault(key, {}) for key in keys]
 
-    def missing(self, probes: Sequence[Probe]) -> list[Probe]:
+    def list_missing(self, probes: Sequence[Probe]) -> list[Probe]:
         """Return the probes, one of each observer and tensor, that a group has no answer for."""
-        found = {
-            _name(probe): probe
+        missing = {
+            _make_cache_key(probe): probe
             for probe in probes
             if probe.tensor not in self._hidden
-            and any(_name(probe) not in group for group in self._groups)
+            and any(_make_cache_key(probe) not in group for group in self._groups)
         }
-        return list(found.values())
+        return list(missing.values())
 
     def get(self, group: int, probe: Probe) -> Mapping[str, Any] | None:
         """Return the answer for a group, by its number."""
-        answer: Mapping[str, Any] | None = self._groups[group].get(_name(probe))
+        answer: Mapping[str, Any] | None = self._groups[group].get(_make_cache_key(probe))
         return answer
 
     def put(self, group: int, probe: Probe, data: Mapping[str, Any] | None) -> None:
         """Take an answer in."""
-        self._groups[group][_name(probe)] = data
+        self._groups[group][_make_cache_key(probe)] = data
 
-    def hide(self, reasons: Mapping[str, str]) -> None:
+    def hide_tensors(self, reasons: Mapping[str, str]) -> None:
         """Take in why tensors cannot be watched."""
         self._hidden |= reasons
 
-    def hidden(self, tensor: str) -> str | None:
+    def find_hidden_reason(self, tensor: str) -> str | None:
         """Return why a tensor cannot be watched, or None."""
         return self._hidden.get(tensor)
 
@@ -304,5 +314,5 @@ class RangeCache:
         )
 
 
-def _name(probe: Probe) -> str:
+def _make_cache_key(probe: Probe) -> str:
     return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"

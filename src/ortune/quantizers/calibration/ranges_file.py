@@ -90,24 +90,24 @@ class SavedRanges:
     symmetric: bool = False
 
 
-def entries(ranges: Ranges, probes: Sequence[Probe], observer: str) -> tuple[Entry, ...]:
+def make_entries(ranges: Ranges, probes: Sequence[Probe], observer: str) -> tuple[Entry, ...]:
     """Return what is kept of answered probes: those that are known by their tensor's name.
 
     Moments are not kept: they are as large as the weights.
     """
-    found = []
+    entries = []
     for probe in probes:
         seen = ranges.get(probe.key)
         if seen is None or probe.name or seen.moments is not None:
             continue
-        own = str(probe.observer)
-        other = "" if own == observer else own
-        found.append(Entry(probe.tensor, seen.low, seen.high, other, seen.channels))
-    return tuple(found)
+        observer_name = str(probe.observer)
+        other = "" if observer_name == observer else observer_name
+        entries.append(Entry(probe.tensor, seen.low, seen.high, other, seen.channels))
+    return tuple(entries)
 
 
-def document(
-    kept: Sequence[Entry],
+def build_document(
+    entries: Sequence[Entry],
     *,
     model: Path,
     digest: str,
@@ -128,13 +128,13 @@ def document(
         "samples": codec.encode(samples),
         "tensors": [
             {key: value for key, value in codec.encode(entry).items() if value not in ("", [])}
-            for entry in kept
+            for entry in entries
         ],
         "unanswered": list(unanswered),
     }
 
 
-def read(path: Path) -> SavedRanges:
+def read_ranges(path: Path) -> SavedRanges:
     """Read a file of either format.
 
     Raises:
@@ -152,13 +152,13 @@ def read(path: Path) -> SavedRanges:
         ) from None
     digest = hashlib.sha256(raw).hexdigest()[:16]
     if text.startswith("TRT-"):
-        ranges = tensorrt_cache.parse(text, str(path))
-        held = {name: Entry(name, seen.low, seen.high) for name, seen in ranges.items()}
-        return SavedRanges(str(path), digest, held, symmetric=True)
-    return _decoded(path, digest, text)
+        ranges = tensorrt_cache.parse_cache(text, str(path))
+        entries = {name: Entry(name, seen.low, seen.high) for name, seen in ranges.items()}
+        return SavedRanges(str(path), digest, entries, symmetric=True)
+    return _decode_json(path, digest, text)
 
 
-def _decoded(path: Path, digest: str, text: str) -> SavedRanges:
+def _decode_json(path: Path, digest: str, text: str) -> SavedRanges:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -172,11 +172,11 @@ def _decoded(path: Path, digest: str, text: str) -> SavedRanges:
             fix="calibrate again, or use the ortune that wrote it",
         )
     try:
-        held = [codec.decode(Entry, item) for item in data["tensors"]]
+        entries = [codec.decode(Entry, item) for item in data["tensors"]]
         return SavedRanges(
             str(path),
             digest,
-            {entry.name: entry for entry in held},
+            {entry.name: entry for entry in entries},
             model=str(data["model"]["digest"]),
             model_name=str(data["model"]["name"]),
             quantizer=str(data["quantizer"]),
@@ -185,5 +185,5 @@ def _decoded(path: Path, digest: str, text: str) -> SavedRanges:
             unanswered=tuple(map(str, data["unanswered"])),
         )
     except (KeyError, TypeError, OrtuneError) as error:
-        what = error.what if isinstance(error, OrtuneError) else f"{error} is missing"
-        raise BadData(f"{path} is damaged: {what}", fix=_FIX) from None
+        reason = error.what if isinstance(error, OrtuneError) else f"{error} is missing"
+        raise BadData(f"{path} is damaged: {reason}", fix=_FIX) from None

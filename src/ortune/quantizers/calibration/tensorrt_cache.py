@@ -24,19 +24,19 @@ _WITHOUT = 11
 """The first version without int8 calibrators (NVIDIA, migrating from TensorRT 10.x to 11.x)."""
 
 
-def text(ranges: Ranges, version: str) -> str:
+def format_cache(ranges: Ranges, version: str) -> str:
     """Return the text of a cache, tensors in the order given.
 
     Args:
         version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
     """
-    lines = [f"{name}: {_bits(seen):x}" for name, seen in ranges.items()]
-    return "\n".join([f"TRT-{number(version)}-EntropyCalibration2", *lines]) + "\n"
+    lines = [f"{name}: {_encode_step(seen):x}" for name, seen in ranges.items()]
+    return "\n".join([f"TRT-{encode_version(version)}-EntropyCalibration2", *lines]) + "\n"
 
 
-def parse(found: str, where: str) -> Mapping[str, Range]:
+def parse_cache(text: str, where: str) -> Mapping[str, Range]:
     """Return tensor name -> symmetric range. Raises BadData: it is no such cache."""
-    first, *lines = found.splitlines() or [""]
+    first, *lines = text.splitlines() or [""]
     if _HEADER.match(first) is None:
         raise BadData(
             f"{where} does not begin with TRT-<version>-<algorithm>",
@@ -57,11 +57,11 @@ def parse(found: str, where: str) -> Mapping[str, Range]:
     return ranges
 
 
-def _bits(seen: Range) -> int:
+def _encode_step(seen: Range) -> int:
     return int(np.float32(max(abs(seen.low), abs(seen.high)) / _STEPS).view(np.uint32))
 
 
-def number(version: str) -> int:
+def encode_version(version: str) -> int:
     """Return NV_TENSORRT_VERSION: 8.6.1 is 8601, 10.14.1 is 101401.
 
     Raises:
@@ -69,11 +69,11 @@ def number(version: str) -> int:
     """
     if re.fullmatch(r"\d+\.\d+(\.\d+)*", version) is None:
         raise BadSettings(f"'{version}' is not a version of TensorRT", fix="write 8.6.1 or 10.3.0")
-    major, minor, *rest = (int(part) for part in version.split("."))
+    major, minor, *patch_parts = (int(part) for part in version.split("."))
     if major >= _WITHOUT:
         raise BadSettings(
             f"TensorRT {version} reads no calibration cache",
             fix="give it pairs: `ortune convert M OUT --precision int8 --target gpu --data D`",
         )
-    patch = rest[0] if rest else 0
+    patch = patch_parts[0] if patch_parts else 0
     return major * (10_000 if major >= 10 else 1_000) + minor * 100 + patch

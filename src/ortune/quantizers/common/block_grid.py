@@ -22,7 +22,7 @@ SLAB = 1 << 22
 
 
 @dataclass(frozen=True)
-class Spec:
+class BlockSpec:
     """The kind of grid.
 
     Attributes:
@@ -51,7 +51,7 @@ class Spec:
         """The zero point of a symmetric grid."""
         return 1 << (self.bits - 1)
 
-    def blocks(self, width: int) -> int:
+    def count_blocks(self, width: int) -> int:
         """Return how many blocks a row of `width` weights has, the padded one included."""
         return -(-width // self.block)
 
@@ -68,28 +68,28 @@ class BlockSteps:
     scale: Array
     zero: Array
 
-    def integers(self, folded: Array, spec: Spec) -> Array:
+    def quantize_blocks(self, folded: Array, spec: BlockSpec) -> Array:
         """Round folded weights, shape [rows, blocks, block], to whole floats in 0..top."""
-        found = np.divide(folded, self.scale[..., None])
-        np.rint(found, out=found)
-        found += self.zero[..., None]
-        return np.clip(found, 0, spec.top, out=found)
+        values = np.divide(folded, self.scale[..., None])
+        np.rint(values, out=values)
+        values += self.zero[..., None]
+        return np.clip(values, 0, spec.top, out=values)
 
-    def values(self, integers: Array) -> Array:
+    def dequantize_blocks(self, integers: Array) -> Array:
         """Return what integers of shape [rows, blocks, block] stand for."""
         return np.asarray((integers - self.zero[..., None]) * self.scale[..., None])
 
 
-def fold(rows: Array, spec: Spec) -> Array:
+def split_into_blocks(rows: Array, spec: BlockSpec) -> Array:
     """Cut rows into blocks: [rows, width] -> [rows, blocks, block], zeros at the end."""
     count, width = rows.shape
-    blocks = spec.blocks(width)
+    blocks = spec.count_blocks(width)
     if blocks * spec.block != width:
         rows = np.pad(rows, ((0, 0), (0, blocks * spec.block - width)))
     return rows.reshape(count, blocks, spec.block)
 
 
-def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
+def compute_block_steps(folded: Array, spec: BlockSpec, dtype: Any = np.float32) -> BlockSteps:
     """Return the grids that cover each block, zero exactly.
 
     A symmetric grid has one integer more below zero than above: the sign of its step is chosen
@@ -99,20 +99,20 @@ def nearest(folded: Array, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
     low, high = folded.min(axis=-1), folded.max(axis=-1)
     if spec.symmetric:
         extreme = np.where(-low > high, low, high)
-        scale = usable(extreme / -spec.middle, dtype)
+        scale = round_steps(extreme / -spec.middle, dtype)
         return BlockSteps(scale, np.full(scale.shape, spec.middle, scale.dtype))
     low, high = np.minimum(low, 0), np.maximum(high, 0)
-    scale = usable((high - low) / spec.top, dtype)
+    scale = round_steps((high - low) / spec.top, dtype)
     return BlockSteps(scale, np.clip(np.rint(-low / scale), 0, spec.top))
 
 
-def usable(scale: Array, dtype: Any) -> Array:
+def round_steps(scale: Array, dtype: Any) -> Array:
     """Round steps to a stored dtype; those that vanish in it become 1, where 0 stays 0."""
     kept = scale.astype(dtype).astype(scale.dtype)
     return np.where(np.abs(kept) < float(np.finfo(dtype).tiny), np.ones_like(kept), kept)
 
 
-def pack(integers: Array, bits: Bits) -> NDArray[np.uint8]:
+def pack_integers(integers: Array, bits: Bits) -> NDArray[np.uint8]:
     """Pack along the last axis, the earlier weight in the lower bits; an odd one is padded."""
     integers = integers.astype(np.uint8)
     if bits == 8:
@@ -122,8 +122,8 @@ def pack(integers: Array, bits: Bits) -> NDArray[np.uint8]:
     return np.asarray(integers[..., 0::2] | (integers[..., 1::2] << 4), np.uint8)
 
 
-def unpack(packed: Array, bits: Bits) -> NDArray[np.uint8]:
-    """Undo `pack`; a padded weight stays."""
+def unpack_integers(packed: Array, bits: Bits) -> NDArray[np.uint8]:
+    """Undo `pack_integers`; a padded weight stays."""
     if bits == 8:
         return np.asarray(packed, np.uint8)
     pairs = np.stack([packed & 15, packed >> 4], axis=-1)
@@ -131,7 +131,7 @@ def unpack(packed: Array, bits: Bits) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class PackedWeight:
     """A weight as it is stored.
 
     Attributes:
@@ -141,14 +141,14 @@ class Packed:
         zero: uint8, packed, shape [rows, ceil(blocks * bits / 8)]; None when symmetric.
     """
 
-    spec: Spec
+    spec: BlockSpec
     width: int
     integers: NDArray[np.uint8]
     scale: Array
     zero: NDArray[np.uint8] | None
 
-    def zeros(self) -> Array:
+    def unpack_zero_points(self) -> Array:
         """Return the zero points, uint8, shape [rows, blocks]."""
         if self.zero is None:
             return np.full(self.scale.shape, self.spec.middle, np.uint8)
-        return unpack(self.zero, self.spec.bits)[:, : self.scale.shape[1]]
+        return unpack_integers(self.zero, self.spec.bits)[:, : self.scale.shape[1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-TAKEN = {
+SUPPORTED_ATTRIBUTES = {
     "DynamicQuantizeLSTM": "hidden_size direction activations activation_alpha activation_beta "
     "clip input_forget",
     "QAttention": "num_heads unidirectional scale mask_filter_value",
@@ -31,17 +31,17 @@ _NEUTRAL = {
 """Values, of every item of a list, at which an attribute says nothing and can be left out."""
 
 
-def taken_attributes(node: ir.Node, op: str) -> dict[str, ir.Attr] | None:
+def transfer_attributes(node: ir.Node, op: str) -> dict[str, ir.Attr] | None:
     """Return the attributes of a node for its form `op`; None when one would be lost.
 
     An attribute that an operator does not know makes the model invalid, whatever its value:
     exporters write ``layout=0`` and ``dilations=[1, 1]``, which are the defaults.
     """
-    known = TAKEN[op].split()
-    for name, held in node.attributes.items():
-        if name not in known and (
-            held.is_ref()
-            or not (name in _NEUTRAL and bool(np.all(np.equal(held.value, _NEUTRAL[name]))))
+    supported = SUPPORTED_ATTRIBUTES[op].split()
+    for name, attribute in node.attributes.items():
+        if name not in supported and (
+            attribute.is_ref()
+            or not (name in _NEUTRAL and bool(np.all(np.equal(attribute.value, _NEUTRAL[name]))))
         ):
             return None
-    return {name: held for name, held in node.attributes.items() if name in known}
+    return {name: attribute for name, attribute in node.attributes.items() if name in supported}

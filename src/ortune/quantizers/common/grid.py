@@ -49,7 +49,10 @@ class Grid:
             return out
         limits = np.iinfo(self.zero.dtype)
         rows = max(1, BLOCK * len(values) // values.size) if values.ndim else 1
-        scale, zero = self._along(self.scale, values.ndim), self._along(self.zero, values.ndim)
+        scale, zero = (
+            self._align_to_axis(self.scale, values.ndim),
+            self._align_to_axis(self.zero, values.ndim),
+        )
         for start in range(0, len(values) if values.ndim else 1, rows):
             part = slice(start, start + rows) if values.ndim else ()
             cut = part if self.axis == 0 and values.ndim else ()
@@ -59,11 +62,14 @@ class Grid:
 
     def dequantize(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return the float32 values that the integers stand for."""
-        scale, zero = self._along(self.scale, values.ndim), self._along(self.zero, values.ndim)
+        scale, zero = (
+            self._align_to_axis(self.scale, values.ndim),
+            self._align_to_axis(self.zero, values.ndim),
+        )
         wide = values.astype(np.int32) - zero.astype(np.int32)
         return np.asarray(wide.astype(np.float32) * scale, np.float32)
 
-    def _along(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
+    def _align_to_axis(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
         if self.axis is None:
             return array
         shape = [1] * rank
@@ -71,12 +77,12 @@ class Grid:
         return array.reshape(shape)
 
 
-def usable(seen: Range) -> bool:
+def can_cover(seen: Range) -> bool:
     """Say whether a grid can cover the range; an all-zero tensor's cannot."""
     return max(seen.high, 0.0) - min(seen.low, 0.0) > 255 * SMALLEST
 
 
-def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
+def make_activation_grid(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     """Return the grid that covers a range and zero, zero exactly.
 
     Args:
@@ -98,7 +104,7 @@ def activation(seen: Range, kind: Kind, *, symmetric: bool = False) -> Grid:
     return Grid(np.asarray(scale), np.asarray(zero, DTYPES[kind]))
 
 
-def weight_grid(
+def make_weight_grid(
     values: NDArray[Any], axis: int | None, kind: Kind = "s8", *, reduce_range: bool = False
 ) -> Grid:
     """Return symmetric grids of weights, one a slice along `axis` or one over all.
@@ -109,9 +115,9 @@ def weight_grid(
         reduce_range: Use 7 of the 8 bits: sums of products then fit 16 bits (x86 without VNNI).
     """
     axis = None if axis is None else axis % values.ndim
-    others = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
+    other_axes = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
     top = np.maximum(
-        values.max(axis=others, initial=0.0), -values.min(axis=others, initial=0.0)
+        values.max(axis=other_axes, initial=0.0), -values.min(axis=other_axes, initial=0.0)
     ).astype(np.float32)
     # A channel of zeros takes any step; a small one keeps its bias exact.
     floor = max(float(top.max(initial=0.0)) * 1e-4, SMALLEST)
@@ -120,7 +126,7 @@ def weight_grid(
     return Grid(scale, zero, axis)
 
 
-def bias(
+def quantize_bias(
     values: NDArray[Any], x_scale: NDArray[np.float32], grid: Grid
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], Grid]:
     """Round a bias onto the steps of the int32 accumulator, ``scale = x_scale * weight scale``.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ortune.core.facts import Facts
 from ortune.core.observer import Observer
 from ortune.core.plugins import catalog, codec
-from ortune.core.roles import Role, find
+from ortune.core.roles import Role, find_plugin
 from ortune.core.step import Quantizer, Step, Transform
 
 Kit: TypeAlias = Sequence[tuple[Role, ...]]
@@ -34,12 +34,12 @@ DYNAMIC: Kit = ((Role.ROUNDS,), (Role.SMOOTHS, Role.ROUNDS), (Role.SMOOTHS,))
 OBSERVERS = ("percentile", "mse", "entropy")
 
 
-def convolutions(facts: Facts) -> int:
+def count_convolutions(facts: Facts) -> int:
     """Return how many convolutions a network has."""
     return facts.ops.get("Conv", 0) + facts.ops.get("ConvTranspose", 0)
 
 
-def products(facts: Facts) -> int:
+def count_products(facts: Facts) -> int:
     """Return how many matrix products a network has."""
     return facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
 
@@ -50,49 +50,51 @@ def has_head(facts: Facts, least: int) -> bool:
     Args:
         least: Columns from which a product is quantized.
     """
-    lasts = [one.shape[-1] for one in facts.outputs if one.shape]
+    lasts = [output.shape[-1] for output in facts.outputs if output.shape]
     wide = not lasts or any(not isinstance(last, int) or last >= least for last in lasts)
-    return products(facts) > 0 and wide
+    return count_products(facts) > 0 and wide
 
 
-def prepared(last: Quantizer, facts: Facts, *, smoothed: bool) -> Iterator[tuple[Step, ...]]:
+def prepend_static_kit(
+    last: Quantizer, facts: Facts, *, smoothed: bool
+) -> Iterator[tuple[Step, ...]]:
     """Yield the accuracy kit in front of a static int8 step.
 
     Args:
         last: The step; it must leave weights as they are before it rounds them.
         smoothed: Whether the search came from smoothed activations, which the kit then keeps.
     """
-    plain = convolutions(facts) >= products(facts)
-    yield from before(last, SMOOTHED if smoothed else CONVOLUTIONS if plain else TRANSFORMERS)
+    plain = count_convolutions(facts) >= count_products(facts)
+    yield from prepend_kit(last, SMOOTHED if smoothed else CONVOLUTIONS if plain else TRANSFORMERS)
 
 
-def before(last: Quantizer, kit: Kit) -> Iterator[tuple[Step, ...]]:
+def prepend_kit(last: Quantizer, kit: Kit) -> Iterator[tuple[Step, ...]]:
     """Yield what of a kit is installed, each in front of the step that rounds the weights."""
     for roles in kit:
-        steps = [one for role in roles if (one := _step(role, last)) is not None]
+        steps = [step for role in roles if (step := _make_step(role, last)) is not None]
         if len(steps) == len(roles):
             yield (*steps, last)
 
 
-def stored_weights() -> Iterator[Quantizer]:
+def find_weight_storage() -> Iterator[Quantizer]:
     """Yield the step that stores weights as integers and computes as fast as float."""
-    if (cls := find(Quantizer, Role.WEIGHTS)) is not None:
+    if (cls := find_plugin(Quantizer, Role.WEIGHTS)) is not None:
         yield codec.build(cls, {"fold": True})
 
 
-def other_observers(observer: Observer) -> Iterator[Observer]:
+def list_other_observers(observer: Observer) -> Iterator[Observer]:
     """Yield the observers that clip, less the one in use."""
     for name in OBSERVERS:
-        if name in catalog.names(Observer) and name != observer.name():
+        if name in catalog.list_plugins(Observer) and name != observer.name():
             yield catalog.load(Observer, name)()
 
 
-def _step(role: Role, last: Quantizer) -> Step | None:
+def _make_step(role: Role, last: Quantizer) -> Step | None:
     """Return a step of the kit for the step that follows it; None where none is installed."""
     if role is Role.EQUALIZES:
-        equalizer = find(Transform, role)
+        equalizer = find_plugin(Transform, role)
         return equalizer() if equalizer is not None else None
-    cls = find(Quantizer, role)
+    cls = find_plugin(Quantizer, role)
     meant = vars(type(last)).get("role") is Role.STATIC and last == type(last)()
     fields = {} if meant else {"before": last}
     return codec.build(cls, fields) if cls is not None else None

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.evaluate import evaluate
+from ortune.graph.ir.evaluate import evaluate_node
 
 
 @dataclass(frozen=True)
@@ -41,39 +41,39 @@ class Layer:
     @property
     def shape(self) -> tuple[int, ...]:
         """The weight's shape as the node sees it, read without its data."""
-        source, order = transposed(self.weight)
+        source, order = resolve_transpose(self.weight)
         tensor = edit.const_tensor(source)
         assert tensor is not None
         return tuple(tensor.shape.numpy()[i] for i in order)
 
-    def array(self) -> NDArray[Any]:
+    def read_weight(self) -> NDArray[Any]:
         """Read the weight, or a Transpose of it (a tied embedding), as the node sees it."""
-        source, order = transposed(self.weight)
+        source, order = resolve_transpose(self.weight)
         array = edit.const_array(source)
         assert array is not None
         straight = order == tuple(range(array.ndim))
         return array if straight else np.ascontiguousarray(array.transpose(order))
 
 
-def layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:
+def find_layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:
     """Yield what has a constant, non-empty float32 weight among the nodes, in their order."""
     for node in nodes:
         if node.op_type in ops and node.domain in ("", "ai.onnx"):
-            found = _layer(node)
-            if found is not None and len(found.shape) >= 2 and 0 not in found.shape:
-                yield found
+            layer = _read_layer(node)
+            if layer is not None and len(layer.shape) >= 2 and 0 not in layer.shape:
+                yield layer
 
 
-def _layer(node: ir.Node) -> Layer | None:
+def _read_layer(node: ir.Node) -> Layer | None:
     x, weight, bias = [*node.inputs, None, None, None][:3]
     if x is None or weight is None or edit.const_tensor(x) is not None:
         return None
-    tensor = edit.const_tensor(transposed(weight)[0])
+    tensor = edit.const_tensor(resolve_transpose(weight)[0])
     if tensor is None or tensor.dtype != ir.DataType.FLOAT:
         return None
     axes = {"Conv": 0, "ConvTranspose": 1, "MatMul": len(tensor.shape) - 1}
-    if not edit.attribute(node, "transA", 0):
-        axes["Gemm"] = 0 if edit.attribute(node, "transB", 0) else 1
+    if not edit.read_attribute(node, "transA", 0):
+        axes["Gemm"] = 0 if edit.read_attribute(node, "transB", 0) else 1
     axis = axes.get(node.op_type)
     return None if axis is None else Layer(node, x, weight, axis, bias)
 
@@ -91,7 +91,7 @@ def is_last(node: ir.Node, nodes: Collection[ir.Node]) -> bool:
     return True
 
 
-def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
+def resolve_transpose(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
     """Return the constant behind a value and which of its axes each axis of the value is.
 
     For anything but a Transpose of a constant that is the value itself, axes in order (none when
@@ -103,7 +103,7 @@ def transposed(value: ir.Value) -> tuple[ir.Value, tuple[int, ...]]:
         tensor = edit.const_tensor(source)
         if source is not None and tensor is not None:
             rank = len(tensor.shape)
-            return source, tuple(edit.attribute(node, "perm", range(rank)[::-1]))
+            return source, tuple(edit.read_attribute(node, "perm", range(rank)[::-1]))
     tensor = edit.const_tensor(value)
     return value, () if tensor is None else tuple(range(len(tensor.shape)))
 
@@ -117,7 +117,7 @@ LARGEST = 64 << 20
 """Bytes of a weight that is put together in memory, at most."""
 
 
-def assembled(value: ir.Value | None, opset: int) -> NDArray[Any] | None:
+def evaluate_constant(value: ir.Value | None, opset: int) -> NDArray[Any] | None:
     """Return the array that a value has in every run, None when it depends on more."""
     array = edit.const_array(value)
     if array is not None or value is None:
@@ -125,11 +125,11 @@ def assembled(value: ir.Value | None, opset: int) -> NDArray[Any] | None:
     node = value.producer()
     if node is None or node.domain or node.op_type not in PUTS_TOGETHER:
         return None
-    parts = [None if part is None else assembled(part, opset) for part in node.inputs]
-    given = zip(node.inputs, parts, strict=True)
-    if any(found is None for part, found in given if part is not None):
+    parts = [None if part is None else evaluate_constant(part, opset) for part in node.inputs]
+    inputs = zip(node.inputs, parts, strict=True)
+    if any(result is None for part, result in inputs if part is not None):
         return None
     if sum(part.nbytes for part in parts if part is not None) > LARGEST:
         return None
-    found = evaluate(node, parts, opset)
-    return None if found is None else found[value.index() or 0]
+    result = evaluate_node(node, parts, opset)
+    return None if result is None else result[value.index() or 0]

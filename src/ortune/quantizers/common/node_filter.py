@@ -21,11 +21,11 @@ def remember_names(model: ir.Model) -> None:
 
     They are kept in memory only, never in the file.
     """
-    known = model.meta.setdefault(_NAMES, set())
-    known.update(node.name for node in edit.every_node(model) if node.name)
+    node_names = model.meta.setdefault(_NAMES, set())
+    node_names.update(node.name for node in edit.walk_nodes(model) if node.name)
 
 
-def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[ir.Node]:
+def match_nodes(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[ir.Node]:
     """Return the nodes that any of the patterns names.
 
     Args:
@@ -39,52 +39,56 @@ def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[i
     """
     if not patterns:
         return frozenset()
-    nodes = [(node, node.name or "") for node in edit.every_node(model)]
+    nodes = [(node, node.name or "") for node in edit.walk_nodes(model)]
     gone: set[str] = model.meta.get(_NAMES, set())
-    found: set[ir.Node] = set()
+    selection: set[ir.Node] = set()
     for pattern in patterns:
-        matches = _matcher(pattern, option)
+        matches = _compile_pattern(pattern, option)
         hits = {node for node, name in nodes if matches.fullmatch(name)}
         if not hits and not any(map(matches.fullmatch, gone)):
-            raise _nothing(pattern, option, [name for _, name in nodes])
-        found |= hits
-    return frozenset(found)
+            raise _make_no_match_error(pattern, option, [name for _, name in nodes])
+        selection |= hits
+    return frozenset(selection)
 
 
-def wanted(model: ir.Model, include: Sequence[str], exclude: Sequence[str]) -> frozenset[ir.Node]:
+def select_nodes(
+    model: ir.Model, include: Sequence[str], exclude: Sequence[str]
+) -> frozenset[ir.Node]:
     """Return the nodes that `include` names, all when empty, but those that `exclude` names.
 
     Raises:
-        BadSettings: As `chosen`.
+        BadSettings: As `match_nodes`.
     """
-    left = chosen(model, exclude, "exclude")
-    named = chosen(model, include, "include") if include else frozenset(edit.every_node(model))
-    return named - left
+    excluded = match_nodes(model, exclude, "exclude")
+    included = (
+        match_nodes(model, include, "include") if include else frozenset(edit.walk_nodes(model))
+    )
+    return included - excluded
 
 
-def literally(name: str) -> str:
+def escape_pattern(name: str) -> str:
     """Return the pattern that matches one name and nothing else."""
     escaped = re.sub(r"([*?[])", r"[\1]", name)
     return f"[r]{escaped[1:]}" if escaped.startswith("re:") else escaped
 
 
-def names(patterns: Sequence[str]) -> Callable[[str], bool]:
+def make_name_matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Return what says whether any of these patterns is a node's name.
 
     Regular expressions are left out: the patterns may be a stranger's.
     """
     plain = [pattern for pattern in patterns if not pattern.startswith("re:")]
     spelled = {re.sub(r"\[([*?[r])\]", r"\1", pattern) for pattern in plain}
-    literal = {name for name in spelled if literally(name) in plain}
+    literal = {name for name in spelled if escape_pattern(name) in plain}
     wild = [pattern for pattern in plain if re.sub(r"\[([*?[r])\]", r"\1", pattern) not in literal]
-    others = [re.compile(fnmatch.translate(pattern)) for pattern in wild]
-    return lambda name: name in literal or any(one.fullmatch(name) for one in others)
+    regexes = [re.compile(fnmatch.translate(pattern)) for pattern in wild]
+    return lambda name: name in literal or any(regex.fullmatch(name) for regex in regexes)
 
 
-def _matcher(pattern: str, option: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str, option: str) -> re.Pattern[str]:
     try:
-        own = pattern.startswith("re:")
-        return re.compile(pattern[3:] if own else fnmatch.translate(pattern))
+        is_regex = pattern.startswith("re:")
+        return re.compile(pattern[3:] if is_regex else fnmatch.translate(pattern))
     except re.error as error:
         raise BadSettings(
             f"{option}: '{pattern}' is not a regular expression: {error}",
@@ -92,7 +96,7 @@ def _matcher(pattern: str, option: str) -> re.Pattern[str]:
         ) from None
 
 
-def _nothing(pattern: str, option: str, names: Sequence[str]) -> BadSettings:
+def _make_no_match_error(pattern: str, option: str, names: Sequence[str]) -> BadSettings:
     bare = pattern.removeprefix("re:").strip("*?.")
     near = [name for name in names if bare and bare.lower() in name.lower()][:_NEAR]
     near = near or difflib.get_close_matches(bare, names, n=_NEAR, cutoff=0.5)

@@ -13,12 +13,12 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.uses import is_read
 
 
-def constants(editor: edit.Editor, stem: str, **arrays: NDArray[Any]) -> list[ir.Value]:
+def add_constants(editor: edit.Editor, stem: str, **arrays: NDArray[Any]) -> list[ir.Value]:
     """Add constants, named after a stem and their keywords."""
-    return [editor.constant(f"{stem}_{name}", array) for name, array in arrays.items()]
+    return [editor.add_constant(f"{stem}_{name}", array) for name, array in arrays.items()]
 
 
-def dequantized(
+def make_dequantize(
     editor: edit.Editor,
     stem: str,
     parts: Sequence[ir.Value],
@@ -27,19 +27,23 @@ def dequantized(
 ) -> ir.Node:
     """Return a DequantizeLinear of integers, their steps and zero points."""
     attributes = {} if axis is None else {"axis": axis}
-    node = editor.node("DequantizeLinear", parts, attributes, name=f"{stem}_dq", domain=domain)
+    node = editor.make_node(
+        "DequantizeLinear", parts, attributes, name=f"{stem}_dq", domain=domain
+    )
     node.outputs[0].shape, node.outputs[0].dtype = parts[0].shape, ir.DataType.FLOAT
     return node
 
 
-def cast_and_multiplied(
+def make_cast_and_mul(
     editor: edit.Editor, stem: str, integers: ir.Value, factor: ir.Value
 ) -> tuple[ir.Node, ir.Node]:
     """Return the Cast and Mul of constant integers, which onnxruntime folds when it loads."""
-    cast = editor.node("Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast")
-    made = editor.node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
-    made.outputs[0].shape, made.outputs[0].dtype = integers.shape, ir.DataType.FLOAT
-    return cast, made
+    cast = editor.make_node(
+        "Cast", [integers], {"to": int(ir.DataType.FLOAT)}, name=f"{stem}_cast"
+    )
+    product = editor.make_node("Mul", [cast.outputs[0], factor], name=f"{stem}_wide")
+    product.outputs[0].shape, product.outputs[0].dtype = integers.shape, ir.DataType.FLOAT
+    return cast, product
 
 
 def put_behind(value: ir.Value, home: edit.Graph, *nodes: ir.Node) -> None:
@@ -51,28 +55,28 @@ def put_behind(value: ir.Value, home: edit.Graph, *nodes: ir.Node) -> None:
         edit.insert_after(producer, *nodes)
 
 
-def multiplied(
+def multiply_channels(
     editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32], home: edit.Graph
 ) -> ir.Value:
     """Return a value's product with factors along its last axis, which nothing reads yet."""
-    held = editor.constant(f"{value.name}_factor", factor)
-    made = editor.node("Mul", [value, held], name=f"{value.name}_smooth")
-    made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-    put_behind(value, home, made)
-    return made.outputs[0]
+    constant = editor.add_constant(f"{value.name}_factor", factor)
+    product = editor.make_node("Mul", [value, constant], name=f"{value.name}_smooth")
+    product.outputs[0].shape, product.outputs[0].type = value.shape, value.type
+    put_behind(value, home, product)
+    return product.outputs[0]
 
 
-def sum_of_one(editor: edit.Editor, value: ir.Value, suffix: str) -> ir.Value:
+def add_unary_sum(editor: edit.Editor, value: ir.Value, suffix: str) -> ir.Value:
     """Return a copy of a value that nothing reads yet: runtimes look no further through a Sum."""
-    made = editor.node("Sum", [value], name=f"{value.name}_{suffix}")
-    made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
+    sum_node = editor.make_node("Sum", [value], name=f"{value.name}_{suffix}")
+    sum_node.outputs[0].shape, sum_node.outputs[0].type = value.shape, value.type
     producer = value.producer()
     assert producer is not None
-    edit.insert_after(producer, made)
-    return made.outputs[0]
+    edit.insert_after(producer, sum_node)
+    return sum_node.outputs[0]
 
 
-def stand_in(old: ir.Value, new: ir.Value) -> None:
+def replace_value(old: ir.Value, new: ir.Value) -> None:
     """Let everything read `new` instead of `old`, graph outputs included.
 
     `new` takes over name, type and shape; what was made for `old` alone is removed.
@@ -81,29 +85,31 @@ def stand_in(old: ir.Value, new: ir.Value) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     name, old.name = old.name, None
     new.name = name
-    discard_back(old)
+    discard_upstream(old)
 
 
-def discard_back(value: ir.Value | None) -> None:
+def discard_upstream(value: ir.Value | None) -> None:
     """Remove a value that nothing reads any more, and before it what was made for it alone."""
     ahead = [value]
     while ahead:
-        one = ahead.pop()
-        if one is None or is_read(one):
+        current = ahead.pop()
+        if current is None or is_read(current):
             continue
-        node = one.producer()
+        node = current.producer()
         if node is None:
-            edit.discard(one)
+            edit.discard_constant(current)
         elif node.graph is not None and not any(map(is_read, node.outputs)):
             ahead += node.inputs
             node.graph.remove(node, safe=True)
 
 
-def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:
+def replace_output(
+    editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value
+) -> None:
     """Make `instead` a graph's output in a value's place, under the name it had."""
     name, outputs = str(value.name), graph.outputs
     for index, output in enumerate(outputs):
         if output is value:
             outputs[index] = instead
-    value.name = editor.fresh(f"{name}_float")
+    value.name = editor.reserve_name(f"{name}_float")
     instead.name = name

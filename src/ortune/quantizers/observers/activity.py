@@ -38,7 +38,7 @@ class _Activity(ChannelExtents):
     def update(self, turn: int, values: NDArray[Any]) -> None:
         self.extent.widen(values)
         if values.size and self._fits:
-            there = values.ndim >= 2 and -values.ndim <= self.axis < values.ndim
-            self._fits = there and self.widen(values)
+            has_axis = values.ndim >= 2 and -values.ndim <= self.axis < values.ndim
+            self._fits = has_axis and self.widen(values)
             if not self._fits:
                 self.bounds = np.zeros((2, 0))

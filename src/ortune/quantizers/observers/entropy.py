@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.measurement.statistics.histogram import Binned, Histogram, folded
+from ortune.measurement.statistics.histogram import Binned, Histogram, fold_counts
 
 CANDIDATES = 64
 """Thresholds that are compared, evenly spread; then all those next to the best."""
@@ -26,15 +26,15 @@ class Entropy(Binned):
     holds, are left out: behind a Relu they would decide everything.
     """
 
-    def kept(self, found: Histogram) -> tuple[int, int]:
-        counts, zero, levels = found.nonzero, found.at_zero, 2**self.bits
+    def select_bins(self, histogram: Histogram) -> tuple[int, int]:
+        counts, zero, levels = histogram.nonzero, histogram.at_zero, 2**self.bits
         if self.symmetric:
-            counts, zero, levels = folded(counts, zero), 0, levels // 2
-        bins = threshold(counts, zero, levels)
+            counts, zero, levels = fold_counts(counts, zero), 0, levels // 2
+        bins = find_threshold(counts, zero, levels)
         return bins, bins
 
 
-def threshold(counts: NDArray[np.int64], zero: int, levels: int) -> int:
+def find_threshold(counts: NDArray[np.int64], zero: int, levels: int) -> int:
     """Return how many bins to keep on either side of zero.
 
     Args:
@@ -47,16 +47,19 @@ def threshold(counts: NDArray[np.int64], zero: int, levels: int) -> int:
     enough = np.minimum(kept, zero) + np.minimum(kept, counts.size - zero) >= levels
     first = int(np.argmax(enough)) if enough.any() else widest
 
-    def best(tried: NDArray[np.int64]) -> int:
-        lost = [divergence(counts, max(zero - k, 0), zero + k, levels) for k in tried.tolist()]
-        return int(tried[int(np.argmin(lost))])
+    def best(candidates: NDArray[np.int64]) -> int:
+        divergences = [
+            compute_divergence(counts, max(zero - k, 0), zero + k, levels)
+            for k in candidates.tolist()
+        ]
+        return int(candidates[int(np.argmin(divergences))])
 
     spread = np.unique(np.linspace(first, widest, CANDIDATES).astype(np.int64))
     middle, apart = best(spread), (widest - first) // CANDIDATES
     return best(np.arange(max(first, middle - apart), min(widest, middle + apart) + 1))
 
 
-def divergence(counts: NDArray[np.int64], start: int, end: int, levels: int) -> float:
+def compute_divergence(counts: NDArray[np.int64], start: int, end: int, levels: int) -> float:
     """Return the Kullback-Leibler divergence, in nats, of keeping bins `start` to `end`.
 
     It is the generalized one, ``sum(p log(p / q) - p + q)``: the grid's distribution lacks what

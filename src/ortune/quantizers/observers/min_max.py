@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
 from ortune.core.plugins.bounds import SHARE
-from ortune.measurement.statistics.extent import Extent, balanced
+from ortune.measurement.statistics.extent import Extent, make_symmetric
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,4 @@ class _MinMax:
 
     def result(self) -> Range:
         seen = self._smooth or self._extent.range
-        return balanced(seen) if self._symmetric else seen
+        return make_symmetric(seen) if self._symmetric else seen

@@ -50,12 +50,12 @@ class LayerMoments(Observer):
 
     def __post_init__(self) -> None:
         axes = len(self.kernel)
-        for name, wanted in (("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
-            if len(getattr(self, name)) not in (0, wanted):
+        for name, length in (("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
+            if len(getattr(self, name)) not in (0, length):
                 raise BadSettings(
                     f"moments({name}={list(getattr(self, name))}) with a kernel of "
-                    f"{wording.count(axes, 'axis', 'axes')}",
-                    fix=f"give {wording.count(wanted, 'number')}, or none",
+                    f"{wording.format_count(axes, 'axis', 'axes')}",
+                    fix=f"give {wording.format_count(length, 'number')}, or none",
                 )
         if self.groups < 1 or self.most < 0:
             raise BadSettings(
@@ -86,25 +86,31 @@ class _LayerMoments:
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
         self._extent.widen(values)
-        made = self._settings
-        if made.kernel and values.ndim != len(made.kernel) + 2:
+        settings = self._settings
+        if settings.kernel and values.ndim != len(settings.kernel) + 2:
             raise BadData(
-                f"{wording.count(values.ndim, 'axis', 'axes')} for a kernel of {len(made.kernel)}",
+                f"{wording.format_count(values.ndim, 'axis', 'axes')} for a kernel of "
+                f"{len(settings.kernel)}",
                 fix="watch the input of the convolution that the kernel is of",
             )
         windows = Windows(
-            values, made.kernel, made.strides, made.pads, made.dilations, made.auto_pad
+            values,
+            settings.kernel,
+            settings.strides,
+            settings.pads,
+            settings.dilations,
+            settings.auto_pad,
         )
-        chosen = self._chosen(windows.count)
+        chosen = self._select_windows(windows.count)
         self._runs += 1
         for start in range(0, chosen.size, BLOCK):
-            rows = windows.take(chosen[start : start + BLOCK])
+            rows = windows.gather_rows(chosen[start : start + BLOCK])
             groups = self._settings.groups
             count, width = rows.shape
             if width % groups:
                 raise BadData(
-                    f"{wording.count(groups, 'group')} cannot be made of "
-                    f"{wording.count(width, 'column')}",
+                    f"{wording.format_count(groups, 'group')} cannot be made of "
+                    f"{wording.format_count(width, 'column')}",
                     fix="give the layer's own groups",
                 )
             split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
@@ -124,10 +130,10 @@ class _LayerMoments:
 
     def result(self) -> Range:
         seen, count = self._extent.range, max(self._count, 1)
-        found = Moments(self._count, self._sum / count, self._products / count)
-        return Range(seen.low, seen.high, moments=found)
+        moments = Moments(self._count, self._sum / count, self._products / count)
+        return Range(seen.low, seen.high, moments=moments)
 
-    def _chosen(self, count: int) -> NDArray[np.int64]:
+    def _select_windows(self, count: int) -> NDArray[np.int64]:
         most = self._settings.most
         if not most or count <= most:
             return np.arange(count)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.plugins.bounds import Bounds
-from ortune.measurement.statistics.histogram import Binned, Histogram, folded
+from ortune.measurement.statistics.histogram import Binned, Histogram, fold_counts
 
 ROUNDS = 50
 
@@ -26,30 +26,45 @@ class Mse(Binned):
 
     bins: Annotated[int, Bounds(2, 2**20)] = 4096
 
-    def kept(self, found: Histogram) -> tuple[int, int]:
-        counts, zero, steps = found.nonzero, found.at_zero, 2**self.bits - 1
+    def select_bins(self, histogram: Histogram) -> tuple[int, int]:
+        counts, zero, steps = histogram.nonzero, histogram.at_zero, 2**self.bits - 1
         total = int(counts.sum())
         if self.symmetric:
-            cut = _clipping(folded(counts, zero))
-            bins = int(np.argmin(cut + _rounding(total, 2 * np.arange(cut.size), steps - 1)))
+            cut = _compute_clipping_error(fold_counts(counts, zero))
+            bins = int(
+                np.argmin(cut + _compute_rounding_error(total, 2 * np.arange(cut.size), steps - 1))
+            )
             return bins, bins
-        above, below = _clipping(counts[zero:]), _clipping(counts[:zero][::-1])
+        above, below = (
+            _compute_clipping_error(counts[zero:]),
+            _compute_clipping_error(counts[:zero][::-1]),
+        )
         low, high = below.size - 1, above.size - 1
         for _ in range(ROUNDS):
             before = low, high
-            high = int(np.argmin(above + _rounding(total, np.arange(above.size) + low, steps)))
-            low = int(np.argmin(below + _rounding(total, np.arange(below.size) + high, steps)))
+            high = int(
+                np.argmin(
+                    above + _compute_rounding_error(total, np.arange(above.size) + low, steps)
+                )
+            )
+            low = int(
+                np.argmin(
+                    below + _compute_rounding_error(total, np.arange(below.size) + high, steps)
+                )
+            )
             if (low, high) == before:
                 break
         return low, high
 
 
-def _rounding(total: int, spans: NDArray[np.int64], steps: int) -> NDArray[np.float64]:
+def _compute_rounding_error(
+    total: int, spans: NDArray[np.int64], steps: int
+) -> NDArray[np.float64]:
     """Return the squared error of rounding `total` values, in squared bins, for each span."""
     return total * (spans / steps) ** 2 / 12
 
 
-def _clipping(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def _compute_clipping_error(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the squared error, in squared bins, of keeping the first 0, 1, ... all bins."""
     place = np.arange(counts.size) + 0.5
     zeroth, first, second = (

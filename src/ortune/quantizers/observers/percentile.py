@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.observer import Accumulator, Observer, Range
 from ortune.core.plugins.bounds import Bounds
-from ortune.measurement.statistics.extent import balanced
-from ortune.measurement.statistics.histogram import Histogram, folded
+from ortune.measurement.statistics.extent import make_symmetric
+from ortune.measurement.statistics.histogram import Histogram, fold_counts
 
 BINS = 2048
 
@@ -39,25 +39,28 @@ class Percentile(Observer):
             raise BadSettings(f"percentile(p={self.p}) keeps nothing", fix="use 0 < p <= 100")
 
     def start(self) -> Accumulator:
-        return Histogram(BINS, self._range, around_zero=self.symmetric)
+        return Histogram(BINS, self._clip_range, around_zero=self.symmetric)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * BINS
 
-    def _range(self, found: Histogram) -> Range:
-        seen, share = found.seen, self.p / 100
-        if not found.counts.any():
-            return balanced(seen) if self.symmetric else seen
+    def _clip_range(self, histogram: Histogram) -> Range:
+        seen, share = histogram.range, self.p / 100
+        if not histogram.counts.any():
+            return make_symmetric(seen) if self.symmetric else seen
         if self.symmetric:
-            counts = folded(found.counts, found.at_zero)
-            edges = np.arange(counts.size + 1) * found.width
-            top = min(balanced(seen).high, _at(counts, edges, share))
+            counts = fold_counts(histogram.counts, histogram.at_zero)
+            edges = np.arange(counts.size + 1) * histogram.width
+            top = min(make_symmetric(seen).high, _interpolate_edge(counts, edges, share))
             return Range(0.0 - top, top)
         tail = (1 - share) / 2
         edges = np.linspace(seen.low, seen.high, BINS + 1)
-        return Range(_at(found.counts, edges, tail), _at(found.counts, edges, 1 - tail))
+        return Range(
+            _interpolate_edge(histogram.counts, edges, tail),
+            _interpolate_edge(histogram.counts, edges, 1 - tail),
+        )
 
 
-def _at(counts: NDArray[np.int64], edges: NDArray[Any], share: float) -> float:
+def _interpolate_edge(counts: NDArray[np.int64], edges: NDArray[Any], share: float) -> float:
     below = np.concatenate([[0.0], np.cumsum(counts) / counts.sum()])
     return float(np.interp(share, below, edges))

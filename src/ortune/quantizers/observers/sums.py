@@ -41,8 +41,8 @@ class _Sums:
         with np.errstate(over="ignore", invalid="ignore"):
             size = np.abs(values) if self._power == 1 else np.square(values, dtype=np.float32)
             total = np.atleast_1d(size.sum(axis=self._axes, dtype=np.float64))
-        known = total[np.isfinite(total)]
-        self._high = max(self._high, float(known.max(initial=0.0)))
+        finite_totals = total[np.isfinite(total)]
+        self._high = max(self._high, float(finite_totals.max(initial=0.0)))
 
     def result(self) -> Range:
         return Range(0.0, self._high)

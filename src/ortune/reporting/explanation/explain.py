@@ -11,24 +11,24 @@ import onnx_ir as ir
 
 from ortune.bundle.engine import archive
 from ortune.core import wording
-from ortune.core.acceptance import Outcome, outcome
+from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
-from ortune.core.roles import PREPARES, deciding, role
+from ortune.core.roles import PREPARES, find_deciding_step, find_step_role
 from ortune.core.step import Edit, Quantizer
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Score, Trial, Untried
-from ortune.graph.analysis.precision import named, precisions
+from ortune.graph.analysis.precision import find_precision, map_precisions
 from ortune.graph.io import file
 from ortune.graph.ir import edit
-from ortune.quantizers.common.node_filter import names
+from ortune.quantizers.common.node_filter import make_name_matcher
 from ortune.reporting.explanation.requests import Explain
-from ortune.reporting.sections.verdict import answer
+from ortune.reporting.sections.verdict import describe_answer
 from ortune.search.experiment import surveys as journal
 from ortune.search.experiment.ledger import read_study
-from ortune.search.mixed_precision.choice import bare, parted
-from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey, unchanged
+from ortune.search.mixed_precision.choice import parse_assignment, strip_node_filters
+from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey, is_unchanged
 
 KEPT, GIVEN = "kept", "given"
 """How it begins what became of a region: it has the surveyed precision in the winner, or not."""
@@ -131,12 +131,14 @@ class PlanTold:
     @property
     def ratio(self) -> Interval | None:
         """Of its last trial that was timed."""
-        return next((one.ratio for one in reversed(self.trials) if one.ratio), None)
+        return next((attempt.ratio for attempt in reversed(self.trials) if attempt.ratio), None)
 
     @property
     def score(self) -> Score | None:
         """The budget's, of its last trial that was scored."""
-        return next((one.scores[0] for one in reversed(self.trials) if one.scores), None)
+        return next(
+            (attempt.scores[0] for attempt in reversed(self.trials) if attempt.scores), None
+        )
 
 
 @dataclass(frozen=True)
@@ -262,29 +264,29 @@ class Explanation(TableResult):
     @property
     def winner(self) -> PlanTold:
         """What the search hands out; the original where nothing is better."""
-        return next((one for one in self.plans if one.winner), self.plans[0])
+        return next((plan for plan in self.plans if plan.winner), self.plans[0])
 
 
 _SHORTEST, _NEAR = 4, 3
 NO_SURVEY = "no regions were surveyed"
 
 
-def run(asked: Explain) -> Explanation:
+def run(request: Explain) -> Explanation:
     """Explain a run, or a node or a plan of it."""
-    root = Path(asked.run)
+    root = Path(request.run)
     if root.is_file() and archive.is_bundle(root):
         raise BadData(
             f"{root} is a bundle, which holds its own plans alone",
             fix="give the run's folder that it was packed from",
         )
     study = read_study(root)
-    return explained(study, journal.read(root), node=asked.node, plan=asked.plan)
+    return explain_study(study, journal.read_journal(root), node=request.node, plan=request.plan)
 
 
-explain = verb(Explain, run)
+explain = make_verb(Explain, run)
 
 
-def explained(
+def explain_study(
     study: Study,
     records: Sequence[Survey | MixtureTried],
     *,
@@ -301,48 +303,52 @@ def explained(
     Raises:
         BadSettings: There is no such node or plan.
     """
-    latest = wording.latest(study)
-    surveys = [one for one in records if isinstance(one, Survey)]
-    tried = {one.key: one for one in records if isinstance(one, MixtureTried)}
+    latest = wording.list_latest_trials(study)
+    surveys = [record for record in records if isinstance(record, Survey)]
+    tried = {record.key: record for record in records if isinstance(record, MixtureTried)}
     mixtures = {
-        number: found
+        number: mixture
         for number, trial in enumerate(latest)
-        if (found := _mixture(trial, _surveyed(trial, surveys), tried)) is not None
+        if (mixture := _describe_mixture(trial, _find_survey(trial, surveys), tried)) is not None
     }
     plans = tuple(
-        _plan(study, number, last, mixtures.get(number)) for number, last in enumerate(latest)
+        _describe_plan(study, number, last, mixtures.get(number))
+        for number, last in enumerate(latest)
     )
-    asked = () if plan is None else _meant(plans, plan)
+    requested_plans = () if plan is None else _match_plans(plans, plan)
     ops: dict[str, str] = {}
     built: dict[str, str] = {}
     notes: list[str] = []
     if surveys or node is not None:
-        ops, built = _nodes(study, notes)
+        ops, built = _read_nodes(study, notes)
     best = study.best
-    winner, winning = [trial.key for trial in latest].index(best.key), _surveyed(best, surveys)
-    told = tuple(
-        _survey(one, mixtures, winner if one is winning else None, built) for one in surveys
+    winner, winning = [trial.key for trial in latest].index(best.key), _find_survey(best, surveys)
+    survey_reports = tuple(
+        _describe_survey(record, mixtures, winner if record is winning else None, built)
+        for record in surveys
     )
     numbers = {trial.key: number for number, trial in enumerate(latest)}
     changes = ((stage.name, study.find(stage.key)) for stage in study.history)
     return Explanation(
         run=study.root,
         model=study.job.model,
-        answer=answer(study),
-        accuracy=wording.means(best.score) if best.key != study.baseline.key else "",
+        answer=describe_answer(study),
+        accuracy=wording.explain_verdict(best.score) if best.key != study.baseline.key else "",
         budget=str(study.budget),
         finished=study.finished,
         way=tuple(
-            ChangeTold(what, numbers[t.key], t.ratio, wording.searched(study, t).proposed)
-            for what, t in changes
+            ChangeTold(
+                stage_name, numbers[t.key], t.ratio, wording.find_search_trial(study, t).proposed
+            )
+            for stage_name, t in changes
             if t is not None
         ),
         plans=plans,
         untried=study.counts[Outcome.UNTRIED],
         left_out=study.ending.left_out,
-        surveys=told,
-        node=None if node is None else _node(study, node, ops, built, told),
-        asked=asked,
+        surveys=survey_reports,
+        node=None if node is None else _describe_node(study, node, ops, built, survey_reports),
+        asked=requested_plans,
         notes=(*notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
     )
 
@@ -350,7 +356,9 @@ def explained(
 # --- plans --------------------------------------------------------------------------------------
 
 
-def _plan(study: Study, number: int, last: Trial, mixture: MixtureTold | None) -> PlanTold:
+def _describe_plan(
+    study: Study, number: int, last: Trial, mixture: MixtureTold | None
+) -> PlanTold:
     trials = [trial for trial in study.trials if trial.key == last.key]
     return PlanTold(
         number=number,
@@ -360,16 +368,16 @@ def _plan(study: Study, number: int, last: Trial, mixture: MixtureTold | None) -
         backend=str(last.plan.backend),
         stage=trials[0].stage,
         proposed=trials[0].proposed,
-        outcome=str(outcome(last)) if number else "the original",
-        why=wording.reason(last),
+        outcome=str(classify_outcome(last)) if number else "the original",
+        why=wording.explain_outcome(last),
         edits=last.edits,
         size=last.size,
         trials=tuple(
             Attempted(
                 part=t.part,
                 effort=t.effort,
-                outcome=str(outcome(t)),
-                why=wording.reason(t),
+                outcome=str(classify_outcome(t)),
+                why=wording.explain_outcome(t),
                 ratio=t.ratio,
                 predicted=t.predicted,
                 scores=t.scores,
@@ -385,7 +393,7 @@ def _plan(study: Study, number: int, last: Trial, mixture: MixtureTold | None) -
     )
 
 
-def _meant(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
+def _match_plans(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
     """Return the plans of this number, name or start of a key; a name may be of several backends.
 
     Raises:
@@ -394,40 +402,44 @@ def _meant(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
     if text.isdecimal() and len(text) < _SHORTEST and int(text) < len(plans):
         return (plans[int(text)],)
     if text == "winner":
-        return tuple(one for one in plans if one.winner)
-    recipes = {one.number: one.plan.partition(" @ ")[0] for one in plans}
-    found = [one for one in plans if text in (one.plan, recipes[one.number])]
+        return tuple(plan for plan in plans if plan.winner)
+    recipes = {plan.number: plan.plan.partition(" @ ")[0] for plan in plans}
+    matches = [plan for plan in plans if text in (plan.plan, recipes[plan.number])]
     if len(text) >= _SHORTEST:
-        found = found or [one for one in plans if one.key.startswith(text)]
-    if found:
-        return tuple(found)
-    every = [*dict.fromkeys([*recipes.values(), *(one.plan for one in plans)])]
+        matches = matches or [plan for plan in plans if plan.key.startswith(text)]
+    if matches:
+        return tuple(matches)
+    candidates = [*dict.fromkeys([*recipes.values(), *(plan.plan for plan in plans)])]
     raise BadSettings(
         f"no plan '{text}' in this run",
         fix=f"give a number from 0 to {len(plans) - 1}, the start of a key, or a name such as "
-        f"{', '.join(_near(text, every))}",
+        f"{', '.join(_suggest_names(text, candidates))}",
     )
 
 
-def _near(text: str, every: Sequence[str]) -> Sequence[str]:
+def _suggest_names(text: str, candidates: Sequence[str]) -> Sequence[str]:
     """Return names that hold a text, else names that are like it, else the first."""
-    near = [name for name in every if text and text.lower() in name.lower()][:_NEAR]
-    return near or difflib.get_close_matches(text, every, n=_NEAR, cutoff=0.4) or every[:_NEAR]
+    near = [name for name in candidates if text and text.lower() in name.lower()][:_NEAR]
+    return (
+        near
+        or difflib.get_close_matches(text, candidates, n=_NEAR, cutoff=0.4)
+        or candidates[:_NEAR]
+    )
 
 
 # --- regions ------------------------------------------------------------------------------------
 
 
-def _surveyed(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
+def _find_survey(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
     """Return the survey whose plan a trial's is, up to regions that it leaves in float."""
     for survey in surveys:
         same_place = survey.plan.backend == trial.plan.backend
-        if same_place and parted(survey, trial.plan.recipe) is not None:
+        if same_place and parse_assignment(survey, trial.plan.recipe) is not None:
             return survey
     return None
 
 
-def _mixture(
+def _describe_mixture(
     trial: Trial, survey: Survey | None, tried: Mapping[str, MixtureTried]
 ) -> MixtureTold | None:
     """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
@@ -437,18 +449,18 @@ def _mixture(
     """
     if survey is None:
         return None
-    in_float = parted(survey, trial.plan.recipe) or frozenset()
-    measured = [one for one in survey.regions if not one.error and not unchanged(one)]
-    kept = [one for one in measured if one.region not in in_float]
+    in_float = parse_assignment(survey, trial.plan.recipe) or frozenset()
+    measured = [cost for cost in survey.regions if not cost.error and not is_unchanged(cost)]
+    kept = [cost for cost in measured if cost.region not in in_float]
     if len(kept) == len(measured):
         return None
     line = tried.get(trial.key)
     return MixtureTold(
         survey=survey.key,
-        given_back=tuple(one.region for one in measured if one.region in in_float),
+        given_back=tuple(cost.region for cost in measured if cost.region in in_float),
         regions=len(survey.regions),
-        expected_cost=sum(one.accuracy_cost.value for one in kept),
-        expected_gain=sum(one.time_gained.value for one in kept),
+        expected_cost=sum(cost.accuracy_cost.value for cost in kept),
+        expected_gain=sum(cost.time_gained.value for cost in kept),
         measured_gain=None if trial.ratio is None else 1 - trial.ratio.value,
         expected_ratio=None if line is None else line.expected_ratio,
         expected_lost=None if line is None else line.expected_lost,
@@ -458,7 +470,7 @@ def _mixture(
     )
 
 
-def _survey(
+def _describe_survey(
     survey: Survey,
     mixtures: Mapping[int, MixtureTold],
     winner: int | None,
@@ -471,19 +483,19 @@ def _survey(
         winner: Its number, where its steps are the surveyed ones up to what they leave out.
         built: Node of the winner's file -> precision.
     """
-    at = deciding(survey.plan.recipe.steps)
-    step = "" if at is None else str(bare(survey.plan.recipe.steps[at]))
+    at = find_deciding_step(survey.plan.recipe.steps)
+    step = "" if at is None else str(strip_node_filters(survey.plan.recipe.steps[at]))
     regions = []
-    for one in survey.regions:
+    for cost in survey.regions:
         left_in = tuple(
             number
             for number, plan in mixtures.items()
-            if plan.survey == survey.key and one.region in plan.given_back
+            if plan.survey == survey.key and cost.region in plan.given_back
         )
         why = ""
-        if one.error:
-            became = f"not measured: {one.error}"
-        elif unchanged(one):
+        if cost.error:
+            became = f"not measured: {cost.error}"
+        elif is_unchanged(cost):
             became = f"left in float by {step} itself"
         else:
             became = f"{KEPT} in {step}"
@@ -491,11 +503,13 @@ def _survey(
                 became = "the winner is of another precision"
             elif winner in left_in:
                 became = f"{GIVEN} back to float"
-            gain = f"{100 * one.time_gained.value:.2g} % of the time"
-            why = f": {step} costs {one.accuracy_cost.value:.3g} alone and saves {gain}"
-        in_file = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
+            gain = f"{100 * cost.time_gained.value:.2g} % of the time"
+            why = f": {step} costs {cost.accuracy_cost.value:.3g} alone and saves {gain}"
+        in_file = (
+            find_precision(built, name) for name in (cost.region, *cost.layers, *cost.nodes)
+        )
         precision = "" if winner is None else next(filter(None, in_file), "")
-        regions.append(RegionTold(one, precision, left_in, became, became + why))
+        regions.append(RegionTold(cost, precision, left_in, became, became + why))
     return SurveyTold(
         key=survey.key,
         plan=str(survey.plan),
@@ -511,7 +525,7 @@ def _survey(
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def _nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _read_nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return the operators of the original's nodes, and the precisions of the winner's.
 
     A file that is gone is noted, and has none.
@@ -521,8 +535,8 @@ def _nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, st
         try:
             return file.load(path)
         except (OrtuneError, OSError) as error:
-            what = error.what if isinstance(error, OrtuneError) else f"{path}: {error.strerror}"
-            notes.append(f"its nodes are not known: {what}")
+            text = error.what if isinstance(error, OrtuneError) else f"{path}: {error.strerror}"
+            notes.append(f"its nodes are not known: {text}")
             return None
 
     originals = [model for path in study.models.values() if (model := read(Path(path)))]
@@ -530,11 +544,11 @@ def _nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, st
     if artefact:
         files = sorted((Path(study.root) / artefact).rglob("*.onnx"))
         models = [model for path in files if (model := read(path))]
-    ops = {n.name: n.op_type for model in originals for n in edit.every_node(model) if n.name}
-    return ops, {name: what for model in models for name, what in precisions(model).items()}
+    ops = {n.name: n.op_type for model in originals for n in edit.walk_nodes(model) if n.name}
+    return ops, {name: text for model in models for name, text in map_precisions(model).items()}
 
 
-def _node(
+def _describe_node(
     study: Study,
     name: str,
     ops: Mapping[str, str],
@@ -546,38 +560,44 @@ def _node(
     Raises:
         BadSettings: No file and no survey of the run knows it; close names are told.
     """
-    found = [(survey.key, one) for survey in surveys for one in survey.regions]
-    inside = [text for _, one in found for text in (one.cost.region, *one.cost.nodes)]
-    every = [*dict.fromkeys([*ops, *built, *inside])]
-    if not every:
+    keyed_regions = [(survey.key, region) for survey in surveys for region in survey.regions]
+    inside = [
+        text for _, region in keyed_regions for text in (region.cost.region, *region.cost.nodes)
+    ]
+    candidates = [*dict.fromkeys([*ops, *built, *inside])]
+    if not candidates:
         raise BadSettings(
             f"no node '{name}': the run's models are gone", fix="put them back where they were"
         )
-    if name not in every and named(built, name) is None:
+    if name not in candidates and find_precision(built, name) is None:
         raise BadSettings(
             f"no node '{name}' in the run's models",
-            fix=f"give a node's whole name, such as {', '.join(_near(name, every))}",
+            fix=f"give a node's whole name, such as {', '.join(_suggest_names(name, candidates))}",
         )
-    left: dict[int, str] = {}
-    taken: dict[int, str] = {}
-    for number, trial in enumerate(wording.latest(study)):
+    excluding_steps: dict[int, str] = {}
+    including_steps: dict[int, str] = {}
+    for number, trial in enumerate(wording.list_latest_trials(study)):
         for step in trial.plan.recipe.steps:
-            if not isinstance(step, Quantizer) or role(step) in PREPARES:
+            if not isinstance(step, Quantizer) or find_step_role(step) in PREPARES:
                 continue
             only = getattr(step, "include", ())
-            if names(getattr(step, "exclude", ()))(name):
-                left[number] = str(bare(step))
-            elif not only or names(only)(name):
-                taken[number] = str(bare(step))
+            if make_name_matcher(getattr(step, "exclude", ()))(name):
+                excluding_steps[number] = str(strip_node_filters(step))
+            elif not only or make_name_matcher(only)(name):
+                including_steps[number] = str(strip_node_filters(step))
     best = study.best
     steps = {str(s) for s in best.plan.recipe.steps if isinstance(s, Quantizer)}
     return NodeTold(
         node=name,
         op=ops.get(name, ""),
-        winner=named(built, name) or "",
+        winner=find_precision(built, name) or "",
         rounded=best.plan.backend.lossy,
         notes=tuple(f"{e.step}: {e.note}" for e in best.edits if e.note and e.step in steps),
-        regions={key: one for key, one in found if name in (one.cost.region, *one.cost.nodes)},
-        left_out=left,
-        taken=taken,
+        regions={
+            key: region
+            for key, region in keyed_regions
+            if name in (region.cost.region, *region.cost.nodes)
+        },
+        left_out=excluding_steps,
+        taken=including_steps,
     )

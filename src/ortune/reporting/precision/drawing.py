@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortune.core.atomic_write import replacing
+from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter
-from ortune.reporting.canvas import WIDE, scatter_svg
+from ortune.reporting.canvas import WIDE, draw_scatter
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -41,7 +41,7 @@ STYLE: Mapping[str, Mapping[str, str]] = {
 """Class of a drawn thing -> its colours, on white."""
 
 
-def demand_writable(path: Path) -> None:
+def require_plot_suffix(path: Path) -> None:
     """Refuse a name that no plot is written under.
 
     Raises:
@@ -52,64 +52,66 @@ def demand_writable(path: Path) -> None:
             f"cannot draw a plot as '{path.name}'", fix="end it in .svg, .png or .html"
         )
     if path.suffix.lower() == ".png":
-        _demand_pillow()
+        _require_pillow()
 
 
-def write(plot: Scatter, path: Path, *, force: bool = False) -> Path:
+def write_plot(plot: Scatter, path: Path, *, force: bool = False) -> Path:
     """Write the plot as SVG or PNG by the end of its name.
 
     Raises:
         OrtuneError: The path is taken, or PNG cannot be drawn here.
     """
-    with replacing(path, force=force) as draft:
+    with open_output_draft(path, force=force) as draft:
         if path.suffix.lower() == ".png":
-            draft.write_bytes(png(plot))
+            draft.write_bytes(render_png(plot))
         else:
-            draft.write_text(svg(plot), encoding="utf-8")
+            draft.write_text(render_svg(plot), encoding="utf-8")
     return path
 
 
-def svg(plot: Scatter) -> str:
+def render_svg(plot: Scatter) -> str:
     """Return the plot as a file: its size, its colours on white, and a legend."""
-    rules = "\n".join(f"{_selector(name)} {{ {_declared(name)} }}" for name in STYLE)
+    rules = "\n".join(
+        f"{_format_selector(name)} {{ {_format_declarations(name)} }}" for name in STYLE
+    )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDE.width}" height="{WIDE.height}" '
     fonts = "text { font: 11px sans-serif } .title { font-size: 12px }"
     anchors = ".middle { text-anchor: middle } .end { text-anchor: end }"
     style = f"<style>\n{fonts} {anchors}\n{rules}\n</style>"
     back = f'<rect width="{WIDE.width}" height="{WIDE.height}" fill="{_CARD}"/>'
-    body = scatter_svg(plot)
-    first, _, rest = body.partition("\n")
-    return "\n".join([head + first.removeprefix("<svg "), style, back, rest]) + "\n"
+    body = draw_scatter(plot)
+    first, _, content = body.partition("\n")
+    return "\n".join([head + first.removeprefix("<svg "), style, back, content]) + "\n"
 
 
-def _selector(name: str) -> str:
+def _format_selector(name: str) -> str:
     return "".join(f".{word}" for word in name.split())
 
 
-def _declared(name: str) -> str:
-    return "; ".join(f"{what}: {value}" for what, value in STYLE[name].items())
+def _format_declarations(name: str) -> str:
+    return "; ".join(f"{key}: {value}" for key, value in STYLE[name].items())
 
 
-def png(plot: Scatter) -> bytes:
+def render_png(plot: Scatter) -> bytes:
     """Return the same drawing as PNG.
 
     Raises:
         BadSettings: Pillow is not installed.
     """
-    _demand_pillow()
+    _require_pillow()
     from PIL import Image, ImageDraw
 
     size = (WIDE.width * _SCALE, WIDE.height * _SCALE)
     image = Image.new("RGB", size, _CARD)
     draw = ImageDraw.Draw(image)
-    for element in ElementTree.fromstring(scatter_svg(plot)):
-        _drawn(draw, element)
+    for element in ElementTree.fromstring(draw_scatter(plot)):
+        _draw_element(draw, element)
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
 
 
-def _demand_pillow() -> None:
+def _require_pillow() -> None:
     if find_spec("PIL") is None:
         raise BadSettings(
             "a plot is drawn as PNG by Pillow, which is not installed",
@@ -117,17 +119,17 @@ def _demand_pillow() -> None:
         )
 
 
-def _style(element: ElementTree.Element) -> Mapping[str, str]:
+def _find_style(element: ElementTree.Element) -> Mapping[str, str]:
     words = (element.get("class") or "").split()
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for name, style in STYLE.items():
         if set(name.split()) <= set(words):
-            found |= style
-    return found
+            attributes |= style
+    return attributes
 
 
-def _drawn(draw: ImageDraw, element: ElementTree.Element) -> None:
-    style = _style(element)
+def _draw_element(draw: ImageDraw, element: ElementTree.Element) -> None:
+    style = _find_style(element)
     fill = None if style.get("fill", "none") == "none" else style["fill"]
     stroke = style.get("stroke")
     match element.tag:
@@ -135,13 +137,13 @@ def _drawn(draw: ImageDraw, element: ElementTree.Element) -> None:
             x, y, r = (_SCALE * float(element.get(name, "0")) for name in ("cx", "cy", "r"))
             draw.ellipse((x - r, y - r, x + r, y + r), fill, stroke, _SCALE)
         case "path":
-            for line in _lines(element.get("d") or ""):
+            for line in _parse_lines(element.get("d") or ""):
                 draw.line(line, stroke or fill, _SCALE)
         case "text":
-            _text(draw, element, fill or _INK)
+            _draw_text(draw, element, fill or _INK)
 
 
-def _text(draw: ImageDraw, element: ElementTree.Element, fill: str) -> None:
+def _draw_text(draw: ImageDraw, element: ElementTree.Element, fill: str) -> None:
     from PIL import ImageFont
 
     words = (element.get("class") or "").split()
@@ -151,12 +153,12 @@ def _text(draw: ImageDraw, element: ElementTree.Element, fill: str) -> None:
     draw.text(at, element.text or "", fill, font, anchor)
 
 
-def _lines(path: str) -> Iterator[list[tuple[float, float]]]:
+def _parse_lines(path: str) -> Iterator[list[tuple[float, float]]]:
     """Yield the straight lines of a path of absolute M, H and V and relative h and l, scaled."""
     line: list[tuple[float, float]] = []
     x = y = 0.0
     for word, text in re.findall(r"([MHVhlz])([^MHVhlz]*)", path):
-        numbers = [float(one) for one in text.split()]
+        numbers = [float(token) for token in text.split()]
         if word == "M":
             if len(line) > 1:
                 yield line

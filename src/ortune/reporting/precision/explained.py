@@ -17,69 +17,74 @@ _SHOWN = 20
 """Rows of plans that are shown unless all are asked for."""
 
 
-def parts(found: Explanation, *, every: bool = False) -> tuple[Part, ...]:
+def build_explanation_parts(
+    explanation: Explanation, *, show_all: bool = False
+) -> tuple[Part, ...]:
     """Return what was asked: of a node, of plans, or the whole.
 
     Args:
-        every: All rows of all tables.
+        show_all: All rows of all tables.
     """
-    made: list[tuple[str, Iterable[Block]]]
-    if found.node is not None:
-        made = [("node", node(found.node, found))]
-    elif found.asked:
-        made = [("plan", block) for block in map(plan, found.asked)]
+    named_blocks: list[tuple[str, Iterable[Block]]]
+    if explanation.node is not None:
+        named_blocks = [("node", build_node_blocks(explanation.node, explanation))]
+    elif explanation.asked:
+        named_blocks = [("plan", block) for block in map(build_plan_blocks, explanation.asked)]
     else:
-        made = [
-            ("answer", _answer(found)),
-            ("way", _way(found)),
-            ("steps", _steps(found.winner)),
-            *(("regions", regions.survey(one, every=every)) for one in found.surveys),
-            ("mixtures", _mixtures(found)),
-            ("plans", _plans(found, every)),
-            ("untried", _untried(found, every)),
+        named_blocks = [
+            ("answer", _build_answer(explanation)),
+            ("way", _build_path(explanation)),
+            ("steps", _build_steps(explanation.winner)),
+            *(
+                ("regions", regions.build_survey_blocks(region_survey, show_all=show_all))
+                for region_survey in explanation.surveys
+            ),
+            ("mixtures", _build_mixtures(explanation)),
+            ("plans", _build_plans(explanation, show_all)),
+            ("untried", _build_untried(explanation, show_all)),
         ]
-    notes = tuple(Text(f"note: {text}") for text in found.notes)
-    whole = [Part(name, tuple(blocks)) for name, blocks in made] + [Part("notes", notes)]
+    notes = tuple(Text(f"note: {text}") for text in explanation.notes)
+    whole = [Part(name, tuple(blocks)) for name, blocks in named_blocks] + [Part("notes", notes)]
     return tuple(part for part in whole if part.blocks)
 
 
-def _answer(found: Explanation) -> Iterator[Block]:
-    yield Text(found.answer)
-    best = found.winner
+def _build_answer(explanation: Explanation) -> Iterator[Block]:
+    yield Text(explanation.answer)
+    best = explanation.winner
     if best.number:
         steps = f"steps: {', '.join(best.steps)}" if best.steps else "no step"
         yield Text(f"It is plan {best.number}: {best.plan}, {steps}.")
         if best.proposed:
-            yield Text(f"Proposed {_proposed(best)}")
-    if found.accuracy:
-        yield Text(f"Accuracy {found.accuracy}.")
-    yield Text(f"Budget: {found.budget}. The search ended: {found.finished}.")
+            yield Text(f"Proposed {_describe_proposal(best)}")
+    if explanation.accuracy:
+        yield Text(f"Accuracy {explanation.accuracy}.")
+    yield Text(f"Budget: {explanation.budget}. The search ended: {explanation.finished}.")
 
 
-def _proposed(one: PlanTold) -> str:
-    stage = f" ({one.stage})" if one.stage else ""
-    return f"by the search{stage}{f': {one.proposed}' if one.proposed else ''}"
+def _describe_proposal(record: PlanTold) -> str:
+    stage = f" ({record.stage})" if record.stage else ""
+    return f"by the search{stage}{f': {record.proposed}' if record.proposed else ''}"
 
 
-def _way(found: Explanation) -> Iterator[Block]:
-    if len(found.way) < 2:
+def _build_path(explanation: Explanation) -> Iterator[Block]:
+    if len(explanation.way) < 2:
         return
-    plans = {one.number: one.plan for one in found.plans}
+    plans = {step.number: step.plan for step in explanation.plans}
     yield Heading("The way to it")
     rows = tuple(
         (
-            _CHANGES.get(one.what, one.what),
-            str(one.number),
-            "-" if not one.number else _ratio(one.ratio),
-            plans[one.number],
-            one.why,
+            _CHANGES.get(step.what, step.what),
+            str(step.number),
+            "-" if not step.number else _format_ratio(step.ratio),
+            plans[step.number],
+            step.why,
         )
-        for one in found.way
+        for step in explanation.way
     )
     yield Table(("after", "plan", "latency ratio [99 %]", "name", "why it was tried"), rows)
 
 
-def _steps(best: PlanTold) -> Iterator[Block]:
+def _build_steps(best: PlanTold) -> Iterator[Block]:
     if best.edits:
         yield Heading("What its steps did")
         rows = (
@@ -88,8 +93,10 @@ def _steps(best: PlanTold) -> Iterator[Block]:
         yield Table(("step", "edits", "note"), tuple(rows))
 
 
-def _mixtures(found: Explanation) -> Iterator[Block]:
-    mixed = [(one, one.mixture) for one in found.plans if one.mixture is not None]
+def _build_mixtures(explanation: Explanation) -> Iterator[Block]:
+    mixed = [
+        (record, record.mixture) for record in explanation.plans if record.mixture is not None
+    ]
     if not mixed:
         return
     yield Heading("Plans that leave regions out")
@@ -99,151 +106,164 @@ def _mixtures(found: Explanation) -> Iterator[Block]:
     )
     rows = tuple(
         (
-            str(one.number),
-            f"{len(held.given_back)} of {held.regions}: {', '.join(held.given_back)}",
-            _figure(held.expected_lost),
-            _figure(held.lost),
-            _figure(held.expected_ratio),
-            _ratio(one.ratio),
-            "; ".join(filter(None, ("the winner" if one.winner else one.outcome, held.why))),
+            str(record.number),
+            f"{len(mixture.given_back)} of {mixture.regions}: {', '.join(mixture.given_back)}",
+            _format_figure(mixture.expected_lost),
+            _format_figure(mixture.lost),
+            _format_figure(mixture.expected_ratio),
+            _format_ratio(record.ratio),
+            "; ".join(
+                filter(None, ("the winner" if record.winner else record.outcome, mixture.why))
+            ),
         )
-        for one, held in mixed
+        for record, mixture in mixed
     )
     head = ("plan", "left out", "loss: expected", "measured", "latency ratio: expected")
-    marks = tuple("win" if one.winner else "" for one, _ in mixed)
+    marks = tuple("win" if record.winner else "" for record, _ in mixed)
     yield Table((*head, "measured [99 %]", "became"), rows, marks)
 
 
-def _plans(found: Explanation, every: bool) -> Iterator[Block]:
-    yield Heading(f"{wording.count(len(found.plans) - 1, 'plan')} tried")
-    known = [one for one in found.plans if one.number]
-    known.sort(key=lambda one: one.ratio.value if one.ratio else math.inf)
-    shown = known if every else known[:_SHOWN]
+def _build_plans(explanation: Explanation, show_all: bool) -> Iterator[Block]:
+    yield Heading(f"{wording.format_count(len(explanation.plans) - 1, 'plan')} tried")
+    numbered = [record for record in explanation.plans if record.number]
+    numbered.sort(key=lambda record: record.ratio.value if record.ratio else math.inf)
+    shown = numbered if show_all else numbered[:_SHOWN]
     rows = tuple(
         (
-            str(one.number),
-            one.plan,
-            _ratio(one.ratio),
-            "-" if one.score is None else wording.number(one.score.value),
-            one.outcome,
-            one.why,
+            str(record.number),
+            record.plan,
+            _format_ratio(record.ratio),
+            "-" if record.score is None else wording.format_score_value(record.score.value),
+            record.outcome,
+            record.why,
         )
-        for one in shown
+        for record in shown
     )
     head = ("plan", "name", "latency ratio [99 %]", "score", "became", "why")
-    yield Table(head, rows, tuple("win" if one.winner else "" for one in shown))
-    if len(shown) < len(known):
-        yield Text(f"{wording.count(len(known) - len(shown), 'slower one')} more; -v shows all.")
+    yield Table(head, rows, tuple("win" if record.winner else "" for record in shown))
+    if len(shown) < len(numbered):
+        yield Text(
+            f"{wording.format_count(len(numbered) - len(shown), 'slower one')} more; -v shows all."
+        )
 
 
-def _untried(found: Explanation, every: bool) -> Iterator[Block]:
-    if not found.untried:
+def _build_untried(explanation: Explanation, show_all: bool) -> Iterator[Block]:
+    if not explanation.untried:
         return
-    yield Heading(f"{wording.count(found.untried, 'plan')} not tried")
-    shown = found.left_out if every else found.left_out[:_SHOWN]
-    yield Table(("plan", "why not"), tuple((one.plan, one.why) for one in shown))
-    if more := found.untried - len(shown):
-        ending = "" if every else "; -v shows those named"
-        yield Text(f"And {wording.count(more, 'other')}{ending}.")
+    yield Heading(f"{wording.format_count(explanation.untried, 'plan')} not tried")
+    shown = explanation.left_out if show_all else explanation.left_out[:_SHOWN]
+    yield Table(("plan", "why not"), tuple((record.plan, record.why) for record in shown))
+    if more := explanation.untried - len(shown):
+        ending = "" if show_all else "; -v shows those named"
+        yield Text(f"And {wording.format_count(more, 'other')}{ending}.")
 
 
-def plan(one: PlanTold) -> list[Block]:
+def build_plan_blocks(record: PlanTold) -> list[Block]:
     """Return a plan's whole record."""
     facts = (
-        ("key", one.key),
-        ("steps", ", ".join(one.steps) or "none"),
-        ("backend", one.backend),
-        ("proposed", _proposed(one)),
-        ("became", "the winner" if one.winner else one.outcome),
-        ("why", one.why),
-        ("MB", wording.megabytes(one.size)),
-        ("error", " ".join((one.error or "").split())),
+        ("key", record.key),
+        ("steps", ", ".join(record.steps) or "none"),
+        ("backend", record.backend),
+        ("proposed", _describe_proposal(record)),
+        ("became", "the winner" if record.winner else record.outcome),
+        ("why", record.why),
+        ("MB", wording.format_megabytes(record.size)),
+        ("error", " ".join((record.error or "").split())),
     )
     blocks: list[Block] = [
-        Heading(f"Plan {one.number}: {one.plan}"),
+        Heading(f"Plan {record.number}: {record.plan}"),
         Table(("", ""), tuple(row for row in facts if row[1])),
-        *_steps(one),
+        *_build_steps(record),
     ]
-    if (held := one.mixture) is not None:
-        every = wording.count(held.regions, "region")
-        text = f"It leaves {len(held.given_back)} of {every} out: {', '.join(held.given_back)}."
-        if held.expected_lost is not None:
+    if (mixture := record.mixture) is not None:
+        region_count = wording.format_count(mixture.regions, "region")
+        text = (
+            f"It leaves {len(mixture.given_back)} of {region_count} out: "
+            f"{', '.join(mixture.given_back)}."
+        )
+        if mixture.expected_lost is not None:
             text += (
-                f" Expected loss {_figure(held.expected_lost)} of what the budget allows, "
-                f"measured {_figure(held.lost)}; expected latency ratio "
-                f"{_figure(held.expected_ratio)}."
+                f" Expected loss {_format_figure(mixture.expected_lost)} of what the budget "
+                "allows, "
+                f"measured {_format_figure(mixture.lost)}; expected latency ratio "
+                f"{_format_figure(mixture.expected_ratio)}."
             )
-        text += f" {held.why[:1].upper()}{held.why[1:]}." if held.why else ""
+        text += f" {mixture.why[:1].upper()}{mixture.why[1:]}." if mixture.why else ""
         blocks.append(Text(text))
     rows = tuple(
         (
             trial.part,
-            _ratio(trial.ratio),
+            _format_ratio(trial.ratio),
             "-" if trial.predicted is None else str(trial.predicted),
             ", ".join(
-                f"{wording.metric(s.metric)} {wording.number(s.value)}" for s in trial.scores
+                f"{wording.shorten_metric(s.metric)} {wording.format_score_value(s.value)}"
+                for s in trial.scores
             ),
             trial.outcome,
             "; ".join(filter(None, (trial.why, trial.stopped))),
             f"{trial.seconds:.1f}",
         )
-        for trial in one.trials
+        for trial in record.trials
     )
     head = ("part", "latency ratio [99 %]", "a new one falls in [95 %]", "scores", "became", "why")
     blocks += [Heading("Its trials"), Table((*head, "s"), rows)]
-    if one.score is not None and (meaning := wording.means(one.score)):
+    if record.score is not None and (meaning := wording.explain_verdict(record.score)):
         blocks.append(Text(f"Accuracy {meaning}."))
-    if one.error and one.reproduce:
-        blocks += [Text("To repeat what failed:"), Text(one.reproduce, "code")]
+    if record.error and record.reproduce:
+        blocks += [Text("To repeat what failed:"), Text(record.reproduce, "code")]
     return blocks
 
 
-def node(one: NodeTold, found: Explanation) -> list[Block]:
+def build_node_blocks(record: NodeTold, explanation: Explanation) -> list[Block]:
     """Return all that is known of a node."""
-    plans = {plan.number: plan for plan in found.plans}
-    made: list[Block] = [Heading(f"{one.node}{f', {one.op}' if one.op else ''}")]
-    where = f"plan {found.winner.number}, {found.winner.plan}"
-    if one.winner:
-        made.append(Text(f"In the winner ({where}) it computes in {one.winner}."))
+    plans = {plan.number: plan for plan in explanation.plans}
+    blocks: list[Block] = [Heading(f"{record.node}{f', {record.op}' if record.op else ''}")]
+    where = f"plan {explanation.winner.number}, {explanation.winner.plan}"
+    if record.winner:
+        blocks.append(Text(f"In the winner ({where}) it computes in {record.winner}."))
     else:
         gone = "no node of this name: it was folded, fused or written in another way"
-        made.append(Text(f"The winner ({where}) has {gone}; `ortune diff` shows which."))
-    if one.rounded:
-        made.append(Text("Its backend computes in fewer bits than the file says."))
-    surveys = {survey.key: survey for survey in found.surveys}
-    for key, told in one.regions.items():
-        survey, region = surveys[key], told.cost
+        blocks.append(Text(f"The winner ({where}) has {gone}; `ortune diff` shows which."))
+    if record.rounded:
+        blocks.append(Text("Its backend computes in fewer bits than the file says."))
+    surveys = {survey.key: survey for survey in explanation.surveys}
+    for key, region_entry in record.regions.items():
+        survey, region = surveys[key], region_entry.cost
         text = (
             f"Surveyed in {survey.plan}: region {region.region}, "
-            f"{wording.count(len(region.nodes), 'node')} ({regions.operators(region)}), "
+            f"{wording.format_count(len(region.nodes), 'node')} "
+            f"({regions.format_operators(region)}), "
         )
         if region.error:
             text += f"could not be measured: {region.error}."
         else:
             unit = f" ({survey.unit})" if survey.unit else ""
             text += (
-                f"accuracy cost {regions.cost([region])}{unit}, time saved "
-                f"{regions.gain([region])} %. {told.why[:1].upper()}{told.why[1:]}."
+                f"accuracy cost {regions.format_cost([region])}{unit}, time saved "
+                f"{regions.format_gain([region])} %. "
+                f"{region_entry.why[:1].upper()}{region_entry.why[1:]}."
             )
-        made.append(Text(text))
-    made += [Text(f"The winner's steps say: {text}.") for text in one.notes]
+        blocks.append(Text(text))
+    blocks += [Text(f"The winner's steps say: {text}.") for text in record.notes]
     rows = tuple(
         (str(number), plans[number].plan, step, plans[number].outcome)
-        for number, step in one.left_out.items()
+        for number, step in record.left_out.items()
     )
     if rows:
-        made.append(Heading("Plans that leave it out by name"))
-        made.append(Table(("plan", "name", "of the step", "became"), rows))
-    if one.taken:
-        said = "more change precisions and do not"
-        said = said if rows else "change precisions, none leaves it out"
-        made.append(Text(f"{wording.count(len(one.taken), 'plan')} {said} by name."))
-    return made
+        blocks.append(Heading("Plans that leave it out by name"))
+        blocks.append(Table(("plan", "name", "of the step", "became"), rows))
+    if record.taken:
+        summary = "more change precisions and do not"
+        summary = summary if rows else "change precisions, none leaves it out"
+        blocks.append(
+            Text(f"{wording.format_count(len(record.taken), 'plan')} {summary} by name.")
+        )
+    return blocks
 
 
-def _ratio(found: Interval | None) -> str:
-    return str(found) if found is not None and math.isfinite(found.value) else "-"
+def _format_ratio(ratio: Interval | None) -> str:
+    return str(ratio) if ratio is not None and math.isfinite(ratio.value) else "-"
 
 
-def _figure(value: float | None) -> str:
-    return "-" if value is None else regions.number(value)
+def _format_figure(value: float | None) -> str:
+    return "-" if value is None else regions.format_number(value)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.reporting.blocks import Part
 from ortune.reporting.explanation.explain import GIVEN, KEPT, RegionTold, SurveyTold
-from ortune.search.mixed_precision.survey import RegionCost, unchanged, worth
+from ortune.search.mixed_precision.survey import RegionCost, cost_per_time, is_unchanged
 
 if TYPE_CHECKING:
     from ortune.analysis.sensitivity.run import Sensitivity
@@ -34,7 +34,7 @@ LEGEND = (
 )
 
 
-def folded(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[list[T]]:
+def group_alike(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[list[T]]:
     """Return rows in groups of what is alike, in the order of their first."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
@@ -42,57 +42,57 @@ def folded(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[list[T]]:
     return list(groups.values())
 
 
-def name(regions: Sequence[RegionCost]) -> str:
+def name_regions(regions: Sequence[RegionCost]) -> str:
     """Name a region, or several alike by the first and their number."""
-    more = f" and {count(len(regions) - 1, 'other')} like it" if len(regions) > 1 else ""
+    more = f" and {format_count(len(regions) - 1, 'other')} like it" if len(regions) > 1 else ""
     return f"{regions[0].region}{more}"
 
 
-def operators(region: RegionCost) -> str:
+def format_operators(region: RegionCost) -> str:
     """Write the operators of a region's layers: ``Conv``, ``3 MatMul, Softmax``."""
     counted = {op: region.ops.count(op) for op in dict.fromkeys(region.ops)}
     return ", ".join(f"{number} {op}" if number > 1 else op for op, number in counted.items())
 
 
-def cost(regions: Sequence[RegionCost]) -> str:
+def format_cost(regions: Sequence[RegionCost]) -> str:
     """Write what regions cost in accuracy: one with its interval, several from least to most."""
-    values = sorted(one.accuracy_cost.value for one in regions)
+    values = sorted(region.accuracy_cost.value for region in regions)
     if len(regions) == 1 or math.isnan(sum(values)):
-        return spanned(regions[0].accuracy_cost, 1.0)
-    return f"{number(values[0])} to {number(values[-1])}"
+        return format_estimate(regions[0].accuracy_cost, 1.0)
+    return f"{format_number(values[0])} to {format_number(values[-1])}"
 
 
-def gain(regions: Sequence[RegionCost]) -> str:
+def format_gain(regions: Sequence[RegionCost]) -> str:
     """Write what each of some regions saves, % of the original's latency, with its interval."""
-    return spanned(regions[0].time_gained, 100.0)
+    return format_estimate(regions[0].time_gained, 100.0)
 
 
-def spanned(found: Interval, scale: float) -> str:
+def format_estimate(interval: Interval, scale: float) -> str:
     """Write an estimate with its ends, scaled; the ends are left out where nothing bounds it."""
-    if math.isnan(found.value):
+    if math.isnan(interval.value):
         return "-"
-    if not (math.isfinite(found.low) and math.isfinite(found.high)):
-        return f"about {number(scale * found.value)}"
-    low, high = number(scale * found.low), number(scale * found.high)
-    return f"{number(scale * found.value)} [{low}, {high}]"
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return f"about {format_number(scale * interval.value)}"
+    low, high = format_number(scale * interval.low), format_number(scale * interval.high)
+    return f"{format_number(scale * interval.value)} [{low}, {high}]"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Write a signed figure with three significant digits, zero as ``0``."""
     return f"{value:.3g}" if value else "0"
 
 
-def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
+def draw_regions(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
     """Draw what each region costs against what it saves, each with its tone."""
-    drawn_ones = [(region, tone) for region, tone in points if drawn(region)]
+    drawable = [(region, tone) for region, tone in points if is_drawable(region)]
     # How many letters all names begin with, up to the last part of a path.
-    names = [region.region for region, _ in drawn_ones]
+    names = [region.region for region, _ in drawable]
     shared = "" if len(names) < 2 else min(names)
     while shared and not all(name.startswith(shared) for name in names):
         shared = shared[:-1]
     start = max(shared.rfind("/"), shared.rfind(".")) + 1
     # The places of the costliest regions, then of those that save most.
-    regions = [region for region, _ in drawn_ones]
+    regions = [region for region, _ in drawable]
     places = range(len(regions))
     costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_MARKED]
     saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _MARKED // 2]
@@ -105,82 +105,89 @@ def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
                 region.accuracy_cost.value,
                 region.region[start:],
                 tone,
-                x_span=_ends(region.time_gained, 100.0),
-                y_span=_ends(region.accuracy_cost, 1.0),
+                x_span=_find_finite_ends(region.time_gained, 100.0),
+                y_span=_find_finite_ends(region.accuracy_cost, 1.0),
             )
-            for region, tone in drawn_ones
+            for region, tone in drawable
         ),
         legend=LEGEND,
         named=tuple(dict.fromkeys((*costly, *saving))),
     )
 
 
-def drawn(region: RegionCost) -> bool:
+def is_drawable(region: RegionCost) -> bool:
     """Whether a region has a place in the picture."""
     return not region.error and all(
-        math.isfinite(one.value) for one in (region.accuracy_cost, region.time_gained)
+        math.isfinite(interval.value) for interval in (region.accuracy_cost, region.time_gained)
     )
 
 
-def _ends(found: Interval, scale: float) -> tuple[float, float] | None:
-    ends = (scale * found.low, scale * found.high)
+def _find_finite_ends(interval: Interval, scale: float) -> tuple[float, float] | None:
+    ends = (scale * interval.low, scale * interval.high)
     return ends if all(map(math.isfinite, ends)) and ends[0] < ends[1] else None
 
 
-def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Iterator[Block]:
+def build_survey_blocks(
+    region_survey: SurveyTold, *, folds: bool = False, show_all: bool = True
+) -> Iterator[Block]:
     """Yield a survey's blocks: what it says of all regions, the picture, a row each.
 
     Args:
         folds: The table is shown on demand.
-        every: All rows, else the first.
+        show_all: All rows, else the first.
     """
-    yield Heading(f"Precision by region: {found.plan}")
-    if found.error:
-        yield Text(f"Not surveyed: {found.error}.", "warn")
+    yield Heading(f"Precision by region: {region_survey.plan}")
+    if region_survey.error:
+        yield Text(f"Not surveyed: {region_survey.error}.", "warn")
         return
-    failed = sum(bool(one.cost.error) for one in found.regions)
-    told = f"{count(len(found.regions), 'region')} of {found.precision} surveyed"
-    told += f" in {found.seconds:.0f} s" if found.seconds >= 1 else ""
-    told += f", {failed} could not be measured" if failed else ""
-    unit = f" ({found.unit})" if found.unit else ""
-    single = sum(one.cost.accuracy_cost.value for one in found.regions if not one.cost.error)
-    told += f". All together cost {number(found.whole_cost)}{unit}"
-    yield Text(f"{told}; their single costs add up to {number(single)}.")
-    points = [(one.cost, _tone(one)) for one in found.regions]
-    if sum(drawn(region) for region, _ in points) > 1:
-        yield picture(points, found.unit)
+    failed = sum(bool(entry.cost.error) for entry in region_survey.regions)
+    summary = (
+        f"{format_count(len(region_survey.regions), 'region')} of {region_survey.precision} "
+        "surveyed"
+    )
+    summary += f" in {region_survey.seconds:.0f} s" if region_survey.seconds >= 1 else ""
+    summary += f", {failed} could not be measured" if failed else ""
+    unit = f" ({region_survey.unit})" if region_survey.unit else ""
+    single = sum(
+        entry.cost.accuracy_cost.value for entry in region_survey.regions if not entry.cost.error
+    )
+    summary += f". All together cost {format_number(region_survey.whole_cost)}{unit}"
+    yield Text(f"{summary}; their single costs add up to {format_number(single)}.")
+    points = [(entry.cost, _select_tone(entry)) for entry in region_survey.regions]
+    if sum(is_drawable(region) for region, _ in points) > 1:
+        yield draw_regions(points, region_survey.unit)
     if folds:
         yield Heading("Every region", folded=True)
-    groups = folded(found.regions, _alike)
-    groups.sort(key=lambda group: worth(group[0].cost), reverse=True)
-    shown = groups if every else groups[:_SHOWN]
+    groups = group_alike(region_survey.regions, _make_fold_key)
+    groups.sort(key=lambda group: cost_per_time(group[0].cost), reverse=True)
+    shown = groups if show_all else groups[:_SHOWN]
     yield Table(
         ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "became"),
-        tuple(_row(group) for group in shown),
+        tuple(_make_row(group) for group in shown),
         tuple("lose" if group[0].cost.error else "" for group in shown),
     )
     if len(shown) < len(groups):
-        yield Text(f"{count(len(groups) - len(shown), 'more row')}; -v shows all.")
+        yield Text(f"{format_count(len(groups) - len(shown), 'more row')}; -v shows all.")
 
 
-def _alike(one: RegionTold) -> Hashable:
+def _make_fold_key(entry: RegionTold) -> Hashable:
     """Regions of a pattern stand in a row where the same became of them; failed ones by reason."""
-    return (one.cost.pattern, one.winner, one.became)
+    return (entry.cost.pattern, entry.winner, entry.became)
 
 
-def _tone(one: RegionTold) -> str:
+def _select_tone(entry: RegionTold) -> str:
     kinds = {KEPT: LOW, GIVEN: FLOAT}
-    return next((tone for word, tone in kinds.items() if one.became.startswith(word)), OTHER)
+    return next((tone for word, tone in kinds.items() if entry.became.startswith(word)), OTHER)
 
 
-def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
-    regions, first = [one.cost for one in group], group[0]
-    known = not first.cost.error
+def _make_row(group: Sequence[RegionTold]) -> tuple[str, ...]:
+    regions, first = [entry.cost for entry in group], group[0]
+    measured = not first.cost.error
     return (
-        name(regions),
-        operators(first.cost),
-        cost(regions) if known else "-",
-        gain(regions) if known else "-",
+        name_regions(regions),
+        format_operators(first.cost),
+        format_cost(regions) if measured else "-",
+        format_gain(regions) if measured else "-",
         first.winner or "-",
         first.became,
     )
@@ -189,87 +196,105 @@ def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
 # --- sensitivity --------------------------------------------------------------------------------
 
 
-def sensitivity_parts(found: Sensitivity, *, every: bool = False) -> tuple[Part, ...]:
+def build_sensitivity_parts(
+    sensitivity: Sensitivity, *, show_all: bool = False
+) -> tuple[Part, ...]:
     """Return the table, what follows from it, and the picture.
 
     Args:
-        found: The figures.
-        every: All rows, and each region in its own.
+        sensitivity: The figures.
+        show_all: All rows, and each region in its own.
     """
-    title = f"{found.precision} by {found.by}, on {found.on}"
-    made: list[Block] = [Heading(title), Text(_whole(found))]
-    if sum(map(drawn, found.regions)) > 1:
-        made.append(sensitivity_picture(found))
-    groups = [[one] for one in found.regions]
-    if not every:
-        groups = folded(found.regions, lambda one: (one.pattern, one.error))
-    shown = groups if every else groups[:_SHOWN]
-    nodes = found.by != "node"
-    head = (found.by, "layers", *(("nodes",) if nodes else ()), "accuracy cost", "time saved, %")
+    title = f"{sensitivity.precision} by {sensitivity.by}, on {sensitivity.on}"
+    blocks: list[Block] = [Heading(title), Text(_describe_total(sensitivity))]
+    if sum(map(is_drawable, sensitivity.regions)) > 1:
+        blocks.append(draw_sensitivity(sensitivity))
+    groups = [[region] for region in sensitivity.regions]
+    if not show_all:
+        groups = group_alike(sensitivity.regions, lambda region: (region.pattern, region.error))
+    shown = groups if show_all else groups[:_SHOWN]
+    nodes = sensitivity.by != "node"
+    head = (
+        sensitivity.by,
+        "layers",
+        *(("nodes",) if nodes else ()),
+        "accuracy cost",
+        "time saved, %",
+    )
     rows = tuple(
         (
-            name(group),
-            operators(group[0]),
+            name_regions(group),
+            format_operators(group[0]),
             *((str(len(group[0].nodes)),) if nodes else ()),
-            *_figures(group),
+            *_format_figures(group),
         )
         for group in shown
     )
     marks = tuple("lose" if group[0].error else "" for group in shown)
-    made.append(Table((*head, "cost for 1 % of the time"), rows, marks))
+    blocks.append(Table((*head, "cost for 1 % of the time"), rows, marks))
     if more := len(groups) - len(shown):
-        made.append(Text(f"{count(more, 'row')} more; -v shows all."))
-    made += _ending(found)
-    return (Part("sensitivity", tuple(made)),)
+        blocks.append(Text(f"{format_count(more, 'row')} more; -v shows all."))
+    blocks += _build_remarks(sensitivity)
+    return (Part("sensitivity", tuple(blocks)),)
 
 
-def sensitivity_picture(found: Sensitivity) -> Scatter:
+def draw_sensitivity(sensitivity: Sensitivity) -> Scatter:
     """Draw what each region costs against what it saves."""
-    return picture([(one, OTHER) for one in found.regions], found.unit)
+    return draw_regions([(region, OTHER) for region in sensitivity.regions], sensitivity.unit)
 
 
-def _figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:
+def _format_figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:
     first = group[0]
     if first.error:
-        return cost(group), "-", first.error
-    if unchanged(first):
+        return format_cost(group), "-", first.error
+    if is_unchanged(first):
         return "-", "-", "left in float by the step itself"
-    ratios = sorted(worth(one) for one in group)
-    each = dict.fromkeys(_ratio(value / 100) for value in (ratios[0], ratios[-1]))
-    return cost(group), gain(group), " to ".join(each)
+    ratios = sorted(cost_per_time(region) for region in group)
+    each = dict.fromkeys(_format_ratio(value / 100) for value in (ratios[0], ratios[-1]))
+    return format_cost(group), format_gain(group), " to ".join(each)
 
 
-def _ratio(value: float) -> str:
+def _format_ratio(value: float) -> str:
     if value == float("inf"):
         return "saves nothing"
-    return "-" if value == float("-inf") else number(value)
+    return "-" if value == float("-inf") else format_number(value)
 
 
-def _whole(found: Sensitivity) -> str:
-    unit = f" ({found.unit})" if found.unit else ""
-    counted = count(len(found.regions), "region")
-    told = {"node": counted.replace("region", "node"), "op": counted.replace("region", "operator")}
-    kept = "kept from an earlier call" if found.kept else f"measured in {found.seconds:.0f} s"
+def _describe_total(sensitivity: Sensitivity) -> str:
+    unit = f" ({sensitivity.unit})" if sensitivity.unit else ""
+    counted = format_count(len(sensitivity.regions), "region")
+    labels = {
+        "node": counted.replace("region", "node"),
+        "op": counted.replace("region", "operator"),
+    }
+    kept = (
+        "kept from an earlier call"
+        if sensitivity.kept
+        else f"measured in {sensitivity.seconds:.0f} s"
+    )
     return (
-        f"{told.get(found.by, counted)}, {kept}, on {count(found.samples, 'sample')}. All "
-        f"together cost {number(found.whole_cost)}{unit}."
+        f"{labels.get(sensitivity.by, counted)}, {kept}, on "
+        f"{format_count(sensitivity.samples, 'sample')}. All "
+        f"together cost {format_number(sensitivity.whole_cost)}{unit}."
     )
 
 
-def _ending(found: Sensitivity) -> list[Block]:
-    made: list[Block] = []
-    much = [one for one in found.shared if one.cost >= _MUCH * found.whole_cost > 0]
+def _build_remarks(sensitivity: Sensitivity) -> list[Block]:
+    blocks: list[Block] = []
+    much = [pair for pair in sensitivity.shared if pair.cost >= _MUCH * sensitivity.whole_cost > 0]
     if much:
-        pairs = "; ".join(f"{one.one} and {one.two} {number(one.cost)}" for one in much[:_NAMED])
+        pairs = "; ".join(
+            f"{pair.one} and {pair.two} {format_number(pair.cost)}" for pair in much[:_NAMED]
+        )
         text = (
             f"Lost by either of two neighbours alone, and by both together once: {pairs}. "
             "Giving one of them back alone brings none of it."
         )
-        made.append(Text(text))
-    if found.not_reached:
-        names = ", ".join(found.not_reached[:_NAMED])
-        more = len(found.not_reached) - _NAMED
-        rest = f" and {count(more, 'other')}" if more > 0 else ""
-        text = f"Not reached, for lack of time: {names}{rest}. Give more --time."
-        made.append(Text(text, "warn"))
-    return made
+        blocks.append(Text(text))
+    if sensitivity.not_reached:
+        names = ", ".join(sensitivity.not_reached[:_NAMED])
+        more = len(sensitivity.not_reached) - _NAMED
+        suffix = f" and {format_count(more, 'other')}" if more > 0 else ""
+        text = f"Not reached, for lack of time: {names}{suffix}. Give more --time."
+        blocks.append(Text(text, "warn"))
+    return blocks

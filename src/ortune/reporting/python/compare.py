@@ -9,96 +9,109 @@ from ortune.analysis.benchmark import compare as comparing
 from ortune.analysis.benchmark.compare import ComparedRun, CompareResult
 from ortune.core import wording
 from ortune.core.atomic_write import write_text
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.section import Block, Table, Text
 from ortune.reporting.blocks import Part
-from ortune.reporting.markdown import written
+from ortune.reporting.markdown import render_markdown_parts
 from ortune.reporting.python.requests import CompareFiles
 
 _FEW = 6
 
 
-def run(asked: CompareFiles) -> CompareResult:
+def run(request: CompareFiles) -> CompareResult:
     """Compare, and write the comment."""
-    found = comparing.run(asked)
-    if asked.markdown is not None:
-        comparisons, total = parts(found)
-        write_text(Path(asked.markdown), written([total, comparisons]))
-    return found
+    result = comparing.run(request)
+    if request.markdown is not None:
+        comparisons, total = build_comparison_parts(result)
+        write_text(Path(request.markdown), render_markdown_parts([total, comparisons]))
+    return result
 
 
-compare = verb(CompareFiles, run, "compare")
+compare = make_verb(CompareFiles, run, "compare")
 
 
-def parts(found: CompareResult) -> tuple[Part, Part]:
+def build_comparison_parts(result: CompareResult) -> tuple[Part, Part]:
     """Return the comparisons and the total: a comment begins with the total."""
-    made: list[Block] = []
-    for one in found.comparisons:
+    blocks: list[Block] = []
+    for comparison in result.comparisons:
         # Name the files, and in the first lines what differs between them.
-        where = "the same machine" if one.same_machine else "another machine"
-        lines = [f"{one.other} against {one.reference}: {where}"]
-        told = [
+        where = "the same machine" if comparison.same_machine else "another machine"
+        lines = [f"{comparison.other} against {comparison.reference}: {where}"]
+        differences = [
             f"{entry.field} {entry.reference or '-'} -> {entry.other or '-'}"
-            for entry in one.differs
+            for entry in comparison.differs
         ]
-        if told:
-            more = f", and {len(told) - _FEW} more" if len(told) > _FEW else ""
-            lines.append(f"differs: {'; '.join(told[:_FEW])}{more}")
+        if differences:
+            more = f", and {len(differences) - _FEW} more" if len(differences) > _FEW else ""
+            lines.append(f"differs: {'; '.join(differences[:_FEW])}{more}")
         lines += [
-            f"{path} was measured on a machine too noisy for a verdict" for path in one.too_noisy
+            f"{path} was measured on a machine too noisy for a verdict"
+            for path in comparison.too_noisy
         ]
-        made += map(Text, lines)
-        others = [
+        blocks += map(Text, lines)
+        metrics = [
             name
             for name in ("p99", "memory", "size", "load")
-            if name in found.thresholds or any(_moved(row.ratio(name)) for row in one.rows)
+            if name in result.thresholds
+            or any(_is_notable(row.ratio(name)) for row in comparison.rows)
         ]
         rows = tuple(
             (
                 row.name + ("" if row.same_model in (True, None) else " (another model)"),
                 ("-" if row.latency is None else str(row.latency)),
-                *("-" if row.ratio(name) is None else f"{row.ratio(name):.3f}" for name in others),
+                *(
+                    "-" if row.ratio(name) is None else f"{row.ratio(name):.3f}"
+                    for name in metrics
+                ),
                 row.verdict,
             )
-            for row in one.rows
+            for row in comparison.rows
         )
-        made.append(Table(("row", "latency [99 %]", *others, "verdict"), rows))
-        made += map(Text, _tail(one))
-    clear = not found.regressions and any(row.judged for row in found.rows)
-    total = Text(_total(found), "good" if clear else "warn")
-    return Part("comparisons", tuple(made)), Part("total", (total,))
+        blocks.append(Table(("row", "latency [99 %]", *metrics, "verdict"), rows))
+        blocks += map(Text, _list_remarks(comparison))
+    clear = not result.regressions and any(row.judged for row in result.rows)
+    total = Text(_describe_total(result), "good" if clear else "warn")
+    return Part("comparisons", tuple(blocks)), Part("total", (total,))
 
 
-def _moved(ratio: float | None) -> bool:
+def _is_notable(ratio: float | None) -> bool:
     """Worth a column though nobody asked: by a tenth and more."""
     return ratio is not None and not 0.9 < ratio < 1.1
 
 
-def _tail(one: ComparedRun) -> list[str]:
-    lines = [f"only in the reference: {name}" for name in one.only_reference]
-    lines += [f"only in {one.other}: {name}" for name in one.only_other]
-    hows = dict.fromkeys(row.how for row in one.rows if row.how != "direct")
+def _list_remarks(comparison: ComparedRun) -> list[str]:
+    lines = [f"only in the reference: {name}" for name in comparison.only_reference]
+    lines += [f"only in {comparison.other}: {name}" for name in comparison.only_other]
+    hows = dict.fromkeys(row.how for row in comparison.rows if row.how != "direct")
     lines += [f"latency is {how}: a ratio of ratios" for how in hows]
-    if any(row.verdict == "not judged: another machine" for row in one.rows):
+    if any(row.verdict == "not judged: another machine" for row in comparison.rows):
         lines.append(
             "not judged: the machines differ and no common first row was timed beside it; "
             "--across-machines judges the times as they are"
         )
-    for row in one.rows:
-        for which, error in zip(("reference", one.other), row.error, strict=True):
+    for row in comparison.rows:
+        for which, error in zip(("reference", comparison.other), row.error, strict=True):
             if error:
                 lines.append(f"{row.name} failed in {which}: {error}")
     return lines
 
 
-def _total(found: CompareResult) -> str:
-    limits = ", ".join(f"{name} {100 * share:g} %" for name, share in found.thresholds.items())
-    rows = found.rows
-    count = found.regressions
-    left = sum(not row.judged for row in rows)
-    said = f"{count} of {wording.count(len(rows), 'row')} regressed" if count else "no regression"
-    if left:
-        said = f"{said}, {left} not judged" if count or left < len(rows) else "no row was judged"
+def _describe_total(result: CompareResult) -> str:
+    limits = ", ".join(f"{name} {100 * share:g} %" for name, share in result.thresholds.items())
+    rows = result.rows
+    count = result.regressions
+    unjudged = sum(not row.judged for row in rows)
+    verdict = (
+        f"{count} of {wording.format_count(len(rows), 'row')} regressed"
+        if count
+        else "no regression"
+    )
+    if unjudged:
+        verdict = (
+            f"{verdict}, {unjudged} not judged"
+            if count or unjudged < len(rows)
+            else "no row was judged"
+        )
     reach = [
         row.latency.high / row.latency.value - 1 for row in rows if row.judged and row.latency
     ]
@@ -106,4 +119,4 @@ def _total(found: CompareResult) -> str:
     blind = (
         f"; less than {100 * seen:.0f} % cannot be distinguished from noise" if seen < 99 else ""
     )
-    return f"{said} (threshold: {limits}){blind}"
+    return f"{verdict} (threshold: {limits}){blind}"

@@ -7,7 +7,7 @@ from html import escape
 from ortune.core.section import Intervals, Table, Text
 from ortune.core.study import Study
 from ortune.reporting import rows
-from ortune.reporting.blocks import gather
+from ortune.reporting.blocks import gather_parts
 
 _SHOWN = 20
 """Rows of the table."""
@@ -34,27 +34,27 @@ _STYLE = """<style>
 
 def html(study: Study) -> str:
     """Return the study for a cell's output, everything from it escaped; no script, no request."""
-    parts = {part.name: part for part in gather(study)}
-    made = [_STYLE]
+    parts = {part.name: part for part in gather_parts(study)}
+    fragments = [_STYLE]
     for block in parts["verdict"].blocks if "verdict" in parts else ():
         if isinstance(block, Text):
-            made.append(f"<p><b>{escape(block.text)}</b></p>")
+            fragments.append(f"<p><b>{escape(block.text)}</b></p>")
             break
     blocks = [block for part in parts.values() for block in part.blocks]
     plot = next((block for block in blocks if isinstance(block, Intervals)), None)
-    made += [f'<div class="ortune">{rows.intervals(plot)}</div>'] if plot else []
+    fragments += [f'<div class="ortune">{rows.draw_intervals(plot)}</div>'] if plot else []
     ranking = parts["ranking"].blocks if "ranking" in parts else ()
-    made += [_table(block) for block in ranking if isinstance(block, Table)]
-    return "\n".join([*made, f"<p>run: {escape(study.root)}</p>"])
+    fragments += [_render_table(block) for block in ranking if isinstance(block, Table)]
+    return "\n".join([*fragments, f"<p>run: {escape(study.root)}</p>"])
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     lines = [
         "".join(f'<td style="text-align: left">{escape(cell)}</td>' for cell in row)
         for row in table.rows[:_SHOWN]
     ]
     body = "".join(f"<tr>{row}</tr>" for row in lines)
-    left = len(table.rows) - _SHOWN
-    more = f"<p>rows not shown: {left}</p>" if left > 0 else ""
+    hidden = len(table.rows) - _SHOWN
+    more = f"<p>rows not shown: {hidden}</p>" if hidden > 0 else ""
     return f"<table><tr>{head}</tr>{body}</table>{more}"

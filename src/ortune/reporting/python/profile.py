@@ -8,13 +8,13 @@ from pathlib import Path
 from ortune.analysis.profiling import files
 from ortune.analysis.profiling import profile as profiling
 from ortune.analysis.profiling.advice import evaluate_suggestions, suggest
-from ortune.core.atomic_write import replacing
+from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note
 from ortune.core.profile import Profile
-from ortune.core.request import verb
-from ortune.reporting.html import page
-from ortune.reporting.profile import parts
+from ortune.core.request import make_verb
+from ortune.reporting.html import render_page
+from ortune.reporting.profile import build_profile_parts
 from ortune.reporting.python.requests import ProfilePage
 
 _FOOT = (
@@ -23,49 +23,51 @@ _FOOT = (
 )
 
 
-def html(profile: Profile) -> str:
+def render_profile(profile: Profile) -> str:
     """Return the report as one offline page."""
-    return page(f"{Path(profile.model).name} on {profile.backend}", parts(profile), _FOOT)
+    return render_page(
+        f"{Path(profile.model).name} on {profile.backend}", build_profile_parts(profile), _FOOT
+    )
 
 
-def write(profile: Profile, path: Path, *, force: bool = False) -> Path:
+def write_page(profile: Profile, path: Path, *, force: bool = False) -> Path:
     """Write the page.
 
     Raises:
         OrtuneError: The path is taken or cannot be written.
     """
-    with replacing(path, force=force, sources=[Path(profile.model)]) as draft:
-        draft.write_text(html(profile), encoding="utf-8")
+    with open_output_draft(path, force=force, sources=[Path(profile.model)]) as draft:
+        draft.write_text(render_profile(profile), encoding="utf-8")
     return path
 
 
-def run(asked: ProfilePage) -> Profile:
+def run(request: ProfilePage) -> Profile:
     """Profile, find what can be done, and write both."""
-    out = None if asked.out is None else _made(Path(asked.out))
-    found = profiling.run(asked)
-    found = replace(found, actions=suggest(found))
-    if asked.trying:
+    out = None if request.out is None else _make_folder(Path(request.out))
+    result = profiling.run(request)
+    result = replace(result, actions=suggest(result))
+    if request.trying:
         tried = evaluate_suggestions(
-            found,
-            found.actions,
-            data=asked.data,
-            shapes=asked.shapes,
-            ranges=asked.ranges,
-            sink=asked.sink,
+            result,
+            result.actions,
+            data=request.data,
+            shapes=request.shapes,
+            ranges=request.ranges,
+            sink=request.sink,
         )
-        found = replace(found, actions=tried)
+        result = replace(result, actions=tried)
     if out is not None:
-        written = files.write(found, out)
-        page = write(found, out / "profile.html", force=True)
+        written = files.write_profile(result, out)
+        page = write_page(result, out / "profile.html", force=True)
         for path in (*written, page):
-            asked.sink(Note(f"wrote {path}"))
-    return found
+            request.sink(Note(f"wrote {path}"))
+    return result
 
 
-profile = verb(ProfilePage, run, "profile")
+profile = make_verb(ProfilePage, run, "profile")
 
 
-def _made(out: Path) -> Path:
+def _make_folder(out: Path) -> Path:
     """Make the folder before the time is spent."""
     if out.exists() and not out.is_dir():
         raise OrtuneError(f"{out} is a file", fix="give a folder with -o")

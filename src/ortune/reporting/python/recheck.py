@@ -8,71 +8,72 @@ from pathlib import Path
 from ortune.analysis.recheck import recheck as rechecking
 from ortune.analysis.recheck.recheck import RecheckResult, RecheckRow
 from ortune.core.atomic_write import write_text
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.section import Block, Table, Text
 from ortune.core.trial import Interval
 from ortune.reporting.blocks import Part
-from ortune.reporting.markdown import written
+from ortune.reporting.markdown import render_markdown_parts
 from ortune.reporting.python.requests import RecheckPage
 
 
-def run(asked: RecheckPage) -> RecheckResult:
+def run(request: RecheckPage) -> RecheckResult:
     """Replay, and write the comment."""
-    found = rechecking.run(asked)
-    if asked.markdown is not None:
-        replays, total = parts(found)
-        write_text(Path(asked.markdown), written([total, replays]))
-    return found
+    result = rechecking.run(request)
+    if request.markdown is not None:
+        replays, total = build_recheck_parts(result)
+        write_text(Path(request.markdown), render_markdown_parts([total, replays]))
+    return result
 
 
-recheck = verb(RecheckPage, run, "recheck")
+recheck = make_verb(RecheckPage, run, "recheck")
 
 
-def parts(found: RecheckResult) -> tuple[Part, Part]:
+def build_recheck_parts(result: RecheckResult) -> tuple[Part, Part]:
     """Return the replays and the total: a comment begins with the total."""
-    aside = any(one.beside for one in found.replays)
+    aside = any(row.beside for row in result.replays)
     columns = ("runtime", "answers dB", "ratio [99 %]", *(("beside here",) if aside else ()))
     rows = tuple(
         (
-            one.runtime,
-            _decibels(one),
-            _interval(one.ratio),
-            *((_interval(one.beside),) if aside else ()),
-            str(one.verdict),
+            row.runtime,
+            _format_decibels(row),
+            _format_interval(row.ratio),
+            *((_format_interval(row.beside),) if aside else ()),
+            str(row.verdict),
         )
-        for one in found.replays
+        for row in result.replays
     )
-    made: list[Block] = [Text(_packed(found)), Table((*columns, "verdict"), rows)]
-    made += [Text(f"{one.runtime}: {one.why}") for one in found.replays if one.why]
-    differing = {one.differs: one.runtime for one in reversed(found.replays) if one.differs}
-    made += [Text(f"not as packed, {name}: {text}") for text, name in differing.items()]
-    if found.timed_why_not:
-        made.append(Text(f"not timed: {found.timed_why_not}"))
-    if len(found.replays) > 1 and found.changes:
-        made.append(Text(f"changed with {'; then with '.join(found.changes)}"))
-    total = Text(found.reason, "good" if found.good else "warn")
-    return Part("replays", tuple(made)), Part("total", (total,))
+    blocks: list[Block] = [Text(_describe_packed(result)), Table((*columns, "verdict"), rows)]
+    blocks += [Text(f"{row.runtime}: {row.why}") for row in result.replays if row.why]
+    differing = {row.differs: row.runtime for row in reversed(result.replays) if row.differs}
+    blocks += [Text(f"not as packed, {name}: {text}") for text, name in differing.items()]
+    if result.timed_why_not:
+        blocks.append(Text(f"not timed: {result.timed_why_not}"))
+    if len(result.replays) > 1 and result.changes:
+        blocks.append(Text(f"changed with {'; then with '.join(result.changes)}"))
+    total = Text(result.reason, "good" if result.good else "warn")
+    return Part("replays", tuple(blocks)), Part("total", (total,))
 
 
-def _packed(found: RecheckResult) -> str:
+def _describe_packed(result: RecheckResult) -> str:
     """Say what was packed."""
-    told = f"{Path(found.bundle).name}: {found.plan}, trial {found.key[:8]}"
-    if found.packed is None:
-        return f"{told}, no ratio packed"
-    if found.predicted is None:
-        return f"{told}, {found.packed} of the original's time when packed"
-    low, high = found.predicted.low, found.predicted.high
+    headline = f"{Path(result.bundle).name}: {result.plan}, trial {result.key[:8]}"
+    if result.packed is None:
+        return f"{headline}, no ratio packed"
+    if result.predicted is None:
+        return f"{headline}, {result.packed} of the original's time when packed"
+    low, high = result.predicted.low, result.predicted.high
     return (
-        f"{told}, {found.packed} of the original's time when packed; a new measurement falls in "
+        f"{headline}, {result.packed} of the original's time when packed; a new measurement "
+        "falls in "
         f"{low:.3f}-{high:.3f} (95 %)"
     )
 
 
-def _decibels(one: RecheckRow) -> str:
-    if one.answers_db is None:
+def _format_decibels(row: RecheckRow) -> str:
+    if row.answers_db is None:
         return "-"
-    return "equal" if one.answers_db == math.inf else f"{one.answers_db:.0f}"
+    return "equal" if row.answers_db == math.inf else f"{row.answers_db:.0f}"
 
 
-def _interval(found: Interval | None) -> str:
-    return "-" if found is None else str(found)
+def _format_interval(ratio: Interval | None) -> str:
+    return "-" if ratio is None else str(ratio)

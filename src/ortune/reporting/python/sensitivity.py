@@ -8,11 +8,11 @@ from ortune.analysis.sensitivity import run as measuring
 from ortune.analysis.sensitivity.requests import SensitivityRequest
 from ortune.analysis.sensitivity.run import Sensitivity
 from ortune.core.atomic_write import write_text
-from ortune.core.outputs import free
-from ortune.core.request import verb
-from ortune.reporting.html import page
+from ortune.core.outputs import check_output_file
+from ortune.core.request import make_verb
+from ortune.reporting.html import render_page
 from ortune.reporting.precision import drawing
-from ortune.reporting.precision.regions import sensitivity_parts, sensitivity_picture
+from ortune.reporting.precision.regions import build_sensitivity_parts, draw_sensitivity
 
 _FOOT = (
     "Accuracy costs are of a region alone, all others in float; the time saved is its part of the "
@@ -20,23 +20,29 @@ _FOOT = (
 )
 
 
-def run(asked: SensitivityRequest) -> Sensitivity:
+def run(request: SensitivityRequest) -> Sensitivity:
     """Measure, and draw."""
-    plot = None if asked.plot is None else free(asked.plot, asked.force, asked.model)
+    plot = (
+        None
+        if request.plot is None
+        else check_output_file(request.plot, request.force, request.model)
+    )
     if plot is not None:
-        drawing.demand_writable(plot)
-    found = measuring.run(asked)
+        drawing.require_plot_suffix(plot)
+    result = measuring.run(request)
     if plot is not None:
-        draw(found, plot)
-    return found
+        write_picture(result, plot)
+    return result
 
 
-sensitivity = verb(SensitivityRequest, run)
+sensitivity = make_verb(SensitivityRequest, run)
 
 
-def draw(found: Sensitivity, plot: Path) -> Path:
+def write_picture(result: Sensitivity, plot: Path) -> Path:
     """Write the picture, in a page with the table where the name ends in .html."""
     if plot.suffix.lower() in (".html", ".htm"):
-        name = f"{Path(found.model).name}: {found.precision} by {found.by}"
-        return write_text(plot, page(name, sensitivity_parts(found, every=True), _FOOT))
-    return drawing.write(sensitivity_picture(found), plot, force=True)
+        name = f"{Path(result.model).name}: {result.precision} by {result.by}"
+        return write_text(
+            plot, render_page(name, build_sensitivity_parts(result, show_all=True), _FOOT)
+        )
+    return drawing.write_plot(draw_sensitivity(result), plot, force=True)

@@ -18,16 +18,16 @@ from ortune.analysis.costs.timeline import (
     CostLine,
     Timed,
     Timeline,
-    pays_from,
-    total,
+    compute_total,
+    find_break_even,
 )
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
-from ortune.core.outputs import free
-from ortune.core.request import verb
+from ortune.core.outputs import check_output_file
+from ortune.core.request import make_verb
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
 from ortune.reporting.blocks import Part
-from ortune.reporting.html import page
+from ortune.reporting.html import render_page
 from ortune.reporting.python.requests import TimelinePage
 
 _STEPS = 48
@@ -36,44 +36,48 @@ _LOOSE = 1.3
 _DRAWN = (NONE, GRAPH, QUANTIZED, BOTH, f"{BOTH}, {OFFLINE}", EVERY_SESSION)
 
 
-def blocks(found: Timeline) -> tuple[Block, ...]:
+def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
     """Return the table, the ranges, the break-evens and the chart."""
-    rows = [_row(row) for row in found.rows]
-    if every := found.every:
-        once, each = seconds(every.session_s), seconds(every.inference_s)
-        rows.append((every.name, "-", once, "-", each, "-", "-"))
+    rows = [_make_row(row) for row in result.rows]
+    if session_line := result.every:
+        once, each = (
+            format_seconds(session_line.session_s),
+            format_seconds(session_line.inference_s),
+        )
+        rows.append((session_line.name, "-", once, "-", each, "-", "-"))
     times = ("once", "a session", "load, least to most", "an inference", "ratio [99 %]")
     # Draw seconds over inferences, both logarithmic: from one to ten times the last crossing.
-    named = {*_DRAWN, *(segment.name for segment in found.cheapest)}
-    starts = [(one.since, one.name) for one in found.cheapest if one.since > 0]
-    last = 10 * max([*(n for n, _ in starts), found.per_session, 1000.0])
+    named = {*_DRAWN, *(segment.name for segment in result.cheapest)}
+    starts = [(stretch.since, stretch.name) for stretch in result.cheapest if stretch.since > 0]
+    last = 10 * max([*(n for n, _ in starts), result.per_session, 1000.0])
     places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
 
     def spent(line: CostLine, n: float) -> tuple[float, float]:
-        return n, total(line, n, found.per_session)
+        return n, compute_total(line, n, result.per_session)
 
     return (
         Heading("Cost over the model's life"),
         Table(("", *times, "MB"), tuple(rows)),
         Text(
-            f"A session serves {found.per_session:g} inferences. Importing the runtime takes "
-            f"{seconds(median(found.import_ns) / 1e9)} more in every process, whatever it loads. "
+            f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
+            f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
+            "it loads. "
             "Ratios are latencies: of a saved file to what it was saved from, of both and of the "
             "cleaned model to graph optimization, else to none. Where no difference is beyond the "
             "noise, the figure compared with stands."
         ),
         Heading("The cheapest"),
-        _ranges(found),
+        _make_ranges_table(result),
         Lines(
             "inferences served",
             "seconds spent in all",
             tuple(
                 Line(line.name, tuple(spent(line, n) for n in places))
-                for line in found.lines
+                for line in result.lines
                 if line.name in named
             ),
             tuple(
-                Point(*spent(found.line(name), n), f"{count(n)}: {name}")
+                Point(*spent(result.find_line(name), n), f"{format_inferences(n)}: {name}")
                 for n, name in starts
                 if n >= 1
             ),
@@ -81,26 +85,26 @@ def blocks(found: Timeline) -> tuple[Block, ...]:
             log_y=True,
         ),
         Heading("Break-even"),
-        _pays(found),
-        *(Text(text) for text in remarks(found)),
-        *([Heading("Notes")] if found.notes else []),
-        *(Text(text) for text in found.notes),
+        _make_break_even_table(result),
+        *(Text(text) for text in list_timeline_remarks(result)),
+        *([Heading("Notes")] if result.notes else []),
+        *(Text(text) for text in result.notes),
     )
 
 
-def remarks(found: Timeline) -> list[str]:
+def list_timeline_remarks(result: Timeline) -> list[str]:
     """Say what quantizing in every session costs, what saved files bring, and what is open."""
     texts = []
-    rows = {row.line.name: row.line for row in found.rows}
-    if found.every is not None:
-        texts.append(_every(found.every, rows[GRAPH]))
+    rows = {row.line.name: row.line for row in result.rows}
+    if result.every is not None:
+        texts.append(_describe_session_cost(result.every, rows[GRAPH]))
     kinds = [(name, kind) for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)]
     texts += [
-        _saved(saved, rows[name], kind)
+        _describe_saving(saved, rows[name], kind)
         for name, kind in kinds
         if (saved := rows.get(f"{name}, {kind}")) is not None
     ]
-    if loose := [row.line.name for row in found.rows if row.ratio.high > _LOOSE * row.ratio.low]:
+    if loose := [row.line.name for row in result.rows if row.ratio.high > _LOOSE * row.ratio.low]:
         texts.append(
             f"Known only loosely, see their ratios: {'; '.join(loose)}. "
             "Give more --seconds, or a quieter machine."
@@ -108,73 +112,88 @@ def remarks(found: Timeline) -> list[str]:
     return texts
 
 
-def _every(every: CostLine, graph: CostLine) -> str:
+def _describe_session_cost(session_line: CostLine, graph: CostLine) -> str:
     """Return from how many inferences a session on it pays to quantize within the session."""
-    gain = graph.inference_s - every.inference_s
-    more = every.session_s - graph.session_s
-    text = f"Quantizing in every session costs {seconds(more)} a session"
+    gain = graph.inference_s - session_line.inference_s
+    more = session_line.session_s - graph.session_s
+    text = f"Quantizing in every session costs {format_seconds(more)} a session"
     if gain <= 0:
         return f"{text} and an inference is no faster: it never pays."
-    return f"{text}: it pays from {counted(more / gain, 'inference')} in one session on."
+    return f"{text}: it pays from {format_with_noun(more / gain, 'inference')} in one session on."
 
 
-def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
-    gain, once = loaded.session_s - saved.session_s, saved.once_s - loaded.once_s
+def _describe_saving(saved_line: CostLine, source_line: CostLine, kind: str) -> str:
+    gain, once = (
+        source_line.session_s - saved_line.session_s,
+        saved_line.once_s - source_line.once_s,
+    )
     if gain == 0:
-        return f"{loaded.name}, {kind}: sessions start no quicker beyond the noise."
-    change = f"{loaded.name}, {kind}: a session takes {seconds(saved.session_s)} "
-    change += f"instead of {seconds(loaded.session_s)}"
+        return f"{source_line.name}, {kind}: sessions start no quicker beyond the noise."
+    change = f"{source_line.name}, {kind}: a session takes {format_seconds(saved_line.session_s)} "
+    change += f"instead of {format_seconds(source_line.session_s)}"
     if gain <= 0:
         return f"{change}: it never pays."
     return (
-        f"{change}; the {seconds(once)} of making it are back after "
-        f"{counted(once / gain, 'session')}."
+        f"{change}; the {format_seconds(once)} of making it are back after "
+        f"{format_with_noun(once / gain, 'session')}."
     )
 
 
-def _row(row: Timed) -> tuple[str, ...]:
+def _make_row(row: Timed) -> tuple[str, ...]:
     line, loads = row.line, [ns / 1e9 for ns in row.load_ns]
     return (
         line.name,
-        seconds(line.once_s) if line.once_s else "-",
-        seconds(line.session_s),
-        f"{seconds(min(loads))} to {seconds(max(loads))}",
-        seconds(line.inference_s),
+        format_seconds(line.once_s) if line.once_s else "-",
+        format_seconds(line.session_s),
+        f"{format_seconds(min(loads))} to {format_seconds(max(loads))}",
+        format_seconds(line.inference_s),
         str(row.ratio) if row.against else "1",
         f"{row.size / 1e6:.1f}",
     )
 
 
-def _ranges(found: Timeline) -> Table:
+def _make_ranges_table(result: Timeline) -> Table:
     rows = []
-    for segment in found.cheapest:
-        until = "on" if math.isinf(segment.until) else f"to {count(segment.until)}"
-        sessions = max(1, math.ceil(segment.since / found.per_session))
-        rows.append((f"{count(segment.since)} {until}", count(sessions), segment.name))
+    for segment in result.cheapest:
+        until = "on" if math.isinf(segment.until) else f"to {format_inferences(segment.until)}"
+        sessions = max(1, math.ceil(segment.since / result.per_session))
+        rows.append(
+            (
+                f"{format_inferences(segment.since)} {until}",
+                format_inferences(sessions),
+                segment.name,
+            )
+        )
     return Table(("inferences", "sessions, from", "cheapest"), tuple(rows))
 
 
-def _pays(found: Timeline) -> Table:
-    none, each = found.line(NONE), found.per_session
+def _make_break_even_table(result: Timeline) -> Table:
+    none, each = result.find_line(NONE), result.per_session
     rows = []
-    for row in found.rows[1:]:
+    for row in result.rows[1:]:
         cells = ("", "")
         if row.against != NONE:
-            since = row.pays(found.line(row.against), each)
-            ends = f" [{_from(since.low)}, {_from(since.high)}]" if since.low != since.high else ""
-            cells = (row.against, (f"{_from(since.value)}{ends}"))
-        rows.append((row.line.name, _from(pays_from(none, row.line, each)), *cells))
-    if found.every is not None:
-        rows.append((EVERY_SESSION, _from(pays_from(none, found.every, each)), "", ""))
+            since = row.estimate_break_even(result.find_line(row.against), each)
+            ends = (
+                f" [{_format_start(since.low)}, {_format_start(since.high)}]"
+                if since.low != since.high
+                else ""
+            )
+            cells = (row.against, (f"{_format_start(since.value)}{ends}"))
+        rows.append((row.line.name, _format_start(find_break_even(none, row.line, each)), *cells))
+    if result.every is not None:
+        rows.append(
+            (EVERY_SESSION, _format_start(find_break_even(none, result.every, each)), "", "")
+        )
     columns = ("cheaper from this many inferences on", "than none", "than", "from")
     return Table(columns, tuple(rows))
 
 
-def _from(since: float) -> str:
-    return "never" if math.isinf(since) else "the first" if since < 1 else count(since)
+def _format_start(since: float) -> str:
+    return "never" if math.isinf(since) else "the first" if since < 1 else format_inferences(since)
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Write seconds with a unit that suits them."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= size:
@@ -182,31 +201,35 @@ def seconds(value: float) -> str:
     return f"{value / 1e-6:.3g} us"
 
 
-def count(value: float) -> str:
+def format_inferences(value: float) -> str:
     """Write a number of inferences: whole below a million, with its power above."""
     return f"{math.ceil(value):,}" if value < 1e6 else f"{value:.2g}"
 
 
-def counted(value: float, noun: str) -> str:
+def format_with_noun(value: float, noun: str) -> str:
     """Write a number of inferences or sessions with its noun."""
-    return f"{count(value)} {noun}{'' if math.ceil(value) == 1 else 's'}"
+    return f"{format_inferences(value)} {noun}{'' if math.ceil(value) == 1 else 's'}"
 
 
-def run(asked: TimelinePage) -> Timeline:
+def run(request: TimelinePage) -> Timeline:
     """Time every variant, and write the page."""
-    out = None if asked.out is None else free(asked.out, asked.force, asked.model)
+    out = (
+        None
+        if request.out is None
+        else check_output_file(request.out, request.force, request.model)
+    )
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise OrtuneError(f"cannot write a page as '{out.name}'", fix="end it in .html")
-    found = timing.run(asked)
+    result = timing.run(request)
     if out is not None:
         foot = "Sessions are medians over fresh processes, inferences were timed in turns."
-        write_text(out, page(Path(asked.model).name, [part(found)], foot))
-    return found
+        write_text(out, render_page(Path(request.model).name, [build_timeline_part(result)], foot))
+    return result
 
 
-timeline = verb(TimelinePage, run, "timeline")
+timeline = make_verb(TimelinePage, run, "timeline")
 
 
-def part(found: Timeline) -> Part:
+def build_timeline_part(result: Timeline) -> Part:
     """Return a timeline as a part of a report."""
-    return Part("timeline", blocks(found))
+    return Part("timeline", build_timeline_blocks(result))

@@ -11,7 +11,7 @@ from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
-from ortune.search.batch_rows import BatchRow, own_batch, rows
+from ortune.search.batch_rows import BatchRow, read_search_batch, rows
 
 
 @dataclass(frozen=True)
@@ -23,88 +23,90 @@ class BatchesSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield one row a batch; nothing where one batch alone was timed."""
-        found = rows(study)
-        if len(found) < 2:
+        batch_rows = rows(study)
+        if len(batch_rows) < 2:
             return
         yield Heading("Batch sizes")
-        yield Text(crossing(study, found))
-        beside = f"over batch {own_batch(study)}'s plan, 99 %"
+        yield Text(describe_best_plans(study, batch_rows))
+        beside = f"over batch {read_search_batch(study)}'s plan, 99 %"
         limit = study.ending.max_latency
-        taken = within(found, limit) if limit is not None else None
+        chosen_row = select_row_within(batch_rows, limit) if limit is not None else None
         if limit is not None:
-            yield Text(_choice(study, taken, limit), "plain" if taken else "warn")
+            yield Text(
+                _describe_choice(study, chosen_row, limit), "plain" if chosen_row else "warn"
+            )
         yield Table(
             ("batch", "best plan", "time ratio, 99 %", beside, *_TIMES, "state"),
-            tuple(_row(study, one) for one in found),
-            tuple("win" if one == taken else "" for one in found),
+            tuple(_make_row(study, row) for row in batch_rows),
+            tuple("win" if row == chosen_row else "" for row in batch_rows),
         )
 
 
 _TIMES = ("p50, ms", "tail, ms", "samples/s")
 
 
-def within(found: Sequence[BatchRow], seconds: float) -> BatchRow | None:
+def select_row_within(batch_rows: Sequence[BatchRow], seconds: float) -> BatchRow | None:
     """Return the row of most samples a second whose runs keep a latency, or None."""
-    fit = [one for one in found if one.within(seconds)]
-    return max(fit, key=lambda one: one.per_second or 0.0, default=None)
+    fit = [row for row in batch_rows if row.within(seconds)]
+    return max(fit, key=lambda row: row.per_second or 0.0, default=None)
 
 
-def crossing(study: Study, found: Sequence[BatchRow]) -> str:
+def describe_best_plans(study: Study, batch_rows: Sequence[BatchRow]) -> str:
     """Say which plan is best from which batch on, and what of that is not sure."""
     # Name the plans by their recipes, or in full where recipes do not tell them apart.
-    plans = {one.trial.plan for one in found}
+    plans = {row.trial.plan for row in batch_rows}
     full = len({plan.recipe.name for plan in plans}) < len(plans)
     nothing = "nothing faster than the original"
     names = [
-        nothing if one.state == "original" else _label(study, one.trial, full=full)
-        for one in found
+        nothing if row.state == "original" else _label_plan(study, row.trial, full=full)
+        for row in batch_rows
     ]
     runs = [
-        (name, [one for _, one in some])
-        for name, some in groupby(zip(names, found, strict=True), key=lambda pair: pair[0])
+        (name, [row for _, row in group])
+        for name, group in groupby(zip(names, batch_rows, strict=True), key=lambda pair: pair[0])
     ]
     if len(runs) == 1:
-        every = "any" if found[0].state == "original" else "every"
-        said = f"{names[0]} at {every} batch that was timed"
+        quantifier = "any" if batch_rows[0].state == "original" else "every"
+        sentence = f"{names[0]} at {quantifier} batch that was timed"
     else:
-        told = [f"{runs[0][0]} up to batch {runs[0][1][-1].batch}"]
-        told += [f"{name} from batch {some[0].batch}" for name, some in runs[1:]]
-        said = ", ".join(told)
-    doubts = [str(one.batch) for one in found if one.state == "unconfirmed"]
-    close = [str(one.batch) for one in found if one.beside and not one.beside.clear]
+        clauses = [f"{runs[0][0]} up to batch {runs[0][1][-1].batch}"]
+        clauses += [f"{name} from batch {group[0].batch}" for name, group in runs[1:]]
+        sentence = ", ".join(clauses)
+    doubts = [str(row.batch) for row in batch_rows if row.state == "unconfirmed"]
+    close = [str(row.batch) for row in batch_rows if row.beside and not row.beside.clear]
     if doubts:
-        said += f"; measured once, unconfirmed, at {', '.join(doubts)}"
+        sentence += f"; measured once, unconfirmed, at {', '.join(doubts)}"
     if close:
-        first = _label(study, study.best)
-        said += f"; not apart from {first} beyond the noise at {', '.join(close)}"
-    return f"{said}."
+        first = _label_plan(study, study.best)
+        sentence += f"; not apart from {first} beyond the noise at {', '.join(close)}"
+    return f"{sentence}."
 
 
-def _label(study: Study, trial: Trial, *, full: bool = True) -> str:
+def _label_plan(study: Study, trial: Trial, *, full: bool = True) -> str:
     if trial.key == study.baseline.key:
         return "the original"
     return str(trial.plan) if full else trial.plan.recipe.name
 
 
-def _choice(study: Study, taken: BatchRow | None, limit: float) -> str:
-    if taken is None:
+def _describe_choice(study: Study, chosen_row: BatchRow | None, limit: float) -> str:
+    if chosen_row is None:
         return f"No batch that was timed keeps {1000 * limit:g} ms."
-    times = f"{taken.tail} {say.milliseconds(taken.tail_ns)} ms"
-    rate = f"{taken.per_second:,.0f} samples/s" if taken.per_second else "no rate"
-    plan = _label(study, taken.trial)
-    sure = " (measured once, unconfirmed)" if taken.state == "unconfirmed" else ""
-    return f"Within {1000 * limit:g} ms: batch {taken.batch}, {plan}{sure}: {rate}, {times}."
+    times = f"{chosen_row.tail} {say.format_milliseconds(chosen_row.tail_ns)} ms"
+    rate = f"{chosen_row.per_second:,.0f} samples/s" if chosen_row.per_second else "no rate"
+    plan = _label_plan(study, chosen_row.trial)
+    sure = " (measured once, unconfirmed)" if chosen_row.state == "unconfirmed" else ""
+    return f"Within {1000 * limit:g} ms: batch {chosen_row.batch}, {plan}{sure}: {rate}, {times}."
 
 
-def _row(study: Study, one: BatchRow) -> tuple[str, ...]:
-    tail = f"{one.tail} {say.milliseconds(one.tail_ns)}" if one.tail_ns else say.NONE
+def _make_row(study: Study, row: BatchRow) -> tuple[str, ...]:
+    tail = f"{row.tail} {say.format_milliseconds(row.tail_ns)}" if row.tail_ns else say.NONE
     return (
-        str(one.batch),
-        _label(study, one.trial),
-        say.NONE if one.state == "original" else say.ratio(one.trial),
-        say.NONE if one.beside is None else str(one.beside),
-        say.milliseconds(one.p50_ns),
+        str(row.batch),
+        _label_plan(study, row.trial),
+        say.NONE if row.state == "original" else say.format_ratio(row.trial),
+        say.NONE if row.beside is None else str(row.beside),
+        say.format_milliseconds(row.p50_ns),
         tail,
-        f"{one.per_second:,.0f}" if one.per_second else say.NONE,
-        one.state,
+        f"{row.per_second:,.0f}" if row.per_second else say.NONE,
+        row.state,
     )

@@ -25,36 +25,46 @@ class ComparisonSection(Section):
         trials = [first] if best.key == first.key else [first, best]
         names = ("original", "winner")[: len(trials)]
         rows = [
-            (f"{study.job.workload.measure}, ms", *_latencies(study, trials)),
-            ("score", *_scores(trials)),
-            ("size, MB", *(say.megabytes(trial.size) for trial in trials)),
+            (f"{study.job.workload.measure}, ms", *_format_latencies(study, trials)),
+            ("score", *_format_scores(trials)),
+            ("size, MB", *(say.format_megabytes(trial.size) for trial in trials)),
             ("recipe", *(trial.plan.recipe.name for trial in trials)),
             ("backend", *(str(trial.plan.backend) for trial in trials)),
-            ("ran on", *(_placement(trial) for trial in trials)),
-            ("peak memory, MB", *(say.measured(trial, "peak_rss", 1e6) for trial in trials)),
-            ("load, ms", *(say.measured(trial, "load_ns", 1e6) for trial in trials)),
-            ("first run, ms", *(say.measured(trial, "first_ns", 1e6) for trial in trials)),
+            ("ran on", *(_describe_placement(trial) for trial in trials)),
+            (
+                "peak memory, MB",
+                *(say.format_measurement(trial, "peak_rss", 1e6) for trial in trials),
+            ),
+            ("load, ms", *(say.format_measurement(trial, "load_ns", 1e6) for trial in trials)),
+            (
+                "first run, ms",
+                *(say.format_measurement(trial, "first_ns", 1e6) for trial in trials),
+            ),
         ]
         yield Heading(" and ".join(names).capitalize())
         yield Table(("", *names), tuple(rows))
 
 
-def _latencies(study: Study, trials: list[Trial]) -> list[str]:
-    return [say.milliseconds(say.latency_ns(study, trial)) for trial in trials]
+def _format_latencies(study: Study, trials: list[Trial]) -> list[str]:
+    return [say.format_milliseconds(say.latency_ns(study, trial)) for trial in trials]
 
 
-def _scores(trials: list[Trial]) -> list[str]:
+def _format_scores(trials: list[Trial]) -> list[str]:
     """Write both scores on the samples that the last of the trials was scored on."""
     score = trials[-1].score
     if score is None:
         return [say.NONE for _ in trials]
     values = [score.base, score.value][-len(trials) :]
-    return [f"{say.metric(score.metric)} {say.number(value)}" for value in values]
+    return [
+        f"{say.shorten_metric(score.metric)} {say.format_score_value(value)}" for value in values
+    ]
 
 
-def _placement(trial: Trial) -> str:
-    found = trial.measurement.placement if trial.measurement else {}
+def _describe_placement(trial: Trial) -> str:
+    placement = trial.measurement.placement if trial.measurement else {}
     return (
-        ", ".join(f"{name}: {say.count(nodes, 'node')}" for name, nodes in found.items())
+        ", ".join(
+            f"{name}: {say.format_count(nodes, 'node')}" for name, nodes in placement.items()
+        )
         or "not recorded"
     )

@@ -30,17 +30,17 @@ class DistributionSection(Section):
         best = study.best
         if best.key == study.baseline.key or best.measurement is None:
             return
-        taken = [block for pair in best.measurement.pairs for block in pair.blocks]
+        pair_blocks = [block for pair in best.measurement.pairs for block in pair.blocks]
         sides = {
-            "original": _ns(block.baseline for block in taken),
-            "winner": _ns(block.candidate for block in taken),
+            "original": _sort_latencies(block.baseline for block in pair_blocks),
+            "winner": _sort_latencies(block.candidate for block in pair_blocks),
         }
         if min(map(len, sides.values())) < _FEWEST:
             return
         measure = study.job.workload.measure
         yield Heading("Every run of original and winner")
-        yield _histograms(sides, f"{measure}, ms")
-        pairs = say.count(len(best.measurement.pairs), "fresh pair")
+        yield _make_histograms(sides, f"{measure}, ms")
+        pairs = say.format_count(len(best.measurement.pairs), "fresh pair")
         yield Text(
             f"The runs behind the speed-up: {pairs} of processes, in turns. The slowest "
             f"{1 - _LAST:.0%} of each lie beyond the axis."
@@ -49,20 +49,20 @@ class DistributionSection(Section):
         yield Text("A speed-up compares turn by turn: these need not divide to it.")
         yield Table(
             ("", "runs", *(f"p{share}, ms" for share in _SHARES), "slowest, ms"),
-            tuple(_row(name, ns) for name, ns in sides.items()),
+            tuple(_make_row(name, ns) for name, ns in sides.items()),
         )
 
 
-def _ns(bursts: Iterable[Burst]) -> list[int]:
+def _sort_latencies(bursts: Iterable[Burst]) -> list[int]:
     return sorted(ns for burst in bursts for ns in burst.latency_ns)
 
 
-def _row(name: str, ns: Sequence[int]) -> tuple[str, ...]:
-    figures = (say.milliseconds(percentile(ns, share)) for share in _SHARES)
-    return (name, f"{len(ns):,}", *figures, say.milliseconds(ns[-1]))
+def _make_row(name: str, ns: Sequence[int]) -> tuple[str, ...]:
+    figures = (say.format_milliseconds(percentile(ns, share)) for share in _SHARES)
+    return (name, f"{len(ns):,}", *figures, say.format_milliseconds(ns[-1]))
 
 
-def _histograms(sides: dict[str, list[int]], x_label: str) -> Lines:
+def _make_histograms(sides: dict[str, list[int]], x_label: str) -> Lines:
     """Count both in the same bins; the axis begins at zero where the two lie far apart."""
     high = max(ns[int(_LAST * (len(ns) - 1))] for ns in sides.values()) / 1e6
     low = min(ns[0] for ns in sides.values()) / 1e6
@@ -72,13 +72,13 @@ def _histograms(sides: dict[str, list[int]], x_label: str) -> Lines:
     for name, ns in sides.items():
         tone = "win" if name == "winner" else "original"
         counts = [0] * (_BINS + 1)
-        for one in ns:
-            if low <= one / 1e6 <= high:
-                counts[int((one / 1e6 - low) / wide)] += 1
+        for latency in ns:
+            if low <= latency / 1e6 <= high:
+                counts[int((latency / 1e6 - low) / wide)] += 1
         shares = [100 * count / len(ns) for count in counts]
         # The outline of the bars, from the first that holds a run to the last.
-        held = [place for place, share in enumerate(shares) if share]
-        first, last = held[0], held[-1]
+        filled_bins = [place for place, share in enumerate(shares) if share]
+        first, last = filled_bins[0], filled_bins[-1]
         points = [(low + first * wide, 0.0)]
         for place in range(first, last + 1):
             points += [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, outcome, resolution
+from ortune.core.acceptance import LOST, classify_outcome, compute_resolution
 from ortune.core.section import Block, Heading, Point, Scatter, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -22,22 +22,29 @@ class FrontSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the plot of every plan that was timed, and the table of the front."""
-        latest = [trial for trial in say.latest(study) if _timed(trial)]
+        latest = [trial for trial in say.list_latest_trials(study) if _is_timed(trial)]
         if study.job.wanted.prefer == "size":
-            yield from _sizes(study, [trial for trial in latest if trial.size])
+            yield from _plot_sizes(study, [trial for trial in latest if trial.size])
             return
-        shown = [replace(one, scores=say.searched(study, one).scores) for one in latest]
-        shown = [one for one in shown if one.score and math.isfinite(one.score.value)]
+        shown = [
+            replace(timed_trial, scores=say.find_search_trial(study, timed_trial).scores)
+            for timed_trial in latest
+        ]
+        shown = [
+            timed_trial
+            for timed_trial in shown
+            if timed_trial.score and math.isfinite(timed_trial.score.value)
+        ]
         if len(shown) < 2:
             return
         front = replace(study, trials=tuple(shown)).front()
-        metric = say.metric(str(study.budget.metric))
+        metric = say.shorten_metric(str(study.budget.metric))
         better = "higher" if study.budget.metric.higher_is_better else "lower"
         yield Heading("Speed against accuracy")
         yield Scatter(
             "times as fast as the original",
             metric,
-            tuple(_scored(study, trial) for trial in shown),
+            tuple(_make_score_point(study, trial) for trial in shown),
             tuple(shown.index(trial) for trial in front),
         )
         yield Text(
@@ -48,55 +55,55 @@ class FrontSection(Section):
         yield Heading("The front", folded=True)
         yield Table(
             ("plan on the front", "speed-up", "99 % interval", metric, "MB", "verdict"),
-            tuple(_row(study, trial) for trial in front),
+            tuple(_make_row(study, trial) for trial in front),
             tuple("win" if trial.key == study.best.key else "" for trial in front),
         )
 
 
-def _sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
+def _plot_sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
     if len(shown) < 2:
         return
     yield Heading("Speed against size")
     yield Scatter(
         "times as fast as the original",
         "MB of model files",
-        tuple(_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
+        tuple(_make_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
     )
     yield Text("Smaller is better. Bars across are 99 % intervals.")
 
 
-def _timed(trial: Trial) -> bool:
+def _is_timed(trial: Trial) -> bool:
     return not trial.error and trial.ratio is not None and math.isfinite(trial.ratio.value)
 
 
-def _scored(study: Study, trial: Trial) -> Point:
+def _make_score_point(study: Study, trial: Trial) -> Point:
     score = trial.score
     if score is None:
-        return _point(study, trial, math.nan)
-    point, chance = _point(study, trial, score.value), resolution(score, study.budget)
+        return _make_point(study, trial, math.nan)
+    point, chance = _make_point(study, trial, score.value), compute_resolution(score, study.budget)
     if trial.key == study.baseline.key or not chance:
         return point
     return replace(point, y_span=(score.value - chance, score.value + chance))
 
 
-def _point(study: Study, trial: Trial, y: float) -> Point:
+def _make_point(study: Study, trial: Trial, y: float) -> Point:
     speed = study.speedup(trial)
     if trial.key == study.baseline.key:
         return Point(speed.value, y, "original", "original")
-    lost = "lose" if outcome(trial) in LOST else ""
+    lost = "lose" if classify_outcome(trial) in LOST else ""
     kind = "win" if trial.key == study.best.key else lost
-    span = (speed.low, speed.high) if speed.bounded else None
+    span = (speed.low, speed.high) if speed.is_bounded else None
     return Point(speed.value, y, str(trial.plan), kind, x_span=span)
 
 
-def _row(study: Study, trial: Trial) -> tuple[str, ...]:
+def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
     speed = study.speedup(trial)
     judged = study.find(trial.key) or trial
     return (
         str(trial.plan),
-        say.times(speed),
-        say.span(speed),
-        say.score(trial),
-        say.megabytes(trial.size),
-        say.verdict(judged) if trial.key != study.baseline.key else "",
+        say.format_speedup(speed),
+        say.format_span(speed),
+        say.format_score(trial),
+        say.format_megabytes(trial.size),
+        say.describe_verdict(judged) if trial.key != study.baseline.key else "",
     )

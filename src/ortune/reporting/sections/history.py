@@ -26,8 +26,10 @@ class HistorySection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield one row a stage."""
-        found = [(stage.name, study.find(stage.key)) for stage in study.history]
-        rows = tuple(_row(study, name, trial) for name, trial in found if trial is not None)
+        stage_trials = [(stage.name, study.find(stage.key)) for stage in study.history]
+        rows = tuple(
+            _make_row(study, name, trial) for name, trial in stage_trials if trial is not None
+        )
         if len(rows) < 2:
             return
         metric = study.budget.metric.name()
@@ -35,11 +37,11 @@ class HistorySection(Section):
         yield Table(("after", say.ratio_of(study), "MB", metric, "plan"), rows)
 
 
-def _row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
+def _make_row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
     return (
         _NAMES.get(name, name),
-        say.NONE if trial.key == study.baseline.key else say.ratio(trial),
-        say.megabytes(trial.size),
-        say.score(say.searched(study, trial)),
+        say.NONE if trial.key == study.baseline.key else say.format_ratio(trial),
+        say.format_megabytes(trial.size),
+        say.format_score(say.find_search_trial(study, trial)),
         str(trial.plan),
     )

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,10 @@ class NoiseSection(Section):
         """Yield the advice first, then the readings."""
         if not study.noise:
             return
-        found = count(len(study.advice), "disturbance") if study.advice else "nothing to report"
-        yield Heading(f"Noise: {found}", folded=True)
+        summary = (
+            format_count(len(study.advice), "disturbance") if study.advice else "nothing to report"
+        )
+        yield Heading(f"Noise: {summary}", folded=True)
         for text in study.advice:
             yield Text(text[:1].upper() + text[1:] + ".", "warn")
         yield Table(("reading", "value"), tuple(study.noise.items()))

@@ -18,7 +18,7 @@ class NotesSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield a line a note."""
-        told = [text for text in (study.header.outlook, *study.notes) if text]
-        if told:
+        notes = [text for text in (study.header.outlook, *study.notes) if text]
+        if notes:
             yield Heading("Notes", folded=True)
-            yield from map(Text, told)
+            yield from map(Text, notes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, Outcome, outcome
+from ortune.core.acceptance import LOST, Outcome, classify_outcome
 from ortune.core.section import Block, Estimate, Heading, Intervals, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -32,7 +32,7 @@ class PlansSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the plot; nothing where no plan was tried."""
-        ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
+        ranked = sorted(say.list_latest_trials(study), key=lambda trial: _speed_key(study, trial))
         if len(ranked) < 2:
             return
         # The first rows; the original and the finalists are always among them.
@@ -46,51 +46,63 @@ class PlansSection(Section):
             f"How many times as fast as the original, by {measure}, with its 99 % interval: one "
             "that crosses the line at 1 may be no faster."
         )
-        rows = tuple(_row(study, trial) for trial in shown)
+        rows = tuple(_make_estimate(study, trial) for trial in shown)
         yield Intervals("plan", "speed-up, 99 %", rows, _LEGEND)
-        if left := len(ranked) - len(shown):
-            yield Text(f"{say.count(left, 'plan')} more, all behind these, in the table.")
+        if remaining := len(ranked) - len(shown):
+            yield Text(
+                f"{say.format_count(remaining, 'plan')} more, all behind these, in the table."
+            )
 
 
-def _place(study: Study, trial: Trial) -> tuple[bool, float]:
+def _speed_key(study: Study, trial: Trial) -> tuple[bool, float]:
     speed = study.speedup(trial).value
     return (not math.isfinite(speed), -speed)
 
 
-def _tone(study: Study, trial: Trial) -> str:
+def _select_tone(study: Study, trial: Trial) -> str:
     if trial.key == study.baseline.key:
         return "original"
     if trial.key == study.best.key:
         return "win"
-    if outcome(trial) in (*LOST, Outcome.TOO_LARGE) or trial.stopped:
+    if classify_outcome(trial) in (*LOST, Outcome.TOO_LARGE) or trial.stopped:
         return "lose"
     return "" if trial.part == "final" else "open"
 
 
-def _row(study: Study, trial: Trial) -> Estimate:
-    speed, kind = study.speedup(trial), _tone(study, trial)
+def _make_estimate(study: Study, trial: Trial) -> Estimate:
+    speed, kind = study.speedup(trial), _select_tone(study, trial)
     if kind == "original":
         return Estimate("original", speed.value, speed.value, speed.value, "1", tone=kind)
-    figure = say.times(speed)
-    if speed.bounded:
-        figure += f" [{say.span(speed)}]"
+    figure = say.format_speedup(speed)
+    if speed.is_bounded:
+        figure += f" [{say.format_span(speed)}]"
     elif figure != say.NONE:
         figure = f"about {figure}"
     return Estimate(
-        str(trial.plan), speed.value, speed.low, speed.high, figure, _note(study, trial), kind
+        str(trial.plan),
+        speed.value,
+        speed.low,
+        speed.high,
+        figure,
+        _describe_outcome(study, trial),
+        kind,
     )
 
 
-def _note(study: Study, trial: Trial) -> str:
+def _describe_outcome(study: Study, trial: Trial) -> str:
     """Say in a few words what the mark does not."""
     if trial.error:
         return "failed"
     if trial.stopped:
         return "stopped early"
     if trial.key == study.best.key:
-        return f"winner, accuracy {say.verdict(trial)}"
+        return f"winner, accuracy {say.describe_verdict(trial)}"
     if trial.part == "final":
-        return f"finalist, accuracy {say.verdict(trial)}"
-    if trial.ratio and not trial.ratio.bounded:
+        return f"finalist, accuracy {say.describe_verdict(trial)}"
+    if trial.ratio and not trial.ratio.is_bounded:
         return "one block alone"
-    return "" if outcome(trial) in (Outcome.FASTER, Outcome.LEVEL) else str(outcome(trial))
+    return (
+        ""
+        if classify_outcome(trial) in (Outcome.FASTER, Outcome.LEVEL)
+        else str(classify_outcome(trial))
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, Outcome, between, outcome
+from ortune.core.acceptance import LOST, Outcome, classify_outcome, compare_latency
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -34,17 +34,17 @@ class RankingSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield one row a plan, then how to repeat each failure."""
-        ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
+        ranked = sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
         yield Heading("Every plan", folded=True)
         yield Table(
-            ("plan", "speed-up", say.ratio_of(study), _metric(study), "MB", "verdict", "why"),
-            tuple(_row(study, trial) for trial in ranked),
-            tuple(_mark(study, trial) for trial in ranked),
+            ("plan", "speed-up", say.ratio_of(study), _name_metric(study), "MB", "verdict", "why"),
+            tuple(_make_row(study, trial) for trial in ranked),
+            tuple(_select_tone(study, trial) for trial in ranked),
         )
         scored = {t.score.samples for t in study.final if t.score}
         if scored and scored != {study.samples.get("search", 0)}:
             yield Text(
-                f"Scores: finalists on all {say.count(max(scored), 'sample')}, others on "
+                f"Scores: finalists on all {say.format_count(max(scored), 'sample')}, others on "
                 f"the {study.samples.get('search', 0):,} of the search."
             )
         for trial in ranked:
@@ -53,64 +53,64 @@ class RankingSection(Section):
                 yield Text(trial.reproduce, "code")
 
 
-def _place(study: Study, trial: Trial) -> tuple[bool, int, float]:
+def _rank_key(study: Study, trial: Trial) -> tuple[bool, int, float]:
     ratio = trial.ratio.value if trial.ratio else math.inf
     winner = trial.key == study.best.key
     final = winner or trial.part == "final"
-    return (not final, -1 if winner else _ORDER.index(outcome(trial)), ratio)
+    return (not final, -1 if winner else _ORDER.index(classify_outcome(trial)), ratio)
 
 
-def _metric(study: Study) -> str:
+def _name_metric(study: Study) -> str:
     return study.budget.metric.name()
 
 
-def _mark(study: Study, trial: Trial) -> str:
+def _select_tone(study: Study, trial: Trial) -> str:
     if trial.key == study.best.key:
         return "win"
-    return "lose" if outcome(trial) in LOST else ""
+    return "lose" if classify_outcome(trial) in LOST else ""
 
 
-def _row(study: Study, trial: Trial) -> tuple[str, ...]:
+def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
     original = trial.key == study.baseline.key
     return (
         "original" if original else str(trial.plan),
-        say.times(study.speedup(trial)),
-        say.NONE if original else say.ratio(trial),
-        say.score(trial),
-        say.megabytes(trial.size),
-        say.verdict(trial) if not original else "",
-        _why(study, trial),
+        say.format_speedup(study.speedup(trial)),
+        say.NONE if original else say.format_ratio(trial),
+        say.format_score(trial),
+        say.format_megabytes(trial.size),
+        say.describe_verdict(trial) if not original else "",
+        _explain_rank(study, trial),
     )
 
 
-def _why(study: Study, trial: Trial) -> str:
-    reason = say.reason(trial)
+def _explain_rank(study: Study, trial: Trial) -> str:
+    reason = say.explain_outcome(trial)
     if trial.key == study.baseline.key:
         return ""
     if trial.key == study.best.key:
         return f"the winner: {reason}"
-    over = study.job.wanted.over(trial)
-    if over and outcome(trial) in (Outcome.FASTER, Outcome.LEVEL, Outcome.UNSCORED):
+    over = study.job.wanted.describe_excess(trial)
+    if over and classify_outcome(trial) in (Outcome.FASTER, Outcome.LEVEL, Outcome.UNSCORED):
         reason = over
-    elif outcome(trial) is Outcome.FASTER:
-        reason = _beaten(study, trial)
+    elif classify_outcome(trial) is Outcome.FASTER:
+        reason = _explain_loss(study, trial)
     return f"{'finalist: ' if trial.part == 'final' else ''}{reason}"
 
 
-def _named(study: Study, trial: Trial) -> str:
+def _name_baseline_or_winner(study: Study, trial: Trial) -> str:
     return "the original" if trial.key == study.baseline.key else "the winner"
 
 
-def _beaten(study: Study, trial: Trial) -> str:
+def _explain_loss(study: Study, trial: Trial) -> str:
     """Say why a plan that is faster than the original is not the winner."""
     if not study.accepts(trial):
         return "its accuracy is likely, not proved, and --strict was asked"
     best = study.best
-    wanted = study.job.wanted
-    if wanted.saves(best, trial):
-        return f"needs more {wanted.prefer} than {_named(study, best)}"
+    goal = study.job.wanted
+    if goal.needs_less(best, trial):
+        return f"needs more {goal.prefer} than {_name_baseline_or_winner(study, best)}"
     if best.key == study.baseline.key or trial in study.unconfirmed:
         return "measured once, not confirmed in fresh pairs"
-    if between(best, trial).high < 1:
-        return f"beaten by the winner's {say.times(study.speedup(best))}"
+    if compare_latency(best, trial).high < 1:
+        return f"beaten by the winner's {say.format_speedup(study.speedup(best))}"
     return "not apart from the winner beyond the noise"

@@ -39,12 +39,12 @@ class SearchSection(Section):
                 continue
             best.pop(trial.key, None)
             # Whether a trial could be handed out as far as it was known then.
-            wanted, strict = study.job.wanted, study.strict
-            if acceptance.promising(trial, study.baseline, strict=strict, wanted=wanted):
+            goal, strict = study.job.wanted, study.strict
+            if acceptance.looks_eligible(trial, study.baseline, strict=strict, goal=goal):
                 best[trial.key] = speed
             # What led is named first.
             place = 0 if speed == max(best.values(), default=0.0) else len(marks)
-            marks.insert(place, Point(spent, speed, str(trial.plan), _kind(trial)))
+            marks.insert(place, Point(spent, speed, str(trial.plan), _select_tone(trial)))
             points += [(spent, before), (spent, max([1.0, *best.values()]))]
         if len(marks) < 2:
             return
@@ -61,8 +61,8 @@ class SearchSection(Section):
         yield Text("What is timed longer is known better: the best so far may fall.")
 
 
-def _kind(trial: Trial) -> str:
-    if acceptance.outcome(trial) in acceptance.LOST or trial.stopped:
+def _select_tone(trial: Trial) -> str:
+    if acceptance.classify_outcome(trial) in acceptance.LOST or trial.stopped:
         return "lose"
     if trial.part == "final":
         return "final"

@@ -22,17 +22,17 @@ class StepsSection(Section):
         best = study.best
         if best.edits:
             yield Heading(f"What the winning recipe did ({best.plan.recipe.name})", folded=True)
-            rows = tuple(_row(edit) for edit in best.edits)
+            rows = tuple(_make_row(edit) for edit in best.edits)
             yield Table(("step", "edits", "seconds", "note"), rows)
         # Each step and reason once, with the first recipes that it happened in.
-        found: dict[tuple[str, str], dict[str, None]] = {}
+        rollbacks: dict[tuple[str, str], dict[str, None]] = {}
         for trial in study.trials:
             for edit in trial.edits:
                 if not edit.kept:
-                    found.setdefault((edit.step, edit.note), {})[trial.plan.recipe.name] = None
+                    rollbacks.setdefault((edit.step, edit.note), {})[trial.plan.recipe.name] = None
         undone = tuple(
             (step, ", ".join(list(recipes)[:3]) + (", ..." if len(recipes) > 3 else ""), note)
-            for (step, note), recipes in found.items()
+            for (step, note), recipes in rollbacks.items()
         )
         if undone:
             yield Heading("Steps that were rolled back", folded=True)
@@ -40,6 +40,6 @@ class StepsSection(Section):
             yield Table(("step", "in", "why"), undone)
 
 
-def _row(edit: Edit) -> tuple[str, ...]:
+def _make_row(edit: Edit) -> tuple[str, ...]:
     note = edit.note if edit.kept else f"rolled back: {edit.note}"
     return (edit.step, f"{edit.count:,}", f"{edit.seconds:.1f}", note)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ortune.core.acceptance import Outcome
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,13 @@ class UntriedSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield a row a plan, and how many more there are."""
-        left = study.ending.left_out
-        if not left:
+        untried_plans = study.ending.left_out
+        if not untried_plans:
             return
         yield Heading("Not tried", folded=True)
-        yield Table(("plan", "why not"), tuple((one.plan, one.why) for one in left))
-        more = study.counts[Outcome.UNTRIED] - len(left)
+        yield Table(
+            ("plan", "why not"), tuple((untried.plan, untried.why) for untried in untried_plans)
+        )
+        more = study.counts[Outcome.UNTRIED] - len(untried_plans)
         if more > 0:
-            yield Text(f"And {count(more, 'plan')} more.")
+            yield Text(f"And {format_count(more, 'plan')} more.")

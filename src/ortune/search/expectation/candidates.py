@@ -9,8 +9,8 @@ from itertools import chain
 from ortune.core.backend import Backend
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Status, Trial
-from ortune.search.compare import leaders
-from ortune.search.expectation.features import hint
+from ortune.search.compare import select_leaders
+from ortune.search.expectation.features import backend_precision
 from ortune.search.policy import View
 from ortune.search.recipe.space import Space
 
@@ -34,63 +34,67 @@ class Candidate:
     neighbour_of: str = ""
 
 
-def screened(view: View) -> Iterator[Candidate]:
+def list_screening_plans(view: View) -> Iterator[Candidate]:
     """Yield the original without padding and on every backend and precision: nothing to build.
 
     Where the workload wants several thread counts, with the best bet and with all CPUs.
     """
     original = Plan(AS_IS, view.space.baseline)
-    unpadded = view.space.unpadded(original)
+    unpadded = view.space.without_padding(original)
     if unpadded is not None:
         yield Candidate(unpadded, "screen", "the original, padding cut off")
-    plans = [Plan(AS_IS, backend) for backend in _variants(view.space)]
-    for place in dict.fromkeys(map(_place, plans)):
-        alike = (plan for plan in plans if _place(plan) == place)
+    plans = [Plan(AS_IS, backend) for backend in _list_variants(view.space)]
+    for place in dict.fromkeys(map(_screening_key, plans)):
+        alike = (plan for plan in plans if _screening_key(plan) == place)
         plan = min(alike, key=lambda plan: plan.settings)
         if plan != original:
             yield Candidate(plan, "screen", f"the original on {plan.backend}")
 
 
-def _place(plan: Plan) -> tuple[str, int]:
-    return hint(plan.backend), plan.backend.threads
+def _screening_key(plan: Plan) -> tuple[str, int]:
+    return backend_precision(plan.backend), plan.backend.threads
 
 
-def candidates(view: View) -> list[Candidate]:
+def list_candidates(view: View) -> list[Candidate]:
     """Return every plan without a trial that follows from the space and the trials so far."""
-    found: dict[str, Candidate] = {}
-    listed = (Candidate(plan, "search", "listed") for plan in view.space.listed)
-    ways = (_rescues, _extensions, _elsewhere, _settings)
-    for one in chain(listed, *(way(view) for way in ways)):
-        if one.plan.spelled not in found and not view.tried(one.plan):
-            found[one.plan.spelled] = one
-    return [one for one in found.values() if not (view.space.exact and one.plan.lossy)]
+    by_spelling: dict[str, Candidate] = {}
+    listed = (Candidate(plan, "search", "listed") for plan in view.space.all_plans)
+    ways = (_list_rescues, _list_extensions, _list_transfers, _list_settings_changes)
+    for candidate in chain(listed, *(way(view) for way in ways)):
+        if candidate.plan.spelling not in by_spelling and not view.has_trial(candidate.plan):
+            by_spelling[candidate.plan.spelling] = candidate
+    return [
+        candidate
+        for candidate in by_spelling.values()
+        if not (view.space.exact and candidate.plan.lossy)
+    ]
 
 
-def _variants(space: Space) -> Iterator[Backend]:
+def _list_variants(space: Space) -> Iterator[Backend]:
     for target in space.targets:
-        yield from space.variants(target)
+        yield from space.list_variants(target)
 
 
-def _rescues(view: View) -> Iterator[Candidate]:
+def _list_rescues(view: View) -> Iterator[Candidate]:
     """Yield what may bring plans back into the budget that run and fail it."""
-    for trial in _searched(view):
+    for trial in _list_search_trials(view):
         if trial.status is Status.FAILS and trial.stage != REGIONS:
-            for plan in view.space.rescues(trial.plan):
+            for plan in view.space.list_rescues(trial.plan):
                 yield Candidate(plan, "rescue", f"{trial.plan} fails the budget")
 
 
-def _extensions(view: View) -> Iterator[Candidate]:
+def _list_extensions(view: View) -> Iterator[Candidate]:
     """Yield what goes further than the leaders."""
-    for leader in leaders(view.trials, view.wanted)[:LEADERS]:
+    for leader in select_leaders(view.trials, view.goal)[:LEADERS]:
         if leader.stage != REGIONS and not view.space.is_unpadded(leader.plan):
-            for plan in view.space.extensions(leader.plan):
+            for plan in view.space.list_extensions(leader.plan):
                 yield Candidate(plan, "search", f"{leader.plan} keeps the budget")
 
 
-def _elsewhere(view: View) -> Iterator[Candidate]:
+def _list_transfers(view: View) -> Iterator[Candidate]:
     """Yield recipes that were scored, such as rescues, on the other variants of their backend."""
-    variants = list(_variants(view.space))
-    for trial in _searched(view):
+    variants = list(_list_variants(view.space))
+    for trial in _list_search_trials(view):
         if trial.score is None or view.space.is_unpadded(trial.plan):
             continue
         for backend in variants:
@@ -99,31 +103,31 @@ def _elsewhere(view: View) -> Iterator[Candidate]:
                 yield Candidate(Plan(trial.plan.recipe, backend), "rescue", why)
 
 
-def _settings(view: View) -> Iterator[Candidate]:
+def _list_settings_changes(view: View) -> Iterator[Candidate]:
     """Yield one other setting around the leaders, the leaders' settings together, and buckets."""
-    best = leaders(view.trials, view.wanted)
-    bare = [t for t in best if not view.space.is_unpadded(t.plan)][:LEADERS]
-    for leader in bare:
-        for setting, plans in view.space.neighbours(leader.plan).items():
+    best = select_leaders(view.trials, view.goal)
+    unbucketed = [t for t in best if not view.space.is_unpadded(t.plan)][:LEADERS]
+    for leader in unbucketed:
+        for setting, plans in view.space.list_neighbours(leader.plan).items():
             for plan in plans:
                 why = f"{setting}, around {leader.plan}"
                 yield Candidate(plan, "runtime", why, leader.key)
-        for other in bare:
+        for other in unbucketed:
             if type(other.plan.backend) is type(leader.plan.backend):
                 why = f"{leader.plan.recipe.name} with the settings of {other.plan}"
                 plan = Plan(leader.plan.recipe, other.plan.backend)
                 yield Candidate(plan, "runtime", why)
     for leader in best[:1]:
-        cut = view.space.unpadded(leader.plan)
+        cut = view.space.without_padding(leader.plan)
         if cut is not None and not view.space.is_unpadded(leader.plan):
             yield Candidate(cut, "padding", "the best plan, padding cut off")
 
 
-def _searched(view: View) -> Iterable[Trial]:
+def _list_search_trials(view: View) -> Iterable[Trial]:
     return (t for t in view.trials if t.part == "search" and t.stage != "baseline")
 
 
-def hopeless(plan: Plan, alike: Sequence[Trial]) -> str:
+def find_obstacle(plan: Plan, alike: Sequence[Trial]) -> str:
     """Say why a plan cannot run or would change nothing; empty where it may.
 
     What did not build, changed nothing or is too large is so everywhere. What died in a session
@@ -135,7 +139,7 @@ def hopeless(plan: Plan, alike: Sequence[Trial]) -> str:
     """
     why, ran = "", False
     for trial in alike:
-        there = hint(trial.plan.backend) == hint(plan.backend)
+        there = backend_precision(trial.plan.backend) == backend_precision(plan.backend)
         match trial.status:
             case Status.UNCHANGED | Status.TOO_LARGE:
                 return trial.why

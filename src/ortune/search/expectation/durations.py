@@ -10,11 +10,11 @@ from statistics import fmean, median
 from typing import TypeAlias
 
 from ortune.core.facts import Facts
-from ortune.core.roles import PREPARES, Role, role
+from ortune.core.roles import PREPARES, Role, find_step_role
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation import priors
-from ortune.search.expectation.features import hint, inner
+from ortune.search.expectation.features import backend_precision, inner_backend
 from ortune.search.expectation.priors import LAYERS
 from ortune.search.policy import View
 
@@ -31,30 +31,30 @@ def run_s(trials: Sequence[Trial]) -> float:
     return median(first.latency_ns) / 1e9 if first is not None and first.latency_ns else 0.0
 
 
-def measured(view: View) -> list[Trial]:
+def list_timed_trials(view: View) -> list[Trial]:
     """Return the search's trials that were timed, the original's own apart."""
-    found = (t for t in view.trials if t.part == "search" and t.stage != "baseline")
-    return [t for t in found if t.ratio is not None and math.isfinite(t.ratio.value)]
+    trials = (t for t in view.trials if t.part == "search" and t.stage != "baseline")
+    return [t for t in trials if t.ratio is not None and math.isfinite(t.ratio.value)]
 
 
 @lru_cache(4096)
-def work(recipe: Recipe) -> tuple[tuple[str, int], ...]:
+def count_build_work(recipe: Recipe) -> tuple[tuple[str, int], ...]:
     """Return what building a recipe is made of: role or name of a step -> how many there are.
 
     ``inputs`` are steps that ask for samples though their role does not tell: they round or choose
     by products of their inputs.
     """
-    found = Counter({KEPT: 1})
+    counts = Counter({KEPT: 1})
     for step in recipe.steps:
-        place = role(step)
+        place = find_step_role(step)
         if isinstance(step, Quantizer) or place in PREPARES:
-            found[place.name.lower() if place else "other"] += 1
+            counts[place.name.lower() if place else "other"] += 1
             needs = place in PREPARES or place is Role.STATIC
-            found["inputs"] += isinstance(step, Quantizer) and step.calibrates and not needs
-    return tuple(sorted((+found).items()))
+            counts["inputs"] += isinstance(step, Quantizer) and step.calibrates and not needs
+    return tuple(sorted((+counts).items()))
 
 
-def units(facts: Facts, run_s: float) -> dict[str, float]:
+def compute_work_units(facts: Facts, run_s: float) -> dict[str, float]:
     """Return by what work is counted: itself, megabytes of weights, runs of the original, and
     products of all weights with the inputs of their layers, in billions, layers taken for square.
     """
@@ -70,42 +70,42 @@ class Durations:
     def __init__(self, view: View) -> None:
         self._view = view
 
-    def of(self, plan: Plan) -> float:
+    def estimate_trial_s(self, plan: Plan) -> float:
         """Return what building, loading, timing and scoring a plan will take."""
         return self._build_s(plan.recipe) + self.running_s(plan)
 
     def building_s(self, recipe: Recipe) -> float:
         """Return what building a recipe anew takes, by what it or those like it took."""
-        known = self._built.get(recipe.steps)
-        return self._build_s(recipe) if known is None else known[1]
+        built = self._built.get(recipe.steps)
+        return self._build_s(recipe) if built is None else built[1]
 
     def running_s(self, plan: Plan) -> float:
         """Return what loading, timing and scoring a plan will take: the mean of trials that ran
         alike, by hint, then by kind, then of all."""
-        place, kind = hint(plan.backend), inner(plan.backend).name()
-        found = (self._ran_s.get(one) for one in (place, f"{kind}:", ""))
-        known = next((seconds for seconds in found if seconds is not None), None)
-        return self._view.trials[0].seconds if known is None else known
+        place, kind = backend_precision(plan.backend), inner_backend(plan.backend).name()
+        means = (self._ran_s.get(key) for key in (place, f"{kind}:", ""))
+        mean_s = next((seconds for seconds in means if seconds is not None), None)
+        return self._view.trials[0].seconds if mean_s is None else mean_s
 
     def _build_s(self, recipe: Recipe) -> float:
         """Return what the same steps took, or what their work takes at the pace of the others."""
         if not recipe.steps or recipe.steps in self._built:
             return 0.0
-        known = self._built_alike.get(_alike(recipe))
-        return self._pace * self._usual_s(recipe) if known is None else known
+        similar_s = self._built_alike.get(_work_key(recipe))
+        return self._pace * self._usual_s(recipe) if similar_s is None else similar_s
 
     def _usual_s(self, recipe: Recipe) -> float:
         """Return what the work of a recipe takes by the tables."""
         build = priors.load().build
         return sum(
             count * sum(self._units[unit] * seconds for unit, seconds in build[kind].items())
-            for kind, count in work(recipe)
+            for kind, count in count_build_work(recipe)
             if kind in build
         )
 
     @cached_property
     def _units(self) -> dict[str, float]:
-        return units(self._view.facts, run_s(self._view.trials))
+        return compute_work_units(self._view.facts, run_s(self._view.trials))
 
     @cached_property
     def _pace(self) -> float:
@@ -117,7 +117,7 @@ class Durations:
     def _built_alike(self) -> dict[_Work, float]:
         """Return quantizers and their work -> what recipes of these took, at least: what took
         longer than the time that there was counts too."""
-        found: dict[_Work, list[float]] = {}
+        by_work: dict[_Work, list[float]] = {}
         died = (t for t in self._view.trials if t.status is Status.FAILED and not t.edits)
         longer = [
             (t.plan.recipe, t.building)
@@ -125,33 +125,36 @@ class Durations:
             if t.building > self._pace * self._usual_s(t.plan.recipe)
         ]
         for recipe, seconds in (*self._built.values(), *longer):
-            found.setdefault(_alike(recipe), []).append(seconds)
-        return {alike: fmean(seconds) for alike, seconds in found.items()}
+            by_work.setdefault(_work_key(recipe), []).append(seconds)
+        return {alike: fmean(seconds) for alike, seconds in by_work.items()}
 
     @cached_property
     def _built(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
         """Return steps -> their recipe, and the seconds that they took."""
-        found: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
+        builds: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
         for trial in self._view.trials:
             if trial.part == "search" and trial.edits:
                 recipe = trial.plan.recipe
-                known = found.get(recipe.steps)
-                found[recipe.steps] = recipe, max(trial.building, known[1] if known else 0.0)
-        return found
+                previous = builds.get(recipe.steps)
+                builds[recipe.steps] = (
+                    recipe,
+                    max(trial.building, previous[1] if previous else 0.0),
+                )
+        return builds
 
     @cached_property
     def _ran_s(self) -> dict[str, float]:
         """Return hint, kind of backend and colon, or nothing -> mean seconds without building."""
-        found: dict[str, list[float]] = {}
-        for trial in measured(self._view):
+        by_place: dict[str, list[float]] = {}
+        for trial in list_timed_trials(self._view):
             if trial.seconds and not trial.stopped:
                 backend, seconds = trial.plan.backend, trial.seconds - trial.building
-                for one in (hint(backend), f"{inner(backend).name()}:", ""):
-                    found.setdefault(one, []).append(seconds)
-        return {one: fmean(seconds) for one, seconds in found.items()}
+                for key in (backend_precision(backend), f"{inner_backend(backend).name()}:", ""):
+                    by_place.setdefault(key, []).append(seconds)
+        return {key: fmean(seconds) for key, seconds in by_place.items()}
 
 
 @lru_cache(4096)
-def _alike(recipe: Recipe) -> _Work:
+def _work_key(recipe: Recipe) -> _Work:
     names = frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
-    return names, work(recipe)
+    return names, count_build_work(recipe)

@@ -18,25 +18,35 @@ from statistics import fmean
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation import priors
-from ortune.search.expectation.durations import Durations, measured
-from ortune.search.expectation.features import families, hint, latency_features, strain_features
-from ortune.search.expectation.priors import Priors, elsewhere
-from ortune.search.expectation.strain import LEAST, spread, strain, together
-from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
+from ortune.search.expectation.durations import Durations, list_timed_trials
+from ortune.search.expectation.features import (
+    accuracy_features,
+    backend_precision,
+    latency_features,
+    quantizer_names,
+)
+from ortune.search.expectation.priors import Priors, transfer_observations
+from ortune.search.expectation.strain import (
+    LEAST,
+    combine_losses,
+    log_budget_utilization,
+    log_utilization_sd,
+)
+from ortune.search.expectation.surrogate import Normal, Observation, Surrogate
 from ortune.search.policy import View
 
 _SAME, _EXACT = Normal(0.0, 0.0), Normal(LEAST, 0.0)
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectation:
     """What a plan would probably bring.
 
     Attributes:
         latency: Logarithm of its latency over the original's.
         keeps: The chance that it runs and keeps the budget.
         seconds: What trying it costs.
-        strain: Logarithm of what it loses over what the budget lets it lose.
+        log_budget_utilization: Logarithm of what it loses over what the budget lets it lose.
         size: Logarithm of the bytes of its files over the original's.
     """
 
@@ -44,11 +54,11 @@ class Expected:
     keeps: float
     seconds: float
     size: Normal = _SAME
-    strain: Normal = _EXACT
+    log_budget_utilization: Normal = _EXACT
 
-    def worth(self, best: float) -> float:
+    def expected_gain(self, best: float) -> float:
         """Return the expected gain over the best log-ratio so far."""
-        return self.keeps * self.latency.gain(best)
+        return self.keeps * self.latency.improvement_over(best)
 
 
 class Expectations:
@@ -61,76 +71,89 @@ class Expectations:
         self._priors = Priors(view)
         self.durations = Durations(view)
 
-    def of(self, plans: Sequence[Plan]) -> list[Expected]:
+    def estimate_plans(self, plans: Sequence[Plan]) -> list[Expectation]:
         """Return what is expected of each plan."""
-        latencies = self._latency.expect([latency_features(plan) for plan in plans])
-        strains = self._strain.expect([strain_features(plan.recipe) for plan in plans])
+        latencies = self._latency_surrogate.predict_plans(
+            [latency_features(plan) for plan in plans]
+        )
+        strains = self._accuracy_surrogate.predict_plans(
+            [accuracy_features(plan.recipe) for plan in plans]
+        )
         return [
-            self._expected(plan, latency, self._lost(plan, recipe))
+            self._estimate_plan(plan, latency, self._estimate_log_utilization(plan, recipe))
             for plan, latency, recipe in zip(plans, latencies, strains, strict=True)
         ]
 
-    def _expected(self, plan: Plan, latency: Normal, lost: Normal) -> Expected:
-        died = self._died[hint(plan.backend), families(plan.recipe)]
+    def _estimate_plan(self, plan: Plan, latency: Normal, log_utilization: Normal) -> Expectation:
+        died = self._failure_counts[backend_precision(plan.backend), quantizer_names(plan.recipe)]
         runs = self._numbers["runs"] * self._numbers["runs again"] ** died
-        keeps = runs * lost.below(0.0) if plan.lossy else runs
-        return Expected(latency, keeps, self.durations.of(plan), self.size(plan.recipe), lost)
+        keeps = runs * log_utilization.probability_below(0.0) if plan.lossy else runs
+        return Expectation(
+            latency,
+            keeps,
+            self.durations.estimate_trial_s(plan),
+            self.estimate_log_size(plan.recipe),
+            log_utilization,
+        )
 
-    def _lost(self, plan: Plan, recipe: Normal) -> Normal:
+    def _estimate_log_utilization(self, plan: Plan, recipe: Normal) -> Normal:
         """Return a plan's strain, by that of its recipe where its answers are not known."""
         if not plan.lossy:
             return _EXACT
-        known = self._answers.get((plan.recipe.steps, hint(plan.backend)))
-        if known is not None:
-            return Normal(known, self._numbers["same answers"])
-        backend = self._hinted(plan) if plan.backend.lossy else _EXACT
+        scored = self._answers.get((plan.recipe.steps, backend_precision(plan.backend)))
+        if scored is not None:
+            return Normal(scored, self._numbers["same answers"])
+        backend = self._estimate_float_model(plan) if plan.backend.lossy else _EXACT
         recipe = recipe if plan.recipe.lossy else _EXACT
         sd = math.hypot(recipe.sd, backend.sd, self._numbers["repeats"])
-        return Normal(together(recipe.mean, backend.mean), sd)
+        return Normal(combine_losses(recipe.mean, backend.mean), sd)
 
-    def size(self, recipe: Recipe) -> Normal:
+    def estimate_log_size(self, recipe: Recipe) -> Normal:
         """Return the logarithm of a plan's size over the original's: as built, or as usual."""
-        known = self._sizes.get(recipe.steps)
-        if known is not None:
-            return Normal(math.log(known), 0.0)
+        built_size = self._sizes.get(recipe.steps)
+        if built_size is not None:
+            return Normal(math.log(built_size), 0.0)
         sizes = self._fitted.sizes
-        usual = min((sizes.get(name, 1.0) for name in families(recipe)), default=1.0)
+        usual = min((sizes.get(name, 1.0) for name in quantizer_names(recipe)), default=1.0)
         return Normal(math.log(usual), self._numbers["size sd"] if usual < 1 else 0.0)
 
     @cached_property
     def _sizes(self) -> dict[tuple[Step, ...], float]:
         original = self._view.trials[0].size or 0
-        found = ((t.plan.recipe.steps, t.size) for t in self._view.trials if original)
-        return {steps: size / original for steps, size in found if size}
+        sizes = ((t.plan.recipe.steps, t.size) for t in self._view.trials if original)
+        return {steps: size / original for steps, size in sizes if size}
 
     # --- records ----------------------------------------------------------------------------
 
     @cached_property
-    def _measured(self) -> list[Trial]:
-        return measured(self._view)
+    def _search_timings(self) -> list[Trial]:
+        return list_timed_trials(self._view)
 
     @cached_property
-    def _died(self) -> Counter[tuple[str, frozenset[str]]]:
+    def _failure_counts(self) -> Counter[tuple[str, frozenset[str]]]:
         """Return how often quantizers died under a hint, other than while they were built."""
-        found = (t for t in self._view.trials if t.status is Status.FAILED and t.reproduce)
-        return Counter((hint(t.plan.backend), families(t.plan.recipe)) for t in found)
+        failures = (t for t in self._view.trials if t.status is Status.FAILED and t.reproduce)
+        return Counter(
+            (backend_precision(t.plan.backend), quantizer_names(t.plan.recipe)) for t in failures
+        )
 
     @cached_property
-    def _latency(self) -> Surrogate:
+    def _latency_surrogate(self) -> Surrogate:
         records = [
-            Observed(
+            Observation(
                 latency_features(t.plan),
                 min(math.log(self._fitted.levels["slowest"]), math.log(t.ratio.value)),
-                self._noise(t),
+                self._estimate_noise(t),
             )
-            for t in self._measured
+            for t in self._search_timings
             if t.ratio is not None
         ]
         return Surrogate(
-            self._priors.latency, [*elsewhere(self._view.paid, self._view.facts), *records]
+            self._priors.latency_prior,
+            [*transfer_observations(self._view.paid, self._view.facts), *records],
         )
 
-    def _noise(self, trial: Trial) -> float:
+    def _estimate_noise(self, trial: Trial) -> float:
         """Return how little a trial tells of others: what is far slower than the original has a
         reason of its own, that other plans need not share."""
         assert trial.ratio is not None
@@ -140,63 +163,72 @@ class Expectations:
         noise = self._numbers["noise of a block" if short else "noise of a pair"]
         return noise + levels["noise of slow"] * slow
 
-    def _hinted(self, plan: Plan) -> Normal:
+    def _estimate_float_model(self, plan: Plan) -> Normal:
         """Return a float model's strain under a hint that changes answers, as scored or usual."""
-        place = hint(plan.backend)
-        return self._hints.get(place) or self._priors.strain(f"hint:{place}")
+        place = backend_precision(plan.backend)
+        return self._float_utilizations.get(place) or self._priors.accuracy_prior(f"hint:{place}")
 
     @cached_property
-    def _hints(self) -> dict[str, Normal]:
+    def _float_utilizations(self) -> dict[str, Normal]:
         """Return hint -> strain of the float model under it, where one was scored."""
-        found: dict[str, list[float]] = {}
-        for trial in self._scored:
+        by_precision: dict[str, list[float]] = {}
+        for trial in self._trials_with_score:
             if trial.plan.backend.lossy and not trial.plan.recipe.lossy:
-                found.setdefault(hint(trial.plan.backend), []).append(self._strained(trial))
+                by_precision.setdefault(backend_precision(trial.plan.backend), []).append(
+                    self._log_utilization(trial)
+                )
         return {
             place: Normal(fmean(values), self._fitted.levels["strain noise"])
-            for place, values in found.items()
+            for place, values in by_precision.items()
         }
 
     @cached_property
-    def _scored(self) -> list[Trial]:
-        return [t for t in self._measured if t.score is not None and self._view.budget is not None]
+    def _trials_with_score(self) -> list[Trial]:
+        return [
+            t
+            for t in self._search_timings
+            if t.score is not None and self._view.budget is not None
+        ]
 
     @cached_property
     def _answers(self) -> dict[tuple[tuple[Step, ...], str], float]:
         """Return a recipe's steps and the hint it ran under -> the least of its strains there."""
-        found: dict[tuple[tuple[Step, ...], str], float] = {}
-        for trial in self._scored:
-            at = trial.plan.recipe.steps, hint(trial.plan.backend)
-            found[at] = min(self._strained(trial), found.get(at, math.inf))
-        return found
+        lowest: dict[tuple[tuple[Step, ...], str], float] = {}
+        for trial in self._trials_with_score:
+            at = trial.plan.recipe.steps, backend_precision(trial.plan.backend)
+            lowest[at] = min(self._log_utilization(trial), lowest.get(at, math.inf))
+        return lowest
 
-    def _strained(self, trial: Trial) -> float:
+    def _log_utilization(self, trial: Trial) -> float:
         assert trial.score is not None
         assert self._view.budget is not None
-        return strain(trial.score, self._view.budget)
+        return log_budget_utilization(trial.score, self._view.budget)
 
     @cached_property
-    def _strain(self) -> Surrogate:
+    def _accuracy_surrogate(self) -> Surrogate:
         """Return what is expected of recipes, by those scored where the backend adds little."""
         records = []
-        for trial in self._scored:
+        for trial in self._trials_with_score:
             if not trial.plan.recipe.lossy:
                 continue
             assert trial.score is not None
             assert self._view.budget is not None
-            found, noise = (
-                self._strained(trial),
-                max(self._fitted.levels["strain noise"], spread(trial.score, self._view.budget)),
+            value, noise = (
+                self._log_utilization(trial),
+                max(
+                    self._fitted.levels["strain noise"],
+                    log_utilization_sd(trial.score, self._view.budget),
+                ),
             )
             if trial.plan.backend.lossy:
-                found = _apart(found, self._hinted(trial.plan).mean)
+                value = _subtract_loss(value, self._estimate_float_model(trial.plan).mean)
                 noise = max(noise, self._numbers["repeats"])
-            records.append(Observed(strain_features(trial.plan.recipe), found, noise))
-        return Surrogate(self._priors.strain, records)
+            records.append(Observation(accuracy_features(trial.plan.recipe), value, noise))
+        return Surrogate(self._priors.accuracy_prior, records)
 
 
-def _apart(both: float, one: float) -> float:
+def _subtract_loss(both: float, part: float) -> float:
     """Return the strain that makes `both` together with another, at least a third less."""
-    if both - one < 0.2:
+    if both - part < 0.2:
         return both - 1.0
-    return both + math.log1p(-math.exp(one - both))
+    return both + math.log1p(-math.exp(part - both))

@@ -15,15 +15,19 @@ from functools import cached_property
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.budget import Budget
-from ortune.core.roles import PREPARES, role
+from ortune.core.roles import PREPARES, find_step_role
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.durations import Durations, run_s
-from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.strain import floor, lost, lost_at
+from ortune.search.expectation.expectations import Expectation, Expectations
+from ortune.search.expectation.strain import (
+    budget_utilization,
+    float_utilization,
+    utilization_from_log,
+)
 from ortune.search.expectation.surrogate import Normal
-from ortune.search.mixed_precision.choice import RegionCosts, mixable, mixed, parted
+from ortune.search.mixed_precision.choice import RegionCosts, can_mix, mix_recipe, parse_assignment
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.policy import View
 
@@ -56,17 +60,17 @@ class Mixture:
     """A survey's plan with some regions in float, and what is expected of it.
 
     Attributes:
-        left: Regions in float, in the graph's order.
+        float_regions: Regions in float, in the graph's order.
         ratio: Of its latency to the original's.
-        lost: Over what may be lost.
+        budget_utilization: Over what may be lost.
         first: No mixture of the survey was measured before it.
     """
 
     survey: Survey
     plan: Plan
-    left: tuple[str, ...]
+    float_regions: tuple[str, ...]
     ratio: float
-    lost: float
+    budget_utilization: float
     first: bool
 
     @property
@@ -77,22 +81,27 @@ class Mixture:
     @property
     def keeps(self) -> float:
         """The chance that it keeps the budget."""
-        if self.lost <= 0:
+        if self.budget_utilization <= 0:
             return _RUNS
-        return _RUNS * Normal(math.log(self.lost), _LOSS_SD[not self.first]).below(0.0)
+        return _RUNS * Normal(
+            math.log(self.budget_utilization), _LOSS_SD[not self.first]
+        ).probability_below(0.0)
 
     @property
     def why(self) -> str:
         """The short form of where it comes from."""
-        names = ", ".join(self.left[:_NAMED]) + ", ..." * (len(self.left) > _NAMED)
+        names = ", ".join(self.float_regions[:_NAMED]) + ", ..." * (
+            len(self.float_regions) > _NAMED
+        )
         return (
-            f"regions: {len(self.left)} of {len(self.survey.regions)} in float ({names}): "
-            f"expected ratio {self.ratio:.2f}, {self.lost:.2f} of the allowed loss"
+            f"regions: {len(self.float_regions)} of {len(self.survey.regions)} in float "
+            f"({names}): "
+            f"expected ratio {self.ratio:.2f}, {self.budget_utilization:.2f} of the allowed loss"
         )
 
 
 @dataclass(frozen=True)
-class Mixing:
+class MixtureSearch:
     """What a survey and the trials of its plan and mixtures tell.
 
     Attributes:
@@ -109,9 +118,9 @@ class Mixing:
     costs: RegionCosts
 
     @classmethod
-    def of(cls, survey: Survey, view: View) -> Mixing | None:
+    def from_survey(cls, survey: Survey, view: View) -> MixtureSearch | None:
         """Return it where the plan was timed and scored; None where nothing can follow."""
-        whole = view.find(survey.plan)
+        whole = view.find_trial(survey.plan)
         if whole is None or view.budget is None or survey.error:
             return None
         if whole.ratio is None or not _is_scored(whole):
@@ -121,36 +130,39 @@ class Mixing:
             for t in view.trials
             if t.part == "search"
             and t.plan.backend == survey.plan.backend
-            and parted(survey, t.plan.recipe)
+            and parse_assignment(survey, t.plan.recipe)
         ]
-        lowest = floor(view, whole.plan.backend)
-        return cls(survey, view.budget, whole, trials, lowest, RegionCosts.of(survey))
+        lowest = float_utilization(view, whole.plan.backend)
+        return cls(survey, view.budget, whole, trials, lowest, RegionCosts.from_survey(survey))
 
-    def lost(self, trial: Trial) -> float | None:
+    def budget_utilization(self, trial: Trial) -> float | None:
         """Return what a trial lost over what it may; None where it was not scored."""
-        return None if trial.score is None else lost(trial.score, self.budget)
+        return None if trial.score is None else budget_utilization(trial.score, self.budget)
 
-    def expected(self, trial: Trial) -> Mixture:
+    def replay_expectation(self, trial: Trial) -> Mixture:
         """Return what was expected of one of its mixtures when it was proposed."""
         before = replace(self, mixtures=self.mixtures[: self.mixtures.index(trial)])
-        return before._mixture(_in_float(self.survey, trial), trial.plan)
+        return before._make_mixture(_in_float(self.survey, trial), trial.plan)
 
-    def next(self) -> Mixture | None:
+    def propose_mixture(self) -> Mixture | None:
         """Return the mixture to try now; None where there is none worth it."""
         fails, keeps = self._bounds
         if len(self.mixtures) >= MOST or self.floor >= _AIM or fails is None:
             return None
         in_float = set(self.costs.unmeasured)
-        for names in [(), *self.costs.order()[:-1]]:  # behind the last nothing of the plan is left
+        for names in [
+            (),
+            *self.costs.order_moves()[:-1],
+        ]:  # behind the last nothing of the plan is left
             in_float |= set(names)
-            summed = self.costs.loss(in_float)
-            if in_float and summed < fails[0] and self._lost_at(summed) <= _AIM:
+            summed = self.costs.total_loss(in_float)
+            if in_float and summed < fails[0] and self._utilization_at(summed) <= _AIM:
                 break
         else:
             return None
         if summed <= keeps[0]:
             return None
-        mixture = self._mixture(frozenset(in_float))
+        mixture = self._make_mixture(frozenset(in_float))
         best = min(
             (
                 t.ratio.value
@@ -161,26 +173,26 @@ class Mixing:
         )
         return mixture if mixture.ratio < _LEAST_GAIN * best else None
 
-    def _mixture(self, in_float: frozenset[str], plan: Plan | None = None) -> Mixture:
+    def _make_mixture(self, in_float: frozenset[str], plan: Plan | None = None) -> Mixture:
         if plan is None:
-            plan = Plan(mixed(self.survey, in_float), self.survey.plan.backend)
-        left = tuple(r.region for r in self.survey.regions if r.region in in_float)
+            plan = Plan(mix_recipe(self.survey, in_float), self.survey.plan.backend)
+        float_regions = tuple(r.region for r in self.survey.regions if r.region in in_float)
         assert self.whole.ratio is not None
-        own, pace = self.whole.ratio.value, 1.0
+        whole_ratio, pace = self.whole.ratio.value, 1.0
         for trial in self.mixtures:
-            back = self.costs.time(_in_float(self.survey, trial))
+            back = self.costs.time_cost(_in_float(self.survey, trial))
             if trial.ratio is not None and back > 0:
-                pace = min(_SLOWER[1], max(_SLOWER[0], (trial.ratio.value - own) / back))
+                pace = min(_SLOWER[1], max(_SLOWER[0], (trial.ratio.value - whole_ratio) / back))
         return Mixture(
             self.survey,
             plan,
-            left,
-            max(0.1 * own, own + pace * self.costs.time(in_float)),
-            self._lost_at(self.costs.loss(in_float)) * (1 - self.floor) + self.floor,
+            float_regions,
+            max(0.1 * whole_ratio, whole_ratio + pace * self.costs.time_cost(in_float)),
+            self._utilization_at(self.costs.total_loss(in_float)) * (1 - self.floor) + self.floor,
             first=not self.mixtures,
         )
 
-    def _lost_at(self, summed: float) -> float:
+    def _utilization_at(self, summed: float) -> float:
         """Return what regions lose over what is left to them to lose."""
         fails, keeps = self._bounds
         if fails is None or fails[0] <= keeps[0]:
@@ -197,59 +209,67 @@ class Mixing:
         where, before a mixture was measured, so much goes back that the others lose as they do
         alone; and a sum that is more than it counts as no more.
         """
-        summed, alone = self.costs.loss(), self.survey.whole_cost
+        summed, alone = self.costs.total_loss(), self.survey.whole_cost
         if math.isfinite(alone) and alone > 0:
-            far = not self.mixtures and self._above(self.lost(self.whole) or 0.0) > _FAR
+            far = (
+                not self.mixtures
+                and self._region_utilization(self.budget_utilization(self.whole) or 0.0) > _FAR
+            )
             if far or self.costs.unmeasured:
                 summed = alone
             elif not self.mixtures:
                 summed = min(summed, alone)
-        sums = [summed, *(self.costs.loss(_in_float(self.survey, t)) for t in self.mixtures)]
+        sums = [summed, *(self.costs.total_loss(_in_float(self.survey, t)) for t in self.mixtures)]
         points = (
-            (summed, self._above(gone))
+            (summed, self._region_utilization(gone))
             for summed, trial in zip(sums, (self.whole, *self.mixtures), strict=True)
-            if _is_scored(trial) and (gone := self.lost(trial)) is not None
+            if _is_scored(trial) and (gone := self.budget_utilization(trial)) is not None
         )
-        known = [one for one in points if math.isfinite(one[1]) and one[0] > 0]
-        fails = min((one for one in known if one[1] > 1), default=None)
-        below = (one for one in known if one[1] <= 1 and (fails is None or one[0] < fails[0]))
+        valid = [point for point in points if math.isfinite(point[1]) and point[0] > 0]
+        fails = min((point for point in valid if point[1] > 1), default=None)
+        below = (
+            point for point in valid if point[1] <= 1 and (fails is None or point[0] < fails[0])
+        )
         return fails, max(below, default=(0.0, 0.0))
 
-    def _above(self, gone: float) -> float:
+    def _region_utilization(self, gone: float) -> float:
         """Return what regions lose over what the float model there leaves to them."""
         return max(0.0, gone - self.floor) / max(1 - self.floor, 1e-9)
 
 
-def mixtures(view: View) -> Iterator[Mixture]:
+def propose_mixtures(view: View) -> Iterator[Mixture]:
     """Yield of every survey the mixture to try next."""
     for survey in view.surveys:
-        mixing = Mixing.of(survey, view)
-        mixture = None if mixing is None else mixing.next()
-        if mixture is not None and not view.tried(mixture.plan):
+        mixing = MixtureSearch.from_survey(survey, view)
+        mixture = None if mixing is None else mixing.propose_mixture()
+        if mixture is not None and not view.has_trial(mixture.plan):
             yield mixture
 
 
-def expected_mixtures(view: View, known: Expectations) -> dict[Candidate, Expected]:
+def estimate_mixtures(view: View, expectations: Expectations) -> dict[Candidate, Expectation]:
     """Return the mixtures to try next, each with what the search expects of it."""
-    found = list(mixtures(view)) if view.by_region else []
-    if not found:
+    proposals = list(propose_mixtures(view)) if view.by_region else []
+    if not proposals:
         return {}
-    others, takes = known.of([one.plan for one in found]), known.durations
+    estimates, takes = (
+        expectations.estimate_plans([mixture.plan for mixture in proposals]),
+        expectations.durations,
+    )
 
-    def seconds(one: Mixture) -> float:
-        rebuilt = _REBUILT * takes.building_s(one.survey.plan.recipe)
-        return rebuilt + takes.running_s(one.plan)
+    def seconds(mixture: Mixture) -> float:
+        rebuilt = _REBUILT * takes.building_s(mixture.survey.plan.recipe)
+        return rebuilt + takes.running_s(mixture.plan)
 
     return {
-        Candidate(one.plan, REGIONS, one.why): replace(
-            of, latency=one.latency, keeps=one.keeps, seconds=seconds(one)
+        Candidate(mixture.plan, REGIONS, mixture.why): replace(
+            expectation, latency=mixture.latency, keeps=mixture.keeps, seconds=seconds(mixture)
         )
-        for one, of in zip(found, others, strict=True)
+        for mixture, expectation in zip(proposals, estimates, strict=True)
     }
 
 
 def _in_float(survey: Survey, trial: Trial) -> frozenset[str]:
-    return parted(survey, trial.plan.recipe) or frozenset()
+    return parse_assignment(survey, trial.plan.recipe) or frozenset()
 
 
 def _is_scored(trial: Trial) -> bool:
@@ -281,7 +301,7 @@ where nothing goes back: it is no faster than the plan that it is of."""
 
 
 @dataclass(frozen=True)
-class WantedSurvey:
+class SurveyCandidate:
     """A survey that may be made now.
 
     Attributes:
@@ -294,31 +314,35 @@ class WantedSurvey:
     seconds: float
 
 
-def surveys(view: View) -> list[WantedSurvey]:
+def rank_surveys(view: View) -> list[SurveyCandidate]:
     """Return the surveys that fit into the time, those first that gain most per second.
 
     A plan is worth one that fails the budget and is faster than what can win.
     """
     room = longest_s(view)
-    if not view.by_region or room <= 0 or view.space.exact or _layers(view) < FEWEST:
+    if not view.by_region or room <= 0 or view.space.exact or _count_layers(view) < FEWEST:
         return []
     durations, alone = Durations(view), _alone_s(view)
-    found = []
-    for trial in _surveyable(view):
+    candidates = []
+    for trial in _list_surveyable(view):
         needed = _survey_s(trial.plan.recipe, alone, durations)
-        follows = durations.of(trial.plan)
-        if needed <= room and needed + follows <= view.spare and (gain := _gain(trial, view)):
+        follows = durations.estimate_trial_s(trial.plan)
+        if (
+            needed <= room
+            and needed + follows <= view.spare
+            and (gain := _estimate_gain(trial, view))
+        ):
             # A survey of all the time that there is leaves none for the mixtures that it is for.
             most = max(_LONGER * needed, _AT_LEAST * view.total)
             seconds = max(needed, min(most, view.spare - _MIXTURES * follows))
             assert trial.ratio is not None and trial.score is not None and view.budget is not None
             why = (
                 f"{trial.plan} takes {trial.ratio.value:.2f} of the original's time and loses "
-                f"{lost(trial.score, view.budget):.1f} times what it may"
+                f"{budget_utilization(trial.score, view.budget):.1f} times what it may"
             )
             request = SurveyRequest(trial.plan, why, seconds)
-            found.append(WantedSurvey(request, gain, needed + follows))
-    return sorted(found, key=lambda one: -one.gain / one.seconds)
+            candidates.append(SurveyCandidate(request, gain, needed + follows))
+    return sorted(candidates, key=lambda candidate: -candidate.gain / candidate.seconds)
 
 
 def longest_s(view: View) -> float:
@@ -326,88 +350,98 @@ def longest_s(view: View) -> float:
     return min(SHARE * view.total - sum(s.seconds for s in view.surveys), view.spare)
 
 
-def _surveyable(view: View) -> Iterator[Trial]:
+def _list_surveyable(view: View) -> Iterator[Trial]:
     """Yield the plans whose regions are not known, each recipe where it is fastest."""
-    known = [one.plan.recipe.steps for one in view.surveys]
-    trials = [t for t in view.trials if t.part == "search" and _measured(t)]
+    surveyed = [survey.plan.recipe.steps for survey in view.surveys]
+    trials = [t for t in view.trials if t.part == "search" and _can_survey(t)]
     for trial in sorted(trials, key=lambda t: t.ratio.value if t.ratio else math.inf):
         steps = trial.plan.recipe.steps
         mixes = trial.stage == REGIONS or any(
-            parted(one, trial.plan.recipe) for one in view.surveys
+            parse_assignment(survey, trial.plan.recipe) for survey in view.surveys
         )
-        if steps not in known and not mixes:
-            known.append(steps)
+        if steps not in surveyed and not mixes:
+            surveyed.append(steps)
             yield trial
 
 
-def _measured(trial: Trial) -> bool:
+def _can_survey(trial: Trial) -> bool:
     """Whether mixtures of a plan could be told from it."""
     if trial.status is not Status.FAILS or trial.ratio is None or trial.stopped:
         return False
-    if isinstance(trial.plan.backend, Bucketed) or not mixable(trial.plan.recipe):
+    if isinstance(trial.plan.backend, Bucketed) or not can_mix(trial.plan.recipe):
         return False
     return _is_scored(trial)
 
 
-def _gain(trial: Trial, view: View) -> float:
+def _estimate_gain(trial: Trial, view: View) -> float:
     """Return what mixtures of a plan may gain over what can win; 0 where nothing.
 
     The more a plan loses over what it may, the more of it has to go back to float.
     """
     assert trial.ratio is not None
-    own = trial.ratio.value
-    if not 0 < own < view.to_beat or view.budget is None or trial.score is None:
+    ratio = trial.ratio.value
+    if not 0 < ratio < view.to_beat or view.budget is None or trial.score is None:
         return 0.0
-    return _mixed(Normal(math.log(own), 0.0), lost(trial.score, view.budget), trial.plan, view)
+    return _estimate_mixture_gain(
+        Normal(math.log(ratio), 0.0),
+        budget_utilization(trial.score, view.budget),
+        trial.plan,
+        view,
+    )
 
 
-def _mixed(own: Normal, gone: float, plan: Plan, view: View) -> float:
+def _estimate_mixture_gain(log_ratio: Normal, utilization: float, plan: Plan, view: View) -> float:
     """Return what mixtures of a plan that fails may gain.
 
     Args:
-        own: Logarithm of the plan's ratio.
-        gone: What it loses over what it may: so much the more has to go back. What the hint loses
-            by itself cannot.
+        log_ratio: Logarithm of the plan's ratio.
+        utilization: What it loses over what it may: so much the more has to go back. What the hint
+            loses by itself cannot.
     """
-    least = floor(view, plan.backend)
-    if least >= _TOO_NEAR or not math.isfinite(gone):
+    least = float_utilization(view, plan.backend)
+    if least >= _TOO_NEAR or not math.isfinite(utilization):
         return 0.0
-    over = max(1.0, (gone - least) / (1 - least))
+    over = max(1.0, (utilization - least) / (1 - least))
     back = 1 - over**-_GIVEN_BACK
-    plain = max(own.mean, math.log(view.exact_ratio(plan.backend)))
-    slower = back * (plain - own.mean)
-    sd = math.hypot(own.sd, min(_SPREAD, _MEASURED + slower / 2))
-    return _SUCCEEDS * Normal(own.mean + slower, sd).gain(math.log(view.to_beat))
+    plain = max(log_ratio.mean, math.log(view.exact_ratio(plan.backend)))
+    slower = back * (plain - log_ratio.mean)
+    sd = math.hypot(log_ratio.sd, min(_SPREAD, _MEASURED + slower / 2))
+    return _SUCCEEDS * Normal(log_ratio.mean + slower, sd).improvement_over(math.log(view.to_beat))
 
 
-class Bases:
+class MixtureBases:
     """What plans are worth that may fail the budget, as what mixtures begin with."""
 
-    def __init__(self, view: View, durations: Durations, known: Sequence[WantedSurvey]) -> None:
+    def __init__(
+        self, view: View, durations: Durations, survey_candidates: Sequence[SurveyCandidate]
+    ) -> None:
         self._view, self._durations, self._room = view, durations, longest_s(view)
-        able = view.by_region and not view.space.exact and view.wanted.prefer == "speed"
-        self._able = able and self._room > 0 and _layers(view) >= FEWEST
+        able = view.by_region and not view.space.exact and view.goal.prefer == "speed"
+        self._able = able and self._room > 0 and _count_layers(view) >= FEWEST
         self._alone = _alone_s(view) if self._able else 0.0
-        self._known = {one.plan.recipe.steps for one in view.surveys}
-        self._at_hand = max((one.gain for one in known), default=0.0)
+        self._surveyed_steps = {survey.plan.recipe.steps for survey in view.surveys}
+        self._at_hand = max((survey.gain for survey in survey_candidates), default=0.0)
 
-    def of(self, plan: Plan, known: Expected) -> tuple[float, float]:
+    def estimate_gain(self, plan: Plan, expectation: Expectation) -> tuple[float, float]:
         """Return what mixtures of a plan may gain, and the seconds of survey and first mixture.
 
         What plans that were tried may begin with needs no other plan.
         """
         budget = self._view.budget
-        if not self._able or budget is None or plan.recipe.steps in self._known:
+        if not self._able or budget is None or plan.recipe.steps in self._surveyed_steps:
             return 0.0, 0.0
-        if not (plan.recipe.lossy and mixable(plan.recipe)) or isinstance(plan.backend, Bucketed):
+        if not (plan.recipe.lossy and can_mix(plan.recipe)) or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
         running = self._durations.running_s(plan)
         needed = _survey_s(plan.recipe, self._alone, self._durations)
-        if needed > self._room or known.seconds + needed + running > self._view.spare:
+        if needed > self._room or expectation.seconds + needed + running > self._view.spare:
             return 0.0, 0.0
-        gone = lost_at(known.strain.mean, budget)
-        gain = _mixed(known.latency, gone, plan, self._view) - self._at_hand
-        return (1 - known.keeps) * max(0.0, gain), needed + running
+        utilization = utilization_from_log(expectation.log_budget_utilization.mean, budget)
+        gain = (
+            _estimate_mixture_gain(expectation.latency, utilization, plan, self._view)
+            - self._at_hand
+        )
+        return (1 - expectation.keeps) * max(0.0, gain), needed + running
 
 
 def _survey_s(recipe: Recipe, alone: float, durations: Durations) -> float:
@@ -416,15 +450,15 @@ def _survey_s(recipe: Recipe, alone: float, durations: Durations) -> float:
     Args:
         recipe: What prepares for its deciding step is built already.
     """
-    steps = (step for step in recipe.steps if role(step) not in PREPARES)
+    steps = (step for step in recipe.steps if find_step_role(step) not in PREPARES)
     return durations.building_s(Recipe(recipe.name, tuple(steps))) + alone
 
 
 def _alone_s(view: View) -> float:
     """Return what running every region by itself takes: once a view, as it goes through all the
     original's latencies."""
-    return _SURVEY_RUNS * (_layers(view) + 1) * run_s(view.trials)
+    return _SURVEY_RUNS * (_count_layers(view) + 1) * run_s(view.trials)
 
 
-def _layers(view: View) -> int:
+def _count_layers(view: View) -> int:
     return sum(view.facts.ops.get(op, 0) for op in _LAYERS)

@@ -17,11 +17,11 @@ from statistics import median
 from typing import Any, Literal
 
 from ortune.core.facts import Facts
-from ortune.core.hardware.cpus import native
+from ortune.core.hardware.cpus import list_native_units
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.roles import Role
-from ortune.search.expectation.features import FLOAT_SHARE, called, chosen
-from ortune.search.expectation.surrogate import Normal, Observed
+from ortune.search.expectation.features import FLOAT_SHARE, list_settings, public_name
+from ortune.search.expectation.surrogate import Normal, Observation
 from ortune.search.policy import View
 
 
@@ -34,7 +34,7 @@ class FeaturePrior:
     slope: float = 1.0
 
 
-class Fitted:
+class FittedNumbers:
     """The numbers of the file.
 
     Attributes:
@@ -47,18 +47,20 @@ class Fitted:
         of_tables = data["fitted"]
         self.build: Mapping[str, Mapping[str, float]] = of_tables["build"]
         self.numbers: Mapping[str, float] = of_tables["numbers"]
-        self.sizes: Mapping[str, float] = _values(data["defaults"]["sizes"]) | of_tables["sizes"]
-        self.gains: Mapping[str, float] = _values(data["defaults"]["gains"])
-        self.levels: Mapping[str, float] = _values(data["levels"])
+        self.sizes: Mapping[str, float] = (
+            _read_values(data["defaults"]["sizes"]) | of_tables["sizes"]
+        )
+        self.gains: Mapping[str, float] = _read_values(data["defaults"]["gains"])
+        self.levels: Mapping[str, float] = _read_values(data["levels"])
         self._parts = {
             number: {
-                name: FeaturePrior(one["mean"], one["sd"], one.get("slope", 1.0))
-                for name, one in (data["defaults"][number] | of_tables[number]).items()
+                name: FeaturePrior(prior["mean"], prior["sd"], prior.get("slope", 1.0))
+                for name, prior in (data["defaults"][number] | of_tables[number]).items()
             }
             for number in ("latency", "strain")
         }
 
-    def part(self, number: Literal["latency", "strain"], feature: str) -> FeaturePrior:
+    def feature_prior(self, number: Literal["latency", "strain"], feature: str) -> FeaturePrior:
         """Return what is expected of a feature, or of its kind where no table has it.
 
         What is said of a kind's unknown members is wider than what its known ones have in common.
@@ -70,15 +72,15 @@ class Fitted:
         return next(parts[name] for name in names if name in parts)
 
 
-def _values(some: Mapping[str, Any]) -> dict[str, float]:
-    return {name: one["value"] for name, one in some.items()}
+def _read_values(section: Mapping[str, Any]) -> dict[str, float]:
+    return {name: entry["value"] for name, entry in section.items()}
 
 
 @lru_cache(1)
-def load() -> Fitted:
+def load() -> FittedNumbers:
     """Read the package's file, once."""
     path = files("ortune.search.expectation") / "priors.json"
-    return Fitted(json.loads(path.read_text(encoding="utf-8")))
+    return FittedNumbers(json.loads(path.read_text(encoding="utf-8")))
 
 
 LAYERS = {
@@ -99,34 +101,36 @@ class Priors:
         self._fitted = load()
         targets = view.space.targets
         self._by_power = 0.5 if view.budget and view.budget.metric.decibels else 1.0
-        self._share = _shares(view)
-        self._reads = _reading(view, self._fitted.levels["bytes per second"])
-        self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
-        self._rules = {called(rule) for target in targets for rule in target.rules}
+        self._share = _time_shares(view)
+        self._reads = _weight_read_share(view, self._fitted.levels["bytes per second"])
+        self._units = list_native_units(
+            item for t in targets for item in t.capabilities.instruction_sets
+        )
+        self._rules = {public_name(rule) for target in targets for rule in target.rules}
         self._splits = {f"threads={threads}" for target in targets for threads in target.splits}
         self._variants = {
             name
             for target in targets
-            for one in target.variants(view.facts, view.space.workload)
-            for name in set(chosen(one)) - set(chosen(target.backend))
+            for item in target.list_variants(view.facts, view.space.workload)
+            for name in set(list_settings(item)) - set(list_settings(target.backend))
         }
         self._single = all(getattr(t.backend, "threads", 0) == 1 for t in targets)
 
-    def latency(self, feature: str) -> Normal:
+    def latency_prior(self, feature: str) -> Normal:
         """Return the prior of a part of the log-ratio."""
-        part = self._fitted.part("latency", self.called(feature))
-        return Normal(part.mean + part.slope * self.physics(feature), part.sd)
+        part = self._fitted.feature_prior("latency", self.prior_name(feature))
+        return Normal(part.mean + part.slope * self.physical_effect(feature), part.sd)
 
-    def strain(self, feature: str) -> Normal:
+    def accuracy_prior(self, feature: str) -> Normal:
         """Return the prior of a part of a recipe's strain.
 
         Steps of the kit take power out of the error; decibels are of its amplitude, half of that.
         """
-        part = self._fitted.part("strain", feature)
+        part = self._fitted.feature_prior("strain", feature)
         scale = self._by_power if feature.startswith("step:") else 1.0
         return Normal(scale * part.mean, scale * part.sd)
 
-    def physics(self, feature: str) -> float:
+    def physical_effect(self, feature: str) -> float:
         """Return what a feature brings where all is as it should be, 0 where nothing is known."""
         kind, _, name = feature.partition(":")
         match kind:
@@ -135,28 +139,28 @@ class Priors:
                 gains = self._fitted.gains
                 units = (f"{precision}-amx", f"{precision}-avx512")
                 gain = next(
-                    (gains[one] for one in units if one in self._units and one in gains), 1.0
+                    (gains[unit] for unit in units if unit in self._units and unit in gains), 1.0
                 )
-                return _amdahl(FLOAT_SHARE[Role.WEIGHTS], gain)
+                return _amdahl_log_ratio(FLOAT_SHARE[Role.WEIGHTS], gain)
             case "family":
                 share = self._share
                 match name:
                     case "int8-static":
-                        return _amdahl(share["conv"] + share["product"], self._gain)
+                        return _amdahl_log_ratio(share["conv"] + share["product"], self._gain)
                     case "int8-dynamic":
-                        return _amdahl(share["product"] + share["recurrent"], self._gain)
+                        return _amdahl_log_ratio(share["product"] + share["recurrent"], self._gain)
                     case "int8-weights" | "int4-weights":
                         return self._less_read(name)
                 return 0.0
             case "family@kind" if name.partition("@")[0] in _PACKED:
                 return self._reads
             case "family@hint":
-                return self._both(*name.split("@"))
+                return self._precision_interaction(*name.split("@"))
             case "behind":
-                return _amdahl(self._share["recurrent"], self._gain)
+                return _amdahl_log_ratio(self._share["recurrent"], self._gain)
         return 0.0
 
-    def called(self, feature: str) -> str:
+    def prior_name(self, feature: str) -> str:
         """Return the name under which a feature's numbers stand.
 
         A setting by which the space makes a variant for this model is there for a reason.
@@ -175,48 +179,47 @@ class Priors:
         """How many times as fast products of 8-bit integers are as those of floats."""
         gains = self._fitted.gains
         return next(
-            (gains[one] for one in ("int8-amx", "int8-vnni") if one in self._units), gains["int8"]
+            (gains[unit] for unit in ("int8-amx", "int8-vnni") if unit in self._units),
+            gains["int8"],
         )
 
     def _less_read(self, family: str, computing: float = 1.0) -> float:
         """Return the log-ratio of packed weights where the rest takes that share of its time."""
         return math.log(self._reads * _PACKED[family] / 32 + (1 - self._reads) * computing)
 
-    def _both(self, family: str, place: str) -> float:
+    def _precision_interaction(self, family: str, place: str) -> float:
         """Return what is lost where packed weights meet a hint: it is no help in reading them."""
         if family not in _PACKED:
             return 0.0
-        hint = FLOAT_SHARE[Role.WEIGHTS] * self.physics(f"hint:{place}")
+        hint = FLOAT_SHARE[Role.WEIGHTS] * self.physical_effect(f"hint:{place}")
         return self._less_read(family, math.exp(hint)) - hint - self._less_read(family)
 
 
-def _shares(view: View) -> dict[str, float]:
+def _time_shares(view: View) -> dict[str, float]:
     """Return kind of layer -> its share of the time: measured, or by how many layers there are."""
     if view.by_operator:
         return {
-            kind: sum(view.by_operator.get(op, 0.0) for op in some)
-            for kind, some in LAYERS.items()
+            kind: sum(view.by_operator.get(op, 0.0) for op in ops) for kind, ops in LAYERS.items()
         }
     counts = {
-        kind: (_GATES if kind == "recurrent" else 1)
-        * sum(view.facts.ops.get(op, 0) for op in some)
-        for kind, some in LAYERS.items()
+        kind: (_GATES if kind == "recurrent" else 1) * sum(view.facts.ops.get(op, 0) for op in ops)
+        for kind, ops in LAYERS.items()
     }
     share = load().levels["share of layers"] / max(1, sum(counts.values()))
     return {kind: share * count for kind, count in counts.items()}
 
 
-def _reading(view: View, per_s: float) -> float:
+def _weight_read_share(view: View, per_s: float) -> float:
     """Return the share of the original's time that reading its weights from memory takes."""
     first = view.trials[0].measurement
     if first is None:
         return 0.0
-    taken = median(first.latency_ns) / 1e9
+    run_s = median(first.latency_ns) / 1e9
     read = view.facts.weight_bytes - view.facts.table_bytes
-    return min(1.0, read / per_s / taken)
+    return min(1.0, read / per_s / run_s)
 
 
-def _amdahl(share: float, gain: float) -> float:
+def _amdahl_log_ratio(share: float, gain: float) -> float:
     """Return the log-ratio where a share of the time is so many times as fast (Amdahl's law)."""
     return math.log(1 - share + share / gain)
 
@@ -228,7 +231,7 @@ _SIZES = (("small", 1_000_000), ("medium", 30_000_000))
 """Size -> weights below which a model has it."""
 
 
-def elsewhere(paid: Paid, facts: Facts) -> Iterator[Observed]:
+def transfer_observations(paid: Paid, facts: Facts) -> Iterator[Observation]:
     """Yield what earlier searches measured of plans, for a model of these facts.
 
     Other models deviate from this one in what a hint and a quantizer bring them, the more so
@@ -236,35 +239,42 @@ def elsewhere(paid: Paid, facts: Facts) -> Iterator[Observed]:
     so that many plans of one search count little more than one, and are the smaller the more
     searches there were.
     """
-    own, known = model_kind(facts), load()
-    strangeness = known.numbers["strange kind"], known.numbers["strange size"]
-    noise = math.hypot(known.numbers["noise of a pair"], known.part("latency", "plan:").sd)
-    for one in paid.tallies:
-        strange = (sd for sd, a, b in zip(strangeness, own, one.model, strict=True) if a != b)
-        apart = math.hypot(_deviation(one), *strange) / known.part("latency", "elsewhere:").sd
-        shared = (name for name in one.features if name.startswith(("hint:", "family:")))
-        deviating = {f"elsewhere:{name}": apart for name in shared}
-        yield Observed({**one.features, **deviating}, one.mean, noise)
+    kind_and_size, fitted = model_kind(facts), load()
+    shift_sds = fitted.numbers["strange kind"], fitted.numbers["strange size"]
+    noise = math.hypot(
+        fitted.numbers["noise of a pair"], fitted.feature_prior("latency", "plan:").sd
+    )
+    for tally in paid.tallies:
+        shifts = (
+            sd for sd, a, b in zip(shift_sds, kind_and_size, tally.model, strict=True) if a != b
+        )
+        deviation = (
+            math.hypot(_transfer_sd(tally), *shifts)
+            / fitted.feature_prior("latency", "elsewhere:").sd
+        )
+        shared = (name for name in tally.features if name.startswith(("hint:", "family:")))
+        deviating = {f"elsewhere:{name}": deviation for name in shared}
+        yield Observation({**tally.features, **deviating}, tally.mean, noise)
 
 
-def _deviation(tally: PlanTally) -> float:
+def _transfer_sd(tally: PlanTally) -> float:
     """Return how far the next model's log-ratio may lie from the mean: one standard deviation.
 
     The spread that was seen is weighed with the usual one; the mean is known from a few only.
     """
-    count, known = tally.searches, load()
-    usual, weight = known.numbers["between models"], known.levels["usual spread"]
+    count, fitted = tally.searches, load()
+    usual, weight = fitted.numbers["between models"], fitted.levels["usual spread"]
     spread = (weight * usual**2 + tally.squares) / (weight + count - 1)
     return math.sqrt(spread * (1 + 1 / count))
 
 
 def model_kind(facts: Facts) -> tuple[str, str]:
     """Return what most of a model's layers are, and its size."""
-    found = (name for name, most in _SIZES if facts.parameters < most)
-    return _kind(facts), next(found, "large")
+    sizes = (name for name, most in _SIZES if facts.parameters < most)
+    return _dominant_layer(facts), next(sizes, "large")
 
 
-def _kind(facts: Facts) -> str:
+def _dominant_layer(facts: Facts) -> str:
     """Return what most of a model's layers are.
 
     One of ``quantized`` (it came with integer arithmetic), ``recurrent``, ``conv``, ``attention``,

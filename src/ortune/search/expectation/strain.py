@@ -7,7 +7,7 @@ import math
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.expectation.features import hint
+from ortune.search.expectation.features import backend_precision
 from ortune.search.policy import View
 
 LEAST, MOST = -3.0, 4.0
@@ -20,26 +20,26 @@ _SILENT = 3000.0
 """Decibels beyond which a loss is as good as infinite."""
 
 
-def strain(score: Score, budget: Budget) -> float:
+def log_budget_utilization(score: Score, budget: Budget) -> float:
     """Return the logarithm of what a plan loses over what the budget lets it lose.
 
     0 is the limit, below it the budget is kept. Decibels are logarithms already. The verdict
     decides the sign: it may rest on a share of the samples where the value is their mean.
     """
-    over = _lost(score, budget)
+    over = _raw_utilization(score, budget)
     if math.isnan(over):
         return MOST
-    found = math.log(over) / _power(budget) if over > 0 else LEAST
-    found = min(MOST, max(LEAST, found))
+    value = math.log(over) / _utilization_power(budget) if over > 0 else LEAST
+    value = min(MOST, max(LEAST, value))
     fails = score.verdict is Verdict.FAILS
-    return max(found, _TOUCHING) if fails else min(found, -_TOUCHING)
+    return max(value, _TOUCHING) if fails else min(value, -_TOUCHING)
 
 
-def _power(budget: Budget) -> int:
+def _utilization_power(budget: Budget) -> int:
     return 2 if budget.metric.decibels else 1
 
 
-def _lost(score: Score, budget: Budget) -> float:
+def _raw_utilization(score: Score, budget: Budget) -> float:
     """Return what is lost over what may be lost, decibels as power; infinite where nothing may."""
     bound = budget.bound(score.base)
     better = 1 if budget.metric.higher_is_better else -1
@@ -50,7 +50,7 @@ def _lost(score: Score, budget: Budget) -> float:
     return gone / allowed if allowed > 0 else math.inf if gone > 0 else 0.0
 
 
-def spread(score: Score, budget: Budget) -> float:
+def log_utilization_sd(score: Score, budget: Budget) -> float:
     """Return the standard deviation that chance gives the strain of counted answers; 0 of others.
 
     As many answers as were lost might as well have been their root more or fewer.
@@ -65,39 +65,43 @@ def spread(score: Score, budget: Budget) -> float:
     return math.log1p(math.sqrt(max(1.0, gone)) / max(gone, allowed))
 
 
-def lost(score: Score, budget: Budget) -> float:
+def budget_utilization(score: Score, budget: Budget) -> float:
     """Return what a plan loses over what it may lose, in a measure that adds up over layers.
 
     1 is the limit. Decibels are turned into power, as errors that know nothing of each other add
-    up in it. The verdict decides the side, as in `strain`. NaN and infinity: nothing is known, or
-    nothing may be lost.
+    up in it. The verdict decides the side, as in `log_budget_utilization`. NaN and infinity:
+    nothing is known, or nothing may be lost.
     """
-    found = _lost(score, budget)
-    if math.isnan(found):
+    utilization = _raw_utilization(score, budget)
+    if math.isnan(utilization):
         return math.nan
-    found = max(0.0, found)
+    utilization = max(0.0, utilization)
     fails = score.verdict is Verdict.FAILS
-    return max(found, 1 + _CERTAIN) if fails else min(found, 1 - _CERTAIN)
+    return max(utilization, 1 + _CERTAIN) if fails else min(utilization, 1 - _CERTAIN)
 
 
-def lost_at(strain: float, budget: Budget) -> float:
-    """Return what is lost at a strain, in the measure of `lost`."""
-    return math.exp(_power(budget) * strain)
+def utilization_from_log(log_utilization: float, budget: Budget) -> float:
+    """Return what is lost at a strain, in the measure of `budget_utilization`."""
+    return math.exp(_utilization_power(budget) * log_utilization)
 
 
-def floor(view: View, backend: Backend) -> float:
+def float_utilization(view: View, backend: Backend) -> float:
     """Return what the float model loses under a backend's hint, over what may be lost.
 
     No region of a plan there gives it back. 0 where nothing is lost, or nothing was scored.
     """
     if view.budget is None or not backend.lossy:
         return 0.0
-    there = hint(backend)
-    alike = (t for t in view.trials if not t.plan.recipe.lossy and hint(t.plan.backend) == there)
-    known = [lost(t.score, view.budget) for t in alike if t.score is not None]
-    return min((one for one in known if not math.isnan(one)), default=0.0)
+    there = backend_precision(backend)
+    alike = (
+        t
+        for t in view.trials
+        if not t.plan.recipe.lossy and backend_precision(t.plan.backend) == there
+    )
+    utilizations = [budget_utilization(t.score, view.budget) for t in alike if t.score is not None]
+    return min((value for value in utilizations if not math.isnan(value)), default=0.0)
 
 
-def together(one: float, two: float) -> float:
+def combine_losses(first: float, second: float) -> float:
     """Return the strain of two independent losses that add up."""
-    return max(one, two) + math.log1p(math.exp(-abs(one - two)))
+    return max(first, second) + math.log1p(math.exp(-abs(first - second)))

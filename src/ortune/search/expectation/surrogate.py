@@ -27,13 +27,13 @@ class Normal:
     mean: float
     sd: float
 
-    def below(self, limit: float) -> float:
+    def probability_below(self, limit: float) -> float:
         """Return the chance that it lies below a limit."""
         if self.sd <= 0:
             return float(self.mean < limit)
-        return _cumulative((limit - self.mean) / self.sd)
+        return _normal_cdf((limit - self.mean) / self.sd)
 
-    def gain(self, best: float) -> float:
+    def improvement_over(self, best: float) -> float:
         """Return by how much it is expected to fall below the best so far, 0 where it does not.
 
         The expected improvement of Jones, Schonlau and Welch (1998, doi:10.1023/A:1008306431147).
@@ -42,11 +42,11 @@ class Normal:
             return max(0.0, best - self.mean)
         z = (best - self.mean) / self.sd
         density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-        return max(0.0, self.sd * (z * _cumulative(z) + density))
+        return max(0.0, self.sd * (z * _normal_cdf(z) + density))
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """One measured number.
 
     Attributes:
@@ -65,54 +65,61 @@ class Surrogate:
         prior: Feature -> what is expected of its part before anything was measured.
     """
 
-    def __init__(self, prior: Callable[[str], Normal], records: Sequence[Observed]) -> None:
+    def __init__(self, prior: Callable[[str], Normal], records: Sequence[Observation]) -> None:
         self._prior = prior
-        self._known: dict[str, Normal] = {}
+        self._cached_priors: dict[str, Normal] = {}
         self._records = list(records)
-        rows = [one.features for one in self._records]
-        covered = self._covariance(rows, rows)
-        noise = np.diag([one.noise**2 for one in self._records])
-        self._inverse = np.linalg.inv(covered + noise) if rows else np.zeros((0, 0))
-        apart = [one.value - self._mean(one.features) for one in self._records]
-        self._pull = self._inverse @ np.array(apart)
+        rows = [record.features for record in self._records]
+        covariance = self._covariance(rows, rows)
+        noise = np.diag([record.noise**2 for record in self._records])
+        self._inverse = np.linalg.inv(covariance + noise) if rows else np.zeros((0, 0))
+        residuals = [record.value - self._prior_mean(record.features) for record in self._records]
+        self._pull = self._inverse @ np.array(residuals)
 
-    def expect(self, plans: Sequence[Features]) -> list[Normal]:
+    def predict_plans(self, plans: Sequence[Features]) -> list[Normal]:
         """Return the posterior of each plan's number, without the noise of measuring it."""
         if not plans:
             return []
-        across = self._covariance(plans, [one.features for one in self._records])
+        across = self._covariance(plans, [record.features for record in self._records])
         means = across @ self._pull
-        taken = np.einsum("ij,jk,ik->i", across, self._inverse, across)
-        found = []
-        for plan, moved, known in zip(plans, means, taken, strict=True):
-            own = sum((w * self._of(name).sd) ** 2 for name, w in plan.items())
-            sd = math.sqrt(max(0.0, own - float(known)))
-            found.append(Normal(self._mean(plan) + float(moved), sd))
-        return found
+        reductions = np.einsum("ij,jk,ik->i", across, self._inverse, across)
+        predictions = []
+        for plan, shift, reduction in zip(plans, means, reductions, strict=True):
+            prior_variance = sum(
+                (w * self._feature_prior(name).sd) ** 2 for name, w in plan.items()
+            )
+            sd = math.sqrt(max(0.0, prior_variance - float(reduction)))
+            predictions.append(Normal(self._prior_mean(plan) + float(shift), sd))
+        return predictions
 
-    def _of(self, name: str) -> Normal:
-        if name not in self._known:
-            self._known[name] = self._prior(name)
-        return self._known[name]
+    def _feature_prior(self, name: str) -> Normal:
+        if name not in self._cached_priors:
+            self._cached_priors[name] = self._prior(name)
+        return self._cached_priors[name]
 
-    def _mean(self, plan: Features) -> float:
-        return sum(weight * self._of(name).mean for name, weight in plan.items())
+    def _prior_mean(self, plan: Features) -> float:
+        return sum(weight * self._feature_prior(name).mean for name, weight in plan.items())
 
-    def _covariance(self, one: Sequence[Features], two: Sequence[Features]) -> Floats:
-        names = {name: at for at, name in enumerate(dict.fromkeys(n for p in two for n in p))}
-        deviations = np.array([self._of(name).sd for name in names])
-        found: Floats = self._table(one, names, deviations) @ self._table(two, names, deviations).T
-        return found
+    def _covariance(self, first: Sequence[Features], second: Sequence[Features]) -> Floats:
+        names = {name: at for at, name in enumerate(dict.fromkeys(n for p in second for n in p))}
+        deviations = np.array([self._feature_prior(name).sd for name in names])
+        covariance: Floats = (
+            self._design_matrix(first, names, deviations)
+            @ self._design_matrix(second, names, deviations).T
+        )
+        return covariance
 
     @staticmethod
-    def _table(plans: Sequence[Features], names: Mapping[str, int], deviations: Floats) -> Floats:
-        found = np.zeros((len(plans), len(names)), np.float64)
+    def _design_matrix(
+        plans: Sequence[Features], names: Mapping[str, int], deviations: Floats
+    ) -> Floats:
+        matrix = np.zeros((len(plans), len(names)), np.float64)
         for row, plan in enumerate(plans):
             for name, weight in plan.items():
                 if name in names:
-                    found[row, names[name]] = weight
-        return np.multiply(found, deviations)
+                    matrix[row, names[name]] = weight
+        return np.multiply(matrix, deviations)
 
 
-def _cumulative(z: float) -> float:
+def _normal_cdf(z: float) -> float:
     return (1 + math.erf(z / math.sqrt(2))) / 2

@@ -8,11 +8,11 @@ from typing import Any
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.metric import Kind, joined
-from ortune.core.workload import spread
+from ortune.core.metric import Kind, stack_records
+from ortune.core.workload import spread_indices
 from ortune.data import derive
 from ortune.data.stream import Stream
-from ortune.measurement.accuracy import scored
+from ortune.measurement.accuracy import compute_score
 from ortune.measurement.evidence import check_bounds
 from ortune.metrics.score import EvaluateScore
 from ortune.search.experiment.context import ScoredPart
@@ -22,51 +22,51 @@ _LOOKED_AT = 64
 
 
 def budget_for(
-    given: str | None, outputs: Stream, labels: Sequence[Any] | None
+    spelling: str | None, outputs: Stream, labels: Sequence[Any] | None
 ) -> tuple[Budget, str]:
     """Read the given budget, or derive one; return it and the rule that gave it.
 
     Args:
-        given: As spelled; None derives it.
+        spelling: As spelled; None derives it.
 
     Raises:
         BadSettings: The budget cannot be read.
         BadData: It needs labels and there are none.
     """
-    if given is not None:
-        budget = Budget.parse(given)
+    if spelling is not None:
+        budget = Budget.parse(spelling)
         if budget.metric.needs_labels and labels is None:
             raise BadData(
                 f"budget '{budget}' needs labels and the data have none",
                 fix="put an array 'label' into the samples, or give --labels FILE",
             )
         return budget, ""
-    looked = spread(len(outputs), _LOOKED_AT)
-    found = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
-    return derive.derive(found, None if labels is None else [labels[i] for i in looked])
+    looked = spread_indices(len(outputs), _LOOKED_AT)
+    tensors = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
+    return derive.derive_budget(tensors, None if labels is None else [labels[i] for i in looked])
 
 
-def evaluated(function: str, given: str | None) -> tuple[Budget, str]:
+def budget_for_evaluate(function: str, spelling: str | None) -> tuple[Budget, str]:
     """Return the budget of an evaluate function's records, and the rule that gave it.
 
     Raises:
         BadSettings: The given one cannot be read, or does not judge what is scored.
     """
     metric = EvaluateScore(path=function)
-    if given is None:
+    if spelling is None:
         limit = -0.01 if metric.higher_is_better else 0.01
         return Budget(metric, limit, relative=True), "--evaluate: within 0.01 of the original"
-    budget = Budget.parse(given)
-    named = getattr(budget.metric, "path", "")
-    if budget.metric.name() not in ("score", "function") or named not in ("", function):
+    budget = Budget.parse(spelling)
+    metric_path = getattr(budget.metric, "path", "")
+    if budget.metric.name() not in ("score", "function") or metric_path not in ("", function):
         raise BadSettings(
-            f"budget '{given}' does not judge what --evaluate returns",
+            f"budget '{spelling}' does not judge what --evaluate returns",
             fix="write score>=base-0.01",
         )
     return replace(budget, metric=metric), ""
 
 
-def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
+def validate_budget(budget: Budget, parts: Sequence[ScoredPart]) -> None:
     """Refuse a budget that the original itself misses, or whose bounds its records leave.
 
     Raises:
@@ -77,7 +77,7 @@ def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
         for part in parts:
             check_bounds(budget.metric, part.records)
     groups = [name for part in parts for name in part.groups or ()] or None
-    base = scored(budget.metric, joined([part.records for part in parts]), groups)
+    base = compute_score(budget.metric, stack_records([part.records for part in parts]), groups)
     if not budget.admits(base, base):
         raise BadSettings(
             f"the original itself scores {base:.4g} and misses the budget {budget}",

@@ -62,5 +62,5 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
         folder = next(p.parent for n, p in paths.items() if p != context.models[n])
         artefact = str(folder.relative_to(context.root))
     content = codec.digest(contents) if all(contents) and refused is None else ""
-    size = sum(map(file.size, paths.values()))
+    size = sum(map(file.count_file_bytes, paths.values()))
     return Files(paths, tuple(edits), size, changed, artefact, content if changed else "")

@@ -20,7 +20,7 @@ from ortune.core.study import Job
 from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing.deadlines import Deadlines
-from ortune.search.experiment.keys import place
+from ortune.search.experiment.keys import worker_environment
 from ortune.search.recipe.build import Material
 
 
@@ -107,9 +107,9 @@ class Context:
         usual = max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
         return self.deadlines.score_s(run_ns, usual)
 
-    def evaluation(self) -> tuple[ScoredPart, ...]:
+    def evaluation_parts(self) -> tuple[ScoredPart, ...]:
         """Return what finalists are judged on: the search's part and the part held out from it."""
-        return together(self.parts)
+        return list_evaluation_parts(self.parts)
 
     def worker_job(self, models: Mapping[str, Path], backend: Backend, folder: Path) -> WorkerJob:
         """Return the job that opens these models on a backend."""
@@ -121,21 +121,21 @@ class Context:
             self.job.workload,
             self.path,
             self.verbose,
-            place(self.job, backend),
+            worker_environment(self.job, backend),
         )
 
 
-def together(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, ...]:
+def list_evaluation_parts(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, ...]:
     """Return the search's part, and the final one unless it is of the same samples."""
     search, final = parts["search"], parts.get("final")
     held_out = final is not None and set(final.indices).isdisjoint(search.indices)
     return (search, final) if final is not None and held_out else (search,)
 
 
-def shown_beside(budget: Budget) -> list[Metric]:
+def list_shown_metrics(budget: Budget) -> list[Metric]:
     """Return the metrics that are scored beside the budget's: what the outputs themselves say."""
     from ortune.metrics.agreement import Agreement
     from ortune.metrics.snr import Snr
 
-    every: list[Metric] = [Snr(), Agreement()]
-    return [metric for metric in every if metric.name() != budget.metric.name()]
+    metrics: list[Metric] = [Snr(), Agreement()]
+    return [metric for metric in metrics if metric.name() != budget.metric.name()]

@@ -8,22 +8,22 @@ from time import perf_counter
 
 from ortune.core.acceptance import Goal
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, TrialDone, TrialStarted, silent
+from ortune.core.event import Note, Sink, TrialDone, TrialStarted, ignore_event
 from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.graph.io import file
-from ortune.measurement.accuracy import ERROR, scored
+from ortune.measurement.accuracy import ERROR, compute_score
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, Stop, claiming, time_pair
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.pairs import Effort, Stop, claim_effort, time_pair
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.keys import job_key
 from ortune.search.experiment.ledger import Ledger
-from ortune.search.experiment.surveys import RegionJournal, survey
+from ortune.search.experiment.surveys import RegionJournal, survey_plan
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.recipe.space import trial_key
 
@@ -48,38 +48,40 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
-        self.surveys = RegionJournal(self.context.root)
+        self.journal = RegionJournal(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
         self._began = self._building = 0.0
 
-    def key(self, plan: Plan) -> str:
+    def trial_key(self, plan: Plan) -> str:
         """Return the key of a plan's trial."""
         return trial_key(self._job, plan)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Tell the user and the report."""
         self.notes.append(text)
         self.sink(Note(text))
 
-    def baseline(self) -> None:
+    def measure_baseline(self) -> None:
         """Record the untouched model and an A/A pair: what this machine calls equal."""
         plan = Plan(AS_IS, self.context.job.baseline)
-        key = self.key(plan)
+        key = self.trial_key(plan)
         if self.ledger.find(key, "search") is not None:
             return
         self._began = perf_counter()
         self.sink(TrialStarted(plan, "baseline"))
-        with measure.start(self.context, self.context.models, plan.backend, "baseline") as worker:
-            started = ready(worker)
+        with measure.start_worker(
+            self.context, self.context.models, plan.backend, "baseline"
+        ) as worker:
+            started = wait_until_ready(worker)
             effort = Effort(max_blocks=12, seconds=2, decide=False)
-            pair = time_pair(self._live(), worker, effort)
+            pair = time_pair(self._ensure_baseline(), worker, effort)
         budget, part = self.context.budget, self.context.parts["search"]
-        value = scored(budget.metric, part.records, part.groups)
+        value = compute_score(budget.metric, part.records, part.groups)
         count = len(part.records)
         metric, why = str(budget.metric), "the original"
         score = Score(metric, value, value, value, value, count, Verdict.PROVED, None, why)
-        self._recorded(
+        self._record_trial(
             Trial(
                 key,
                 plan,
@@ -87,15 +89,15 @@ class Attempts:
                 Status.OK,
                 Interval(1.0, 1.0, 1.0),
                 (score,),
-                sum(map(file.size, self.context.models.values())),
-                measure.measurement(started, [pair]),
+                sum(map(file.count_file_bytes, self.context.models.values())),
+                measure.make_measurement(started, [pair]),
                 artefact="",
                 why=why,
                 stage="baseline",
             )
         )
 
-    def one(
+    def try_plan(
         self,
         proposal: Proposal,
         *,
@@ -113,45 +115,45 @@ class Attempts:
             build_s: Seconds that building may take; what takes longer fails.
         """
         self._began, self._building = perf_counter(), 0.0
-        plan, key = proposal.plan, self.key(proposal.plan)
+        plan, key = proposal.plan, self.trial_key(proposal.plan)
         self.sink(TrialStarted(plan, proposal.stage))
-        known = self.ledger.find(key, "search")
-        partly = always_score and known is not None and known.stopped
-        if known is not None and known.taken(proposal.effort) and not partly:
-            self.sink(TrialDone(known, cached=True))
-            return known
+        cached = self.ledger.find(key, "search")
+        partly = always_score and cached is not None and cached.stopped
+        if cached is not None and cached.taken(proposal.effort) and not partly:
+            self.sink(TrialDone(cached, cached=True))
+            return cached
         try:
             with time_limit.at_most(build_s):
-                files = self._built(plan)
+                files = self._build_plan(plan)
         except OrtuneError as error:
             died = Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
-            return self._recorded(died, proposal)
+            return self._record_trial(died, proposal)
         if plan.recipe.steps and not files.changed:
-            return self._unchanged(key, proposal, "nothing to change, not tried")
-        twin = None if always_score else self._twin(plan, files)
+            return self._record_unchanged(key, proposal, "nothing to change, not tried")
+        twin = None if always_score else self._find_twin(plan, files)
         if twin is not None:
             why = f"it builds the same model as {twin.plan.recipe.name}, which was tried"
-            return self._unchanged(key, proposal, why)
+            return self._record_unchanged(key, proposal, why)
         if proposal.effort != "screen" and not always_score:
             over = self._too_large(key, plan, files)
             if over is not None:
-                return self._recorded(over, proposal)
+                return self._record_trial(over, proposal)
         always = always_score or proposal.effort == "full"
-        wanted = effort(proposal, self.pair_seconds)
-        trial = measure.attempt(
+        timing_effort = choose_effort(proposal, self.pair_seconds)
+        trial = measure.measure_plan(
             self.context,
             key,
             plan,
             files,
             self.context.parts["search"],
-            self._live(),
-            wanted if always else replace(wanted, stop=stop),
+            self._ensure_baseline(),
+            timing_effort if always else replace(timing_effort, stop=stop),
             self.sink,
             scored="always" if always else "unless slower" if proposal.score else "never",
         )
-        return self._recorded(trial, proposal)
+        return self._record_trial(trial, proposal)
 
-    def _built(self, plan: Plan) -> Files:
+    def _build_plan(self, plan: Plan) -> Files:
         began = perf_counter()
         try:
             return build_all(self.context, plan, self.sink)
@@ -163,47 +165,49 @@ class Attempts:
         most = self.context.job.wanted.max_size
         if most is None or files.size <= most:
             return None
-        made = Trial(key, plan, "search", Status.TOO_LARGE, size=files.size, edits=files.edits)
-        over = Goal(max_size=most).over(made)
-        return replace(made, artefact=files.artefact, why=over)
+        trial = Trial(key, plan, "search", Status.TOO_LARGE, size=files.size, edits=files.edits)
+        over = Goal(max_size=most).describe_excess(trial)
+        return replace(trial, artefact=files.artefact, why=over)
 
-    def _twin(self, plan: Plan, files: Files) -> Trial | None:
+    def _find_twin(self, plan: Plan, files: Files) -> Trial | None:
         """Return the search's trial of other steps that gave the very same model there."""
-        found = (t for t in self.ledger.trials if t.part == "search" and t.content)
-        alike = (t for t in found if t.content == files.content and self.key(t.plan) == t.key)
-        others = (t for t in alike if t.plan.recipe.steps != plan.recipe.steps)
-        return next((t for t in others if t.plan.backend == plan.backend), None)
+        candidates = (t for t in self.ledger.trials if t.part == "search" and t.content)
+        alike = (
+            t for t in candidates if t.content == files.content and self.trial_key(t.plan) == t.key
+        )
+        twins = (t for t in alike if t.plan.recipe.steps != plan.recipe.steps)
+        return next((t for t in twins if t.plan.backend == plan.backend), None)
 
-    def _unchanged(self, key: str, proposal: Proposal, why: str) -> Trial:
+    def _record_unchanged(self, key: str, proposal: Proposal, why: str) -> Trial:
         """Record that a recipe edits nothing, or nothing new; it is said once a recipe."""
         name = proposal.plan.recipe.name
-        told = [t.plan.recipe.name for t in self.ledger.trials if t.status is Status.UNCHANGED]
+        noted = [t.plan.recipe.name for t in self.ledger.trials if t.status is Status.UNCHANGED]
         trial = Trial(key, proposal.plan, "search", Status.UNCHANGED, why=why)
-        trial = replace(_of(trial, proposal), seconds=perf_counter() - self._began)
+        trial = replace(_with_proposal(trial, proposal), seconds=perf_counter() - self._began)
         self.ledger.append(trial)
-        if name not in told:
-            self.note(f"{name}: {why}")
+        if name not in noted:
+            self.add_note(f"{name}: {why}")
         return trial
 
-    def final(self, trial: Trial, seconds: float | None = None) -> Trial:
+    def measure_final(self, trial: Trial, seconds: float | None = None) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 
         Args:
             seconds: Of timing that each pair gets, where not the usual.
         """
         self.sink(TrialStarted(trial.plan, "final"))
-        known = self.ledger.find(trial.key, "final")
-        if known is not None:
-            self.sink(TrialDone(known, cached=True))
-            return known
+        cached = self.ledger.find(trial.key, "final")
+        if cached is not None:
+            self.sink(TrialDone(cached, cached=True))
+            return cached
         self._began, self._building = perf_counter(), 0.0
-        self._rest()
-        files = self._built(trial.plan)
-        effort = claiming(self.pair_seconds)
+        self._end_baseline()
+        files = self._build_plan(trial.plan)
+        effort = claim_effort(self.pair_seconds)
         if seconds is not None:
             effort = replace(effort, seconds=seconds)
-        learnt = measure.learnt(self.ledger.trials, but=trial.key)
-        found = measure.finalist(
+        learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
+        final = measure.measure_finalist(
             self.context,
             trial,
             files,
@@ -211,35 +215,50 @@ class Attempts:
             effort,
             self.sink,
             learnt,
-            provable=self._provable(),
+            provable=self._can_prove_more(),
         )
-        return self._recorded(found, Proposal(trial.plan, "final", "among the fastest"))
+        return self._record_trial(final, Proposal(trial.plan, "final", "among the fastest"))
 
-    def versus(self, plan: Plan, other: Plan) -> Interval | None:
+    def time_against(self, plan: Plan, other: Plan) -> Interval | None:
         """Return a plan's latency over another's, timed together once; nothing is recorded.
 
         None where one of them cannot be built or does not run.
         """
-        self._rest()
-        once = effort(Proposal(plan, "versus"), self.pair_seconds)
+        self._end_baseline()
+        once = choose_effort(Proposal(plan, "versus"), self.pair_seconds)
         part = self.context.parts["search"]
         try:
-            built = [build_all(self.context, one, silent) for one in (plan, other)]
-            with measure.start(self.context, built[1].paths, other.backend, "versus") as live:
-                ready(live)
-                trial = measure.attempt(
-                    *(self.context, self.key(plan), plan, built[0], part, live, once, silent),
+            built = [
+                build_all(self.context, candidate, ignore_event) for candidate in (plan, other)
+            ]
+            with measure.start_worker(
+                self.context, built[1].paths, other.backend, "versus"
+            ) as live:
+                wait_until_ready(live)
+                trial = measure.measure_plan(
+                    *(
+                        self.context,
+                        self.trial_key(plan),
+                        plan,
+                        built[0],
+                        part,
+                        live,
+                        once,
+                        ignore_event,
+                    ),
                     scored="never",
                 )
         except (OrtuneError, WorkerFailed):
             return None
         return trial.ratio
 
-    def survey(self, request: SurveyRequest, seconds: float) -> None:
+    def survey_regions(self, request: SurveyRequest, seconds: float) -> None:
         """Measure the regions of a plan one at a time, in so many seconds at most."""
-        self.surveys.add(survey(self.context, request, seconds, self.sink, self._live()))
+        self.journal.add(
+            survey_plan(self.context, request, seconds, self.sink, self._ensure_baseline())
+        )
 
-    def _provable(self) -> bool:
+    def _can_prove_more(self) -> bool:
         """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.
 
         Finalists of all commands that went on with this run have spent it, but those whose proof
@@ -250,33 +269,33 @@ class Attempts:
         spent = sum(s.error for s in judged if s.verdict is not proved or s.proved_on is not None)
         return spent + self.context.error <= ERROR * (1 + 1e-9)
 
-    def _recorded(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
+    def _record_trial(self, trial: Trial, proposal: Proposal | None = None) -> Trial:
         if proposal is not None:
-            trial = _of(trial, proposal)
+            trial = _with_proposal(trial, proposal)
         spent = perf_counter() - self._began
         trial = replace(trial, seconds=spent, building=self._building)
         self.ledger.append(trial)
         self.sink(TrialDone(trial))
         return trial
 
-    def _live(self) -> Worker:
+    def _ensure_baseline(self) -> Worker:
         """Return the baseline worker that the search phase times against."""
         if self._worker is None or not self._worker.alive:
-            worker = measure.start(
+            worker = measure.start_worker(
                 self.context, self.context.models, self.context.job.baseline, "baseline"
             )
             self._worker = self.stack.enter_context(worker)
-            ready(worker)
+            wait_until_ready(worker)
         return self._worker
 
-    def _rest(self) -> None:
+    def _end_baseline(self) -> None:
         """End the baseline worker: finalists get fresh ones."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
 
 
-def effort(proposal: Proposal, pair_seconds: float) -> Effort:
+def choose_effort(proposal: Proposal, pair_seconds: float) -> Effort:
     """Return how long the timing of a proposal may take.
 
     Args:
@@ -289,7 +308,7 @@ def effort(proposal: Proposal, pair_seconds: float) -> Effort:
     }[proposal.effort]
 
 
-def _of(trial: Trial, proposal: Proposal) -> Trial:
+def _with_proposal(trial: Trial, proposal: Proposal) -> Trial:
     return replace(
         trial,
         stage=proposal.stage,

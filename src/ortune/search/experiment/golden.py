@@ -15,8 +15,8 @@ from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
 from ortune.graph.io import file
-from ortune.measurement.process import WorkerFailed, lone, outputs
-from ortune.search.experiment.keys import place
+from ortune.measurement.process import WorkerFailed, compute_outputs, single_model_job
+from ortune.search.experiment.keys import worker_environment
 
 if TYPE_CHECKING:
     from ortune.search.experiment.context import Context
@@ -32,24 +32,24 @@ def write_inputs(context: Context) -> None:
         inputs = inputs_path(context.root, name)
         if not inputs.is_file():
             feeds = stream.Stream(path)
-            stream.write(inputs, (feeds[i] for i in range(min(COUNT, len(feeds)))))
+            stream.write_stream(inputs, (feeds[i] for i in range(min(COUNT, len(feeds)))))
 
 
-def write(study: Study, context: Context) -> None:
+def write_golden_samples(study: Study, context: Context) -> None:
     """Write RUN/golden: inputs once, outputs of the best trial; one sample if they are large."""
     root = context.root
     write_inputs(context)
-    ensure(study, study.best)
+    ensure_outputs(study, study.best)
     for name, source in study.models.items():
         files = inputs_path(root, name), outputs_path(root, name, study.best)
-        room = _SHARE * file.size(built_model(root, study.best, Path(source)))
+        room = _SHARE * file.count_file_bytes(built_model(root, study.best, Path(source)))
         if sum(path.stat().st_size for path in files) > room:
             for path in files:
                 first = {name: np.array(array) for name, array in stream.Stream(path)[0].items()}
-                stream.write(path, iter([first]))
+                stream.write_stream(path, iter([first]))
 
 
-def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
+def ensure_outputs(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
     """Write the golden outputs of a trial unless they are there.
 
     Threads above the CPUs at hand are lowered: they change no answer.
@@ -62,8 +62,8 @@ def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
         BadSettings: It names code that may not run.
     """
     root = Path(study.root)
-    backend, _ = stored.lowered(trial.plan.backend, effective_cpus())
-    named = () if custom_ops else stored.code(codec.encode(backend))
+    backend, _ = stored.limit_threads(trial.plan.backend, effective_cpus())
+    code_names = () if custom_ops else stored.list_code_names(codec.encode(backend))
     for name, source in study.models.items():
         path = outputs_path(root, name, trial)
         if path.is_file():
@@ -74,17 +74,17 @@ def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
                 f"the run {root} has no golden samples: it did not finish",
                 fix="run the same `ortune optimize` again; it resumes",
             )
-        if named:
+        if code_names:
             raise BadSettings(
                 f"trial {trial.key[:8]} runs code of its own for its golden samples: "
-                f"{', '.join(named)}",
+                f"{', '.join(code_names)}",
                 fix="if you trust this run: pack(..., custom_ops=True), or --allow-custom-ops",
             )
         model = built_model(root, trial, Path(source))
-        where = place(study.job, backend)
-        job = lone(model, backend, inputs, root, "golden", environment=where)
+        where = worker_environment(study.job, backend)
+        job = single_model_job(model, backend, inputs, root, "golden", environment=where)
         try:
-            outputs(job, range(len(stream.Stream(inputs))), path)
+            compute_outputs(job, range(len(stream.Stream(inputs))), path)
         except WorkerFailed as error:
             raise BadData(
                 f"the plan does not run any more: {error.failure.reason}",
@@ -108,6 +108,6 @@ def outputs_path(root: Path, name: str, trial: Trial) -> Path:
     return root / "golden" / f"{name or 'model'}.{trial.key}.stream"
 
 
-def read(path: Path) -> Iterator[Mapping[str, object]]:
+def read_golden_samples(path: Path) -> Iterator[Mapping[str, object]]:
     """Yield the samples of a golden file."""
     yield from stream.Stream(path)

@@ -10,14 +10,14 @@ from ortune.backends.bucketed import Bucketed
 from ortune.core.acceptance import FASTEST
 from ortune.core.backend import Backend
 from ortune.core.plugins import catalog, codec
-from ortune.core.plugins.spelling import places
+from ortune.core.plugins.spelling import read_environments
 from ortune.core.study import Job
 from ortune.graph.io import file
 
 
 def model_digest(models: Mapping[str, Path]) -> str:
     """Digest the files of a job's models, external data included."""
-    return codec.digest([[name, file.digest(path)] for name, path in models.items()])
+    return codec.digest([[name, file.compute_digest(path)] for name, path in models.items()])
 
 
 def job_key(job: Job) -> str:
@@ -29,32 +29,34 @@ def job_key(job: Job) -> str:
     return codec.digest([replace(job, model="", budget_rule="", wanted=FASTEST), source])
 
 
-def place(job: Job, backend: Backend) -> str:
+def worker_environment(job: Job, backend: Backend) -> str:
     """Return the environment that a backend's workers run in; behind buckets, the inner one's."""
     inner = backend.inner if isinstance(backend, Bucketed) else backend
-    return places(job.on).get(inner.name(), job.environment) if job.on else job.environment
+    return (
+        read_environments(job.on).get(inner.name(), job.environment) if job.on else job.environment
+    )
 
 
-def different(one: Job, two: Job) -> str:
+def describe_difference(first: Job, second: Job) -> str:
     """Return what differs between two jobs in a few words, or an empty text."""
-    said = [
+    differences = [
         f"its {name} is {a}, not {b}"
         for name, a, b in (
-            ("budget", str(one.budget), str(two.budget)),
-            ("baseline", str(one.baseline), str(two.baseline)),
-            ("--on", one.on, two.on),
-            ("environment", one.environment, two.environment),
-            ("--ignore-output", ", ".join(one.ignored), ", ".join(two.ignored)),
-            ("workload", str(one.workload), str(two.workload)),
-            ("winner", str(one.wanted), str(two.wanted)),
+            ("budget", str(first.budget), str(second.budget)),
+            ("baseline", str(first.baseline), str(second.baseline)),
+            ("--on", first.on, second.on),
+            ("environment", first.environment, second.environment),
+            ("--ignore-output", ", ".join(first.ignored), ", ".join(second.ignored)),
+            ("workload", str(first.workload), str(second.workload)),
+            ("winner", str(first.wanted), str(second.wanted)),
         )
         if a != b
     ]
-    others = {
-        "model": one.model_digest != two.model_digest,
-        "data": one.data_digest != two.data_digest,
-        "versions": dict(one.versions) != dict(two.versions),
-        "machine": dict(one.machine) != dict(two.machine),
+    digests = {
+        "model": first.model_digest != second.model_digest,
+        "data": first.data_digest != second.data_digest,
+        "versions": dict(first.versions) != dict(second.versions),
+        "machine": dict(first.machine) != dict(second.machine),
     }
-    changed = [name for name, differs in others.items() if differs]
-    return ", ".join([*said, *([f"other {' and '.join(changed)}"] if changed else [])])
+    changed = [name for name, differs in digests.items() if differs]
+    return ", ".join([*differences, *([f"other {' and '.join(changed)}"] if changed else [])])

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
-from ortune.core.atomic_write import append_line, cut_torn, held, whole_lines, write_text
+from ortune.core.atomic_write import append_line, cut_torn, hold_lock, whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Ending, Header, Job, Study
@@ -37,7 +37,7 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self._path = root / _LEDGER
         cut_torn(self._path)
-        self.trials = _read(self._path)
+        self.trials = _read_trials(self._path)
 
     def find(self, key: str, part: str) -> Trial | None:
         """Return the recorded trial of a key on a part of the data."""
@@ -47,10 +47,10 @@ class Ledger:
         """Record a trial in place of a former one; it is on disk when this returns."""
         line = json.dumps(codec.encode(trial), separators=(",", ":"))
         append_line(self._path, line)
-        self.trials = _last([*self.trials, trial])
+        self.trials = _latest_trials([*self.trials, trial])
 
 
-def begun(root: Path) -> bool:
+def has_trials(root: Path) -> bool:
     """Return whether a run's folder has a trial, or another search is at work in it."""
     if not root.is_dir():
         return False
@@ -58,25 +58,25 @@ def begun(root: Path) -> bool:
     if ledger.is_file() and ledger.stat().st_size:
         return True
     try:
-        with locked(root):
+        with lock_run(root):
             return False
     except OrtuneError:
         return True
 
 
-def locked(root: Path) -> AbstractContextManager[None]:
+def lock_run(root: Path) -> AbstractContextManager[None]:
     """Hold a run's folder for one search.
 
     Raises:
         BadData: Another search is at work in it, when the context is entered; or, at once, it
             has links out of it.
     """
-    _demand_no_links(root)
+    _require_no_links(root)
     fix = "wait for it, or choose another -o folder"
-    return held(root / "lock", BadData(f"another search is running in {root}", fix=fix))
+    return hold_lock(root / "lock", BadData(f"another search is running in {root}", fix=fix))
 
 
-def _demand_no_links(root: Path) -> None:
+def _require_no_links(root: Path) -> None:
     """Refuse links out of a run's folder: they would be written through, or handed on by a pack.
 
     Raises:
@@ -92,24 +92,24 @@ def _demand_no_links(root: Path) -> None:
                 )
 
 
-def _read(path: Path) -> list[Trial]:
+def _read_trials(path: Path) -> list[Trial]:
     """Read whole lines; a last one that is being written is left out."""
     try:
-        lines = [stored.loads(line) for line in whole_lines(path)]
+        lines = [stored.parse_json(line) for line in whole_lines(path)]
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
-    trials = _last(_decode(Trial, line, path) for line in lines)
+    trials = _latest_trials(_decode_record(Trial, line, path) for line in lines)
     for trial in trials:
-        _demand_inside(path, trial.key, *([trial.artefact] if trial.artefact else []))
+        _require_inside(path, trial.key, *([trial.artefact] if trial.artefact else []))
     return trials
 
 
-def _last(trials: Iterable[Trial]) -> list[Trial]:
+def _latest_trials(trials: Iterable[Trial]) -> list[Trial]:
     """Return one trial a key and part, the last, in the place of the first."""
     return list({(trial.key, trial.part): trial for trial in trials}.values())
 
 
-def _demand_inside(path: Path, *names: str) -> None:
+def _require_inside(path: Path, *names: str) -> None:
     """Refuse names that files of the run are called by and that lead out of its folder.
 
     Raises:
@@ -117,34 +117,34 @@ def _demand_inside(path: Path, *names: str) -> None:
     """
     for name in names:
         paths = (PurePosixPath(name), PureWindowsPath(name))
-        if any(".." in one.parts or one.anchor for one in paths) or "\0" in name:
+        if any(".." in pure_path.parts or pure_path.anchor for pure_path in paths) or "\0" in name:
             raise BadData(f"{path}: '{name}' leads out of the run's folder", fix=stored.DISTRUST)
 
 
-def _decode(kind: type[T], data: object, path: Path) -> T:
+def _decode_record(kind: type[T], data: object, path: Path) -> T:
     """Rebuild a record whose settings keep to the table of what a file may set.
 
     Raises:
         BadData: They do not, it is of another version's form, or names a plugin that is gone.
     """
     try:
-        stored.demand(data, str(path), fix=_OWN)
+        stored.demand_safe_data(data, str(path), fix=_OWN)
     except BadSettings as error:
         raise BadData(error.what, fix=error.fix) from None
     try:
         return codec.decode(kind, data)
     except OrtuneError as error:
-        wrote = _wrote(path.parent)
+        version = _writer_version(path.parent)
         raise BadData(
-            f"{path}, written by ortune {wrote}, cannot be read by {__version__}: {error.what}",
-            fix=f"read it with ortune {wrote}, or search again into another -o folder",
+            f"{path}, written by ortune {version}, cannot be read by {__version__}: {error.what}",
+            fix=f"read it with ortune {version}, or search again into another -o folder",
         ) from None
 
 
-def _wrote(root: Path) -> str:
+def _writer_version(root: Path) -> str:
     """Return the version that wrote a run, as its header says."""
     with suppress(BadData, KeyError, TypeError):
-        return str((_load(root / "header.json") or {})["job"]["versions"]["ortune"])
+        return str((_load_json(root / "header.json") or {})["job"]["versions"]["ortune"])
     return "of an unknown version"
 
 
@@ -156,12 +156,12 @@ def write_header(root: Path, header: Header) -> None:
 def read_header(root: Path) -> Header | None:
     """Return what a run was started with, or None when the folder holds no run."""
     path = root / "header.json"
-    _demand_no_links(root)
-    data = _load(path)
+    _require_no_links(root)
+    data = _load_json(path)
     if data is None:
         return None
-    header = _decode(Header, data, path)
-    _demand_inside(path, *header.models)
+    header = _decode_record(Header, data, path)
+    _require_inside(path, *header.models)
     return header
 
 
@@ -172,12 +172,12 @@ def write_ending(root: Path, ending: Ending) -> None:
 
 def read_trials(root: Path) -> list[Trial]:
     """Return the trials of a folder; nothing is cut off, as a search that goes on does."""
-    return _read(root / "ledger.jsonl")
+    return _read_trials(root / "ledger.jsonl")
 
 
-def ended(root: Path) -> bool:
+def is_finished(root: Path) -> bool:
     """Say whether a run came to its end: it was neither killed nor interrupted."""
-    data = _load(root / "ending.json")
+    data = _load_json(root / "ending.json")
     return isinstance(data, dict) and data.get("finished") != "interrupted"
 
 
@@ -193,20 +193,26 @@ def read_study(root: str | Path) -> Study:
     """
     root = Path(root)
     header = read_header(root)
-    trials = _read(root / _LEDGER)
+    trials = _read_trials(root / _LEDGER)
     if header is None or not trials:
         raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
-    data = _load(root / "ending.json")
-    ending = Ending() if data is None else _decode(Ending, data, root / "ending.json")
-    found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
-    header = replace(header, job=unimported(header.job, found))
+    data = _load_json(root / "ending.json")
+    ending = Ending() if data is None else _decode_record(Ending, data, root / "ending.json")
+    changed = tuple(t for t in trials if t.status is not Status.UNCHANGED)
+    header = replace(header, job=disable_imports(header.job, changed))
     files = root.glob("batches/*/ledger.jsonl")
     batches = {int(path.parent.name): path for path in files if path.parent.name.isdecimal()}
-    timed = {batch: tuple(_read(batches[batch])) for batch in sorted(batches)}
-    return Study(str(root), header, found, ending, {b: held for b, held in timed.items() if held})
+    timed = {batch: tuple(_read_trials(batches[batch])) for batch in sorted(batches)}
+    return Study(
+        str(root),
+        header,
+        changed,
+        ending,
+        {b: batch_trials for b, batch_trials in timed.items() if batch_trials},
+    )
 
 
-def unimported(job: Job, trials: Iterable[Trial]) -> Job:
+def disable_imports(job: Job, trials: Iterable[Trial]) -> Job:
     """Return a stored job whose metric, where a function of the user's makes it, imports nothing.
 
     Its direction is read off the scores: where lower is better they have an upper end alone.
@@ -215,15 +221,15 @@ def unimported(job: Job, trials: Iterable[Trial]) -> Job:
     if not isinstance(budget.metric, UserMetric):
         return job
     scores = [trial.score for trial in trials if trial.score]
-    lower = any(one.low == -math.inf and one.high < math.inf for one in scores)
+    lower = any(score.low == -math.inf and score.high < math.inf for score in scores)
     lower = lower or (budget.relative and budget.limit > 0)
-    return replace(job, budget=replace(budget, metric=budget.metric.unimported(lower=lower)))
+    return replace(job, budget=replace(budget, metric=budget.metric.make_unimported(lower=lower)))
 
 
-def _load(path: Path) -> Any | None:
+def _load_json(path: Path) -> Any | None:
     if not path.is_file():
         return None
     try:
-        return stored.loads(path.read_text(encoding="utf-8"))
+        return stored.parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None

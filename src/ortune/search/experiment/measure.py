@@ -13,7 +13,7 @@ from ortune.core import wording as say
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Sink, Timing, silent
+from ortune.core.event import Sink, Timing, ignore_event
 from ortune.core.trial import (
     Interval,
     Measurement,
@@ -28,10 +28,10 @@ from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, Stop, fresh_pairs, time_pair
-from ortune.measurement.timing.turns import Started, ready
+from ortune.measurement.timing.turns import Started, wait_until_ready
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
-from ortune.search.experiment.scores import score
+from ortune.search.experiment.scores import score_plan
 
 _ONCE = 1.35
 """A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
@@ -41,7 +41,7 @@ HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
 
 
-def attempt(
+def measure_plan(
     context: Context,
     key: str,
     plan: Plan,
@@ -57,86 +57,88 @@ def attempt(
 
     One that `effort` stops part way is not scored.
     """
-    began, blank = time.perf_counter(), _blank(key, plan, part.name, files)
+    began, blank = time.perf_counter(), _make_blank(key, plan, part.name, files)
     scores: tuple[Score, ...] = ()
-    told = _Told(effort.stop)
+    stop_rule = _RecordingStop(effort.stop)
     try:
-        with start(context, files.paths, plan.backend, part.name) as worker:
-            started = ready(worker)
+        with start_worker(context, files.paths, plan.backend, part.name) as worker:
+            started = wait_until_ready(worker)
             pair = time_pair(
                 baseline,
                 worker,
-                replace(effort, stop=told if effort.stop else None),
-                lambda found, done: sink(Timing(found, done)),
+                replace(effort, stop=stop_rule if effort.stop else None),
+                lambda partial_pair, done: sink(Timing(partial_pair, done)),
             )
-            measured = measurement(started, [pair])
-            low = stats.ratio(measured.pairs, stats.SEARCHING).low
-            may_win = scored == "unless slower" and low < HOPELESS and not told.why
+            measured = make_measurement(started, [pair])
+            low = stats.latency_ratio(measured.pairs, stats.SEARCHING).low
+            may_win = scored == "unless slower" and low < HOPELESS and not stop_rule.why
             if scored == "always" or may_win:
-                scores = score(context, worker, plan, part, run_ns=_run_ns(pair))
-            blank = replace(blank, stopped=told.why)
+                scores = score_plan(context, worker, plan, part, run_ns=_run_ns(pair))
+            blank = replace(blank, stopped=stop_rule.why)
     except BaselineFailed:
         raise
     except WorkerFailed as error:
-        return _died(blank, error.failure, began)
+        return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
-        return _died(blank, Failure(error.what, worker.reproduce), began)
-    return _judged(context, blank, measured, scores, worker.reproduce, began)
+        return _fail_trial(blank, Failure(error.what, worker.reproduce), began)
+    return _finish_trial(context, blank, measured, scores, worker.reproduce, began)
 
 
-def finalist(
+def measure_finalist(
     context: Context,
     trial: Trial,
     files: Files,
     pairs: int,
     effort: Effort,
     sink: Sink,
-    learnt: stats.Learnt,
+    learnt: stats.PooledVariance,
     *,
     provable: bool = False,
-    known: tuple[Score, ...] = (),
+    former_scores: tuple[Score, ...] = (),
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
 
     Args:
         learnt: How far pairs differ, from the rest of the run.
         provable: The held-out samples may prove its accuracy: see `Context.finalists`.
-        known: Scores that stand: none are taken.
+        former_scores: Scores that stand: none are taken.
     """
-    began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
-    taken: list[Pair] = []
-    scores = known
+    began, blank = time.perf_counter(), _make_blank(trial.key, trial.plan, "final", files)
+    timed: list[Pair] = []
+    scores = former_scores
     fresh = fresh_pairs(
-        lambda: start(context, context.models, context.job.baseline, "baseline"),
-        lambda: start(context, files.paths, trial.plan.backend, "final"),
+        lambda: start_worker(context, context.models, context.job.baseline, "baseline"),
+        lambda: start_worker(context, files.paths, trial.plan.backend, "final"),
         pairs,
         effort,
-        lambda found, done: sink(Timing(found, done)),
+        lambda partial_pair, done: sink(Timing(partial_pair, done)),
     )
-    parts = context.evaluation()
+    parts = context.evaluation_parts()
     if not provable:
         parts = tuple(replace(part, proof=()) for part in parts)
     try:
         with closing(fresh):
-            for one in fresh:
-                if not taken:
-                    first, quick = one, _run_ns(one.pair)
-                    scores = known or score(
-                        context, one.candidate, trial.plan, *parts, run_ns=quick
+            for fresh_pair in fresh:
+                if not timed:
+                    first, quick = fresh_pair, _run_ns(fresh_pair.pair)
+                    scores = former_scores or score_plan(
+                        context, fresh_pair.candidate, trial.plan, *parts, run_ns=quick
                     )
-                taken.append(one.pair)
+                timed.append(fresh_pair.pair)
     except BaselineFailed:
         raise
     except WorkerFailed as error:
-        return _died(blank, error.failure, began)
+        return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
-        return _died(blank, Failure(error.what, first.candidate.reproduce), began)
-    measured = measurement(first.started, taken)
-    return _judged(context, blank, measured, scores, one.candidate.reproduce, began, learnt)
+        return _fail_trial(blank, Failure(error.what, first.candidate.reproduce), began)
+    measured = make_measurement(first.started, timed)
+    return _finish_trial(
+        context, blank, measured, scores, fresh_pair.candidate.reproduce, began, learnt
+    )
 
 
 @dataclass
-class _Told:
+class _RecordingStop:
     """A rule that stops a trial, and what it said."""
 
     rule: Stop | None
@@ -153,7 +155,7 @@ def _run_ns(pair: Pair) -> int:
     return max(pair.blocks[-1].candidate.latency_ns)
 
 
-def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
+def _make_blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
     """Return a trial that knows its files and nothing measured."""
     return Trial(
         key,
@@ -167,7 +169,7 @@ def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
     )
 
 
-def _died(blank: Trial, failure: Failure, began: float) -> Trial:
+def _fail_trial(blank: Trial, failure: Failure, began: float) -> Trial:
     return replace(
         blank,
         why=failure.reason,
@@ -177,23 +179,23 @@ def _died(blank: Trial, failure: Failure, began: float) -> Trial:
     )
 
 
-def _judged(
+def _finish_trial(
     context: Context,
     blank: Trial,
     measurement: Measurement,
     scores: tuple[Score, ...],
     reproduce: str,
     began: float,
-    learnt: stats.Learnt = stats.NOTHING,
+    learnt: stats.PooledVariance = stats.NOTHING,
 ) -> Trial:
     seconds = time.perf_counter() - began
-    made = replace(
+    trial = replace(
         blank, scores=scores, measurement=measurement, reproduce=reproduce, seconds=seconds
     )
-    return concluded(context, made, learnt)
+    return judge_trial(context, trial, learnt)
 
 
-def learnt(trials: Iterable[Trial], but: str = "") -> stats.Learnt:
+def pool_variance(trials: Iterable[Trial], but: str = "") -> stats.PooledVariance:
     """Return what the A/A pair and the finalists of a run tell about how far pairs differ.
 
     Args:
@@ -202,10 +204,10 @@ def learnt(trials: Iterable[Trial], but: str = "") -> stats.Learnt:
     measured = [(t, t.measurement.pairs) for t in trials if t.measurement is not None]
     groups = [pairs for t, pairs in measured if t.part == "final" and t.key != but]
     equal = [pair for t, pairs in measured if t.stage == "baseline" for pair in pairs]
-    return stats.Learnt.of(groups, equal)
+    return stats.PooledVariance.pool(groups, equal)
 
 
-def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
+def judge_trial(context: Context, trial: Trial, learnt: stats.PooledVariance) -> Trial:
     """Return a measured trial with interval, status and reason by what its run has learnt.
 
     A search sorts by less sure intervals than those that are shown.
@@ -216,32 +218,36 @@ def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
     if trial.measurement is None:
         return trial
     pairs = trial.measurement.pairs
-    ratio = stats.ratio(pairs, learnt=learnt)
-    sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
-    status, why = conclude(context, sure, trial.scores)
+    ratio = stats.latency_ratio(pairs, learnt=learnt)
+    sure = ratio if trial.part == "final" else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
+    status, why = decide_status(context, sure, trial.scores)
     if trial.stopped and not trial.scores:
         slower = ratio.low > 1 or ratio.value > _ONCE
         status, why = Status.SLOWER if slower else Status.SCREENED, trial.stopped
     elif status is Status.SLOWER and ratio.low <= 1:
-        status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.fallen(trial.scores)])
-    predicted = stats.prediction(pairs, learnt)
+        status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.list_failed_outputs(trial.scores)])
+    predicted = stats.predict_ratio(pairs, learnt)
     return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
 
 
-def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
+def make_measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
     """Put together what a plan took to start and its pairs."""
     return Measurement(
         tuple(pairs), started.load_ns, started.first_ns, started.peak_rss, started.placement
     )
 
 
-def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
+def decide_status(
+    context: Context, ratio: Interval, scores: tuple[Score, ...]
+) -> tuple[Status, str]:
     """Say what became of a measured plan, and why, in one line; outputs that fell are named."""
-    status, why = _concluded(context, ratio, scores)
-    return status, "; ".join([why, *say.fallen(scores)])
+    status, why = _status_and_reason(context, ratio, scores)
+    return status, "; ".join([why, *say.list_failed_outputs(scores)])
 
 
-def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
+def _status_and_reason(
+    context: Context, ratio: Interval, scores: tuple[Score, ...]
+) -> tuple[Status, str]:
     if scores and scores[0].verdict is Verdict.FAILS:
         bound = context.budget.bound(scores[0].base)
         metric = scores[0].metric
@@ -256,12 +262,12 @@ def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> 
     return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 
-def start(
+def start_worker(
     context: Context,
     models: Mapping[str, Path],
     backend: Backend,
     label: str,
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> Worker:
     """Start a worker for these models in a fresh folder of the run."""
     folder = worker_folder(context.root / "workers", label)

@@ -16,20 +16,20 @@ from ortune.core.metric import Kind, Metric
 from ortune.core.plugins import codec
 from ortune.core.session import Tensors
 from ortune.core.study import Header
-from ortune.core.wording import count
-from ortune.core.workload import spread
+from ortune.core.wording import format_count
+from ortune.core.workload import spread_indices
 from ortune.data import derive, split
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.measurement.accuracy import ERROR, provable, unresolved
+from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, keep_outputs
 from ortune.measurement.timing.operators import by_operator
 from ortune.measurement.timing.turns import Started
 from ortune.search.experiment import budget as budgeting
 from ortune.search.experiment import samples
-from ortune.search.experiment.context import ScoredPart, together
-from ortune.search.experiment.records import scored_part, table
+from ortune.search.experiment.context import ScoredPart, list_evaluation_parts
+from ortune.search.experiment.records import make_scored_part, to_record_array
 from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.samples import CALIBRATION, Division, Feeding
 
@@ -48,7 +48,7 @@ _FINAL = 4
 
 
 @dataclass(frozen=True)
-class Judged:
+class BaselineData:
     """What is fixed before the first candidate.
 
     Attributes:
@@ -99,15 +99,15 @@ class Original:
         """Seconds that scoring a part may take."""
         return max(_SCORING_S, self.request.time)
 
-    def judged(self, fed: Feeding) -> Judged:
+    def prepare_baseline(self, feeding: Feeding) -> BaselineData:
         """Fix the budget, divide the samples, score the original on them and profile it.
 
         Raises:
             OrtuneError: The budget cannot be read or scored, or the original does not run.
         """
-        found = self._by_function(fed) if self.request.evaluate else self._by_samples(fed)
-        budgeting.check(found.budget, together(found.parts))
-        return replace(found, by_operator=self._by_operator())
+        data = self._by_function(feeding) if self.request.evaluate else self._by_samples(feeding)
+        budgeting.validate_budget(data.budget, list_evaluation_parts(data.parts))
+        return replace(data, by_operator=self._by_operator())
 
     def _by_operator(self) -> Mapping[str, float]:
         """Profile the original for a moment, the last that its process does.
@@ -128,72 +128,86 @@ class Original:
 
     # --- samples ----------------------------------------------------------------------------
 
-    def _by_samples(self, fed: Feeding) -> Judged:
-        feeds = fed.feeds
+    def _by_samples(self, feeding: Feeding) -> BaselineData:
+        feeds = feeding.feeds
         assert feeds is not None
-        looked = spread(feeds.count, min(_LOOKED_AT, self._allowed))
-        outputs = self._outputs(looked, "looked")
+        looked = spread_indices(feeds.count, min(_LOOKED_AT, self._sample_limit))
+        outputs = self._record_outputs(looked, "looked")
         labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
         earlier = self.header.job if self.header is not None else None
         if self.request.budget is None and earlier is not None and earlier.budget_rule:
             budget, rule = earlier.budget, earlier.budget_rule
         else:
             budget, rule = budgeting.budget_for(self.request.budget, outputs, labels)
-        inputs = Stream(fed.streams[MAIN]).__getitem__
-        seen, metric, groups = [inputs(at) for at in looked], budget.metric, _joining(feeds)
+        inputs = Stream(feeding.streams[MAIN]).__getitem__
+        seen, metric, groups = [inputs(at) for at in looked], budget.metric, _shared_groups(feeds)
         places = range(len(looked))
-        part = scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
-        wanted = provable(budget, part.records, self.error, grouped=groups is not None)
-        watched = limits(metric, outputs, labels, self.request.ignore_output)
-        division = self._division(fed, feeds, wanted)
+        part = make_scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
+        needed = count_provable_samples(
+            budget, part.records, self.error, grouped=groups is not None
+        )
+        watched = make_output_limits(metric, outputs, labels, self.request.ignore_output)
+        division = self._divide_samples(feeding, feeds, needed)
         parts = {}
         for name in ("search", "final"):
             if name in division:
-                expected = self._outputs(division[name], f"expected-{name}")
-                known = (metric, feeds.labels, groups, inputs)
-                parts[name] = scored_part(name, division[name], expected, *known)
-        parts = _unread(parts, feeds)
-        said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
-        return Judged(fed.divided(division), budget, rule, division, parts, watched, said)
+                expected = self._record_outputs(division[name], f"expected-{name}")
+                arguments = (metric, feeds.labels, groups, inputs)
+                parts[name] = make_scored_part(name, division[name], expected, *arguments)
+        parts = _mark_proof(parts, feeds)
+        summary = "" if feeds.synthetic else self._describe_outlook(budget, needed, feeds, parts)
+        return BaselineData(
+            feeding.with_calibration_part(division),
+            budget,
+            rule,
+            division,
+            parts,
+            watched,
+            summary,
+        )
 
     @property
-    def _allowed(self) -> int:
+    def _sample_limit(self) -> int:
         """How many samples one plan may be scored on."""
         return max(20, int(self.request.time * 1e9 / _SHARE / max(self.quick_ns, 1)))
 
-    def _outputs(self, indices: Sequence[int], name: str) -> Stream:
+    def _record_outputs(self, indices: Sequence[int], name: str) -> Stream:
         path = self.work / f"{name}.stream"
         return keep_outputs(self.worker, indices, path, self.timeout_s)
 
-    def _division(self, fed: Feeding, feeds: Feeds, wanted: int | None) -> Division:
+    def _divide_samples(self, feeding: Feeding, feeds: Feeds, needed: int | None) -> Division:
         if self.header is not None:
             return self.header.parts
         if not self.finalists:
             return {"search": tuple(range(feeds.count))}
-        found = self._split(feeds, fed.own, wanted)
-        division = {"search": found.search, "final": found.final}
-        division[CALIBRATION] = () if feeds.synthetic else found.calibration
-        longest = dict.fromkeys(division, self._allowed)
-        longest["final"] = _FINAL * self._allowed
+        split_parts = self._split_samples(feeds, feeding.calibration, needed)
+        division = {"search": split_parts.search, "final": split_parts.final}
+        division[CALIBRATION] = () if feeds.synthetic else split_parts.calibration
+        longest = dict.fromkeys(division, self._sample_limit)
+        longest["final"] = _FINAL * self._sample_limit
         thinned = {
-            name: tuple(part[i] for i in spread(len(part), longest[name]))
+            name: tuple(part[i] for i in spread_indices(len(part), longest[name]))
             for name, part in division.items()
         }
         for name, part in division.items():
             if len(thinned[name]) < len(part):
-                used = f"{len(thinned[name])} of {count(len(part), 'sample')} used, for time"
+                used = (
+                    f"{len(thinned[name])} of {format_count(len(part), 'sample')} used, for time"
+                )
                 self.sink(Note(f"{name}: {used}"))
         return thinned
 
-    def _split(self, feeds: Feeds, own: Feeds | None, wanted: int | None) -> split.Parts:
-        found = split.split(feeds, own, wanted)
-        for text in found.notes:
+    def _split_samples(
+        self, feeds: Feeds, calibration: Feeds | None, needed: int | None
+    ) -> split.Parts:
+        split_parts = split.split_samples(feeds, calibration, needed)
+        for text in split_parts.notes:
             self.sink(Note(text))
-        return found
+        return split_parts
 
     # --- an evaluate function ---------------------------------------------------------------
 
-    def _by_function(self, fed: Feeding) -> Judged:
+    def _by_function(self, feeding: Feeding) -> BaselineData:
         function = self.request.evaluate or ""
         if self.request.ignore_output:
             raise BadSettings(
@@ -201,14 +215,16 @@ class Original:
                 fix="leave it out",
             )
         answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
-        records = table(answer["records"][0])
-        budget, rule = budgeting.evaluated(function, self.request.budget)
-        yields = samples.yielded(answer, fed.streams if fed.ends else {})
-        groups = None if yields is None else _joining(yields)
-        wanted = None
+        records = to_record_array(answer["records"][0])
+        budget, rule = budgeting.budget_for_evaluate(function, self.request.budget)
+        yields = samples.read_yields(answer, feeding.streams if feeding.ends else {})
+        groups = None if yields is None else _shared_groups(yields)
+        needed = None
         if yields is not None:
-            wanted = provable(budget, records, self.error, grouped=groups is not None)
-        division = self._divided_records(fed, yields, len(records), wanted)
+            needed = count_provable_samples(
+                budget, records, self.error, grouped=groups is not None
+            )
+        division = self._divide_records(feeding, yields, len(records), needed)
         parts = {
             name: ScoredPart(
                 name,
@@ -221,60 +237,66 @@ class Original:
             if name in division
         }
         if yields is not None:
-            parts = _unread(parts, yields)
-        return Judged(
-            fed.divided(division),
+            parts = _mark_proof(parts, yields)
+        return BaselineData(
+            feeding.with_calibration_part(division),
             budget,
             rule,
             division,
             parts,
-            outlook=self._outlook(budget, wanted, yields, parts),
+            outlook=self._describe_outlook(budget, needed, yields, parts),
             yielded=None if yields is None else tuple(answer["groups"]),
         )
 
-    def _divided_records(
-        self, fed: Feeding, yields: Feeds | None, count: int, wanted: int | None
+    def _divide_records(
+        self, feeding: Feeding, yields: Feeds | None, count: int, needed: int | None
     ) -> Division:
         if not self.finalists:
             return {"search": tuple(range(count))}
-        own = None if fed.feeds is None else split.split(fed.feeds, fed.own).calibration
+        user_calibration = (
+            None
+            if feeding.feeds is None
+            else split.split_samples(feeding.feeds, feeding.calibration).calibration
+        )
         if yields is None:
             cut = samples.record_parts(count)
-            return cut if own is None else {**cut, CALIBRATION: own}
+            return cut if user_calibration is None else {**cut, CALIBRATION: user_calibration}
         if self.header is not None:
             return self.header.parts
-        apart = None if own is None else replace(yields, count=0, digests=(), groups=None)
-        found = self._split(yields, apart, wanted)
-        calibration = found.calibration if own is None else own
-        return {"search": found.search, "final": found.final, CALIBRATION: calibration}
+        apart = (
+            None if user_calibration is None else replace(yields, count=0, digests=(), groups=None)
+        )
+        split_parts = self._split_samples(yields, apart, needed)
+        calibration = split_parts.calibration if user_calibration is None else user_calibration
+        return {"search": split_parts.search, "final": split_parts.final, CALIBRATION: calibration}
 
-    def _outlook(
+    def _describe_outlook(
         self,
         budget: Budget,
-        wanted: int | None,
+        needed: int | None,
         feeds: Feeds | None,
         parts: Mapping[str, ScoredPart],
     ) -> str:
         """Say what the samples can prove, where something is chosen; once for a run."""
         if self.header is not None and self.header.outlook:
             return self.header.outlook
-        return outlook(budget, wanted, feeds, parts) if self.finalists else ""
+        return describe_outlook(budget, needed, feeds, parts) if self.finalists else ""
 
 
-def _joining(feeds: Feeds) -> tuple[str, ...] | None:
+def _shared_groups(feeds: Feeds) -> tuple[str, ...] | None:
     """Return the groups; None where none has two samples."""
     groups = feeds.groups
     return None if groups is None or len(set(groups)) == len(groups) else groups
 
 
-def _unread(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
+def _mark_proof(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
     """Mark what a proof may rest on: samples that differ, in a part that no choice read."""
-    found, last = dict(parts), list(parts)[-1]
+    marked, last = dict(parts), list(parts)[-1]
     shared = set(parts["search"].indices) & set(parts[last].indices)
     if last == "search" or not shared:
-        proof = split.distinct(feeds, parts[last].indices)
-        found[last] = replace(parts[last], proof=proof)
-    return found
+        proof = split.find_distinct(feeds, parts[last].indices)
+        marked[last] = replace(parts[last], proof=proof)
+    return marked
 
 
 _LIST = (
@@ -283,41 +305,43 @@ _LIST = (
 )
 
 
-def outlook(
-    budget: Budget, wanted: int | None, feeds: Feeds | None, parts: Mapping[str, ScoredPart]
+def describe_outlook(
+    budget: Budget, needed: int | None, feeds: Feeds | None, parts: Mapping[str, ScoredPart]
 ) -> str:
     """Say how many samples are held out, whether they can prove the budget, and how many would.
 
     Args:
-        wanted: Independent samples that prove an unchanged answer; None when none do.
+        needed: Independent samples that prove an unchanged answer; None when none do.
         feeds: The samples; None with an evaluate function that returns a list.
     """
     division = {name: part.indices for name, part in parts.items()}
     scored = len(set(division["search"]) | set(division["final"]))
-    fine = unresolved(budget, scored, parts["search"].records)
-    texts = [_LIST if feeds is None else _held_out(budget, wanted, feeds, division), fine]
+    fine = warn_coarse_budget(budget, scored, parts["search"].records)
+    texts = [_LIST if feeds is None else _describe_held_out(budget, needed, feeds, division), fine]
     return "; ".join(text for text in texts if text)
 
 
-def _held_out(budget: Budget, wanted: int | None, feeds: Feeds, division: Division) -> str:
-    independent = split.independent(feeds, range(feeds.count))
-    noun, samples = "sample", say.count(feeds.count, "sample")
+def _describe_held_out(
+    budget: Budget, needed: int | None, feeds: Feeds, division: Division
+) -> str:
+    independent = split.count_independent(feeds, range(feeds.count))
+    noun, samples = "sample", say.format_count(feeds.count, "sample")
     if independent < feeds.count:
         noun = "different sample" if feeds.groups is None else "group"
         different = "different ones" if feeds.groups is None else "independent groups"
         samples = f"{samples} in {independent:,} {different}"
     final = division["final"]
     shared = not set(final).isdisjoint(division["search"])
-    held = 0 if shared else split.independent(feeds, final)
-    kept = f"{samples}: {held or 'none'} {'is' if held < 2 else 'are'} held out"
-    if wanted is None:
+    proof_count = 0 if shared else split.count_independent(feeds, final)
+    kept = f"{samples}: {proof_count or 'none'} {'is' if proof_count < 2 else 'are'} held out"
+    if needed is None:
         return f"{kept}; {budget} cannot be proved by samples, accuracy is likely at best"
-    if held >= wanted:
+    if proof_count >= needed:
         return f"{kept}, enough to prove the budget if none of them shows a loss"
-    least = split.least(wanted)
+    least = split.compute_split_minimum(needed)
     # Of groups it is exact where they are of one size.
     about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
-    more = "more --time" if independent >= least else about + say.count(least, noun)
+    more = "more --time" if independent >= least else about + say.format_count(least, noun)
     return f"{kept}, which can make accuracy likely at best; {more} would let it be proved"
 
 
@@ -325,7 +349,7 @@ _ASKED = 8
 """Samples on which a metric is asked what it reads."""
 
 
-def limits(
+def make_output_limits(
     metric: Metric,
     outputs: Sequence[Tensors],
     labels: Sequence[Any] | None,
@@ -348,11 +372,13 @@ def limits(
     read = set(ignored)
     for at in range(min(_ASKED, len(outputs))):
         read |= metric.reads(outputs[at], None if labels is None else labels[at])
-    found = []
+    budgets = []
     for name in names:
         if name not in read:
             with suppress(OrtuneError):
-                budget, _ = derive.derive({name: [tensors[name] for tensors in outputs]})
-                own = codec.build(type(budget.metric), vars(budget.metric) | {"output": name})
-                found.append(replace(budget, metric=own))
-    return tuple(found)
+                budget, _ = derive.derive_budget({name: [tensors[name] for tensors in outputs]})
+                output_metric = codec.build(
+                    type(budget.metric), vars(budget.metric) | {"output": name}
+                )
+                budgets.append(replace(budget, metric=output_metric))
+    return tuple(budgets)

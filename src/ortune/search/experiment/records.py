@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric, joined
+from ortune.core.metric import Metric, stack_records
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
 from ortune.search.experiment.context import ScoredPart
 
 
-def table(rows: Sequence[Sequence[float]], count: int | None = None) -> NDArray[np.float64]:
+def to_record_array(
+    rows: Sequence[Sequence[float]], count: int | None = None
+) -> NDArray[np.float64]:
     """Return per-sample records as an array [samples, k].
 
     Args:
@@ -27,7 +29,7 @@ def table(rows: Sequence[Sequence[float]], count: int | None = None) -> NDArray[
     """
     if count is not None and len(rows) != count:
         raise BadData(
-            f"{wording.count(len(rows), 'record')} came back, {count} from the original",
+            f"{wording.format_count(len(rows), 'record')} came back, {count} from the original",
             fix="return one record a sample, whatever the outputs are",
         )
     if len({len(row) for row in rows}) > 1:
@@ -35,7 +37,7 @@ def table(rows: Sequence[Sequence[float]], count: int | None = None) -> NDArray[
     return np.asarray(rows, np.float64).reshape(len(rows), len(rows[0]) if rows else 1)
 
 
-def scored_part(
+def make_scored_part(
     name: str,
     indices: Sequence[int],
     outputs: Stream,
@@ -50,17 +52,17 @@ def scored_part(
         outputs: The original's on these samples.
         inputs: Of a sample by its index, for a metric that reads them.
     """
-    some = None if labels is None else tuple(labels[i] for i in indices)
+    part_labels = None if labels is None else tuple(labels[i] for i in indices)
     fed = inputs if metric.reads_inputs else None
     rows = [
         metric.records(
             [out],
             [out],
-            None if some is None else [some[i]],
+            None if part_labels is None else [part_labels[i]],
             None if fed is None else [fed(indices[i])],
         )
         for i, out in enumerate(outputs)
     ]
-    records = joined(rows)
+    records = stack_records(rows)
     grouped = None if groups is None else tuple(groups[i] for i in indices)
-    return ScoredPart(name, tuple(indices), outputs.path, records, some, grouped)
+    return ScoredPart(name, tuple(indices), outputs.path, records, part_labels, grouped)

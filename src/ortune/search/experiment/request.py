@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ortune.core.backend import Backend
-from ortune.core.custom_ops import BudgetRequest, CustomOpsRequest, equipped
+from ortune.core.custom_ops import BudgetRequest, CustomOpsRequest, add_custom_ops
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Duration, File, Files, Option, Source, paths
-from ortune.core.plugins.spelling import parse
+from ortune.core.fields import Duration, File, Files, Option, Source, make_paths
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.plugins.user_function import here_counts, is_function
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
@@ -66,7 +66,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
         """Where the untouched models run."""
         if isinstance(self.baseline, Backend):
             return self.baseline
-        return parse(Backend, equipped(self.baseline or "cpu", self.custom_ops))
+        return parse_plugin(Backend, add_custom_ops(self.baseline or "cpu", self.custom_ops))
 
     @property
     def driven(self) -> Workload:
@@ -78,7 +78,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
     @property
     def models(self) -> tuple[Path, ...]:
         """The files."""
-        return paths(self.model)
+        return make_paths(self.model)
 
     @property
     def names(self) -> dict[str, Path]:
@@ -111,10 +111,10 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
                 f"models given without --evaluate: {len(self.models)}",
                 fix="give --evaluate pkg.module:function, which runs them together",
             )
-        found = {path.stem: path for path in self.models}
-        if len(found) < len(self.models):
+        by_stem = {path.stem: path for path in self.models}
+        if len(by_stem) < len(self.models):
             raise BadSettings("two models have the same file name", fix="rename one of them")
-        return found
+        return by_stem
 
     def functions_digest(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""
@@ -122,9 +122,11 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
         metric = (self.budget or "").partition(">")[0].partition("<")[0].strip()
         backend = self.original
         fields = [getattr(backend, name) for name in backend.reads]
-        read = [text for one in fields for text in ([one] if isinstance(one, str) else one)]
-        named = [*filter(is_function, (self.evaluate or "", metric)), *read]
-        files = [source_file(name) for name in named]
+        read = [
+            text for value in fields for text in ([value] if isinstance(value, str) else value)
+        ]
+        names = [*filter(is_function, (self.evaluate or "", metric)), *read]
+        files = [source_file(name) for name in names]
         texts = [digest_of(path) for path in files if path is not None]
         return " ".join([self.evaluate or "", *texts])
 

@@ -12,14 +12,14 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import augment, feeds, split, synthetic
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker
-from ortune.measurement.rolled import Sequenced
+from ortune.measurement.rolled import StatefulModel
 from ortune.quantizers.calibration.ranges_file import SavedRanges
 from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.recipe.build import Material
@@ -46,7 +46,7 @@ class Feeding:
         materials: Model name -> what builds may use.
         feeds: The samples that are divided into parts: those of the user, or what a generator
             yielded, without inputs; None with an evaluate function that returns a list.
-        own: Samples to calibrate with, given apart.
+        calibration: Samples to calibrate with, given apart.
         ends: Model name -> for every yield of a generator, how many calls came until then.
     """
 
@@ -54,13 +54,13 @@ class Feeding:
     materials: Mapping[str, Material]
     digest: str
     feeds: Feeds | None = None
-    own: Feeds | None = None
+    calibration: Feeds | None = None
     ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
-    def settled(self, folder: Path) -> Feeding:
+    def move_to(self, folder: Path) -> Feeding:
         """Move the samples' folder to its place and return the same samples there."""
         draft = min((p.parent for p in self.streams.values()), key=lambda p: len(p.parts))
-        atomic_write.replace(draft, folder)
+        atomic_write.replace_path(draft, folder)
         materials = {}
         for name, material in self.materials.items():
             if material.feeds is not None:
@@ -70,42 +70,47 @@ class Feeding:
         streams = {name: folder / p.relative_to(draft) for name, p in self.streams.items()}
         return replace(self, streams=streams, materials=materials)
 
-    def divided(self, parts: Division) -> Feeding:
+    def with_calibration_part(self, parts: Division) -> Feeding:
         """Return the same samples; quantizers observe the part that is for calibration."""
         if CALIBRATION not in parts:
             return self
         materials = {
-            name: replace(material, calibration=self._observed(name, parts[CALIBRATION]))
+            name: replace(material, calibration=self._calibration_calls(name, parts[CALIBRATION]))
             for name, material in self.materials.items()
         }
         return replace(self, materials=materials)
 
-    def _observed(self, name: str, part: tuple[int, ...]) -> tuple[int, ...]:
+    def _calibration_calls(self, name: str, part: tuple[int, ...]) -> tuple[int, ...]:
         """Return the part's samples, or the calls that a model got on them."""
         if name not in self.ends:
             return part
         ends = [0, *self.ends[name]]
         calls = [call for at in part for call in range(ends[at], ends[at + 1])]
-        every = calls or list(range(ends[-1]))
-        return tuple(every[i] for i in spread(len(every), _RECORDED))
+        candidates = calls or list(range(ends[-1]))
+        return tuple(candidates[i] for i in spread_indices(len(candidates), _RECORDED))
 
-    def known(self, request: ExperimentRequest, ranges: GivenRanges | None, sink: Sink) -> Feeding:
+    def with_ranges(
+        self, request: ExperimentRequest, ranges: GivenRanges | None, sink: Sink
+    ) -> Feeding:
         """Return the same samples with the ranges that are given, all in the digest."""
         material = self.materials.get(MAIN)
         if material is None or not (ranges or request.augment):
             return self
-        said = []
+        digest_parts = []
         if ranges:
-            found, notes = ranges
-            material, said = replace(material, known=found), [found.digest]
+            saved_ranges, notes = ranges
+            material, digest_parts = (
+                replace(material, saved_ranges=saved_ranges),
+                [saved_ranges.digest],
+            )
             for text in notes:
                 sink(Note(text, warning=True))
         if request.augment and material.feeds is not None:
-            said += map(str, augment.read(request.augment))
-        digest = codec.digest([self.digest, *said])
+            digest_parts += map(str, augment.parse_augmentations(request.augment))
+        digest = codec.digest([self.digest, *digest_parts])
         return replace(self, materials={MAIN: material}, digest=digest)
 
-    def altered(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
+    def with_augmentations(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
         """Return the same samples; altered copies of the calibration's are observed too.
 
         Raises:
@@ -114,15 +119,15 @@ class Feeding:
         material = self.materials.get(MAIN)
         if not request.augment or material is None or material.feeds is None:
             return self
-        ways = augment.read(request.augment)
-        made = augment.augment(material.feeds, material.calibration, ways, folder)
-        for text in made.notes:
+        ways = augment.parse_augmentations(request.augment)
+        augmented = augment.augment_samples(material.feeds, material.calibration, ways, folder)
+        for text in augmented.notes:
             sink(Note(text))
-        material = replace(material, feeds=made, calibration=tuple(range(made.count)))
+        material = replace(material, feeds=augmented, calibration=tuple(range(augmented.count)))
         return replace(self, materials={MAIN: material})
 
 
-def given(
+def load_samples(
     request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink, earlier: Path
 ) -> Feeding:
     """Read the user's samples, or make some up when there are none.
@@ -139,45 +144,64 @@ def given(
             "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
         )
     inputs, batch = facts.inputs, request.driven.batch
-    load = _loader(request, facts, folder.parent)
+    load = _make_loader(request, facts, folder.parent)
     if request.data is None:
-        found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
+        sample_feeds = synthetic.generate_feeds(
+            inputs, folder, shapes=request.shapes, ranges=request.ranges
+        )
         sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
     else:
         at = (folder, earlier)
-        found = load(request.data, *at, labels=request.labels, batch=batch, sink=sink)
-    own = None
+        sample_feeds = load(request.data, *at, labels=request.labels, batch=batch, sink=sink)
+    calibration_feeds = None
     if request.calibration is not None:
         at = (folder / CALIBRATION, earlier / CALIBRATION)
-        own = load(request.calibration, *at, sink=sink)
-        split.disjoint(found, own)
-    for text in found.notes:
+        calibration_feeds = load(request.calibration, *at, sink=sink)
+        split.require_disjoint(sample_feeds, calibration_feeds)
+    for text in sample_feeds.notes:
         sink(Note(text))
-    labels = None if found.labels is None else [str(label) for label in found.labels]
-    content = [found.digests, labels, found.groups, own.digests if own else None]
+    labels = None if sample_feeds.labels is None else [str(label) for label in sample_feeds.labels]
+    content = [
+        sample_feeds.digests,
+        labels,
+        sample_feeds.groups,
+        calibration_feeds.digests if calibration_feeds else None,
+    ]
     return Feeding(
-        {MAIN: found.stream},
-        {MAIN: Material(own or found, (), custom_ops=request.original.custom_ops)},
+        {MAIN: sample_feeds.stream},
+        {
+            MAIN: Material(
+                calibration_feeds or sample_feeds, (), custom_ops=request.original.custom_ops
+            )
+        },
         codec.digest([content, request.functions_digest()]),
-        found,
-        own,
+        sample_feeds,
+        calibration_feeds,
     )
 
 
-def _loader(request: ExperimentRequest, facts: Facts, root: Path) -> Callable[..., Feeds]:
+def _make_loader(request: ExperimentRequest, facts: Facts, root: Path) -> Callable[..., Feeds]:
     """Return what reads a source into a folder, beside that of an earlier run."""
     if not request.sequence:
-        return lambda source, out, _, **rest: feeds.load(source, facts.inputs, out, **rest)
+        return lambda source, out, _, **options: feeds.load(source, facts.inputs, out, **options)
     model = request.models[0]
-    found = Sequenced(
-        *(model, file.digest(model), facts, request, request.original, request.shapes, root)
+    sequence_source = StatefulModel(
+        *(
+            model,
+            file.compute_digest(model),
+            facts,
+            request,
+            request.original,
+            request.shapes,
+            root,
+        )
     )
-    return lambda source, out, earlier, **rest: replace(found, earlier=earlier).load(
-        source, out, **rest
+    return lambda source, out, earlier, **options: replace(sequence_source, earlier=earlier).load(
+        source, out, **options
     )
 
 
-def recorded(request: ExperimentRequest, worker: Worker, folder: Path) -> Feeding:
+def record_calls(request: ExperimentRequest, worker: Worker, folder: Path) -> Feeding:
     """Record the calls that the evaluate function makes on the loaded baseline.
 
     Raises:
@@ -204,13 +228,13 @@ def recorded(request: ExperimentRequest, worker: Worker, folder: Path) -> Feedin
     for name, path in streams.items():
         count = len(Stream(path))
         fed = Feeds(path, count, (), None, None, request.evaluate or "")
-        chosen = spread(max(1, round(count * _SEARCH_SHARE)), _RECORDED)
+        chosen = spread_indices(max(1, round(count * _SEARCH_SHARE)), _RECORDED)
         materials[name] = Material(fed, chosen, custom_ops=request.original.custom_ops)
     digest = codec.digest([len(records), request.functions_digest()])
     return Feeding(streams, materials, digest, ends=answer.get("ends", {}))
 
 
-def yielded(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds | None:
+def read_yields(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds | None:
     """Return the samples that a generator yielded, to be divided; None of one that returns a list.
 
     Args:
@@ -220,23 +244,23 @@ def yielded(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds | N
     groups = answer.get("groups")
     if groups is None:
         return None
-    count, known = len(groups), {name: Stream(path) for name, path in streams.items()}
-    digests = [codec.digest(_contents(answer["ends"], known, at)) for at in range(count)]
-    named = [_UNITED.format(at) if g is None else g for at, g in enumerate(groups)]
-    joined = None if len(set(named)) == count else tuple(named)
+    count, calls = len(groups), {name: Stream(path) for name, path in streams.items()}
+    digests = [codec.digest(_call_digests(answer["ends"], calls, at)) for at in range(count)]
+    group_names = [_UNITED.format(at) if g is None else g for at, g in enumerate(groups)]
+    joined = None if len(set(group_names)) == count else tuple(group_names)
     return Feeds(Path(), count, tuple(digests), None, joined)
 
 
-def _contents(
+def _call_digests(
     ends: Mapping[str, Sequence[int]], calls: Mapping[str, Stream], at: int
 ) -> list[object]:
     """Digest the calls of one sample; a sample without any is like no other."""
-    found: list[object] = [
-        [name, feeds.digest(stream[call])]
+    digests: list[object] = [
+        [name, feeds.digest_sample(stream[call])]
         for name, stream in calls.items()
         for call in range(ends[name][at - 1] if at else 0, ends[name][at])
     ]
-    return found or [at]
+    return digests or [at]
 
 
 def record_parts(count: int) -> Division:

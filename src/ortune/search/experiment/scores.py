@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric, joined
+from ortune.core.metric import Metric, stack_records
 from ortune.core.trial import Plan, Score, Verdict
-from ortune.measurement.accuracy import judge, scored
+from ortune.measurement.accuracy import compute_score, judge_accuracy
 from ortune.measurement.process import Worker
-from ortune.search.experiment.context import Context, ScoredPart, shown_beside
-from ortune.search.experiment.records import table
+from ortune.search.experiment.context import Context, ScoredPart, list_shown_metrics
+from ortune.search.experiment.records import to_record_array
 
 Records = NDArray[np.float64]
 
 
-def score(
+def score_plan(
     context: Context, worker: Worker, plan: Plan, *parts: ScoredPart, run_ns: int = 0
 ) -> tuple[Score, ...]:
     """Score a loaded plan on parts of the data together: the budget's metric first.
@@ -32,28 +32,33 @@ def score(
         run_ns: What its runs take, for the deadline.
     """
     if context.evaluate:
-        return (_judged(context, parts, _evaluated(context, worker, parts, run_ns)),)
+        return (_judge_records(context, parts, _evaluate_records(context, worker, parts, run_ns)),)
     metric = context.budget.metric
-    beside = [*shown_beside(context.budget), *(limit.metric for limit in context.watched)]
+    beside = [*list_shown_metrics(context.budget), *(limit.metric for limit in context.watched)]
     answers = [
-        _ask(worker, [metric], part, context.scoring_s(part, run_ns), beside) for part in parts
+        _ask_scores(worker, [metric], part, context.scoring_s(part, run_ns), beside)
+        for part in parts
     ]
-    own = joined([tables[0] for tables, _ in answers])
-    shown = [_joined(tables) for tables in zip(*(others for _, others in answers), strict=True)]
+    metric_records = stack_records([tables[0] for tables, _ in answers])
+    shown = [
+        _concatenate(tables) for tables in zip(*(extras for _, extras in answers), strict=True)
+    ]
     plain = len(beside) - len(context.watched)
     pairs = zip(beside[:plain], shown[:plain], strict=True)
     figures = [(m, rows) for m, rows in pairs if rows is not None]
-    others = [_shown(m, rows, _groups(parts)) for m, rows in figures]
-    pooled = [m.aggregate(rows) for m, rows in [(metric, own), *figures] if m.name() == "snr"]
-    verdict = _judged(
-        context, parts, own, exact=not plan.lossy, snr_db=pooled[0] if pooled else None
+    extras = [_make_figure(m, rows, _group_names(parts)) for m, rows in figures]
+    pooled = [
+        m.aggregate(rows) for m, rows in [(metric, metric_records), *figures] if m.name() == "snr"
+    ]
+    verdict = _judge_records(
+        context, parts, metric_records, exact=not plan.lossy, snr_db=pooled[0] if pooled else None
     )
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
-    return (verdict, *others, *_watched(context, parts, shown[plain:]))
+    return (verdict, *extras, *_score_watched(context, parts, shown[plain:]))
 
 
-def records(
+def collect_records(
     worker: Worker, metrics: Sequence[Metric], part: ScoredPart, timeout_s: float
 ) -> list[Records]:
     """Return one table of records a metric.
@@ -61,10 +66,10 @@ def records(
     Raises:
         WorkerFailed: It does not run.
     """
-    return _ask(worker, metrics, part, timeout_s)[0]
+    return _ask_scores(worker, metrics, part, timeout_s)[0]
 
 
-def _ask(
+def _ask_scores(
     worker: Worker,
     metrics: Sequence[Metric],
     part: ScoredPart,
@@ -78,7 +83,7 @@ def _ask(
         metrics=metrics,
         beside=beside,
         expected=str(part.expected),
-        labels=_plain(part.labels),
+        labels=_plain_labels(part.labels),
         timeout_s=timeout_s,
     )
     seen = zip(beside, answer["beside"], strict=True)
@@ -87,19 +92,19 @@ def _ask(
     return [metric.table(rows) for metric, rows in pairs], shown
 
 
-def _joined(tables: Sequence[Records | None]) -> Records | None:
+def _concatenate(tables: Sequence[Records | None]) -> Records | None:
     """Return the tables of all parts in one; None where one is missing."""
-    known = [rows for rows in tables if rows is not None]
-    return joined(known) if len(known) == len(tables) else None
+    present = [rows for rows in tables if rows is not None]
+    return stack_records(present) if len(present) == len(tables) else None
 
 
-def _plain(labels: tuple[object, ...] | None) -> list[object] | None:
+def _plain_labels(labels: tuple[object, ...] | None) -> list[object] | None:
     if labels is None:
         return None
     return [v.tolist() if isinstance(v, (np.ndarray, np.generic)) else v for v in labels]
 
 
-def _judged(
+def _judge_records(
     context: Context,
     parts: Sequence[ScoredPart],
     rows: Records,
@@ -109,11 +114,11 @@ def _judged(
 ) -> Score:
     """Judge records of all parts; a proof rests on the samples that nothing was chosen by."""
     starts = np.cumsum([0, *(len(part.indices) for part in parts)])
-    return judge(
+    return judge_accuracy(
         context.budget,
         rows,
-        joined([part.records for part in parts]),
-        _groups(parts),
+        stack_records([part.records for part in parts]),
+        _group_names(parts),
         proof=[
             start + at
             for start, part in zip(starts.tolist(), parts, strict=False)
@@ -126,11 +131,11 @@ def _judged(
     )
 
 
-def _groups(parts: Sequence[ScoredPart]) -> list[str] | None:
+def _group_names(parts: Sequence[ScoredPart]) -> list[str] | None:
     return [name for part in parts for name in part.groups or ()] or None
 
 
-def _evaluated(
+def _evaluate_records(
     context: Context, worker: Worker, parts: Sequence[ScoredPart], run_ns: int
 ) -> Records:
     """Return the evaluate function's records on these parts.
@@ -140,12 +145,14 @@ def _evaluated(
     """
     limit_s = context.deadlines.score_s(run_ns, context.timeout_s * 10)
     answer = worker.ask("evaluate", function=context.evaluate, timeout_s=limit_s)
-    known = context.yielded
-    if known is None:
-        rows = table(answer["records"][0], sum(len(p.indices) for p in context.evaluation()))
+    groups = context.yielded
+    if groups is None:
+        rows = to_record_array(
+            answer["records"][0], sum(len(p.indices) for p in context.evaluation_parts())
+        )
     else:
-        rows = table(answer["records"][0], len(known))
-        if tuple(answer.get("groups", ())) != known:
+        rows = to_record_array(answer["records"][0], len(groups))
+        if tuple(answer.get("groups", ())) != groups:
             raise BadData(
                 "the groups that --evaluate yields are not those from the original",
                 fix="yield the same samples in one order, whatever the outputs are",
@@ -153,22 +160,22 @@ def _evaluated(
     return rows[[index for part in parts for index in part.indices]]
 
 
-def _shown(metric: Metric, rows: Records, groups: Sequence[str] | None) -> Score:
+def _make_figure(metric: Metric, rows: Records, groups: Sequence[str] | None) -> Score:
     """Return a figure that nobody judges, as a budget of its metric would read it."""
-    nan, value = math.nan, scored(metric, rows, groups)
+    nan, value = math.nan, compute_score(metric, rows, groups)
     return Score(str(metric), value, nan, nan, nan, len(rows))
 
 
-def _watched(
+def _score_watched(
     context: Context, parts: Sequence[ScoredPart], tables: Sequence[Records | None]
 ) -> list[Score]:
     """Return the scores of the outputs that the budget does not read."""
-    found = []
+    scores = []
     for limit, rows in zip(context.watched, tables, strict=True):
         if rows is None:
             continue
-        score = _shown(limit.metric, rows, _groups(parts))
+        score = _make_figure(limit.metric, rows, _group_names(parts))
         fallen = None if limit.admits(score.value, score.value) else Verdict.FAILS
         basis = f"an output that the budget does not read; its own limit is {limit.limit:g}"
-        found.append(replace(score, verdict=fallen, basis=basis))
-    return found
+        scores.append(replace(score, verdict=fallen, basis=basis))
+    return scores

@@ -14,21 +14,21 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from ortune.backends.cpu import Cpu
-from ortune.core.atomic_write import append_line, cut_torn, reported, whole_lines
+from ortune.core.atomic_write import append_line, cut_torn, report_write_errors, whole_lines
 from ortune.core.errors import BadData, OrtuneError, Refused
 from ortune.core.event import Note, Progress, Sink
 from ortune.core.plugins import codec, stored
-from ortune.core.roles import before_rounding, deciding
+from ortune.core.roles import before_rounding, find_deciding_step
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Interval, Plan
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data.stream import Stream
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, time_pair
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.metrics.snr import Snr
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import Files, build_all
@@ -42,7 +42,7 @@ from ortune.search.mixed_precision.costs import (
     AccuracyCost,
     AccuracyRuns,
     Loss,
-    Scored,
+    ScoredSamples,
     time_gained,
     time_shares,
 )
@@ -54,7 +54,12 @@ from ortune.search.mixed_precision.survey import (
     Survey,
     SurveyRequest,
 )
-from ortune.search.mixed_precision.switched import Form, Forms, as_given, prepare
+from ortune.search.mixed_precision.switched import (
+    QuantizedRegion,
+    QuantizedRegions,
+    load_for_step,
+    quantize_regions,
+)
 from ortune.search.recipe.build import build_in
 from ortune.search.recipe.space import trial_key
 
@@ -72,10 +77,10 @@ class RegionJournal:
     def __init__(self, root: Path) -> None:
         self._path = root / NAME
         cut_torn(self._path)
-        self.known: list[Survey] = []
+        self.surveys: list[Survey] = []
         self.mixtures: list[MixtureTried] = []
-        for record in read(root):
-            self._keep(record)
+        for record in read_journal(root):
+            self._index_record(record)
 
     def add(self, record: Survey | MixtureTried) -> None:
         """Record it; it is on disk when this returns.
@@ -86,31 +91,31 @@ class RegionJournal:
         kind = next(name for name, cls in _RECORDS.items() if isinstance(record, cls))
         line = {kind: codec.encode(record)}
         append_line(self._path, json.dumps(line, separators=(",", ":")))
-        self._keep(record)
+        self._index_record(record)
 
-    def _keep(self, record: Survey | MixtureTried) -> None:
+    def _index_record(self, record: Survey | MixtureTried) -> None:
         if isinstance(record, Survey):
-            self.known.append(record)
+            self.surveys.append(record)
         else:
             self.mixtures.append(record)
 
 
-def read(root: Path) -> list[Survey | MixtureTried]:
+def read_journal(root: Path) -> list[Survey | MixtureTried]:
     """Return what a run's journal holds; a last line that is being written is left out.
 
     Raises:
         BadData: It cannot be read, or holds settings that a file may not set.
     """
     path = root / NAME
-    return [_record(line, path) for line in whole_lines(path)]
+    return [_decode_journal(line, path) for line in whole_lines(path)]
 
 
-def _record(line: bytes, path: Path) -> Survey | MixtureTried:
+def _decode_journal(line: bytes, path: Path) -> Survey | MixtureTried:
     try:
-        ((kind, fields),) = stored.loads(line).items()
+        ((kind, fields),) = stored.parse_json(line).items()
         if kind not in _RECORDS:
             raise ValueError(f"'{kind}' is no record of regions")
-        stored.demand(fields, kind, fix=stored.DISTRUST, signed=True)
+        stored.demand_safe_data(fields, kind, fix=stored.DISTRUST, signed=True)
         for name in _FORMER.get(kind, ()):
             fields.pop(name, None)
         return codec.decode(_RECORDS[kind], fields)
@@ -124,7 +129,7 @@ def _record(line: bytes, path: Path) -> Survey | MixtureTried:
 
 
 @dataclass(frozen=True)
-class Begun:
+class SurveyStart:
     """How a survey takes its costs.
 
     Attributes:
@@ -137,16 +142,16 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Compared:
+class PlanLatency:
     """The plan's latency over the original's, where no trial tells."""
 
     ratio: Interval
 
 
-Entry: TypeAlias = Begun | Compared | AccuracyCost | SharedCost
+Entry: TypeAlias = SurveyStart | PlanLatency | AccuracyCost | SharedCost
 _ENTRIES: dict[str, type[Entry]] = {
-    "begun": Begun,
-    "compared": Compared,
+    "begun": SurveyStart,
+    "compared": PlanLatency,
     "cost": AccuracyCost,
     "shared": SharedCost,
 }
@@ -167,14 +172,14 @@ class SurveyProgress:
             BadData: The file cannot be read, or an older version wrote it.
         """
         self._path = root / FOLDER / f"{key}.jsonl"
-        self.begun: Begun | None = None
-        self.compared: Compared | None = None
+        self.begun: SurveyStart | None = None
+        self.compared: PlanLatency | None = None
         self.costs: dict[str, AccuracyCost] = {}
         self.shared: dict[tuple[str, str], SharedCost] = {}
         self.seconds = 0.0
         cut_torn(self._path)
         for line in whole_lines(self._path):
-            self._keep(*_entry(line, self._path))
+            self._index_entry(*_decode_entry(line, self._path))
 
     def add(self, entry: Entry, seconds: float) -> None:
         """Record a part that took so long; it is on disk when this returns.
@@ -184,17 +189,17 @@ class SurveyProgress:
         """
         kind = next(name for name, cls in _ENTRIES.items() if isinstance(entry, cls))
         line = {kind: codec.encode(entry), "seconds": seconds}
-        with reported(self._path):
+        with report_write_errors(self._path):
             self._path.parent.mkdir(exist_ok=True)
         append_line(self._path, json.dumps(line, separators=(",", ":")))
-        self._keep(entry, seconds)
+        self._index_entry(entry, seconds)
 
-    def _keep(self, entry: Entry, seconds: float) -> None:
+    def _index_entry(self, entry: Entry, seconds: float) -> None:
         self.seconds += seconds
         match entry:
-            case Begun():
+            case SurveyStart():
                 self.begun = entry
-            case Compared():
+            case PlanLatency():
                 self.compared = entry
             case AccuracyCost():
                 self.costs[entry.region] = entry
@@ -202,15 +207,15 @@ class SurveyProgress:
                 self.shared[entry.one, entry.two] = entry
 
 
-def unfinished_s(root: Path, finished: Collection[str]) -> float:
+def sum_unfinished_s(root: Path, finished: Collection[str]) -> float:
     """Return the seconds that went into surveys which were killed, of a run."""
     keys = (path.stem for path in sorted((root / FOLDER).glob("*.jsonl")))
     return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
 
 
-def _entry(line: bytes, path: Path) -> tuple[Entry, float]:
+def _decode_entry(line: bytes, path: Path) -> tuple[Entry, float]:
     try:
-        content = stored.loads(line)
+        content = stored.parse_json(line)
         seconds = float(content.pop("seconds"))
         ((kind, fields),) = content.items()
         return codec.decode(_ENTRIES[kind], fields), seconds
@@ -232,9 +237,9 @@ _LITTLE = 0.01
 _DRAFTS = "survey-"
 
 
-def survey(
+def survey_plan(
     context: Context,
-    wanted: SurveyRequest | Plan,
+    target: SurveyRequest | Plan,
     seconds: float,
     sink: Sink,
     live: Worker,
@@ -246,13 +251,13 @@ def survey(
     What was measured before the run was killed is not measured again.
 
     Args:
-        wanted: The plan; its deciding quantizer must leave nodes out by name.
+        target: The plan; its deciding quantizer must leave nodes out by name.
         seconds: That it may take; what does not fit is left unmeasured and says so.
 
     Raises:
         BaselineFailed: The original does not run any more.
     """
-    plan = wanted.plan if isinstance(wanted, SurveyRequest) else wanted
+    plan = target.plan if isinstance(target, SurveyRequest) else target
     key = trial_key(job_key(context.job), plan)
     progress = SurveyProgress(context.root, key if by == "region" else f"{key}-{by}")
     began, spent = clock(), progress.seconds
@@ -292,7 +297,7 @@ class _Survey:
             raise Refused(
                 "regions of several models together are not measured", fix="search one alone"
             )
-        at = deciding(plan.recipe.steps)
+        at = find_deciding_step(plan.recipe.steps)
         if at is None:
             raise Refused(f"no step of {plan.recipe.name} decides a precision", fix="add one")
         step = plan.recipe.steps[at]
@@ -306,25 +311,27 @@ class _Survey:
         """Take the regions' costs, and their times from the profile."""
         began = self._clock()
         files = build_all(self._context, self._plan, self._sink)
-        given = self._built(self._before)
-        forms, plain = self._forms(given)
+        prepared = self._build_steps(self._before)
+        forms, plain = self._make_forms(prepared)
         planned, latest = began + _PLANNED * seconds, began + _LATEST * seconds
         try:
             unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
         except Refused:  # the joint model answers otherwise: each region in a model of its own
-            forms, plain = self._forms(given, joint=False)
+            forms, plain = self._make_forms(prepared, joint=False)
             unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
-        ratio = self._ratio(files, live, began + seconds - self._clock())
+        ratio = self._plan_ratio(files, live, began + seconds - self._clock())
         shares = time_shares(
-            as_given(given, self._step),
+            load_for_step(prepared, self._step),
             [form.region for form in forms.all],
             self._context.by_operator,
         )
-        regions = tuple(self._region(form, shares[form.region.name], ratio) for form in forms.all)
+        regions = tuple(
+            self._region_cost(form, shares[form.region.name], ratio) for form in forms.all
+        )
         shared = tuple(self._progress.shared.values())
         return Survey("", self._plan, regions, whole, unit, shared=shared)
 
-    def _region(self, form: Form, share: float, ratio: float) -> RegionCost:
+    def _region_cost(self, form: QuantizedRegion, share: float, ratio: float) -> RegionCost:
         """Put together what is known of a region."""
         region, cost = form.region, self._progress.costs.get(form.region.name)
         return RegionCost(
@@ -341,71 +348,73 @@ class _Survey:
 
     # --- models -----------------------------------------------------------------------------
 
-    def _built(self, steps: Sequence[Step]) -> Path:
+    def _build_steps(self, steps: Sequence[Step]) -> Path:
         """Return the model as some of the recipe's first steps make it."""
         context, recipe = self._context, Recipe("before", tuple(steps))
         cache, material = context.root / "artefacts", context.materials[MAIN]
         return build_in(cache, context.models[MAIN], recipe, material, sink=self._sink).path
 
-    def _forms(self, given: Path, *, joint: bool = True) -> tuple[Forms, Path]:
+    def _make_forms(self, prepared: Path, *, joint: bool = True) -> tuple[QuantizedRegions, Path]:
         """Return the forms, and the model in float that they were made of.
 
         Args:
-            given: The model as the deciding step gets it: with rounded weights it is no model in
-                float any more, unless rounding changed more than constants.
+            prepared: The model as the deciding step gets it: with rounded weights it is no model
+                in float any more, unless rounding changed more than constants.
         """
-        ranges = self._context.root / "artefacts" / "ranges" / file.digest(given)[:16]
+        ranges = self._context.root / "artefacts" / "ranges" / file.compute_digest(prepared)[:16]
         self._sink(Progress("quantizing regions alone"))
 
-        def made(plain: Path) -> tuple[Forms, Path]:
-            forms = prepare(
+        def made(plain: Path) -> tuple[QuantizedRegions, Path]:
+            forms = quantize_regions(
                 *(plain, self._step, self._context.materials[MAIN], self._folder),
                 ranges=ranges,
                 by=self._by,
                 joint=joint,
-                rounded=None if plain == given else given,
+                rounded=None if plain == prepared else prepared,
                 sink=self._sink,
             )
             return forms, plain
 
-        plain = self._built(before_rounding(self._before))
-        if plain != given:
+        plain = self._build_steps(before_rounding(self._before))
+        if plain != prepared:
             with suppress(Refused):
                 return made(plain)
-        return made(given)
+        return made(prepared)
 
     # --- time -------------------------------------------------------------------------------
 
-    def _ratio(self, files: Files, live: Worker, left: float) -> float:
+    def _plan_ratio(self, files: Files, live: Worker, remaining_s: float) -> float:
         """Return the plan's latency over the original's: of its trial, or of a pair timed now.
 
         Args:
-            left: Seconds of the survey; a pair takes what it needs all the same.
+            remaining_s: Seconds of the survey; a pair takes what it needs all the same.
 
         Returns:
             NaN where the time was up before any region was run.
         """
         trials = read_trials(self._context.root)
         for trial in trials:
-            if trial.plan.spelled == self._plan.spelled and trial.ratio is not None:
+            if trial.plan.spelling == self._plan.spelling and trial.ratio is not None:
                 return trial.ratio.value
-        if left <= 0 and not self._progress.costs:  # then nothing is told of any region
+        if remaining_s <= 0 and not self._progress.costs:  # then nothing is told of any region
             return math.nan
         if self._progress.compared is None:
-            effort = min(_PAIR_S[1], max(_PAIR_S[0], left))
-            with measure.start(
+            effort = min(_PAIR_S[1], max(_PAIR_S[0], remaining_s))
+            with measure.start_worker(
                 self._context, files.paths, self._plan.backend, "regions"
             ) as worker:
-                ready(worker)
+                wait_until_ready(worker)
                 pair = time_pair(live, worker, Effort(seconds=effort, decide=False, burst=0.1))
-            self._record(Compared(stats.ratio([pair], learnt=measure.learnt(trials))))
+            self._record_entry(
+                PlanLatency(stats.latency_ratio([pair], learnt=measure.pool_variance(trials)))
+            )
         assert self._progress.compared is not None
         return self._progress.compared.ratio.value
 
     # --- accuracy ---------------------------------------------------------------------------
 
     def _take_costs(
-        self, forms: Forms, plain: Path, whole: Path, planned: float, latest: float
+        self, forms: QuantizedRegions, plain: Path, whole: Path, planned: float, latest: float
     ) -> tuple[str, float]:
         """Run each region alone, then neighbours that lose much together, until the time is up.
 
@@ -425,41 +434,43 @@ class _Survey:
         if self._context.evaluate:
             metric = Snr(share=0)
         begun = progress.begun
-        taken = all(form.region.name in progress.costs for form in forms.all)
-        if begun is not None and taken and not self._pairs(forms):
-            return Loss.of(metric).unit, begun.whole.value
+        complete = all(form.region.name in progress.costs for form in forms.all)
+        if begun is not None and complete and not self._list_pairs(forms):
+            return Loss.for_metric(metric).unit, begun.whole.value
         with AccuracyRuns(
-            forms, self._scored(), metric, self._folder, self._start, self._clock
+            forms, self._search_samples(), metric, self._folder, self._start_worker, self._clock
         ) as runs:
             if begun is None:
-                begun = Begun(*runs.begin(max(0.0, planned - self._clock()), whole))
+                begun = SurveyStart(*runs.start_runs(max(0.0, planned - self._clock()), whole))
             else:
-                runs.resume(begun.samples)
+                runs.resume_runs(begun.samples)
             if forms.switches:
-                runs.check(plain)
+                runs.check_joint(plain)
             if progress.begun is None:
-                self._record(begun)
+                self._record_entry(begun)
             for at, form in enumerate(forms.all):
                 if form.region.name in progress.costs:
                     continue
                 if form.changes and self._clock() > latest:
                     break
                 self._sink(Progress("running regions alone", at, len(forms.all)))
-                self._record(runs.alone(form))
-            for one, two in self._pairs(forms):
+                self._record_entry(runs.measure_alone(form))
+            for first, second in self._list_pairs(forms):
                 if self._clock() > latest:
                     break
-                both = runs.together((forms.named(one), forms.named(two))).value
-                single = [progress.costs[name].cost.value for name in (one, two)]
+                both = runs.measure_together(
+                    (forms.find_region(first), forms.find_region(second))
+                ).value
+                single = [progress.costs[name].cost.value for name in (first, second)]
                 shared = max(0.0, min(*single, sum(single) - both))
-                self._record(SharedCost(one, two, shared))
+                self._record_entry(SharedCost(first, second, shared))
         return runs.loss.unit, begun.whole.value
 
-    def _record(self, entry: Entry) -> None:
+    def _record_entry(self, entry: Entry) -> None:
         last, self._last = self._last, self._clock()
         self._progress.add(entry, self._last - last)
 
-    def _pairs(self, forms: Forms) -> list[tuple[str, str]]:
+    def _list_pairs(self, forms: QuantizedRegions) -> list[tuple[str, str]]:
         """Return the neighbours whose shared cost is not known and may be much, the most first."""
         progress = self._progress
         if progress.begun is None:
@@ -475,14 +486,14 @@ class _Survey:
         much = (pair for pair in lesser if lesser[pair] > least)
         return sorted(much, key=lambda pair: -lesser[pair])
 
-    def _scored(self) -> Scored:
+    def _search_samples(self) -> ScoredSamples:
         """Return the samples of the search's part; those that were recorded have no labels."""
         if self._context.evaluate:
-            return Scored(spread(len(Stream(self._context.feeds[MAIN])), MOST))
+            return ScoredSamples(spread_indices(len(Stream(self._context.feeds[MAIN])), MOST))
         part = self._context.parts["search"]
-        return Scored(part.indices, part.labels)
+        return ScoredSamples(part.indices, part.labels)
 
-    def _start(self, path: Path, label: str) -> Worker:
+    def _start_worker(self, path: Path, label: str) -> Worker:
         context = self._context
         backend = replace(_ORACLE, custom_ops=context.materials[MAIN].custom_ops)
         folder = worker_folder(context.root / "workers", label)

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 import onnx_ir as ir
 
 from ortune.core.errors import Refused
-from ortune.core.roles import PREPARES, deciding, role, static_int8
+from ortune.core.roles import PREPARES, find_deciding_step, find_step_role, make_static_int8
 from ortune.core.step import Quantizer, Recipe, Step
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.ir import edit
-from ortune.quantizers.common.node_filter import literally
+from ortune.quantizers.common.node_filter import escape_pattern
 from ortune.search.mixed_precision.survey import RegionCost, Survey
 
 S = TypeVar("S", bound=Step)
@@ -49,13 +49,13 @@ class RegionCosts:
     unmeasured: frozenset[str]
 
     @classmethod
-    def of(cls, survey: Survey) -> RegionCosts:
+    def from_survey(cls, survey: Survey) -> RegionCosts:
         """Read a survey. What seems to gain accuracy loses none."""
         losses: dict[str, float] = {}
         gains: dict[str, float] = {}
         unmeasured: set[str] = set()
         for region in survey.regions:
-            loss, gain = region.accuracy_cost.value, _gain(region)
+            loss, gain = region.accuracy_cost.value, _time_gain(region)
             if math.isfinite(gain):
                 gains[region.region] = gain
             if region.error or not (math.isfinite(loss) and math.isfinite(gain)):
@@ -69,7 +69,7 @@ class RegionCosts:
         }
         return cls(losses, gains, shared, frozenset(unmeasured))
 
-    def loss(self, in_float: Collection[str] = ()) -> float:
+    def total_loss(self, in_float: Collection[str] = ()) -> float:
         """Return what the regions lose that are not in float, what neighbours share once."""
         single = (loss for name, loss in self.losses.items() if name not in in_float)
         twice = (
@@ -79,11 +79,11 @@ class RegionCosts:
         )
         return max(0.0, math.fsum(single) - math.fsum(twice))
 
-    def time(self, in_float: Collection[str]) -> float:
+    def time_cost(self, in_float: Collection[str]) -> float:
         """Return the share of the original's latency that regions in float no longer save."""
         return math.fsum(gain for name, gain in self.gains.items() if name in in_float)
 
-    def order(self) -> list[tuple[str, ...]]:
+    def order_moves(self) -> list[tuple[str, ...]]:
         """Return what goes back to float together, most accuracy for its time first.
 
         That is a region, or two neighbours where both bring more for their time than either
@@ -91,8 +91,8 @@ class RegionCosts:
         """
         remaining = dict.fromkeys(self.losses)
         neighbours: dict[str, dict[str, float]] = {name: {} for name in self.losses}
-        for (one, two), cost in self.shared.items():
-            neighbours[one][two] = neighbours[two][one] = cost
+        for (first, second), cost in self.shared.items():
+            neighbours[first][second] = neighbours[second][first] = cost
 
         def rate(names: tuple[str, ...]) -> float:
             brings = sum(self.losses[name] for name in names)
@@ -113,7 +113,7 @@ class RegionCosts:
         return moves
 
 
-def _gain(region: RegionCost) -> float:
+def _time_gain(region: RegionCost) -> float:
     """Return the time that a region saves; none where it is next to nothing and may be none."""
     gained = region.time_gained
     unclear = not (gained.low > 0 or gained.high < 0)
@@ -123,13 +123,13 @@ def _gain(region: RegionCost) -> float:
 # --- recipes ------------------------------------------------------------------------------------
 
 
-def mixable(recipe: Recipe) -> bool:
+def can_mix(recipe: Recipe) -> bool:
     """Whether the step that decides a recipe's precision can leave nodes in float, by name."""
-    at = deciding(recipe.steps)
-    return at is not None and "exclude" in _fields(recipe.steps[at])
+    at = find_deciding_step(recipe.steps)
+    return at is not None and "exclude" in _field_names(recipe.steps[at])
 
 
-def mixed(survey: Survey, in_float: Collection[str]) -> Recipe:
+def mix_recipe(survey: Survey, in_float: Collection[str]) -> Recipe:
     """Return a survey's recipe with some of its regions in float.
 
     What the deciding step excludes already stays excluded.
@@ -141,7 +141,7 @@ def mixed(survey: Survey, in_float: Collection[str]) -> Recipe:
     recipe = survey.plan.recipe
     if not in_float:
         return recipe
-    at = deciding(recipe.steps)
+    at = find_deciding_step(recipe.steps)
     assert at is not None, "a survey is of a recipe that decides"
     nodes = [
         name
@@ -149,46 +149,47 @@ def mixed(survey: Survey, in_float: Collection[str]) -> Recipe:
         if region.region in in_float
         for name in region.layers or region.nodes
     ]
-    new = _excluding(recipe.steps[at], nodes)
+    new = _exclude_names(recipe.steps[at], nodes)
     changes: dict[str, Any] = {"before": new}
 
     def prepares(step: Step) -> bool:
-        named = role(step) in PREPARES and "before" in _fields(step)
-        return named and (getattr(step, "before", None) or static_int8()) == recipe.steps[at]
+        named = find_step_role(step) in PREPARES and "before" in _field_names(step)
+        return named and (getattr(step, "before", None) or make_static_int8()) == recipe.steps[at]
 
     before = (replace(step, **changes) if prepares(step) else step for step in recipe.steps[:at])
     steps = (*before, new, *recipe.steps[at + 1 :])
-    total = count(len(survey.regions), "region")
+    total = format_count(len(survey.regions), "region")
     return Recipe(f"{recipe.name}, {len(in_float)} of {total} in float", steps)
 
 
-def parted(survey: Survey, recipe: Recipe) -> frozenset[str] | None:
-    """Return the regions that a recipe leaves in float, as `mixed` made it; None if it did not.
+def parse_assignment(survey: Survey, recipe: Recipe) -> frozenset[str] | None:
+    """Return the regions that a recipe leaves in float, as `mix_recipe` made it; None if it did
+    not.
 
     The recipe's name does not count.
     """
     old, steps = survey.plan.recipe.steps, recipe.steps
-    at = deciding(old)
-    if at is None or len(steps) != len(old) or not mixable(recipe):
+    at = find_deciding_step(old)
+    if at is None or len(steps) != len(old) or not can_mix(recipe):
         return None
     former = frozenset(getattr(old[at], "exclude", ()))
     named = frozenset(getattr(steps[at], "exclude", ())) - former
     in_float = frozenset(
         region.region
         for region in survey.regions
-        if named.intersection(layers := set(map(literally, region.layers or region.nodes)))
+        if named.intersection(layers := set(map(escape_pattern, region.layers or region.nodes)))
         and layers <= named | former
     )
-    return in_float if mixed(survey, in_float).steps == recipe.steps else None
+    return in_float if mix_recipe(survey, in_float).steps == recipe.steps else None
 
 
-def bare(step: S) -> S:
+def strip_node_filters(step: S) -> S:
     """Return a step that names no nodes."""
-    changes: dict[str, Any] = dict.fromkeys({"include", "exclude"} & _fields(step), ())
+    changes: dict[str, Any] = dict.fromkeys({"include", "exclude"} & _field_names(step), ())
     return replace(step, **changes)
 
 
-def leaving(step: Quantizer, model: ir.Model, names: Iterable[str]) -> Quantizer:
+def exclude_nodes(step: Quantizer, model: ir.Model, names: Iterable[str]) -> Quantizer:
     """Return a step that leaves further nodes in float, and what it leaves by itself.
 
     Rules that go by place, the first convolutions and the head, are written out as names: without
@@ -201,48 +202,50 @@ def leaving(step: Quantizer, model: ir.Model, names: Iterable[str]) -> Quantizer
     Raises:
         Refused: The step has no field for names.
     """
-    own = _fields(step)
-    if "exclude" not in own:
+    field_names = _field_names(step)
+    if "exclude" not in field_names:
         raise Refused(
             f"{step.name()} quantizes all that it can: it leaves no node out by name",
             fix="use int8-static, int8-dynamic, int8-weights or int4-weights",
         )
-    freed = replace(step, **{name: value for name, value in _PLACE_RULES.items() if name in own})
+    freed = replace(
+        step, **{name: value for name, value in _PLACE_RULES.items() if name in field_names}
+    )
     nodes = [*names]
     if freed != step:
-        present = {str(node.name) for node in edit.every_node(model)}
-        chosen = _chosen(step, model)
-        nodes += [n for n in _chosen(freed, model) if n not in chosen and n in present]
-    return _excluding(freed, nodes)
+        present = {str(node.name) for node in edit.walk_nodes(model)}
+        chosen = _list_quantized(step, model)
+        nodes += [n for n in _list_quantized(freed, model) if n not in chosen and n in present]
+    return _exclude_names(freed, nodes)
 
 
-def alone(
-    step: Quantizer, model: ir.Model, own: Collection[str], others: Iterable[str]
+def isolate_region(
+    step: Quantizer, model: ir.Model, region_layers: Collection[str], all_layers: Iterable[str]
 ) -> Quantizer:
     """Return a step that leaves all layers in float but those of one region.
 
     Args:
-        own: Layers of the region.
-        others: Layers of all regions.
+        region_layers: Layers of the region.
+        all_layers: Layers of all regions.
     """
-    single = leaving(step, model, [name for name in others if name not in own])
+    single = exclude_nodes(step, model, [name for name in all_layers if name not in region_layers])
     changes: dict[str, Any] = {"leave_worst": 0}  # of one region its layers would be the worst
     return replace(single, **changes) if hasattr(single, "leave_worst") else single
 
 
-def _excluding(step: Step, nodes: Iterable[str]) -> Quantizer:
+def _exclude_names(step: Step, nodes: Iterable[str]) -> Quantizer:
     assert isinstance(step, Quantizer)
-    patterns = dict.fromkeys((*getattr(step, "exclude", ()), *map(literally, nodes)))
+    patterns = dict.fromkeys((*getattr(step, "exclude", ()), *map(escape_pattern, nodes)))
     changes: dict[str, Any] = {"exclude": tuple(patterns)}
     return replace(step, **changes)
 
 
-def _chosen(step: Quantizer, model: ir.Model) -> dict[str, None]:
+def _list_quantized(step: Quantizer, model: ir.Model) -> dict[str, None]:
     """Return the names of the layers that a step would quantize."""
     choose = getattr(step, "chosen", None)
     layers = [] if choose is None else choose(model.clone())
     return {str(layer.node.name): None for layer in layers}
 
 
-def _fields(step: Step) -> frozenset[str]:
+def _field_names(step: Step) -> frozenset[str]:
     return frozenset(field.name for field in fields(step))

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Interval
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.graph.analysis.flops import node_flops
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.shapes.infer import shaped
+from ortune.graph.shapes.infer import infer_copy
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.statistics import bootstrap
-from ortune.measurement.timing.operators import operator
+from ortune.measurement.timing.operators import operator_of_kernel
 from ortune.metrics.snr import Snr
 from ortune.search.mixed_precision.grouping import Region
-from ortune.search.mixed_precision.switched import SWITCHES, Form, Forms
+from ortune.search.mixed_precision.switched import SWITCHES, QuantizedRegion, QuantizedRegions
 from ortune.search.recipe.compare import EXACT_DB
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -65,14 +65,14 @@ class Loss:
     """How a loss is taken from records: in a unit that adds up over regions.
 
     Attributes:
-        own: The loss is in the metric's own unit; else it is the noise at the outputs.
+        in_metric_unit: The loss is in the metric's own unit; else it is the noise at the outputs.
     """
 
     metric: Metric
-    own: bool
+    in_metric_unit: bool
 
     @classmethod
-    def of(cls, metric: Metric) -> Loss:
+    def for_metric(cls, metric: Metric) -> Loss:
         """Return how a metric's loss is taken.
 
         A mean of records whose bounds are unknown is taken as it is. What is right or wrong or the
@@ -84,17 +84,17 @@ class Loss:
     @property
     def unit(self) -> str:
         """The unit in words."""
-        if self.own:
+        if self.in_metric_unit:
             return f"{self.metric} lost, mean over samples"
-        return POOLED if self.pooled else NOISE
+        return POOLED if self.is_pooled else NOISE
 
     @property
-    def pooled(self) -> bool:
+    def is_pooled(self) -> bool:
         """Whether noise is taken over the signal of a mean sample: where a metric looks at each
         sample by itself a quiet one counts as much as the others, else it would outweigh them."""
-        return not self.own and self.metric.kind() is not Kind.SHARE
+        return not self.in_metric_unit and self.metric.kind() is not Kind.SHARE
 
-    def each(self, records: Floats, powers: Floats, base: Floats) -> Floats:
+    def per_sample(self, records: Floats, powers: Floats, base: Floats) -> Floats:
         """Return the loss of every sample, shape [samples]; infinite where outputs are broken.
 
         Args:
@@ -102,31 +102,35 @@ class Loss:
             powers: Signal and noise of the outputs [samples, 2].
             base: The metric's records of the float model.
         """
-        if self.own:
+        if self.in_metric_unit:
             sign = 1.0 if self.metric.higher_is_better else -1.0
             losses = sign * (base[:, 0] - records[:, 0])
         else:
             signal, noise = powers[:, 0], powers[:, 1]
-            if self.pooled:
-                known = signal[~np.isnan(signal)]
-                signal = np.where(np.isnan(signal), np.nan, known.mean() if len(known) else np.nan)
+            if self.is_pooled:
+                measured = signal[~np.isnan(signal)]
+                signal = np.where(
+                    np.isnan(signal), np.nan, measured.mean() if len(measured) else np.nan
+                )
             with np.errstate(divide="ignore", invalid="ignore"):
                 losses = np.where(noise == 0, 0.0, noise / signal)
         return np.where(np.isnan(losses), math.inf, losses)
 
 
-def interval(losses: Floats) -> Interval:
+def mean_interval(losses: Floats) -> Interval:
     """Return the mean loss with the ends of its 95 % interval over samples."""
     value = float(np.mean(losses))
     if not math.isfinite(value):
         return Interval(math.inf, math.inf, math.inf)
     members = [np.array([at], np.int64) for at in range(len(losses))]
-    low, high = bootstrap.interval(lambda rows: float(np.mean(losses[rows])), members, _ERROR)
+    low, high = bootstrap.compute_interval(
+        lambda rows: float(np.mean(losses[rows])), members, _ERROR
+    )
     return Interval(value, min(low, value), max(high, value))
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredSamples:
     """The samples that costs are taken on.
 
     Attributes:
@@ -154,19 +158,19 @@ class AccuracyCost:
 class AccuracyRuns:
     """The forms of regions at work: one session for all that stand in the joint model.
 
-    Use as a context manager; `begin` or `resume` comes first.
+    Use as a context manager; `start_runs` or `resume_runs` comes first.
     """
 
     def __init__(
         self,
-        forms: Forms,
-        scored: Scored,
+        forms: QuantizedRegions,
+        scored: ScoredSamples,
         metric: Metric,
         folder: Path,
         start: Start,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.loss = Loss.of(metric)
+        self.loss = Loss.for_metric(metric)
         self._forms, self._all, self._folder = forms, scored, folder
         self._scored = scored
         self._start, self._clock = start, clock
@@ -180,7 +184,7 @@ class AccuracyRuns:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def begin(self, seconds: float, whole: Path) -> tuple[tuple[int, ...], Interval]:
+    def start_runs(self, seconds: float, whole: Path) -> tuple[tuple[int, ...], Interval]:
         """Run the float model and the whole plan on as many samples as the time suffices for.
 
         Args:
@@ -194,18 +198,18 @@ class AccuracyRuns:
         """
         self._worker.ask("load")
         first = self._all.indices[:2]
-        self._save(first[:1])  # a first run takes longer
+        self._save_outputs(first[:1])  # a first run takes longer
         began = self._clock()
-        self._save(first)
+        self._save_outputs(first)
         each = max(1e-6, self._clock() - began) / len(first)
         count = int(seconds / (each * (2 + _PAIRED * len(self._forms.all))))
-        places = spread(len(self._all.indices), max(FEWEST, min(MOST, count)))
+        places = spread_indices(len(self._all.indices), max(FEWEST, min(MOST, count)))
         self._run_float(places)
         with self._start(whole, "whole") as worker:
             worker.ask("load")
-            return places, interval(self._losses(worker))
+            return places, mean_interval(self._measure_losses(worker))
 
-    def resume(self, places: Sequence[int]) -> None:
+    def resume_runs(self, places: Sequence[int]) -> None:
         """Run the float model on the samples that were taken before.
 
         Raises:
@@ -214,7 +218,7 @@ class AccuracyRuns:
         self._worker.ask("load")
         self._run_float(places)
 
-    def check(self, plain: Path) -> None:
+    def check_joint(self, plain: Path) -> None:
         """Compare the joint model without a switch on with the float model that it was made of.
 
         Raises:
@@ -227,7 +231,11 @@ class AccuracyRuns:
             worker.ask("load")
             worker.ask("score", indices=indices, metrics=[], save=kept)
         answer = self._worker.ask(
-            "score", indices=indices, metrics=[Snr(share=0)], expected=kept, given=self._switches()
+            "score",
+            indices=indices,
+            metrics=[Snr(share=0)],
+            expected=kept,
+            given=self._switch_inputs(),
         )
         same = Snr(share=0).aggregate(np.asarray(answer["records"][0], np.float64))
         if not same >= EXACT_DB:
@@ -236,68 +244,72 @@ class AccuracyRuns:
                 fix="build the regions one by one",
             )
 
-    def alone(self, form: Form) -> AccuracyCost:
+    def measure_alone(self, form: QuantizedRegion) -> AccuracyCost:
         """Return what a region costs with all others in float."""
         name = form.region.name
         if form.error or not form.changes:
             return AccuracyCost(name, NONE, 0, form.error)
         try:
             if form.switch is not None:
-                losses = self._losses(self._worker, form.switch)
+                losses = self._measure_losses(self._worker, form.switch)
             else:
                 assert form.path is not None
                 with self._start(form.path, "alone") as worker:
                     worker.ask("load")
-                    losses = self._losses(worker)
+                    losses = self._measure_losses(worker)
         except WorkerFailed as error:
             if not self._worker.alive:
                 raise
             return AccuracyCost(name, NONE, form.saved, error.failure.reason)
         except OrtuneError as error:
             return AccuracyCost(name, NONE, form.saved, error.what)
-        return AccuracyCost(name, interval(losses), form.saved)
+        return AccuracyCost(name, mean_interval(losses), form.saved)
 
-    def together(self, forms: Sequence[Form]) -> Interval:
+    def measure_together(self, forms: Sequence[QuantizedRegion]) -> Interval:
         """Return what regions of the joint model cost together, all others in float."""
-        return interval(
-            self._losses(self._worker, *(form.switch for form in forms if form.switch is not None))
+        return mean_interval(
+            self._measure_losses(
+                self._worker, *(form.switch for form in forms if form.switch is not None)
+            )
         )
 
     def _run_float(self, places: Sequence[int]) -> None:
         """Run the float model: its outputs are what all others are compared with."""
         labels = self._all.labels and tuple(self._all.labels[at] for at in places)
-        self._scored = Scored(tuple(self._all.indices[at] for at in places), labels)
-        self._save(self._scored.indices)
-        if self.loss.own:
-            self._base = self._records(self._worker)[0]
+        self._scored = ScoredSamples(tuple(self._all.indices[at] for at in places), labels)
+        self._save_outputs(self._scored.indices)
+        if self.loss.in_metric_unit:
+            self._base = self._measure_records(self._worker)[0]
         else:  # noise is taken over the signal alone
             self._base = np.zeros((len(self._scored.indices), 1))
 
-    def _losses(self, worker: Worker, *on: int) -> Floats:
-        records, powers = self._records(worker, *on)
-        return self.loss.each(records, powers, self._base)
+    def _measure_losses(self, worker: Worker, *on: int) -> Floats:
+        records, powers = self._measure_records(worker, *on)
+        return self.loss.per_sample(records, powers, self._base)
 
-    def _records(self, worker: Worker, *on: int) -> tuple[Floats, Floats]:
-        own, labels = [self.loss.metric] if self.loss.own else [], None
-        if own and self._scored.labels is not None:
+    def _measure_records(self, worker: Worker, *on: int) -> tuple[Floats, Floats]:
+        metrics, labels = [self.loss.metric] if self.loss.in_metric_unit else [], None
+        if metrics and self._scored.labels is not None:
             arrays = (np.ndarray, np.generic)
             labels = [x.tolist() if isinstance(x, arrays) else x for x in self._scored.labels]
         answer = worker.ask(
             "score",
             indices=self._scored.indices,
-            metrics=[Snr(), *own],
+            metrics=[Snr(), *metrics],
             expected=str(self._expected),
             labels=labels,
-            given=self._switches(*on) if worker is self._worker else {},
+            given=self._switch_inputs(*on) if worker is self._worker else {},
         )
         powers, *more = (np.asarray(rows, np.float64) for rows in answer["records"])
         return (more[0] if more else powers), powers
 
-    def _save(self, indices: Sequence[int]) -> None:
+    def _save_outputs(self, indices: Sequence[int]) -> None:
         path = str(self._expected)
-        self._worker.ask("score", indices=indices, metrics=[], save=path, given=self._switches())
+        self._worker.ask(
+            "score", indices=indices, metrics=[], save=path, given=self._switch_inputs()
+        )
 
-    def _switches(self, *on: int) -> dict[str, list[bool]]:
+    def _switch_inputs(self, *on: int) -> dict[str, list[bool]]:
         count = self._forms.switches
         return {SWITCHES: [at in on for at in range(count)]} if count else {}
 
@@ -317,21 +329,21 @@ def time_shares(
     """
     spent: defaultdict[str, float] = defaultdict(float)
     for name, part in by_operator.items():
-        spent[_kind(name)] += part
+        spent[_operator_kind(name)] += part
     regions = list(regions)
     copy = model.clone()
-    names.unique(copy)
-    copy, _ = shaped(copy)
-    names.unique(copy)
-    found: dict[str, tuple[str, int | None, int]] = {}
-    for node in edit.every_node(copy):
+    names.make_names_unique(copy)
+    copy, _ = infer_copy(copy)
+    names.make_names_unique(copy)
+    operations: dict[str, tuple[str, int | None, int]] = {}
+    for node in edit.walk_nodes(copy):
         tensors = [edit.const_tensor(value) for value in node.inputs]
         size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-        found[str(node.name)] = _kind(node.op_type), node_flops(node), size
-    unknown = {kind for kind, count, size in found.values() if count is None}
+        operations[str(node.name)] = _operator_kind(node.op_type), node_flops(node), size
+    unknown = {kind for kind, count, size in operations.values() if count is None}
     work = {
         name: (kind, float(size if kind in unknown or count is None else count))
-        for name, (kind, count, size) in found.items()
+        for name, (kind, count, size) in operations.items()
     }
     layers = {name for region in regions for name in region.layers if name in work}
     if any(work[name][0] not in spent for name in layers):
@@ -360,6 +372,6 @@ def time_gained(share: float, plan: float) -> Interval:
     return Interval(min(share, max(-share, share * (1 - plan))), -share, share)
 
 
-def _kind(op: str) -> str:
-    plain = operator(op.rpartition("::")[2])
+def _operator_kind(op: str) -> str:
+    plain = operator_of_kernel(op.rpartition("::")[2])
     return _KINDS.get(plain, plain)

@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 
 from ortune.core.plugins import codec
-from ortune.graph.diff.graphs import settings
+from ortune.graph.diff.graphs import format_attributes
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.ir.match import label
+from ortune.graph.ir.match import qualify_operator
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.shapes.infer import shaped
+from ortune.graph.shapes.infer import infer_copy
 from ortune.quantizers.common.layers import PUTS_TOGETHER
 
 By: TypeAlias = Literal["region", "node", "op"]
@@ -70,7 +70,7 @@ class Region:
     bytes: int
 
 
-def regions(model: ir.Model, by: By = "region") -> list[Region]:
+def find_regions(model: ir.Model, by: By = "region") -> list[Region]:
     """Group the layers of a model, bodies included; every layer lies in exactly one region.
 
     Layers that share a weight are one region, whatever is asked: one cannot be switched without
@@ -83,31 +83,31 @@ def regions(model: ir.Model, by: By = "region") -> list[Region]:
             of an operator.
     """
     copy = model.clone()
-    names.unique(copy)
-    copy, _ = shaped(copy)
-    names.unique(copy)
-    order = list(edit.every_node(copy))
-    layers = {node: constants for node in order if (constants := weights(node))}
-    owner = _owners(layers, by)
-    _absorb(order, owner)
+    names.make_names_unique(copy)
+    copy, _ = infer_copy(copy)
+    names.make_names_unique(copy)
+    order = list(edit.walk_nodes(copy))
+    layers = {node: constants for node in order if (constants := find_weights(node))}
+    owner = _find_owners(layers, by)
+    _absorb_activations(order, owner)
     groups: dict[ir.Node, list[ir.Node]] = defaultdict(list)
     for node in order:
         if node in owner:
             groups[owner[node]].append(node)
     version = copy.opset_imports.get("", 1)
-    return [_region(nodes, layers, by, version) for nodes in groups.values()]
+    return [_make_region(nodes, layers, by, version) for nodes in groups.values()]
 
 
-def _owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[ir.Node, ir.Node]:
+def _find_owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[ir.Node, ir.Node]:
     """Return layer -> the first layer of its region."""
     alike: defaultdict[object, list[ir.Node]] = defaultdict(list)
     for node, constants in layers.items():
         for value in constants:
             alike["weight", value].append(node)
         if by == "op":
-            alike[label(node)].append(node)
-        if by == "region" and label(node) in ("MatMul", "Gemm"):
-            alike["input", _source(node)].append(node)
+            alike[qualify_operator(node)].append(node)
+        if by == "region" and qualify_operator(node) in ("MatMul", "Gemm"):
+            alike["input", _find_input(node)].append(node)
     owner = {node: node for node in layers}
 
     def root(node: ir.Node) -> ir.Node:
@@ -122,20 +122,20 @@ def _owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[ir.Nod
     return {node: root(node) for node in layers}
 
 
-def _source(layer: ir.Node) -> ir.Value | None:
+def _find_input(layer: ir.Node) -> ir.Value | None:
     """Return what a product reads, before it is only shaped."""
     value = layer.inputs[0]
     while value is not None and (node := value.producer()) is not None:
-        if label(node) not in ("Identity", "Reshape", "Flatten"):
+        if qualify_operator(node) not in ("Identity", "Reshape", "Flatten"):
             break
         value = node.inputs[0]
     return value
 
 
-def _absorb(order: Iterable[ir.Node], owner: dict[ir.Node, ir.Node]) -> None:
+def _absorb_activations(order: Iterable[ir.Node], owner: dict[ir.Node, ir.Node]) -> None:
     """Give a region what reads its values alone and does little: biases, activations."""
     for node in order:
-        if node in owner or label(node) not in FUSED:
+        if node in owner or qualify_operator(node) not in FUSED:
             continue
         inputs = [v for v in node.inputs if v is not None and edit.const_tensor(v) is None]
         makers = {value.producer() for value in inputs}
@@ -144,31 +144,31 @@ def _absorb(order: Iterable[ir.Node], owner: dict[ir.Node, ir.Node]) -> None:
             owner[node] = main
 
 
-def _region(
+def _make_region(
     nodes: Sequence[ir.Node],
     weights_of: Mapping[ir.Node, Sequence[ir.Value]],
     by: By,
     version: int,
 ) -> Region:
     layers = [node for node in nodes if node in weights_of]
-    main = max(layers, key=lambda node: sum(map(_bytes, weights_of[node])))
+    main = max(layers, key=lambda node: sum(map(_tensor_bytes, weights_of[node])))
     constants = dict.fromkeys(value for node in layers for value in weights_of[node])
     return Region(
-        name=label(main) if by == "op" else str(main.name),
+        name=qualify_operator(main) if by == "op" else str(main.name),
         nodes=tuple(str(node.name) for node in nodes),
-        pattern=pattern(nodes, version),
-        ops=tuple(map(label, layers)),
+        pattern=digest_pattern(nodes, version),
+        ops=tuple(map(qualify_operator, layers)),
         layers=tuple(str(node.name) for node in layers),
-        bytes=sum(map(_bytes, constants)),
+        bytes=sum(map(_tensor_bytes, constants)),
     )
 
 
-def _bytes(value: ir.Value) -> int:
+def _tensor_bytes(value: ir.Value) -> int:
     tensor = edit.const_tensor(value)
     return 0 if tensor is None else tensor.nbytes
 
 
-def pattern(nodes: Sequence[ir.Node], opset: int) -> str:
+def digest_pattern(nodes: Sequence[ir.Node], opset: int) -> str:
     """Digest operators, attributes, inner edges, and shapes of constants and of what comes in.
 
     Sizes of what comes in count where all but the first are known: a convolution takes longer on a
@@ -195,25 +195,32 @@ def pattern(nodes: Sequence[ir.Node], opset: int) -> str:
         return outer.setdefault(value, f"in {len(outer)} {size}")
 
     return codec.digest(
-        [[label(n), settings(n, opset), [describe(value) for value in n.inputs]] for n in nodes]
+        [
+            [
+                qualify_operator(n),
+                format_attributes(n, opset),
+                [describe(value) for value in n.inputs],
+            ]
+            for n in nodes
+        ]
     )
 
 
-def weights(node: ir.Node) -> tuple[ir.Value, ...]:
+def find_weights(node: ir.Node) -> tuple[ir.Value, ...]:
     """Return the constant float matrices behind a layer's weights; none where it is no layer.
 
     A weight that the graph turns over or puts together from constants counts by its parts: a table
     that is looked up and, transposed, multiplied too is one weight.
     """
-    op = label(node)
-    if op not in WEIGHTS or (op == "Gather" and edit.attribute(node, "axis", 0)):
+    op = qualify_operator(node)
+    if op not in WEIGHTS or (op == "Gather" and edit.read_attribute(node, "axis", 0)):
         return ()
     matrices: list[ir.Value] = []
     for place in WEIGHTS[op]:
         value = node.inputs[place] if place < len(node.inputs) else None
         if value is None:
             continue
-        parts = list(_parts(value))
+        parts = list(_list_constants(value))
         if None in parts:
             return ()
         for part in filter(None, parts):
@@ -223,7 +230,7 @@ def weights(node: ir.Node) -> tuple[ir.Value, ...]:
     return tuple(dict.fromkeys(matrices))
 
 
-def _parts(value: ir.Value) -> Iterator[ir.Value | None]:
+def _list_constants(value: ir.Value) -> Iterator[ir.Value | None]:
     """Yield the constants that a value is put together from; None where it depends on more."""
     node = value.producer()
     if edit.const_tensor(value) is not None:
@@ -236,10 +243,10 @@ def _parts(value: ir.Value) -> Iterator[ir.Value | None]:
     else:
         for part in node.inputs:
             if part is not None:
-                yield from _parts(part)
+                yield from _list_constants(part)
 
 
-def neighbours(model: ir.Model, regions: Sequence[Region]) -> tuple[tuple[str, str], ...]:
+def find_neighbours(model: ir.Model, regions: Sequence[Region]) -> tuple[tuple[str, str], ...]:
     """Return pairs of regions of which one reads what the other makes, in the regions' order.
 
     Args:
@@ -250,7 +257,7 @@ def neighbours(model: ir.Model, regions: Sequence[Region]) -> tuple[tuple[str, s
     for node in model.graph:
         maker = owner.get(str(node.name))
         if maker is not None:
-            readers[maker] |= dict.fromkeys(_readers(node, owner))
+            readers[maker] |= dict.fromkeys(_list_readers(node, owner))
     return tuple(
         (region.name, other)
         for region in regions
@@ -259,11 +266,11 @@ def neighbours(model: ir.Model, regions: Sequence[Region]) -> tuple[tuple[str, s
     )
 
 
-def _readers(node: ir.Node, owner: dict[str, str]) -> Iterator[str]:
+def _list_readers(node: ir.Node, owner: dict[str, str]) -> Iterator[str]:
     """Yield the regions that read a node's outputs, moved or not."""
     for value in node.outputs:
         for reader, _ in value.uses():
             if (region := owner.get(str(reader.name))) is not None:
                 yield region
-            elif label(reader) in _MOVES:
-                yield from _readers(reader, owner)
+            elif qualify_operator(reader) in _MOVES:
+                yield from _list_readers(reader, owner)

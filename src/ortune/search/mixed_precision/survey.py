@@ -116,14 +116,14 @@ class MixtureTried:
     why: str
 
 
-def unchanged(one: RegionCost) -> bool:
+def is_unchanged(region: RegionCost) -> bool:
     """Whether the surveyed plan leaves a region in float by itself."""
-    return not one.error and not any(
-        (one.saved, *vars(one.accuracy_cost).values(), *vars(one.time_gained).values())
+    return not region.error and not any(
+        (region.saved, *vars(region.accuracy_cost).values(), *vars(region.time_gained).values())
     )
 
 
-def worth(region: RegionCost) -> float:
+def cost_per_time(region: RegionCost) -> float:
     """Return a region's accuracy cost over the time that it saves: what is given back first.
 
     It is infinite where it costs accuracy and saves nothing; what is not known is least.

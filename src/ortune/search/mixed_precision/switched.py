@@ -12,15 +12,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.errors import BadData, OrtuneError, Refused
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.graph.analysis.facts import weight_bytes
+from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.quantizers.calibration.calibrate import calibrate
-from ortune.search.mixed_precision.choice import alone, leaving
-from ortune.search.mixed_precision.grouping import By, Region, neighbours, regions
+from ortune.quantizers.calibration.calibrate import compute_ranges
+from ortune.search.mixed_precision.choice import exclude_nodes, isolate_region
+from ortune.search.mixed_precision.grouping import By, Region, find_neighbours, find_regions
 from ortune.search.recipe.material import Material
 from ortune.transforms.raise_opset import RaiseOpset
 
@@ -30,7 +30,7 @@ SWITCHES = "ortune.switches"
 
 
 @dataclass(frozen=True)
-class Form:
+class QuantizedRegion:
     """A region and how it is run quantized alone.
 
     Attributes:
@@ -47,7 +47,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Forms:
+class QuantizedRegions:
     """The forms of all regions.
 
     Attributes:
@@ -58,24 +58,24 @@ class Forms:
 
     joint: Path
     switches: int
-    all: tuple[Form, ...]
+    all: tuple[QuantizedRegion, ...]
     pairs: tuple[tuple[str, str], ...] = ()
 
-    def named(self, name: str) -> Form:
+    def find_region(self, name: str) -> QuantizedRegion:
         """Return a region's form."""
         return next(form for form in self.all if form.region.name == name)
 
 
-def as_given(path: Path, step: Quantizer) -> ir.Model:
+def load_for_step(path: Path, step: Quantizer) -> ir.Model:
     """Return the model as a step gets it in a build: names unique, raised to its opset."""
     model = file.load(path)
-    names.unique(model)
+    names.make_names_unique(model)
     if model.opset_imports.get("", 0) < step.needs_opset:
         RaiseOpset(to=step.needs_opset).apply(model)
     return model
 
 
-def prepare(
+def quantize_regions(
     path: Path,
     step: Quantizer,
     material: Material,
@@ -85,8 +85,8 @@ def prepare(
     by: By = "region",
     joint: bool = True,
     rounded: Path | None = None,
-    sink: Sink = silent,
-) -> Forms:
+    sink: Sink = ignore_event,
+) -> QuantizedRegions:
     """Quantize each region of a model alone.
 
     Args:
@@ -100,55 +100,55 @@ def prepare(
         Refused: The step leaves no node out by name, or rounding changed more than constants.
         OrtuneError: It has no samples to calibrate on, or the model cannot be used.
     """
-    plain = as_given(path, step)
-    found = regions(plain, by)
-    layers = [name for region in found for name in region.layers]
-    steps = [alone(step, plain, region.layers, layers) for region in found]
-    _rewrite(plain, step, layers)
+    plain = load_for_step(path, step)
+    groups = find_regions(plain, by)
+    layers = [name for region in groups for name in region.layers]
+    steps = [isolate_region(step, plain, region.layers, layers) for region in groups]
+    _apply_rewrites(plain, step, layers)
     source, constants = plain, None
     if rounded is not None:
-        source = as_given(rounded, step)
-        _rewrite(source, step, layers)
-        constants = changed_constants(plain, source)
-    pairs = neighbours(plain, found)
-    answers = _ranges(source, steps, material, ranges, sink)
-    board = Switched(plain, len(found)) if joint else None
-    forms: list[Form] = []
-    size = weight_bytes(plain)
-    for at, (region, single) in enumerate(zip(found, steps, strict=True)):
-        sink(Progress("quantizing regions alone", at, len(found)))
+        source = load_for_step(rounded, step)
+        _apply_rewrites(source, step, layers)
+        constants = find_changed_constants(plain, source)
+    pairs = find_neighbours(plain, groups)
+    answers = _observe_ranges(source, steps, material, ranges, sink)
+    board = SwitchableModel(plain, len(groups)) if joint else None
+    forms: list[QuantizedRegion] = []
+    size = count_weight_bytes(plain)
+    for at, (region, single) in enumerate(zip(groups, steps, strict=True)):
+        sink(Progress("quantizing regions alone", at, len(groups)))
         draft = plain.clone()
         if constants is not None:
             give_constants(draft, region.nodes, constants)
         try:
             single.apply(draft, answers)
         except Refused:
-            forms.append(Form(region, changes=False))
+            forms.append(QuantizedRegion(region, changes=False))
         except OrtuneError as error:
-            forms.append(Form(region, error=error.what))
+            forms.append(QuantizedRegion(region, error=error.what))
         else:
-            form = Form(region, saved=size - weight_bytes(draft))
+            form = QuantizedRegion(region, saved=size - count_weight_bytes(draft))
             with suppress(Refused):
                 if board is not None:
-                    board.add(at, draft, region.nodes)
+                    board.add_region(at, draft, region.nodes)
                     form = replace(form, switch=at)
             if form.switch is None:  # it has no place in the joint model
                 path = file.save(draft, folder / f"alone-{at}.onnx", durable=False)
                 form = replace(form, path=path)
             forms.append(form)
-    model, count = (plain, 0) if board is None else (board.model, len(found))
+    model, count = (plain, 0) if board is None else (board.model, len(groups))
     saved = file.save(model, folder / "switched.onnx", durable=False)
-    return Forms(saved, count, tuple(forms), pairs)
+    return QuantizedRegions(saved, count, tuple(forms), pairs)
 
 
-def _rewrite(model: ir.Model, step: Quantizer, layers: Iterable[str]) -> None:
+def _apply_rewrites(model: ir.Model, step: Quantizer, layers: Iterable[str]) -> None:
     """Do the exact rewrites that a step begins with, in place."""
-    edit.inline(model)
-    leaving(step, model, layers).probes(model)
+    edit.inline_functions(model)
+    exclude_nodes(step, model, layers).probes(model)
     edit.take_notes(model)
 
 
-def _ranges(
+def _observe_ranges(
     model: ir.Model, steps: Iterable[Quantizer], material: Material, folder: Path, sink: Sink
 ) -> Ranges:
     """Observe what all forms ask for, in one pass."""
@@ -160,7 +160,7 @@ def _ranges(
             "regions are quantized alone on samples, and there are none to calibrate on",
             fix="give samples with --data",
         )
-    return calibrate(
+    return compute_ranges(
         model,
         probes,
         material.feeds.stream,
@@ -174,7 +174,7 @@ def _ranges(
 # --- constants that preparing steps made --------------------------------------------------------
 
 
-def changed_constants(
+def find_changed_constants(
     plain: ir.Model, prepared: ir.Model
 ) -> dict[str, dict[int, ir.TensorProtocol]]:
     """Return node -> input -> the constant that preparing steps put there.
@@ -183,13 +183,13 @@ def changed_constants(
         Refused: They changed more than constants that nodes of the main graph read.
         OutOfTime: The time of what is being built is up.
     """
-    others = {node.name: node for node in prepared.graph}
-    if others.keys() != {node.name for node in plain.graph}:
+    prepared_nodes = {node.name: node for node in prepared.graph}
+    if prepared_nodes.keys() != {node.name for node in plain.graph}:
         raise Refused("preparing steps change the graph", fix="compare with what they made")
     changed: dict[str, dict[int, ir.TensorProtocol]] = {}
     for node in plain.graph:
-        other = others[node.name]
-        if node.op_type != other.op_type or any(edit.bodies(node)):
+        other = prepared_nodes[node.name]
+        if node.op_type != other.op_type or any(edit.list_bodies(node)):
             why = f"{node.name} has a body, or is another"
             raise Refused(why, fix="compare with what they made")
         for place, value in enumerate(other.inputs):
@@ -222,14 +222,14 @@ def give_constants(
         if tensors:
             node.resize_inputs(max(len(node.inputs), 1 + max(tensors)))
         for place, tensor in tensors.items():
-            value = editor.constant(f"{node.name}/prepared", tensor.numpy())
+            value = editor.add_constant(f"{node.name}/prepared", tensor.numpy())
             node.replace_input_with(place, value)
 
 
 # --- the switched model -------------------------------------------------------------------------
 
 
-class Switched:
+class SwitchableModel:
     """A float model to which quantized forms of its regions are added.
 
     What a form computes otherwise goes into an ``If``: its nodes are run where the region's switch
@@ -254,7 +254,7 @@ class Switched:
         self._now: dict[ir.Value, ir.Value] = {}
         self._raw: dict[ir.Value, ir.Value] = {}
 
-    def add(self, at: int, form: ir.Model, inside: Collection[str]) -> None:
+    def add_region(self, at: int, form: ir.Model, inside: Collection[str]) -> None:
         """Put a region's quantized form behind the switch `at`.
 
         Args:
@@ -263,8 +263,8 @@ class Switched:
         Raises:
             Refused: The form changes bodies, or cannot be cut out.
         """
-        changed = _Changed(self._plain, form, inside)
-        parts = changed.parts()
+        changed = _ChangedNodes(self._plain, form, inside)
+        parts = changed.list_parts()
         for part in parts:
             behind = {edge.reader for edge in part.edges if edge.reader is not None}
             ahead = list(behind)
@@ -275,16 +275,16 @@ class Switched:
                         if reader.name not in behind:
                             behind.add(str(reader.name))
                             ahead.append(str(reader.name))
-            if behind & {str(node.name) for node in changed.read(part)}:
+            if behind & {str(node.name) for node in changed.list_inputs(part)}:
                 raise Refused("a region reads what depends on it", fix="build it alone")
         for domain, version in form.opset_imports.items():
             if self.model.opset_imports.setdefault(domain, version) != version:
                 raise Refused(f"domain '{domain}' has two versions", fix="build it alone")
         for number, part in enumerate(parts):
-            self._put(at, f"switched/{at}.{number}/", form, part)
+            self._insert_switch(at, f"switched/{at}.{number}/", form, part)
         self.model.graph.sort()
 
-    def _put(self, at: int, mark: str, form: ir.Model, part: _Part) -> None:
+    def _insert_switch(self, at: int, mark: str, form: ir.Model, part: _Part) -> None:
         pairs: dict[tuple[ir.Value, ir.Value], list[_Edge]] = defaultdict(list)
         for edge in part.edges:  # what stands there now -> what stands there in the form
             value: ir.Value | None = None
@@ -294,73 +294,74 @@ class Switched:
                 value = self._nodes[edge.reader].inputs[edge.place]
             assert value is not None
             pairs[value, edge.source].append(edge)
-        chosen = self._editor.node(
-            "Gather", [self._switches, self._editor.constant(f"{mark}at", np.array(at, np.int64))]
+        chosen = self._editor.make_node(
+            "Gather",
+            [self._switches, self._editor.add_constant(f"{mark}at", np.array(at, np.int64))],
         )
-        then = self._body(mark, form, part, [source for _, source in pairs])
+        then = self._make_body(mark, form, part, [source for _, source in pairs])
         plain = [ir.node("Identity", [value]) for value, _ in pairs]
         for place, node in enumerate(plain):
             node.name = node.outputs[0].name = f"{mark}plain/{place}"
-        other = _graph(f"{mark}plain/else", plain, plain)
+        other = _make_graph(f"{mark}plain/else", plain, plain)
         bodies = {"then_branch": ir.AttrGraph("then_branch", then)}
         bodies["else_branch"] = ir.AttrGraph("else_branch", other)
-        switch = self._editor.node(
+        switch = self._editor.make_node(
             "If", [chosen.outputs[0]], bodies, name=f"{mark}If", outputs=len(pairs)
         )
         self.model.graph.extend([chosen, switch])
         sources: dict[ir.Value, set[ir.Value]] = defaultdict(set)
         for value, source in pairs:
             sources[value].add(source)
-        for made, ((value, _), edges) in zip(switch.outputs, pairs.items(), strict=True):
-            made.type, raw = value.type, self._raw.get(value, value)
-            self._raw[made] = raw
+        for output, ((value, _), edges) in zip(switch.outputs, pairs.items(), strict=True):
+            output.type, raw = value.type, self._raw.get(value, value)
+            self._raw[output] = raw
             if len(sources[value]) == 1:
-                self._now[raw] = made
+                self._now[raw] = output
             for edge in edges:
-                self._attach(edge, made)
+                self._attach_reader(edge, output)
 
-    def _body(
+    def _make_body(
         self, mark: str, form: ir.Model, part: _Part, outputs: Iterable[ir.Value]
     ) -> ir.Graph:
         """Return the quantized nodes as a body, under names of their own."""
-        made = [ir.node("Identity", [value]) for value in outputs]
+        identities = [ir.node("Identity", [value]) for value in outputs]
         nodes = [node for node in form.graph if node in part.nodes]
         form.graph.remove(nodes)
-        for node in (*nodes, *made):
+        for node in (*nodes, *identities):
             for place, value in enumerate(node.inputs):
                 if value is not None and value.producer() not in part.nodes:
-                    node.replace_input_with(place, self._outer(value))
-        for place, node in enumerate((*nodes, *made)):
+                    node.replace_input_with(place, self._outer_value(value))
+        for place, node in enumerate((*nodes, *identities)):
             node.name = f"{mark}{node.name or place}"
             for index, value in enumerate(node.outputs):
                 value.name = f"{mark}{value.name or f'{place}.{index}'}"
-        return _graph(f"{mark}then", (*nodes, *made), made)
+        return _make_graph(f"{mark}then", (*nodes, *identities), identities)
 
-    def _outer(self, value: ir.Value) -> ir.Value:
+    def _outer_value(self, value: ir.Value) -> ir.Value:
         """Return the value of the switched model that a value of a form stands for."""
         node = value.producer()
         if node is not None:
             raw = self._nodes[str(node.name)].outputs[value.index() or 0]
             return self._now.get(raw, raw)
-        for held in self.model.graph.inputs:
-            if held.name == value.name:
-                return held
-        tensor, known = value.const_value, self.model.graph.initializers.get(str(value.name))
-        if known is not None and known.const_value is tensor:
-            return known
-        name = self._editor.fresh(f"switched/{value.name}")
-        made = ir.val(name, value.dtype, value.shape, const_value=tensor)
-        self.model.graph.register_initializer(made)
-        return made
+        for graph_input in self.model.graph.inputs:
+            if graph_input.name == value.name:
+                return graph_input
+        tensor, existing = value.const_value, self.model.graph.initializers.get(str(value.name))
+        if existing is not None and existing.const_value is tensor:
+            return existing
+        name = self._editor.reserve_name(f"switched/{value.name}")
+        initializer = ir.val(name, value.dtype, value.shape, const_value=tensor)
+        self.model.graph.register_initializer(initializer)
+        return initializer
 
-    def _attach(self, edge: _Edge, made: ir.Value) -> None:
+    def _attach_reader(self, edge: _Edge, value: ir.Value) -> None:
         if edge.reader is not None:
-            self._nodes[edge.reader].replace_input_with(edge.place, made)
+            self._nodes[edge.reader].replace_input_with(edge.place, value)
             return
         old = self.model.graph.outputs[edge.place]
-        name, old.name = old.name, self._editor.fresh(f"{old.name}/plain")
-        made.name, made.type, made.shape = name, old.type, old.shape
-        self.model.graph.outputs[edge.place] = made
+        name, old.name = old.name, self._editor.reserve_name(f"{old.name}/plain")
+        value.name, value.type, value.shape = name, old.type, old.shape
+        self.model.graph.outputs[edge.place] = value
 
 
 @dataclass(frozen=True)
@@ -380,7 +381,7 @@ class _Part:
     edges: list[_Edge] = field(default_factory=list)
 
 
-class _Changed:
+class _ChangedNodes:
     """What a form computes otherwise than the float model."""
 
     def __init__(
@@ -393,32 +394,34 @@ class _Changed:
             node
             for node in form.graph
             if node.name in inside
-            or (own := plain.get(str(node.name))) is None
-            or not _same(own, node)
+            or (original := plain.get(str(node.name))) is None
+            or not _is_same_node(original, node)
         }
         own_graphs = {form.graph, *(node.graph for node in plain.values())}
         for node in self._nodes:
             readers = [reader for value in node.outputs for reader, _ in value.uses()]
-            if any(reader.graph not in own_graphs for reader in readers) or any(edit.bodies(node)):
+            if any(reader.graph not in own_graphs for reader in readers) or any(
+                edit.list_bodies(node)
+            ):
                 raise Refused("a region lies in a body, or a body reads it", fix="build it alone")
-        self._edges = list(self._read_otherwise(plain))
+        self._edges = list(self._list_changed_edges(plain))
 
-    def parts(self) -> list[_Part]:
+    def list_parts(self) -> list[_Part]:
         """Return the changed nodes that matter, in connected parts."""
-        found: list[_Part] = []
+        parts: list[_Part] = []
         for edge in self._edges:
-            nodes = set(self._upstream(edge.source))
-            joined = [part for part in found if part.nodes & nodes]
-            found = [part for part in found if part not in joined]
-            made = _Part(nodes, [])
+            nodes = set(self._list_upstream(edge.source))
+            joined = [part for part in parts if part.nodes & nodes]
+            parts = [part for part in parts if part not in joined]
+            merged = _Part(nodes, [])
             for part in joined:
-                made.nodes |= part.nodes
-                made.edges += part.edges
-            made.edges.append(edge)
-            found.append(made)
-        return found
+                merged.nodes |= part.nodes
+                merged.edges += part.edges
+            merged.edges.append(edge)
+            parts.append(merged)
+        return parts
 
-    def read(self, part: _Part) -> Iterator[ir.Node]:
+    def list_inputs(self, part: _Part) -> Iterator[ir.Node]:
         """Yield the unchanged nodes that a part reads."""
         values = [edge.source for edge in part.edges]
         values += [value for node in part.nodes for value in node.inputs if value is not None]
@@ -427,58 +430,64 @@ class _Changed:
             if node is not None and node not in part.nodes:
                 yield node
 
-    def _upstream(self, value: ir.Value) -> Iterator[ir.Node]:
+    def _list_upstream(self, value: ir.Value) -> Iterator[ir.Node]:
         node = value.producer()
         ahead = [node] if node is not None and node in self._nodes else []
         seen = set(ahead)
         while ahead:
             node = ahead.pop()
             yield node
-            for one in node.inputs:
-                maker = None if one is None else one.producer()
+            for operand in node.inputs:
+                maker = None if operand is None else operand.producer()
                 if maker is not None and maker in self._nodes and maker not in seen:
                     seen.add(maker)
                     ahead.append(maker)
 
-    def _read_otherwise(self, plain: Mapping[str, ir.Node]) -> Iterator[_Edge]:
+    def _list_changed_edges(self, plain: Mapping[str, ir.Node]) -> Iterator[_Edge]:
         graph = self._form.graph
         for node in graph:
             if node not in self._nodes:
-                own = plain[str(node.name)]
-                for place, (one, two) in enumerate(zip(own.inputs, node.inputs, strict=True)):
-                    if one is not None and two is not None and self._otherwise(one, two):
-                        yield _Edge(str(node.name), place, two)
+                original = plain[str(node.name)]
+                for place, (before, after) in enumerate(
+                    zip(original.inputs, node.inputs, strict=True)
+                ):
+                    if (
+                        before is not None
+                        and after is not None
+                        and self._is_changed(before, after)
+                    ):
+                        yield _Edge(str(node.name), place, after)
         origin = next(iter(plain.values())).graph
         assert isinstance(origin, ir.Graph)
-        for place, (one, two) in enumerate(zip(origin.outputs, graph.outputs, strict=True)):
-            if self._otherwise(one, two):
-                yield _Edge(None, place, two)
+        for place, (before, after) in enumerate(zip(origin.outputs, graph.outputs, strict=True)):
+            if self._is_changed(before, after):
+                yield _Edge(None, place, after)
 
-    def _otherwise(self, one: ir.Value, two: ir.Value) -> bool:
-        return two.producer() in self._nodes or _place(one) != _place(two)
+    def _is_changed(self, before: ir.Value, after: ir.Value) -> bool:
+        return after.producer() in self._nodes or _value_key(before) != _value_key(after)
 
 
-def _place(value: ir.Value) -> tuple[str, int]:
+def _value_key(value: ir.Value) -> tuple[str, int]:
     node = value.producer()
     return (str(value.name), -1) if node is None else (str(node.name), value.index() or 0)
 
 
-def _same(one: ir.Node, two: ir.Node) -> bool:
+def _is_same_node(first: ir.Node, second: ir.Node) -> bool:
     """Whether two nodes compute the same of what they read, constants included."""
-    if (one.op_type, one.domain) != (two.op_type, two.domain):
+    if (first.op_type, first.domain) != (second.op_type, second.domain):
         return False
-    if len(one.inputs) != len(two.inputs) or len(one.outputs) != len(two.outputs):
+    if len(first.inputs) != len(second.inputs) or len(first.outputs) != len(second.outputs):
         return False
-    for a, b in zip(one.inputs, two.inputs, strict=True):
+    for a, b in zip(first.inputs, second.inputs, strict=True):
         if (a is None) != (b is None):
             return False
         if a is not None and b is not None and a.const_value is not b.const_value:
             return False
-    return {*one.attributes} == {*two.attributes} and all(
-        attr.type in _NOT_COMPARED or bool(attr.value == two.attributes[name].value)
-        for name, attr in one.attributes.items()
+    return {*first.attributes} == {*second.attributes} and all(
+        attr.type in _NOT_COMPARED or bool(attr.value == second.attributes[name].value)
+        for name, attr in first.attributes.items()
     )
 
 
-def _graph(name: str, nodes: Iterable[ir.Node], last: Iterable[ir.Node]) -> ir.Graph:
+def _make_graph(name: str, nodes: Iterable[ir.Node], last: Iterable[ir.Node]) -> ir.Graph:
     return ir.Graph([], [node.outputs[0] for node in last], nodes=nodes, name=name)

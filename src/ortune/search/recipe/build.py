@@ -20,14 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-from ortune.core.event import Sink, silent
+from ortune.core.event import Sink, ignore_event
 from ortune.core.plugins import codec
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data.feeds import Feeds
 from ortune.graph.io import file
 from ortune.quantizers.calibration.ranges_file import SavedRanges
-from ortune.search.recipe.built import SOURCE, STEPS, Built, steps_key, store, stored
-from ortune.search.recipe.editing import Work, following
+from ortune.search.recipe.built import SOURCE, STEPS, Built, find_build, record_build, steps_key
+from ortune.search.recipe.editing import EditSession, list_following
 from ortune.search.recipe.material import Material as Material
 
 _SAMPLES = ".samples"
@@ -42,14 +42,14 @@ def build(
     feeds: Feeds | None = None,
     known: SavedRanges | None = None,
     custom_ops: tuple[str, ...] = (),
-    sink: Sink = silent,
+    sink: Sink = ignore_event,
 ) -> Built:
     """Write the model that `recipe` makes of `source` to `out`.
 
     Args:
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
         known: Ranges of an earlier calibration of `source`; see
-            `ortune.quantizers.calibration.reuse.load`.
+            `ortune.quantizers.calibration.reuse.load_ranges`.
         custom_ops: Libraries of operators that the model needs, or will.
 
     Raises:
@@ -63,30 +63,30 @@ def build(
 
 
 def build_in(
-    cache: Path, source: Path, recipe: Recipe, material: Material, *, sink: Sink = silent
+    cache: Path, source: Path, recipe: Recipe, material: Material, *, sink: Sink = ignore_event
 ) -> Built:
     """Like `build`, into ``CACHE/<steps key>/NAME.onnx``; steps built before are not repeated."""
     name = source.stem
     if not recipe.steps:
         return Built(source, ())
     for count in range(len(recipe.steps), 0, -1):
-        start = stored(cache, name, recipe.steps[:count], material.key)
+        start = find_build(cache, name, recipe.steps[:count], material.key)
         if start is not None:
             break
     else:
         count, start = 0, Built(source, ())
-    material = _taken_over(start, name, recipe.steps[:count], material)
+    material = _carry_samples(start, name, recipe.steps[:count], material)
     edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
     for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
-        start = _extend(cache, source, start, recipe.steps[:until], count, material, sink)
-        material = _taken_over(start, name, recipe.steps[:until], material)
+        start = _extend_build(cache, source, start, recipe.steps[:until], count, material, sink)
+        material = _carry_samples(start, name, recipe.steps[:until], material)
         count = until
     return start
 
 
-def _taken_over(start: Built, name: str, steps: Sequence[Step], material: Material) -> Material:
+def _carry_samples(start: Built, name: str, steps: Sequence[Step], material: Material) -> Material:
     """Return the samples as the model that was built takes them."""
-    if material.feeds is None or not any(map(_crosses, steps)):
+    if material.feeds is None or not any(map(_is_crossing, steps)):
         return material
     path = start.path.with_name(f"{name}{_SAMPLES}")
     if not path.is_file():
@@ -94,11 +94,11 @@ def _taken_over(start: Built, name: str, steps: Sequence[Step], material: Materi
     return replace(material, feeds=replace(material.feeds, stream=path))
 
 
-def _crosses(step: Step) -> bool:
+def _is_crossing(step: Step) -> bool:
     return isinstance(step, Transform) and not step.keeps_io
 
 
-def _extend(
+def _extend_build(
     cache: Path,
     source: Path,
     start: Built,
@@ -110,26 +110,26 @@ def _extend(
     name, folder = source.stem, cache / steps_key(steps, material.key)
     folder.mkdir(parents=True, exist_ok=True)
     first = not any(isinstance(step, Quantizer) for step in steps[:done])
-    others = following(material.planned, steps[:done])
-    work = Work(start.path, folder, material, sink, trusted=first, others=others)
+    followers = list_following(material.planned, steps[:done])
+    work = EditSession(start.path, folder, material, sink, trusted=first, followers=followers)
     edits = list(start.edits)
     for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
         if exact:
-            edits += work.exact(cast(list[Transform], list(group)))
+            edits += work.apply_exact(cast(list[Transform], list(group)))
         else:
-            edits += [edit for step in group for edit in work.lossy(cast(Quantizer, step))]
+            edits += [edit for step in group for edit in work.apply_lossy(cast(Quantizer, step))]
     if not done:
-        work.model.metadata_props[SOURCE] = file.digest(source)
+        work.model.metadata_props[SOURCE] = file.compute_digest(source)
     work.model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
     path = file.save(work.model, folder / f"{name}.onnx", durable=False)
-    if any(map(_crosses, steps)) and work.material.feeds is not None:
+    if any(map(_is_crossing, steps)) and work.material.feeds is not None:
         beside = folder / f"{name}{_SAMPLES}"
         beside.unlink(missing_ok=True)
         try:
             os.link(work.material.feeds.stream, beside)
         except OSError:
             shutil.copyfile(work.material.feeds.stream, beside)
-    work.clear()
-    built = Built(path, tuple(edits), file.content(path))
-    store(built, name)
+    work.remove_files()
+    built = Built(path, tuple(edits), file.compute_content_digest(path))
+    record_build(built, name)
     return built

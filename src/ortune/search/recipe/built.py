@@ -44,7 +44,7 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
     return codec.digest([texts, material] if material else texts)
 
 
-def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") -> Built | None:
+def find_build(cache: Path, name: str, steps: Sequence[Step], material: str = "") -> Built | None:
     """Return an earlier build of these very steps on the same material, or None."""
     folder = cache / steps_key(steps, material)
     record, path = folder / f"{name}.json", folder / f"{name}.onnx"
@@ -56,12 +56,12 @@ def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") ->
         return None
     if not isinstance(kept, dict) or "edits" not in kept:
         return None
-    if kept.get("bytes", _bytes(path)) != _bytes(path):
+    if kept.get("bytes", _count_bytes(path)) != _count_bytes(path):
         return None
     return Built(path, codec.decode(tuple[Edit, ...], kept["edits"]), kept.get("content", ""))
 
 
-def store(built: Built, name: str) -> None:
+def record_build(built: Built, name: str) -> None:
     """Write the record beside the built file; it marks the build as complete.
 
     Neither is waited for until the disk has it: a build is large and can be made again. After a
@@ -70,13 +70,13 @@ def store(built: Built, name: str) -> None:
     record = built.path.with_name(f"{name}.json")
     kept = {
         "edits": codec.encode(built.edits),
-        "bytes": _bytes(built.path),
+        "bytes": _count_bytes(built.path),
         "content": built.content,
     }
     write_text(record, json.dumps(kept), durable=False)
 
 
-def _bytes(path: Path) -> int:
+def _count_bytes(path: Path) -> int:
     """Return the bytes of a built file and of the weights beside it."""
     parts = path, path.with_name(f"{path.name}.data")
     return sum(part.stat().st_size for part in parts if part.is_file())

@@ -16,10 +16,10 @@ from ortune.core.session import Tensors
 from ortune.core.step import Bridge
 from ortune.data import feeds
 from ortune.data.feeds import Feeds
-from ortune.data.stream import Stream, write
+from ortune.data.stream import Stream, write_stream
 from ortune.graph.io import file
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once, lone, outputs
+from ortune.measurement.process import WorkerFailed, ask_once, compute_outputs, single_model_job
 from ortune.metrics.snr import Snr
 
 EXACT_DB = 90.0
@@ -45,7 +45,7 @@ class ExpectedOutputs:
     custom_ops: tuple[str, ...] = ()
 
 
-def reference(
+def run_reference(
     model: Path,
     stream: Path,
     indices: Sequence[int],
@@ -60,11 +60,11 @@ def reference(
         WorkerFailed: The source model does not run on these samples.
     """
     path = folder.resolve() / f"{name}.stream"
-    outputs(job(model, stream, folder, custom_ops), indices, path)
+    compute_outputs(make_compare_job(model, stream, folder, custom_ops), indices, path)
     return ExpectedOutputs(stream, tuple(indices), path, custom_ops)
 
 
-def lacks(model: Path, available: int | None = None) -> str | None:
+def describe_memory_lack(model: Path, available: int | None = None) -> str | None:
     """Say that memory does not suffice to run a model beside a person's other work; else None.
 
     Weights count twice: the runtime lays those of products out anew, and may still hold the first
@@ -73,43 +73,47 @@ def lacks(model: Path, available: int | None = None) -> str | None:
     Args:
         available: Bytes; by default what the machine has left now.
     """
-    left = psutil.virtual_memory().available if available is None else available
-    needed = _COPIES * file.size(model) + _SPARE
-    if needed <= left:
+    free_bytes = psutil.virtual_memory().available if available is None else available
+    needed = _COPIES * file.count_file_bytes(model) + _SPARE
+    if needed <= free_bytes:
         return None
     return (
         f"numbers are not compared: running the model may take {needed / 1e9:.1f} GB, "
-        f"and {left / 1e9:.1f} GB are free"
+        f"and {free_bytes / 1e9:.1f} GB are free"
     )
 
 
-def difference(model: Path, wanted: ExpectedOutputs, folder: Path) -> str | None:
+def find_difference(model: Path, expected: ExpectedOutputs, folder: Path) -> str | None:
     """Return why a rewritten model differs from the reference, or None when it does not."""
     command = {
-        "indices": list(wanted.indices),
+        "indices": list(expected.indices),
         "metrics": [Snr()],
-        "expected": str(wanted.outputs),
+        "expected": str(expected.outputs),
     }
     try:
-        asked = job(model, wanted.stream, folder, wanted.custom_ops)
-        answer = ask_once(asked, ("score", command))[0]
+        worker_job = make_compare_job(model, expected.stream, folder, expected.custom_ops)
+        answer = ask_once(worker_job, ("score", command))[0]
     except WorkerFailed as error:
         return error.failure.reason
     snr = Snr().aggregate(np.asarray(answer["records"][0], np.float64))
     return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
 
 
-def decibels(wanted: Sequence[Tensors], found: Sequence[Tensors]) -> float:
+def compute_snr_db(expected: Sequence[Tensors], actual: Sequence[Tensors]) -> float:
     """Return the signal-to-noise ratio of answers."""
-    return Snr().aggregate(Snr().records(wanted, found, None))
+    return Snr().aggregate(Snr().records(expected, actual, None))
 
 
-def job(model: Path, stream: Path, folder: Path, custom_ops: tuple[str, ...]) -> WorkerJob:
+def make_compare_job(
+    model: Path, stream: Path, folder: Path, custom_ops: tuple[str, ...]
+) -> WorkerJob:
     """Return the job of running a model on samples as it is written, on the CPU."""
-    return lone(model, replace(_ORACLE, custom_ops=custom_ops), stream, folder, "compare")
+    return single_model_job(
+        model, replace(_ORACLE, custom_ops=custom_ops), stream, folder, "compare"
+    )
 
 
-def carried(bridge: Bridge, given: Feeds, path: Path) -> Feeds:
+def carry_samples(bridge: Bridge, source: Feeds, path: Path) -> Feeds:
     """Return the samples as the new model takes them, one for one, written to `path`.
 
     Raises:
@@ -118,20 +122,20 @@ def carried(bridge: Bridge, given: Feeds, path: Path) -> Feeds:
     digests: list[str] = []
 
     def crossed() -> Iterator[Tensors]:
-        for sample in Stream(given.stream):
+        for sample in Stream(source.stream):
             (first,) = islice(bridge.samples(sample), 1)
-            digests.append(feeds.digest(first))
+            digests.append(feeds.digest_sample(first))
             yield first
 
-    write(path, crossed())
-    return replace(given, stream=path, digests=tuple(digests))
+    write_stream(path, crossed())
+    return replace(source, stream=path, digests=tuple(digests))
 
 
-def differs(
+def compare_across(
     bridge: Bridge,
     before: Path,
     after: Path,
-    given: Feeds,
+    source: Feeds,
     indices: Sequence[int],
     folder: Path,
     custom_ops: tuple[str, ...] = (),
@@ -139,33 +143,35 @@ def differs(
     """Compare a model with the one it was made from, across the step.
 
     Args:
-        before: The model that takes the samples `given`.
+        before: The model that takes the samples `source`.
 
     Returns:
         Decibels, and why the models differ, or None when they do not. NaN decibels where only
         running could be asked.
     """
-    stream = Stream(given.stream)
+    stream = Stream(source.stream)
     new = [sample for index in indices for sample in bridge.samples(stream[index])]
     runs = [list(bridge.runs(sample)) for sample in new]
     try:
-        wanted = list(_wanted(bridge, before, [old for old in runs if old], folder, custom_ops))
+        expected = list(
+            _compute_expected(bridge, before, [old for old in runs if old], folder, custom_ops)
+        )
     except WorkerFailed as error:
         return float("nan"), f"the model before it does not run: {error.failure.reason}"
     try:
-        found = list(_answers(after, new, folder, "after", custom_ops))
+        actual = list(_run_samples(after, new, folder, "after", custom_ops))
     except WorkerFailed as error:
         return float("nan"), error.failure.reason
-    answered = [answer for answer, old in zip(found, runs, strict=True) if old]
-    if not wanted:
+    answered = [answer for answer, old in zip(actual, runs, strict=True) if old]
+    if not expected:
         return float("nan"), None
-    snr = decibels(wanted, answered)
+    snr = compute_snr_db(expected, answered)
     if snr >= bridge.decibels:
         return snr, None
     return snr, f"outputs differ: {snr:.1f} dB, {bridge.decibels:.0f} wanted"
 
 
-def _wanted(
+def _compute_expected(
     bridge: Bridge,
     before: Path,
     runs: Sequence[Sequence[Tensors]],
@@ -176,12 +182,12 @@ def _wanted(
     flat = [sample for old in runs for sample in old]
     if not flat:
         return
-    answers = iter(_answers(before, flat, folder, "before", custom_ops))
+    answers = iter(_run_samples(before, flat, folder, "before", custom_ops))
     for old in runs:
         yield bridge.joined(list(islice(answers, len(old))))
 
 
-def _answers(
+def _run_samples(
     model: Path, samples: Sequence[Tensors], folder: Path, label: str, custom_ops: tuple[str, ...]
 ) -> list[Tensors]:
     """Run a model on samples.
@@ -193,7 +199,7 @@ def _answers(
     if not samples:
         raise BadData("there are no samples to compare on", fix="give some with --data")
     inputs = folder / f"{label}.stream"
-    write(inputs, samples)
-    every, name = range(len(samples)), f"{label}-outputs"
-    found = reference(model, inputs, every, folder, name, custom_ops=custom_ops)
-    return list(Stream(found.outputs))
+    write_stream(inputs, samples)
+    indices, name = range(len(samples)), f"{label}-outputs"
+    result = run_reference(model, inputs, indices, folder, name, custom_ops=custom_ops)
+    return list(Stream(result.outputs))

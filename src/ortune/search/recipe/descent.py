@@ -15,7 +15,7 @@ GAIN = 0.99
 """A backend's setting is kept where latency falls below this share of the best before it."""
 
 
-def walk(
+def walk_coordinates(
     best: Callable[[], T], coordinates: Callable[[T], Mapping[str, Iterable[T]]]
 ) -> Iterator[tuple[str, T]]:
     """Yield coordinate and candidate, each coordinate once, always around the present best.

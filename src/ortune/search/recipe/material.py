@@ -18,24 +18,24 @@ class Material:
     Attributes:
         feeds: Samples of the model's inputs; None when there are none that run.
         calibration: Indices that quantizers observe.
-        known: Ranges of an earlier calibration of the model that the build starts from; they
-            answer first, and only what they do not hold is observed.
+        saved_ranges: Ranges of an earlier calibration of the model that the build starts from;
+            they answer first, and only what they do not hold is observed.
         planned: Recipes that may be built too: what their quantizers watch of a model is observed
             in the pass that the first of them needs.
     """
 
     feeds: Feeds | None = None
     calibration: tuple[int, ...] = ()
-    known: SavedRanges | None = None
+    saved_ranges: SavedRanges | None = None
     custom_ops: tuple[str, ...] = ()
     planned: tuple[Recipe, ...] = ()
 
     @property
-    def checked(self) -> tuple[int, ...]:
+    def comparison_samples(self) -> tuple[int, ...]:
         """The few samples on which rewrites are compared."""
         return tuple(range(min(_CHECKED, self.feeds.count))) if self.feeds else ()
 
     @property
     def key(self) -> str:
         """What builds depend on beside their steps: the file of known ranges."""
-        return self.known.digest if self.known else ""
+        return self.saved_ranges.digest if self.saved_ranges else ""

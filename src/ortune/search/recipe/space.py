@@ -22,7 +22,7 @@ FIXED = "fixed shapes"
 
 
 @dataclass(frozen=True)
-class Target:
+class SearchTarget:
     """A backend to search on and the fields that the user pinned.
 
     Attributes:
@@ -40,50 +40,56 @@ class Target:
     portable: bool = False
     environment: str = HERE
 
-    def pin(self, variant: Backend) -> Backend:
+    def apply_pins(self, variant: Backend) -> Backend:
         """Put the pinned values back into a variant."""
         return replace(variant, **{name: getattr(self.backend, name) for name in self.pinned})
 
-    def variants(self, facts: Facts, workload: Workload) -> list[Backend]:
+    def list_variants(self, facts: Facts, workload: Workload) -> list[Backend]:
         """Return the option sets to try with every recipe.
 
         Of the splits the best bet and the one on all CPUs; the others are coordinates.
         """
-        found = self.backend.variants(facts, workload, self.capabilities)
-        wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
-        if wanted:
-            found = [replace(v, threads=threads) for v in found for threads in wanted]
-        return list(dict.fromkeys(one for v in found if self.allows(one := self.pin(v))))
+        backends = self.backend.variants(facts, workload, self.capabilities)
+        thread_counts = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
+        if thread_counts:
+            backends = [replace(v, threads=threads) for v in backends for threads in thread_counts]
+        return list(
+            dict.fromkeys(
+                variant for v in backends if self.is_allowed(variant := self.apply_pins(v))
+            )
+        )
 
-    def coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
+    def list_coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
         """Return the settings to try around a backend, within the pins: the splits first.
 
         A number of threads that resets a pinned field, as one thread does with spinning, is tried
         by itself.
         """
         split = [replace(backend, threads=threads) for threads in self.splits]
-        found: dict[str, list[Backend]] = {"split": split}
+        settings: dict[str, list[Backend]] = {"split": split}
         for name, values in backend.coordinates(facts, self.capabilities).items():
-            found[name] = [
-                one if self.allows(one) else replace(backend, threads=one.threads)
-                for one in values
+            settings[name] = [
+                variant if self.is_allowed(variant) else replace(backend, threads=variant.threads)
+                for variant in values
             ]
         return {
-            name: [one for one in values if one != backend and self.allows(one)]
-            for name, values in found.items()
+            name: [
+                variant for variant in values if variant != backend and self.is_allowed(variant)
+            ]
+            for name, values in settings.items()
         }
 
-    def allows(self, backend: Backend) -> bool:
+    def is_allowed(self, backend: Backend) -> bool:
         """Whether a backend keeps to the pins, and is portable where that is asked."""
-        ours = type(backend) is type(self.backend) and self.pin(backend) == backend
-        return ours and (not self.portable or self._portable(backend))
+        keeps_pins = type(backend) is type(self.backend) and self.apply_pins(backend) == backend
+        return keeps_pins and (not self.portable or self._is_portable(backend))
 
-    def _portable(self, backend: Backend) -> bool:
+    def _is_portable(self, backend: Backend) -> bool:
         """Whether a backend suits every CPU: all of them or one thread, unless it is pinned."""
         return backend.portable and (backend.threads <= 1 or "threads" in self.pinned)
 
 
-def clean(
+def make_clean_recipe(
     facts: Facts,
     backend: Backend | None = None,
     capabilities: Capabilities = _UNKNOWN,
@@ -97,9 +103,9 @@ def clean(
         backend: Where it will run; without one, only what suits every backend.
         rules: More transforms, each in its stage.
     """
-    every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
-    made = [*(cls() for cls in every if cls.automatic), *rules]
-    fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
+    kinds = [catalog.load(Transform, name) for name in catalog.list_plugins(Transform)]
+    transforms = [*(cls() for cls in kinds if cls.automatic), *rules]
+    fit = sorted((t for t in transforms if t.applies(facts)), key=lambda t: (t.stage, t.name()))
     if backend is None:
         fit = [t for t in fit if type(t).suits is Transform.suits]
     else:
@@ -110,7 +116,7 @@ def clean(
     return Recipe("clean", tuple(fit))
 
 
-def recipes(
+def list_recipes(
     facts: Facts,
     backend: Backend,
     capabilities: Capabilities,
@@ -129,21 +135,21 @@ def recipes(
     yield AS_IS
     if first:
         yield Recipe(FIXED, tuple(first))
-    base = Recipe("clean", (*first, *clean(facts, backend, capabilities).steps))
+    base = Recipe("clean", (*first, *make_clean_recipe(facts, backend, capabilities).steps))
     if len(base.steps) > len(first):
         yield base
     if rules:
-        every = clean(facts, backend, capabilities, rules).steps
-        base = Recipe("clean + rules", (*first, *every))
+        with_rules = make_clean_recipe(facts, backend, capabilities, rules).steps
+        base = Recipe("clean + rules", (*first, *with_rules))
         yield base
     if exact:
         return
-    for steps in offers(facts, backend, capabilities):
+    for steps in list_offers(facts, backend, capabilities):
         ready = dict.fromkeys(t for step in steps for t in step.prepares(facts, backend))
         yield Recipe(" + ".join(map(str, steps)), (*base.steps, *ready, *steps))
 
 
-def offers(
+def list_offers(
     facts: Facts, backend: Backend, capabilities: Capabilities
 ) -> list[tuple[Quantizer, ...]]:
     """Return what quantizers offer, best bet first: by their rank, then by name.
@@ -151,26 +157,28 @@ def offers(
     Behind a quantizer's own offers come its mixes with others. Convolutions with static ranges and
     recurrent layers with dynamic ones are one more: neither takes the other's layers.
     """
-    kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    kinds = [catalog.load(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
     ranked = sorted(kinds, key=lambda kind: kind.rank)
-    found = {kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked}
-    every: list[tuple[Quantizer, ...]] = []
+    offers_by_name = {
+        kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked
+    }
+    all_offers: list[tuple[Quantizer, ...]] = []
     for kind in ranked:
-        every += [(offer,) for offer in found[kind.name()]]
-        every += kind.mixes(facts, backend, capabilities)
-    static, dynamic = found.get("int8-static", ()), found.get("int8-dynamic", ())
+        all_offers += [(offer,) for offer in offers_by_name[kind.name()]]
+        all_offers += kind.mixes(facts, backend, capabilities)
+    static, dynamic = offers_by_name.get("int8-static", ()), offers_by_name.get("int8-dynamic", ())
     joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
-    return [*joined, *every] if facts.has("LSTM") else every
+    return [*joined, *all_offers] if facts.has("LSTM") else all_offers
 
 
-def _portable(found: Iterable[Recipe]) -> Iterator[Recipe]:
+def _make_portable(candidates: Iterable[Recipe]) -> Iterator[Recipe]:
     """Yield recipes in their portable form, each once."""
     seen: set[str] = set()
-    for recipe in found:
-        made = recipe.made_portable()
-        if made is not None and made.key not in seen:
-            seen.add(made.key)
-            yield made
+    for recipe in candidates:
+        portable = recipe.made_portable()
+        if portable is not None and portable.key not in seen:
+            seen.add(portable.key)
+            yield portable
 
 
 @dataclass(frozen=True)
@@ -186,7 +194,7 @@ class Space:
     """
 
     facts: Facts
-    targets: Sequence[Target]
+    targets: Sequence[SearchTarget]
     workload: Workload
     baseline: Backend
     exact: bool = False
@@ -194,67 +202,72 @@ class Space:
     fixing: Transform | None = None
     fixed: bool = False
 
-    def variants(self, target: Target) -> list[Backend]:
+    def list_variants(self, target: SearchTarget) -> list[Backend]:
         """Return the option sets to try with every recipe, best bet first."""
-        found = target.variants(self.facts, self.workload)
-        return [one for one in found if not (self.exact and one.lossy)]
+        backends = target.list_variants(self.facts, self.workload)
+        return [backend for backend in backends if not (self.exact and backend.lossy)]
 
-    def recipes(self, target: Target, backend: Backend) -> Iterator[Recipe]:
-        """Yield a variant's recipes; see `recipes`."""
+    def list_recipes(self, target: SearchTarget, backend: Backend) -> Iterator[Recipe]:
+        """Yield a variant's recipes; see `list_recipes`."""
         offered, rules = target.capabilities, target.rules
         first = (self.fixing,) if self.fixed and self.fixing is not None else ()
-        found = recipes(self.facts, backend, offered, rules, exact=self.exact, first=first)
-        return _portable(found) if target.portable else found
+        candidates = list_recipes(
+            self.facts, backend, offered, rules, exact=self.exact, first=first
+        )
+        return _make_portable(candidates) if target.portable else candidates
 
-    def neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
+    def list_neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
         """Return setting -> plans that differ from a plan in this runtime setting alone."""
-        target = self._target(plan)
+        target = self._find_target(plan)
         if target is None:
             return {}
-        found = target.coordinates(plan.backend, self.facts)
-        return {name: [Plan(plan.recipe, one) for one in some] for name, some in found.items()}
+        settings = target.list_coordinates(plan.backend, self.facts)
+        return {
+            name: [Plan(plan.recipe, backend) for backend in values]
+            for name, values in settings.items()
+        }
 
     @cached_property
-    def listed(self) -> tuple[Plan, ...]:
+    def all_plans(self) -> tuple[Plan, ...]:
         """Every recipe on every variant: kept, as a policy asks for every proposal."""
         return tuple(
             Plan(recipe, backend)
             for target in self.targets
-            for backend in self.variants(target)
-            for recipe in self.recipes(target, backend)
+            for backend in self.list_variants(target)
+            for recipe in self.list_recipes(target, backend)
         )
 
-    def rescues(self, plan: Plan) -> Sequence[Plan]:
+    def list_rescues(self, plan: Plan) -> Sequence[Plan]:
         """Return the plans that may bring a failed one back into the budget, best bet first."""
         if plan not in self._rescues:
-            self._rescues[plan] = tuple(rescued(plan, self.facts))
+            self._rescues[plan] = tuple(list_rescue_plans(plan, self.facts))
         return self._rescues[plan]
 
-    def extensions(self, plan: Plan) -> Sequence[Plan]:
+    def list_extensions(self, plan: Plan) -> Sequence[Plan]:
         """Return the plans that go further than one that keeps the budget."""
-        return tuple(extended(plan, self.facts))
+        return tuple(list_extension_plans(plan, self.facts))
 
     @cached_property
     def _rescues(self) -> dict[Plan, Sequence[Plan]]:
         return {}
 
-    def unpadded(self, plan: Plan) -> Plan | None:
+    def without_padding(self, plan: Plan) -> Plan | None:
         """Return a plan behind the buckets; None where no padding can be cut."""
         if self.buckets is None or not all(step.keeps_io for step in plan.recipe.steps):
             return None
-        return Plan(plan.recipe, self.buckets.around(plan.backend))
+        return Plan(plan.recipe, self.buckets.wrap_backend(plan.backend))
 
     def with_fixed_shapes(self, plan: Plan) -> Plan:
         """Return a plan whose inputs have the samples' sizes for good, and what follows folded."""
         assert self.fixing is not None
-        rest = plan.recipe.steps or (catalog.load(Transform, "simplify")(),)
-        return Plan(Recipe(plan.recipe.name, (self.fixing, *rest)), plan.backend)
+        steps = plan.recipe.steps or (catalog.load(Transform, "simplify")(),)
+        return Plan(Recipe(plan.recipe.name, (self.fixing, *steps)), plan.backend)
 
     def is_unpadded(self, plan: Plan) -> bool:
         """Whether a plan runs behind the buckets; those that the user asked for do not count."""
         return self.buckets is not None and isinstance(plan.backend, Bucketed)
 
-    def _target(self, plan: Plan) -> Target | None:
+    def _find_target(self, plan: Plan) -> SearchTarget | None:
         kind = type(plan.backend)
         return next((t for t in self.targets if type(t.backend) is kind), None)
 
@@ -265,34 +278,36 @@ def trial_key(job: str, plan: Plan) -> str:
     return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])
 
 
-def rescued(plan: Plan, facts: Facts) -> Iterator[Plan]:
+def list_rescue_plans(plan: Plan, facts: Facts) -> Iterator[Plan]:
     """Yield what may bring a plan back into the budget, best bet first."""
     last = plan.recipe.quantizer
     if last is not None:
         for steps in last.rescues(facts):
-            yield _named(plan, plan.recipe.steps[:-1], steps)
+            yield _make_plan(plan, plan.recipe.steps[:-1], steps)
 
 
-def extended(plan: Plan, facts: Facts) -> Iterator[Plan]:
+def list_extension_plans(plan: Plan, facts: Facts) -> Iterator[Plan]:
     """Yield what goes further than a plan that keeps the budget, prepared by the same steps."""
     steps = plan.recipe.steps
     last = steps[-1] if steps else None
     if not isinstance(last, Quantizer):
         return
-    kit, named = len(steps) - 1, plan.recipe.name.split(" + ")  # a rescue is named by its kit too
-    while kit and (isinstance(steps[kit - 1], Quantizer) or str(steps[kit - 1]) in named):
+    kit, names = len(steps) - 1, plan.recipe.name.split(" + ")  # a rescue is named by its kit too
+    while kit and (isinstance(steps[kit - 1], Quantizer) or str(steps[kit - 1]) in names):
         kit -= 1
     for more in last.extensions(facts):
-        yield _named(plan, steps[:kit], (*(_ahead(one, more) for one in steps[kit:-1]), more))
+        yield _make_plan(
+            plan, steps[:kit], (*(_retarget_step(step, more) for step in steps[kit:-1]), more)
+        )
 
 
-def _named(plan: Plan, before: tuple[Step, ...], steps: tuple[Step, ...]) -> Plan:
-    name = " + ".join(str(one) for one in steps)
+def _make_plan(plan: Plan, before: tuple[Step, ...], steps: tuple[Step, ...]) -> Plan:
+    name = " + ".join(str(step) for step in steps)
     return Plan(Recipe(name, (*before, *steps)), plan.backend)
 
 
-def _ahead(step: Step, last: Quantizer) -> Step:
+def _retarget_step(step: Step, last: Quantizer) -> Step:
     """Return a step that prepares weights with the one that it prepares them for."""
-    if any(one.name == "before" for one in fields(step)):
+    if any(option.name == "before" for option in fields(step)):
         return replace(step, before=last)  # type: ignore[call-arg]
     return step

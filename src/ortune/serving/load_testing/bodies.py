@@ -30,7 +30,7 @@ def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     specs = []
     try:
         for tensor in metadata["inputs"]:
-            dtype = datatypes.dtype(tensor["datatype"])
+            dtype = datatypes.find_dtype(tensor["datatype"])
             shape = (int(dim) for dim in tensor.get("shape", ()))  # JSON of protobuf: texts
             specs.append(
                 TensorSpec(
@@ -78,7 +78,7 @@ def http_request(
         {
             "name": name,
             "shape": list(array.shape),
-            "datatype": datatypes.datatype(array.dtype),
+            "datatype": datatypes.find_datatype(array.dtype),
             "parameters": {"binary_data_size": len(data)},
         }
         for (name, array), data in zip(sample.items(), raw, strict=True)
@@ -102,9 +102,11 @@ def grpc_request(model: str, version: str, sample: Tensors) -> bytes:
     """Return a serialized ``ModelInferRequest`` with raw contents."""
     from ortune.serving.protocol import messages  # protobuf is an extra
 
-    request = messages.message("ModelInferRequest")(model_name=model, model_version=version)
+    request = messages.find_message_class("ModelInferRequest")(
+        model_name=model, model_version=version
+    )
     for name, array in sample.items():
-        datatype = datatypes.datatype(array.dtype)
+        datatype = datatypes.find_datatype(array.dtype)
         request.inputs.add(name=name, datatype=datatype, shape=array.shape)
         request.raw_input_contents.append(bytes(datatypes.to_raw(array)))
     serialized: bytes = request.SerializeToString()
@@ -126,7 +128,7 @@ def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray
         if protocol == "grpc":
             from ortune.serving.protocol import messages
 
-            answer = messages.message("ModelInferResponse").FromString(body)
+            answer = messages.find_message_class("ModelInferResponse").FromString(body)
             for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
                 outputs[output.name] = _from_raw(output.name, output.datatype, output.shape, raw)
             return outputs
@@ -135,7 +137,9 @@ def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray
             name, datatype, shape = output["name"], output["datatype"], output["shape"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is None:
-                outputs[name] = np.array(output["data"], datatypes.dtype(datatype)).reshape(shape)
+                outputs[name] = np.array(output["data"], datatypes.find_dtype(datatype)).reshape(
+                    shape
+                )
             else:
                 outputs[name] = _from_raw(name, datatype, shape, body[at : at + size])
                 at += size

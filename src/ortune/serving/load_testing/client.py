@@ -120,18 +120,18 @@ class Report:
     cpu_s: float = 0.0
     wall_s: float = 0.0
 
-    def add(self, due: int, sent: int, done: int, error: str) -> None:
+    def add_request(self, due: int, sent: int, done: int, error: str) -> None:
         """Add a request."""
         if error not in self.errors:
             self.errors.append(error)
         self.entries.extend((due, sent, done, self.errors.index(error)))
 
-    def explain(self, error: str, text: str) -> str:
+    def keep_example(self, error: str, text: str) -> str:
         """Keep the first text of an error, and return the error."""
         self.examples.setdefault(error, text[:_LONGEST])
         return error
 
-    def keep(self, answer: tuple[int, int, bytes]) -> None:
+    def count_answer(self, answer: tuple[int, int, bytes]) -> None:
         """Count an answer; of many that differ not all are kept."""
         if answer in self.answers or len(self.answers) < _KINDS:
             self.answers[answer] += 1
@@ -164,7 +164,7 @@ async def run_closed_loop(sender: Sender, clock: Callable[[], int], order: Stret
             if start >= until or (order.requests and ticket >= order.requests):
                 return
             error = await sender.send(ticket)
-            sender.report.add(start, start, clock(), error)
+            sender.report.add_request(start, start, clock(), error)
             if error in (LOST, REFUSED):
                 await asyncio.sleep(_PAUSE_S)
 
@@ -192,7 +192,7 @@ async def run_open_loop(
             sent = clock()
             late = sent - due > patience_s * 1e9
             error = NOT_SENT if late else await sender.send(ticket)
-            sender.report.add(due, sent, clock(), error)
+            sender.report.add_request(due, sent, clock(), error)
 
     async with asyncio.TaskGroup() as calls:
         for ticket, moment in enumerate(order.schedule or ()):
@@ -219,7 +219,7 @@ class GrpcSender:
         self._calls = [channel.unary_unary(INFER) for channel in self._channels]
         self._used = 1
 
-    async def prepare(self, callers: int) -> None:
+    async def open_connections(self, callers: int) -> None:
         """Open a connection for each caller, 16 at most."""
         self._used = min(callers, _CHANNELS)
         with suppress(TimeoutError):
@@ -236,12 +236,12 @@ class GrpcSender:
                 setup.requests[sample], timeout=setup.timeout_s, metadata=self._metadata
             )
         except self._failure as error:
-            return self.report.explain(str(error.code().name), str(error.details() or ""))
+            return self.report.keep_example(str(error.code().name), str(error.details() or ""))
         if setup.keep_answers:
-            self.report.keep((sample, -1, body))
+            self.report.count_answer((sample, -1, body))
         return ""
 
-    async def close(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections."""
         for channel in self._channels:
             await channel.close()
@@ -274,11 +274,11 @@ class HttpSender:
         self._tls = ssl.create_default_context(cafile=setup.ca or None) if setup.url.tls else None
         self._idle: deque[_HttpConnection] = deque()
 
-    async def prepare(self, callers: int) -> None:
+    async def open_connections(self, callers: int) -> None:
         """Open a connection for each caller."""
         with suppress(OSError):
             while len(self._idle) < callers:
-                self._idle.append(await self._connect())
+                self._idle.append(await self._open_connection())
 
     async def send(self, ticket: int) -> str:
         """Send a request as `Sender` says; a connection that was closed is opened again."""
@@ -287,8 +287,8 @@ class HttpSender:
             # What has been idle for longest comes first, so that all are used in turn.
             while self._idle and self._idle[0].closed:
                 self._idle.popleft()
-            connection = self._idle.popleft() if self._idle else await self._connect()
-            status, body, head = await connection.ask(
+            connection = self._idle.popleft() if self._idle else await self._open_connection()
+            status, body, head = await connection.exchange(
                 self._setup.requests[sample], self._setup.timeout_s
             )
         except TimeoutError:
@@ -296,21 +296,21 @@ class HttpSender:
         except ConnectionRefusedError:
             return REFUSED
         except OSError as error:
-            return self.report.explain(LOST, str(error))
+            return self.report.keep_example(LOST, str(error))
         if not connection.closed:
             self._idle.append(connection)
         if status != 200:
-            return self.report.explain(str(status), body.decode(errors="replace"))
+            return self.report.keep_example(str(status), body.decode(errors="replace"))
         if self._setup.keep_answers:
-            self.report.keep((sample, head, body))
+            self.report.count_answer((sample, head, body))
         return ""
 
-    async def close(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections."""
         for connection in self._idle:
             connection.close()
 
-    async def _connect(self) -> _HttpConnection:
+    async def _open_connection(self) -> _HttpConnection:
         async with asyncio.timeout(self._setup.timeout_s):
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: _HttpConnection(keep_body=self._setup.keep_answers),
@@ -335,7 +335,7 @@ class _HttpConnection(asyncio.Protocol):
         self._head = -1
         self._chunks: list[bytes] = []
 
-    async def ask(self, request: bytes, timeout_s: float) -> tuple[int, bytes, int]:
+    async def exchange(self, request: bytes, timeout_s: float) -> tuple[int, bytes, int]:
         """Return the status, the body where it is kept, and the length of its JSON.
 
         Raises:
@@ -344,7 +344,7 @@ class _HttpConnection(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         self._head, self._chunks, self._answer = -1, [], loop.create_future()
-        deadline = loop.call_later(timeout_s, self._end, TimeoutError())
+        deadline = loop.call_later(timeout_s, self._fail_answer, TimeoutError())
         self._transport.write(request)
         try:
             return await self._answer
@@ -356,7 +356,7 @@ class _HttpConnection(asyncio.Protocol):
         self.closed = True
         self._transport.abort()
 
-    def _end(self, error: BaseException) -> None:
+    def _fail_answer(self, error: BaseException) -> None:
         self.close()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
@@ -366,13 +366,13 @@ class _HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = exc if isinstance(exc, OSError) else ConnectionResetError("closed by the server")
-        self._end(reason)
+        self._fail_answer(reason)
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except self._parser_error as error:
-            self._end(ConnectionError(f"the answer is not HTTP: {error}"))
+            self._fail_answer(ConnectionError(f"the answer is not HTTP: {error}"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"inference-header-content-length" and value.isdigit():
@@ -402,7 +402,7 @@ async def _serve_orders(setup: Setup) -> None:
             gc.collect()
             order: Stretch = await loop.run_in_executor(None, pickle.load, sys.stdin.buffer)
             callers = order.callers or min(setup.connections, _OPENED)
-            await sender.prepare(max(setup.spread, callers))
+            await sender.open_connections(max(setup.spread, callers))
             began, cpu_s = clock(), time.process_time()
             if order.schedule:
                 await run_open_loop(
@@ -416,7 +416,7 @@ async def _serve_orders(setup: Setup) -> None:
                 await run_closed_loop(sender, clock, order)
             sender.report.cpu_s = time.process_time() - cpu_s
             sender.report.wall_s = (clock() - max(began, order.start_ns)) / 1e9
-    await sender.close()
+    await sender.close_connections()
 
 
 def main() -> None:

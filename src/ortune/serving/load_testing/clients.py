@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core.errors import BadData, OrtuneError, gist
+from ortune.core.errors import BadData, OrtuneError, summarize_error
 from ortune.core.session import Tensors
-from ortune.core.workload import spread
+from ortune.core.workload import spread_indices
 from ortune.data import given
 from ortune.data.stream import Stream
 from ortune.serving.load_testing import bodies, perf_analyzer
@@ -57,11 +57,11 @@ class CalledModel:
 
 
 @contextmanager
-def clients(asked: LoadTest, url: str = "") -> Iterator[Clients]:
+def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
     """Make requests for a model on a server, and give what puts load on it.
 
     Args:
-        asked: The model, its samples and how it is called; what it says of levels is not used.
+        request: The model, its samples and how it is called; what it says of levels is not used.
         url: Of a server that runs; empty for the target that is asked for.
 
     Raises:
@@ -69,19 +69,19 @@ def clients(asked: LoadTest, url: str = "") -> Iterator[Clients]:
         BadSettings: The target is no address.
         OrtuneError: Nobody answers there, or a package of extra ``serve`` is missing.
     """
-    address = ServerUrl.parse(url or asked.target)
+    address = ServerUrl.parse(url or request.target)
     if not find_spec(package := _PACKAGES[address.protocol]):
         raise OrtuneError(
             f"a load test over {address.protocol} needs {package}",
             fix="pip install 'ortune[serve]'",
         )
-    token = Path(asked.token_file).read_text(encoding="utf-8") if asked.token_file else ""
+    token = Path(request.token_file).read_text(encoding="utf-8") if request.token_file else ""
     with ExitStack() as stack:
-        admin = Admin(address, ca=str(asked.ca or ""), token=token.strip())
+        admin = Admin(address, ca=str(request.ca or ""), token=token.strip())
         stack.enter_context(closing(admin))
-        model = asked.model
+        model = request.model
         if not model:
-            names = admin.models()
+            names = admin.list_models()
             if len(names) != 1:
                 listed = ", ".join(names)
                 raise BadData(
@@ -92,23 +92,23 @@ def clients(asked: LoadTest, url: str = "") -> Iterator[Clients]:
                 )
             model = names[0]
         name, _, version = model.partition("/")
-        metadata = admin.metadata(name, version)
+        metadata = admin.fetch_metadata(name, version)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-")))
-        feeds = given.samples(
-            asked.data,
+        feeds = given.load_or_generate_feeds(
+            request.data,
             bodies.input_specs(metadata),
             out=folder / "data",
-            shapes=asked.shapes,
-            ranges=asked.ranges,
-            batch=asked.batch,
-            sink=asked.sink,
+            shapes=request.shapes,
+            ranges=request.ranges,
+            batch=request.batch,
+            sink=request.sink,
         )
-        stream, rows = Stream(feeds.stream), max(1, asked.batch)
-        samples = [stream[at] for at in spread(len(stream), _SAMPLES * rows)]
-        requests = tuple(bodies.stack_samples(samples, asked.batch))
+        stream, rows = Stream(feeds.stream), max(1, request.batch)
+        samples = [stream[at] for at in spread_indices(len(stream), _SAMPLES * rows)]
+        requests = tuple(bodies.stack_samples(samples, request.batch))
         platform = str(metadata.get("platform", ""))
-        called = CalledModel(name, version, platform, rows, requests)
-        yield Clients(asked, address, called, admin, stack)
+        called_model = CalledModel(name, version, platform, rows, requests)
+        yield Clients(request, address, called_model, admin, stack)
 
 
 class Clients:
@@ -122,16 +122,18 @@ class Clients:
     """
 
     def __init__(
-        self, asked: LoadTest, url: ServerUrl, model: CalledModel, admin: Admin, stack: ExitStack
+        self, request: LoadTest, url: ServerUrl, model: CalledModel, admin: Admin, stack: ExitStack
     ) -> None:
         """Start nothing yet; what is started ends with the stack."""
         self.model = model
         self.answers: Counter[tuple[int, int, bytes]] = Counter()
         self.dropped = 0
-        self._asked, self._url, self._admin, self._stack = asked, url, admin, stack
+        self._request, self._url, self._admin, self._stack = request, url, admin, stack
         self._processes: dict[bool, list[_Process]] = {}
 
-    def measure(self, load: Load, *, warm_up_s: float = 0.5, pid: int | None = None) -> Level:
+    def measure_level(
+        self, load: Load, *, warm_up_s: float = 0.5, pid: int | None = None
+    ) -> Level:
         """Put one level of load on the server and return what came of it.
 
         Args:
@@ -145,12 +147,12 @@ class Clients:
         """
         if warm_up_s > 0:
             # Another seed, so that the arrivals of the level are not rehearsed.
-            self._send(replace(load, requests=0, seconds=warm_up_s, seed=load.seed + 10_000))
-        before = self._admin.statistics(self.model.name, self.model.version)
+            self._send_load(replace(load, requests=0, seconds=warm_up_s, seed=load.seed + 10_000))
+        before = self._admin.fetch_statistics(self.model.name, self.model.version)
         used = process_usage(pid)
-        reports = self._send(load)
+        reports = self._send_load(load)
         usage = process_usage(pid)
-        after = self._admin.statistics(self.model.name, self.model.version)
+        after = self._admin.fetch_statistics(self.model.name, self.model.version)
         for report in reports:
             self.answers.update(report.answers)
             self.dropped += report.dropped
@@ -166,34 +168,38 @@ class Clients:
         )
         return Level(load, (run,))
 
-    def _send(self, load: Load) -> list[Report]:
+    def _send_load(self, load: Load) -> list[Report]:
         model = self.model
-        if self._asked.client == "perf_analyzer":
-            max_batch = self._admin.max_batch(model.name, model.version)
+        if self._request.client == "perf_analyzer":
+            max_batch = self._admin.fetch_max_batch(model.name, model.version)
             name = f"{model.name}/{model.version}"
-            return [perf_analyzer.run(self._url, name, load, model.samples, max_batch=max_batch)]
-        processes = self._started(load.is_open)
+            return [
+                perf_analyzer.run_perf_analyzer(
+                    self._url, name, load, model.samples, max_batch=max_batch
+                )
+            ]
+        processes = self._start_processes(load.is_open)
         start = time.perf_counter_ns() + _AHEAD_NS
         if load.is_open:
             # Dealt out, so that together they keep one schedule exactly.
-            schedule, parts = load.schedule(), len(processes)
+            schedule, parts = load.draw_schedule(), len(processes)
             orders = [
                 Stretch(start, schedule=array("q", schedule[part::parts])) for part in range(parts)
             ]
         else:
             orders = [
                 Stretch(start, share.concurrency, share.requests, share.seconds)
-                for share in load.share(len(processes))
+                for share in load.split_callers(len(processes))
             ]
         working = list(zip(processes, orders, strict=False))
         for process, order in working:
-            process.write(order)
-        return [process.read() for process, _ in working]
+            process.write_message(order)
+        return [process.read_report() for process, _ in working]
 
-    def _started(self, open_loop: bool) -> list[_Process]:
+    def _start_processes(self, open_loop: bool) -> list[_Process]:
         """Return the processes of a kind of loop, started now if they are not."""
         if open_loop not in self._processes:
-            asked, model, url, token = self._asked, self.model, self._url, self._admin.token
+            request, model, url, token = self._request, self.model, self._url, self._admin.token
             requests = [
                 bodies.http_request(url, model.name, model.version, sample, token)
                 if url.protocol == "http"
@@ -204,19 +210,19 @@ class Clients:
                 url=url,
                 requests=tuple(requests),
                 open_loop=open_loop,
-                connections=asked.connections,
-                timeout_s=asked.timeout,
-                ca=str(asked.ca or ""),
+                connections=request.connections,
+                timeout_s=request.timeout,
+                ca=str(request.ca or ""),
                 token=token,
-                keep_answers=asked.check is not None,
-                spread=_SPREAD if asked.processes > 1 else 0,
+                keep_answers=request.check is not None,
+                spread=_SPREAD if request.processes > 1 else 0,
             )
-            started = [self._stack.enter_context(_Process()) for _ in range(asked.clients)]
-            for process in started:
-                process.write(setup)
-            for process in started:
-                process.read()
-            self._processes[open_loop] = started
+            processes = [self._stack.enter_context(_Process()) for _ in range(request.clients)]
+            for process in processes:
+                process.write_message(setup)
+            for process in processes:
+                process.read_report()
+            self._processes[open_loop] = processes
         return self._processes[open_loop]
 
 
@@ -234,25 +240,26 @@ class _Process:
         assert self._process.stdin and self._process.stdout  # both are asked for
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
-    def write(self, message: Setup | Stretch) -> None:
+    def write_message(self, message: Setup | Stretch) -> None:
         try:
             pickle.dump(message, self._stdin)
             self._stdin.flush()
         except BrokenPipeError:
-            raise self._failure() from None
+            raise self._make_error() from None
 
-    def read(self) -> Any:
+    def read_report(self) -> Any:
         try:
             return pickle.load(self._stdout)
         except EOFError:
-            raise self._failure() from None
+            raise self._make_error() from None
 
-    def _failure(self) -> OrtuneError:
+    def _make_error(self) -> OrtuneError:
         self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return OrtuneError(
-            f"a client process failed: {gist(lines[-1]) if lines else 'without a word'}",
+            "a client process failed: "
+            f"{summarize_error(lines[-1]) if lines else 'without a word'}",
             fix="give fewer --connections, or report it",
         )
 

@@ -14,8 +14,8 @@ from typing import Any
 from ortune.bundle.engine.instances import Serving
 from ortune.core import wording
 from ortune.core.trial import Interval
-from ortune.measurement.timing.stats import student
-from ortune.search.recipe.descent import walk
+from ortune.measurement.timing.stats import student_quantile
+from ortune.search.recipe.descent import walk_coordinates
 
 MARGIN = 1.03
 """What settings must bring over those that they start from; less is noise more often than not."""
@@ -51,41 +51,41 @@ class ServingSpace:
     joins: bool
     limit_us: float
 
-    def neighbours(self, at: Serving, name: str, direction: int) -> Iterator[Serving]:
+    def list_neighbours(self, at: Serving, name: str, direction: int) -> Iterator[Serving]:
         """Yield what lies beyond some settings along one coordinate, the next first.
 
         Args:
             direction: 1 or -1.
         """
-        here = self._value(at, name)
-        beyond = [value for value in self._values(at, name) if (value - here) * direction > 0]
+        here = self._read_coordinate(at, name)
+        beyond = [value for value in self._list_values(at, name) if (value - here) * direction > 0]
         for value in sorted(beyond, reverse=direction < 0):
             changed: dict[str, Any] = {name: value}
             beside = replace(at, **changed)
             # What has no effect is not said.
-            threads = min(beside.threads, self._share(beside))
-            plain = min(self.threads, self._share(beside))
+            threads = min(beside.threads, self._compute_cpu_share(beside))
+            plain = min(self.threads, self._compute_cpu_share(beside))
             delay = beside.max_delay_us if beside.max_batch > 1 else 0
             threads = 0 if threads == plain else threads
             yield replace(beside, threads=threads, max_delay_us=delay)
 
-    def spell(self, at: Serving) -> str:
+    def spell_settings(self, at: Serving) -> str:
         """Return settings as rows of a table have them."""
-        instances = wording.count(at.instances, "instance")
-        threads = wording.count(self._value(at, "threads"), "thread")
+        instances = wording.format_count(at.instances, "instance")
+        threads = wording.format_count(self._read_coordinate(at, "threads"), "thread")
         return f"{instances}, {threads}, max_batch {at.max_batch}, delay {at.max_delay_us} us"
 
-    def _share(self, at: Serving) -> int:
+    def _compute_cpu_share(self, at: Serving) -> int:
         return max(1, self.cpus // at.instances)
 
-    def _value(self, at: Serving, name: str) -> int:
+    def _read_coordinate(self, at: Serving, name: str) -> int:
         if name == "threads":
-            return min(at.threads or self.threads, self._share(at))
+            return min(at.threads or self.threads, self._compute_cpu_share(at))
         return int(getattr(at, name))
 
-    def _values(self, at: Serving, name: str) -> Sequence[int]:
+    def _list_values(self, at: Serving, name: str) -> Sequence[int]:
         if name in ("instances", "threads"):
-            most = self.cpus if name == "instances" else self._share(at)
+            most = self.cpus if name == "instances" else self._compute_cpu_share(at)
             return sorted({*(1 << n for n in range(most.bit_length())), most})
         if not self.joins:
             return ()
@@ -114,7 +114,7 @@ class TriedSettings:
         return statistics.geometric_mean(self.ratios)
 
 
-def descend(
+def descend_settings(
     space: ServingSpace, start: Serving, score: Callable[[Serving], float | None]
 ) -> list[TriedSettings]:
     """Walk from the defaults along one coordinate after the other, as long as it gets better.
@@ -132,7 +132,7 @@ def descend(
 
     def beyond(name: str, direction: int) -> Iterator[Serving]:
         """Yield further settings while the last was better."""
-        for settings in space.neighbours(best, name, direction):
+        for settings in space.list_neighbours(best, name, direction):
             if settings in tried:
                 return
             yield settings
@@ -151,7 +151,7 @@ def descend(
 
     def walk_round() -> None:
         nonlocal best, time_is_over
-        for _, settings in walk(present_best, around):
+        for _, settings in walk_coordinates(present_best, around):
             candidate = tried[settings] = TriedSettings(settings)
             to_beat = tried[best].ratio * MARGIN
             for _pair in range(2):
@@ -168,11 +168,11 @@ def descend(
     while before != best and not time_is_over:
         before = best
         walk_round()
-    others = [other for other in tried.values() if other.settings != start and other.ratios]
-    return sorted(others, key=lambda other: (other.settings != best, -other.ratio))
+    candidates = [other for other in tried.values() if other.settings != start and other.ratios]
+    return sorted(candidates, key=lambda other: (other.settings != best, -other.ratio))
 
 
-def confirm(ratios: Sequence[float]) -> Interval | None:
+def estimate_ratio(ratios: Sequence[float]) -> Interval | None:
     """Return the mean ratio of fresh pairs with its 95 % interval, None for less than two.
 
     Student's t over the pairs' log-ratios. The pairs must be none that anything was chosen by.
@@ -181,7 +181,7 @@ def confirm(ratios: Sequence[float]) -> Interval | None:
         return None
     logs = [math.log(ratio) for ratio in ratios]
     middle, sd = statistics.fmean(logs), max(statistics.stdev(logs), _LEAST_SD)
-    half = student(CONFIDENCE, len(logs) - 1) * sd / math.sqrt(len(logs))
+    half = student_quantile(CONFIDENCE, len(logs) - 1) * sd / math.sqrt(len(logs))
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 

@@ -25,28 +25,28 @@ from ortune.bundle.engine import archive, joining
 from ortune.bundle.engine.instances import Serving
 from ortune.bundle.engine.load import load as load_engine
 from ortune.bundle.engine.signing import signature_of
-from ortune.bundle.serving import with_serving, write
+from ortune.bundle.serving import with_serving, write_serving
 from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Progress, Sink, silent
+from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.outputs import free
+from ortune.core.outputs import check_output_file
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 from ortune.measurement.machine import noise
-from ortune.serving.load_testing.clients import clients
+from ortune.serving.load_testing.clients import open_clients
 from ortune.serving.load_testing.descent import (
     MARGIN,
     ServingSpace,
     TriedSettings,
-    confirm,
-    descend,
+    descend_settings,
+    estimate_ratio,
     find_sustained_rate,
     requests_needed,
 )
 from ortune.serving.load_testing.levels import Level, Load
 from ortune.serving.load_testing.requests import LatencyLimit, LoadTest
-from ortune.serving.load_testing.server import serve_options, serving
+from ortune.serving.load_testing.server import serve_models, serve_options
 
 Measure: TypeAlias = Callable[[Load], Level]
 """Puts one level of load on a server, warm-up included."""
@@ -98,7 +98,7 @@ class Scores:
     _last: float = 1.0
     _turns: int = 0
 
-    def spell(self, score: float) -> str:
+    def spell_score(self, score: float) -> str:
         """Return a score in words."""
         if self.rate:
             tail = f"p{self.goal.percentile:g}"
@@ -107,7 +107,7 @@ class Scores:
             return f"no rate with {self.goal}"
         return f"{score:.4g} requests/s with {self.goal}"
 
-    def begin(self, measure: Measure) -> None:
+    def probe_rates(self, measure: Measure) -> None:
         """Find out what the defaults' server can do at all."""
         if self.rate:
             return
@@ -130,11 +130,11 @@ class Scores:
         """Score servers one after the other, all by the same arrivals and from the same rate."""
         self._turns += 1
         if self.rate:
-            return [1e9 / self._percentile(server, self.rate) for server in servers]
+            return [1e9 / self._measure_percentile(server, self.rate) for server in servers]
         start, limit_ns = self._last, self.goal.limit_ns
         scores = [
             find_sustained_rate(
-                lambda rate, server=server: self._percentile(server, rate),  # type: ignore[misc]
+                lambda rate, server=server: self._measure_percentile(server, rate),  # type: ignore[misc]
                 limit_ns,
                 start,
                 *self._bounds,
@@ -144,19 +144,19 @@ class Scores:
         self._last = statistics.geometric_mean(scores)
         return scores
 
-    def _percentile(self, measure: Measure, rate: float) -> float:
+    def _measure_percentile(self, measure: Measure, rate: float) -> float:
         """Return the goal's percentile at a rate in ns; what was not answered took forever."""
         needed = requests_needed(self.goal.percentile, self.beyond)
         load = Load(rate=rate, requests=max(needed, math.ceil(_LEVEL_S * rate)), seed=self._turns)
         level = measure(load)
         self.client_limits |= level.client_limits
-        latency = [*level.latency_ns, *[_LOST_NS] * level.failed] or [_LOST_NS]
+        latency = [*level.latency_ns, *[_LOST_NS] * level.failure_count] or [_LOST_NS]
         return float(np.percentile(latency, self.goal.percentile))
 
 
 @contextmanager
 def start_server(
-    settings: Serving, side: str, *, asked: LoadTest, folder: Path
+    settings: Serving, side: str, *, request: LoadTest, folder: Path
 ) -> Iterator[Measure]:
     """Serve a bundle with settings until the block ends.
 
@@ -167,15 +167,15 @@ def start_server(
     Raises:
         OrtuneError: It does not get ready, or gives no answer.
     """
-    bundle = Path(asked.target)
+    bundle = Path(request.target)
     copy = folder / side / bundle.name  # a model is named like its file
     copy.parent.mkdir(exist_ok=True)
-    write(bundle, copy, settings)
+    write_serving(bundle, copy, settings)
     with (
-        serving(copy, options=serve_options(asked)) as server,
-        clients(asked, server.url(asked.protocol)) as sending,
+        serve_models(copy, options=serve_options(request)) as server,
+        open_clients(request, server.find_url(request.protocol)) as load_clients,
     ):
-        yield sending.measure
+        yield load_clients.measure_level
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class Search:
         scores: Scores,
         seconds: float,
         *,
-        sink: Sink = silent,
+        sink: Sink = ignore_event,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start, self._space, self._scores = start, space, scores
@@ -275,7 +275,7 @@ class Search:
         self._pairs = 0
         self._notes: list[str] = []
 
-    def run(self) -> GoalResult:
+    def run_search(self) -> GoalResult:
         """Search, confirm, and say what came of it; bundle and goal are left to the caller.
 
         Raises:
@@ -284,8 +284,8 @@ class Search:
         """
         space, scores, defaults = self._space, self._scores, Serving()
         with self._start(defaults, "defaults") as home:
-            self._report("serving the defaults")
-            scores.begin(home)
+            self._report_progress("serving the defaults")
+            scores.probe_rates(home)
             level_s = scores.level_s(ROUGHLY)
             if self._seconds < _LEVELS * level_s:
                 raise BadSettings(
@@ -300,13 +300,13 @@ class Search:
             reserved = 1 + FEWEST_PAIRS * dearer  # in pairs: this one, and those that confirm
 
             def score(settings: Serving) -> float | None:
-                if self._left < reserved * self._pair_s:
+                if self._remaining_s < reserved * self._pair_s:
                     return None
-                return self._score(home, settings)
+                return self._score_settings(home, settings)
 
-            tried = descend(space, defaults, score)
-        fresh = self._confirm(tried[0].settings) if tried else []
-        ratio = confirm(fresh)
+            tried = descend_settings(space, defaults, score)
+        fresh = self._confirm_settings(tried[0].settings) if tried else []
+        ratio = estimate_ratio(fresh)
         better = ratio is not None and ratio.low > 1
         chosen = tried[0].settings if better else defaults
         if scores.client_limits:
@@ -316,58 +316,60 @@ class Search:
         return GoalResult(
             bundle="",
             goal="",
-            before=scores.spell(before),
-            defaults=space.spell(defaults),
-            choice=space.spell(chosen),
+            before=scores.spell_score(before),
+            defaults=space.spell_settings(defaults),
+            choice=space.spell_settings(chosen),
             chosen=chosen,
             better=better,
             ratio=ratio,
             pairs=len(fresh),
             tried=tuple(
-                TriedRow(space.spell(other.settings), other.ratio, len(other.ratios))
+                TriedRow(space.spell_settings(other.settings), other.ratio, len(other.ratios))
                 for other in tried
             ),
-            verdict=self._verdict(tried, ratio, len(fresh)),
+            verdict=self._word_verdict(tried, ratio, len(fresh)),
             seconds=self._clock() - self._began,
             notes=tuple(self._notes),
         )
 
     @property
-    def _left(self) -> float:
+    def _remaining_s(self) -> float:
         return self._seconds - (self._clock() - self._began)
 
-    def _score(self, home: Measure, settings: Serving) -> float:
+    def _score_settings(self, home: Measure, settings: Serving) -> float:
         """Return the score of settings over the defaults', 0 where they cannot be served."""
-        self._report(f"serving {self._space.spell(settings)}")
+        self._report_progress(f"serving {self._space.spell_settings(settings)}")
         try:
             with self._start(settings, "candidate") as other:
                 began = self._clock()
-                ratio = self._pair(home, other)
+                ratio = self._measure_pair(home, other)
                 self._pair_s = (self._pair_s + self._clock() - began + _START_S) / 2
         except OrtuneError as error:
-            self._notes.append(f"{self._space.spell(settings)}: {error.what}")
+            self._notes.append(f"{self._space.spell_settings(settings)}: {error.what}")
             return 0.0
         return ratio
 
-    def _confirm(self, settings: Serving) -> list[float]:
+    def _confirm_settings(self, settings: Serving) -> list[float]:
         """Measure settings and defaults in pairs of new servers."""
         self._scores.beyond, ratios = WELL, list[float]()
-        while len(ratios) < FEWEST_PAIRS or (len(ratios) < PAIRS and self._left >= self._pair_s):
-            self._report(f"confirming {self._space.spell(settings)}")
+        while len(ratios) < FEWEST_PAIRS or (
+            len(ratios) < PAIRS and self._remaining_s >= self._pair_s
+        ):
+            self._report_progress(f"confirming {self._space.spell_settings(settings)}")
             try:
                 with (
                     self._start(Serving(), "defaults") as home,
                     self._start(settings, "candidate") as other,
                 ):
                     began = self._clock()
-                    ratios.append(self._pair(home, other))
+                    ratios.append(self._measure_pair(home, other))
                     self._pair_s = self._clock() - began + _START_S
             except OrtuneError as error:
                 self._notes.append(f"a pair that was to confirm failed: {error.what}")
                 return []
         return ratios
 
-    def _pair(self, home: Measure, other: Measure) -> float:
+    def _measure_pair(self, home: Measure, other: Measure) -> float:
         """Measure both in turn; which goes first changes from pair to pair."""
         self._pairs += 1
         if self._pairs % 2:
@@ -376,26 +378,28 @@ class Search:
             after, before = self._scores.take_turn([other, home])
         return after / before
 
-    def _report(self, work: str) -> None:
-        self._sink(Progress(work, self._seconds - self._left, self._seconds))
+    def _report_progress(self, work: str) -> None:
+        self._sink(Progress(work, self._seconds - self._remaining_s, self._seconds))
 
-    def _verdict(self, tried: Sequence[TriedSettings], ratio: Interval | None, pairs: int) -> str:
+    def _word_verdict(
+        self, tried: Sequence[TriedSettings], ratio: Interval | None, pairs: int
+    ) -> str:
         if not tried:
             return "the defaults stay: nothing else could be measured in the time given"
-        best = self._space.spell(tried[0].settings)
+        best = self._space.spell_settings(tried[0].settings)
         if ratio is None:
             return f"the defaults stay: {best} could not be confirmed"
         score = "rate" if not self._scores.rate else "speed"
-        gain = f"{ratio} of the defaults' {score}, {wording.count(pairs, 'fresh pair')}"
+        gain = f"{ratio} of the defaults' {score}, {wording.format_count(pairs, 'fresh pair')}"
         if ratio.low > 1:
             return f"{best}: {gain}"
-        others = wording.count(len(tried), "other setting")
+        tried_count = wording.format_count(len(tried), "other setting")
         if ratio.high <= MARGIN:
-            return f"the defaults are best: of {others} the best, {best}, has {gain}"
-        return f"the defaults stay: of {others} none is known to be better; {best} has {gain}"
+            return f"the defaults are best: of {tried_count} the best, {best}, has {gain}"
+        return f"the defaults stay: of {tried_count} none is known to be better; {best} has {gain}"
 
 
-def search(asked: LoadTest) -> GoalResult:
+def search_settings(request: LoadTest) -> GoalResult:
     """Choose instances, batch, queue delay and threads for a goal, by measuring real servers.
 
     Sought is the highest rate that keeps the goal, or, where a rate is given, the lowest
@@ -405,37 +409,39 @@ def search(asked: LoadTest) -> GoalResult:
         BadSettings: It is no bundle, there are several rates, or the time is too short.
         OrtuneError: The defaults cannot be served, or the copy cannot be written.
     """
-    path, goal = Path(asked.target), LatencyLimit.parse(asked.goal)
+    path, goal = Path(request.target), LatencyLimit.parse(request.goal)
     if not archive.is_bundle(path):
         raise BadSettings(
             f"{path.name} is a plain model, and a choice is written into a bundle",
             fix="give a file made by pack",
         )
-    if len(asked.rate) > 1:
+    if len(request.rate) > 1:
         raise BadSettings("a goal is sought at one rate", fix="give one --rate, or none")
-    assert asked.out is not None  # the request demands it of a goal
-    free(asked.out, asked.force, path)
+    assert request.out is not None  # the request demands it of a goal
+    check_output_file(request.out, request.force, path)
     with TemporaryDirectory(prefix="ortune-goal-") as folder:
         plain = Path(folder) / path.name
-        start = partial(start_server, asked=asked, folder=Path(folder))
-        write(path, plain, Serving())
+        start = partial(start_server, request=request, folder=Path(folder))
+        write_serving(path, plain, Serving())
         # Return what a bundle can be served with here; it is opened once for that.
         limit_us = goal.limit_ns / 1e3
-        code = "--allow-custom-ops" in shlex.split(asked.serve)
-        with load_engine(plain, on=asked.on or None, custom_ops=code) as engine:
-            name = asked.model.partition("/")[0]
+        code = "--allow-custom-ops" in shlex.split(request.serve)
+        with load_engine(plain, on=request.on or None, custom_ops=code) as engine:
+            name = request.model.partition("/")[0]
             call = engine[name if name in engine.models else engine.models[0]]
             threads = engine.backend.threads or effective_cpus()
-            joins = joining.free(call.signature)
-        space = ServingSpace(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)
-        scores = Scores(goal, asked.rate[0] if asked.rate else 0.0)
-        before = noise.snapshot()
-        result = Search(start, space, scores, asked.time, sink=asked.sink).run()
-        judged = noise.judge(noise.between(before, noise.snapshot()))
+            joins = joining.has_free_batch(call.signature)
+        space = ServingSpace(
+            max(1, effective_cpus() // request.processes), threads, joins, limit_us
+        )
+        scores = Scores(goal, request.rate[0] if request.rate else 0.0)
+        before = noise.take_snapshot()
+        result = Search(start, space, scores, request.time, sink=request.sink).run_search()
+        judged = noise.judge_noise(noise.compare_snapshots(before, noise.take_snapshot()))
     notes = [*result.notes]
     if judged.too_noisy and not result.better:
         notes += [NOISY, *map(str, judged.advice)]
     if signature_of(path).exists():
         notes.append(UNSIGNED)
-    out = with_serving(path, asked.out, result.chosen, force=asked.force)
+    out = with_serving(path, request.out, result.chosen, force=request.force)
     return replace(result, bundle=str(path), goal=str(goal), notes=tuple(notes), out=str(out))

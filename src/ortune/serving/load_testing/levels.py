@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ortune.core.errors import BadSettings
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.measurement.arrivals.lanes import arrival_times, percentile
 from ortune.serving.load_testing.requests import LatencyLimit
 
@@ -64,7 +64,7 @@ class Load:
         """Whether requests come whether or not earlier ones are answered."""
         return self.rate > 0
 
-    def schedule(self) -> list[int]:
+    def draw_schedule(self) -> list[int]:
         """Return the intended starts of an open loop, nanoseconds from its beginning.
 
         The gaps are drawn and then stretched so that the arrivals come at the rate exactly: a
@@ -74,7 +74,7 @@ class Load:
         times = arrival_times(self.rate, total, (self.seed, 0))
         return [round(moment) for moment in times * (1e9 * total / self.rate / times[-1])]
 
-    def share(self, parts: int) -> list[Load]:
+    def split_callers(self, parts: int) -> list[Load]:
         """Divide a closed loop among client processes; each has a caller at least."""
         parts = min(parts, self.concurrency, self.requests or self.concurrency)
         edges = [
@@ -154,7 +154,7 @@ class Level:
         return tuple(ns for run in self.runs for ns in run.latency_ns)
 
     @property
-    def answered(self) -> int:
+    def answer_count(self) -> int:
         """Requests with a right answer."""
         return len(self.latency_ns)
 
@@ -164,14 +164,14 @@ class Level:
         return dict(sum((Counter(run.errors) for run in self.runs), Counter[str]()).most_common())
 
     @property
-    def failed(self) -> int:
+    def failure_count(self) -> int:
         """Requests without a right answer."""
         return sum(self.errors.values())
 
     @property
     def requests(self) -> int:
         """Requests of all runs, answered or not."""
-        return self.answered + self.failed
+        return self.answer_count + self.failure_count
 
     @property
     def rate(self) -> float:
@@ -182,9 +182,9 @@ class Level:
     @property
     def mean_ns(self) -> float:
         """Mean latency of right answers; 0 without any."""
-        return sum(self.latency_ns) / max(1, self.answered)
+        return sum(self.latency_ns) / max(1, self.answer_count)
 
-    def percentile(self, p: float) -> float | None:
+    def compute_percentile(self, p: float) -> float | None:
         """Return a percentile in ns; None where fewer than 10 answers lie beyond it."""
         return percentile(self.latency_ns, p)
 
@@ -208,17 +208,17 @@ class Level:
         """Whether a client process was busy nearly all the time: then it is what was measured."""
         return self.client_busy >= CLIENT_LIMIT
 
-    def keeps(self, limit: LatencyLimit) -> bool | None:
+    def keeps_limit(self, limit: LatencyLimit) -> bool | None:
         """Whether it keeps a limit; None where too few answers tell.
 
         A level with an error, or that answers more slowly than requests come, does not.
         """
-        if not self.keeps_up or not self.answered:
+        if not self.keeps_up or not self.answer_count:
             return False
-        value = self.percentile(limit.percentile)
+        value = self.compute_percentile(limit.percentile)
         return None if value is None else value <= limit.limit_ns
 
-    def disagreement(self) -> str:
+    def describe_disagreement(self) -> str:
         """Say how its runs differ; empty where they agree within 10 %."""
         texts = []
         for name, values in (
@@ -230,7 +230,7 @@ class Level:
         return "; ".join(texts)
 
 
-def sweep(
+def sweep_loads(
     loads: Sequence[Load],
     repeats: int,
     measure: Callable[[Load], Level],
@@ -259,24 +259,24 @@ def sweep(
     return [Level(load, tuple(runs[place])) for place, load in enumerate(loads)]
 
 
-def knee(levels: Sequence[Level]) -> int | None:
+def find_knee(levels: Sequence[Level]) -> int | None:
     """Return the place of the level with the most power, see `KNEE`; None with less than two.
 
     Levels that had errors or fell behind are beyond it.
     """
-    fit = [place for place, level in enumerate(levels) if level.keeps_up and level.answered]
+    fit = [place for place, level in enumerate(levels) if level.keeps_up and level.answer_count]
     if len(levels) < 2:
         return None
     return max(fit, key=lambda place: levels[place].rate / levels[place].mean_ns, default=None)
 
 
-def fastest(levels: Sequence[Level]) -> int | None:
+def find_fastest(levels: Sequence[Level]) -> int | None:
     """Return the place of the level with most right answers a second; None without any."""
-    answered = [place for place, level in enumerate(levels) if level.answered]
+    answered = [place for place, level in enumerate(levels) if level.answer_count]
     return max(answered, key=lambda place: levels[place].rate, default=None)
 
 
-def remarks(
+def list_remarks(
     levels: Sequence[Level],
     *,
     processes: int,
@@ -295,7 +295,7 @@ def remarks(
     texts = []
     for level in levels:
         name = str(level.load)
-        if differ := level.disagreement():
+        if differ := level.describe_disagreement():
             texts.append(f"{name}: its repeats do not agree: {differ}")
         if level.client_limits:
             texts.append(
@@ -303,13 +303,13 @@ def remarks(
                 f"{100 * level.client_busy:.0f} % of a CPU, so the server may do better; give "
                 f"--clients {2 * processes}, or run the client on another machine"
             )
-        if level.answered and not level.errors and not level.keeps_up:
+        if level.answer_count and not level.errors and not level.keeps_up:
             texts.append(
                 f"{name}: the server falls behind: {level.rate:.4g} of {level.load.rate:.4g} "
                 "requests/s were answered, and latency grows with the length of the run"
             )
         late = level.late_p99_ns
-        if late is not None and level.answered and late > 0.1 * level.mean_ns and late > 1e6:
+        if late is not None and level.answer_count and late > 0.1 * level.mean_ns and late > 1e6:
             texts.append(
                 f"{name}: 1 % of the requests were sent {late / 1e6:,.1f} ms or more after their "
                 "intended start, which is part of their latency: the client had no CPU, or no "
@@ -317,18 +317,19 @@ def remarks(
             )
     if shared and levels:
         texts.append(
-            f"clients and server share {count(shared, 'CPU')}: what the clients use, the server "
+            f"clients and server share {format_count(shared, 'CPU')}: what the clients use, the "
+            "server "
             "has not"
         )
     if servers > 1:
         texts.append(
             "queue, compute and rows a run are those of one of "
-            f"{count(servers, 'server process', 'server processes')}: each counts its own"
+            f"{format_count(servers, 'server process', 'server processes')}: each counts its own"
         )
     texts += [
         f"{level.load}: whether {limit} holds is not known: fewer than 10 of its "
-        f"{level.answered:,} answers lie beyond p{limit.percentile:g}; give more --requests"
+        f"{level.answer_count:,} answers lie beyond p{limit.percentile:g}; give more --requests"
         for level in levels
-        if limit and level.keeps(limit) is None
+        if limit and level.keeps_limit(limit) is None
     ]
     return texts

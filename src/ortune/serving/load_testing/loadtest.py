@@ -12,23 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from ortune.analysis.benchmark.interleave import NoiseVerdict, times
+from ortune.analysis.benchmark.interleave import NoiseVerdict, summarize_latency
 from ortune.bundle.engine.load import load as load_engine
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.measurement.arrivals.lanes import percentile
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.serving.load_testing import goal, levels, perf_analyzer
 from ortune.serving.load_testing.bodies import CheckedAnswers, check_answers
-from ortune.serving.load_testing.clients import Clients, clients
+from ortune.serving.load_testing.clients import Clients, open_clients
 from ortune.serving.load_testing.goal import GoalResult
 from ortune.serving.load_testing.levels import CLIENT_LIMIT, CLOCK, Level, Load
 from ortune.serving.load_testing.requests import LatencyLimit, LoadTest, ServerUrl, is_url
-from ortune.serving.load_testing.server import RunningServer, serve_options, serving
+from ortune.serving.load_testing.server import RunningServer, serve_models, serve_options
 
 MEASURE = "latency from the intended start"
 _BLOCKS = 12
@@ -84,125 +84,127 @@ class LoadTestResult(TableResult):
         """Return the levels that matter."""
         return {
             "model": f"{self.model} over {self.protocol}",
-            "most": self._describe(self.most),
-            "knee": self._describe(self.knee),
-            **({self.slo: self._describe(self.kept)} if self.slo else {}),
+            "most": self._describe_level(self.most),
+            "knee": self._describe_level(self.knee),
+            **({self.slo: self._describe_level(self.kept)} if self.slo else {}),
         }
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return a level's key figures."""
         return [{name: row.get(name) for name in _SHOWN} for row in self.rows]
 
-    def _describe(self, place: int | None) -> str:
+    def _describe_level(self, place: int | None) -> str:
         if place is None:
             return "none"
         row = self.rows[place]
         return f"{row['workload']}: {row['requests_per_s']:.4g} requests/s"
 
 
-def run(asked: LoadTest) -> LoadTestResult | GoalResult:
+def run(request: LoadTest) -> LoadTestResult | GoalResult:
     """Put a server under one level of load after another, and say what came of it.
 
     With a goal, choose how a bundle is served instead.
     """
-    if asked.goal:
-        return goal.search(asked)
+    if request.goal:
+        return goal.search_settings(request)
     with ExitStack() as stack:
         server: RunningServer | None = None
-        if not is_url(asked.target):
-            if not Path(asked.target).exists():
+        if not is_url(request.target):
+            if not Path(request.target).exists():
                 raise BadData(
-                    f"no file {asked.target}",
+                    f"no file {request.target}",
                     fix="check the path, or write http://HOST:PORT for a server",
                 )
-            asked.sink(Progress("starting the server"))
-            server = stack.enter_context(serving(asked.target, options=serve_options(asked)))
-        address = ServerUrl.parse(server.url(asked.protocol) if server else asked.target)
+            request.sink(Progress("starting the server"))
+            server = stack.enter_context(
+                serve_models(request.target, options=serve_options(request))
+            )
+        address = ServerUrl.parse(server.find_url(request.protocol) if server else request.target)
         pid = server.pid if server else None
-        sending = stack.enter_context(clients(asked, str(address)))
-        before = noise.snapshot()
-        seconds = 0.0 if asked.requests else asked.seconds
+        load_clients = stack.enter_context(open_clients(request, str(address)))
+        before = noise.take_snapshot()
+        seconds = 0.0 if request.requests else request.seconds
         loads = [
-            Load(rate=rate, seconds=seconds, requests=asked.requests) for rate in asked.rate
+            Load(rate=rate, seconds=seconds, requests=request.requests) for rate in request.rate
         ] or [
-            Load(callers, seconds=seconds, requests=asked.requests)
-            for callers in asked.concurrency or _CONCURRENCY
+            Load(callers, seconds=seconds, requests=request.requests)
+            for callers in request.concurrency or _CONCURRENCY
         ]
-        measured = levels.sweep(
+        measured = levels.sweep_loads(
             loads,
-            asked.repeats,
-            lambda load: sending.measure(load, warm_up_s=asked.warm_up, pid=pid),
-            lambda done, total: asked.sink(Progress("load test", done, total)),
+            request.repeats,
+            lambda load: load_clients.measure_level(load, warm_up_s=request.warm_up, pid=pid),
+            lambda done, total: request.sink(Progress("load test", done, total)),
         )
-        record = noise.between(before, noise.snapshot())
+        record = noise.compare_snapshots(before, noise.take_snapshot())
         checked = None
-        if asked.check is not None:  # the load is over by now
-            asked.sink(Progress("comparing answers"))
-            with load_engine(asked.check, on=asked.on or None) as engine:
+        if request.check is not None:  # the load is over by now
+            request.sink(Progress("comparing answers"))
+            with load_engine(request.check, on=request.on or None) as engine:
                 checked = check_answers(
-                    sending.answers,
-                    sending.dropped,
-                    sending.model.samples,
+                    load_clients.answers,
+                    load_clients.dropped,
+                    load_clients.model.samples,
                     engine,
                     address.protocol,
                 )
-        shared = _describe_model(asked, sending, address.protocol)
+        shared = _describe_model(request, load_clients, address.protocol)
     is_local = address.host in _LOOPBACK
-    limit = LatencyLimit.parse(asked.slo) if asked.slo else None
-    keeping = [place for place, level in enumerate(measured) if limit and level.keeps(limit)]
-    judged = noise.judge(record)
+    limit = LatencyLimit.parse(request.slo) if request.slo else None
+    keeping = [place for place, level in enumerate(measured) if limit and level.keeps_limit(limit)]
+    judged = noise.judge_noise(record)
     return LoadTestResult(
-        target=asked.target,
-        model=sending.model.name,
+        target=request.target,
+        model=load_clients.model.name,
         protocol=address.protocol,
-        rows=tuple(_row(level, shared) for level in measured),
-        knee=levels.knee(measured),
-        most=levels.fastest(measured),
+        rows=tuple(_build_row(level, shared) for level in measured),
+        knee=levels.find_knee(measured),
+        most=levels.find_fastest(measured),
         kept=max(keeping, key=lambda place: measured[place].rate, default=None),
-        slo=asked.slo,
-        processes=asked.processes if server else 0,
-        clients=asked.clients,
-        clock=CLOCK if asked.client == "ortune" else perf_analyzer.CLOCK,
+        slo=request.slo,
+        processes=request.processes if server else 0,
+        clients=request.clients,
+        clock=CLOCK if request.client == "ortune" else perf_analyzer.CLOCK,
         knee_rule=levels.KNEE,
         checked=checked,
         notes=tuple(
-            levels.remarks(
+            levels.list_remarks(
                 measured,
-                processes=asked.clients,
+                processes=request.clients,
                 shared=effective_cpus() if is_local else 0,
-                servers=asked.processes,
+                servers=request.processes,
                 limit=limit,
             )
         ),
-        machine=machine() if is_local else {**machine(), "server": address.host},
-        versions=versions(),
-        noise=record.readings(),
+        machine=describe_machine() if is_local else {**describe_machine(), "server": address.host},
+        versions=package_versions(),
+        noise=record.format_readings(),
         judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice if server else ()),
     )
 
 
-loadtest = verb(LoadTest, run, "loadtest")
+loadtest = make_verb(LoadTest, run, "loadtest")
 
 
-def _describe_model(asked: LoadTest, sending: Clients, protocol: str) -> dict[str, Any]:
+def _describe_model(request: LoadTest, load_clients: Clients, protocol: str) -> dict[str, Any]:
     """Return what all rows of a load test share."""
-    model, path = sending.model, Path(asked.target)
+    model, path = load_clients.model, Path(request.target)
     name, digest, size = model.name, None, None
-    if not is_url(asked.target) and path.is_file():
+    if not is_url(request.target) and path.is_file():
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         name, size = path.name, path.stat().st_size
     return {
         "model": name,
         "digest": digest,
-        "backend": asked.on or model.platform,
+        "backend": request.on or model.platform,
         "protocol": protocol,
         "batch": model.batch,
         "size": size,
     }
 
 
-def _row(level: Level, shared: Mapping[str, Any]) -> dict[str, Any]:
+def _build_row(level: Level, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return a level's row: the fields of `bench` that it has, and its own."""
     latency, runs, batch = level.latency_ns, level.runs, shared["batch"]
     texts = ", ".join(f"{error} ({number:,})" for error, number in level.errors.items())
@@ -226,16 +228,16 @@ def _row(level: Level, shared: Mapping[str, Any]) -> dict[str, Any]:
         "error": None if latency else f"no request was answered: {texts or 'none was sent'}",
         "size": shared["size"],
         "latency_ns": list(latency),
-        **times(latency),
-        "p95_ns": level.percentile(95),
+        **summarize_latency(latency),
+        "p95_ns": level.compute_percentile(95),
         "requests_per_s": level.rate,
         "per_second": level.rate * batch,
         "offered_per_s": level.load.rate or None,
         "concurrency": level.load.concurrency or None,
         "keeps_up": level.keeps_up,
         "measure": MEASURE,
-        "answered": level.answered,
-        "failed": level.failed,
+        "answered": level.answer_count,
+        "failed": level.failure_count,
         "errors": dict(level.errors),
         "examples": {error: text for run in runs for error, text in run.examples.items()},
         "late_p99_ns": level.late_p99_ns,

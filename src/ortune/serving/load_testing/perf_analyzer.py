@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from ortune.core.errors import OrtuneError, gist
+from ortune.core.errors import OrtuneError, summarize_error
 from ortune.core.session import Tensors
 from ortune.serving.load_testing.client import Report
 from ortune.serving.load_testing.levels import Load
@@ -26,7 +26,7 @@ _WINDOWS = 3
 """What it takes to call a measurement stable; their requests all count."""
 
 
-def run(
+def run_perf_analyzer(
     url: ServerUrl, model: str, load: Load, samples: Sequence[Tensors], *, max_batch: int
 ) -> Report:
     """Let it put a closed loop of load on a model.
@@ -71,15 +71,19 @@ def run(
             ]
         (folder / "data.json").write_text(json.dumps({"data": steps}), encoding="utf-8")
         began, before = time.perf_counter(), psutil.Process().cpu_times()
-        done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+        completed = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
         after, report.wall_s = psutil.Process().cpu_times(), time.perf_counter() - began
         report.cpu_s = after.children_user - before.children_user
         report.cpu_s += after.children_system - before.children_system
-        if done.returncode or not (folder / "profile.json").exists():
-            lines = (done.stdout + done.stderr).strip().splitlines() or ["without a word"]
-            raise OrtuneError(f"perf_analyzer failed: {gist(lines[-1])}", fix="run it by itself")
+        if completed.returncode or not (folder / "profile.json").exists():
+            lines = (completed.stdout + completed.stderr).strip().splitlines() or [
+                "without a word"
+            ]
+            raise OrtuneError(
+                f"perf_analyzer failed: {summarize_error(lines[-1])}", fix="run it by itself"
+            )
         profile = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
     for request in profile["experiments"][0]["requests"]:
         sent = request["timestamp"]
-        report.add(sent, sent, request["response_timestamps"][-1], "")
+        report.add_request(sent, sent, request["response_timestamps"][-1], "")
     return report

@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 import psutil
 
-from ortune.core.errors import BadData, OrtuneError, gist
+from ortune.core.errors import BadData, OrtuneError, summarize_error
 from ortune.serving.load_testing.client import grpc_channel
 from ortune.serving.load_testing.requests import LoadTest, ServerUrl
 
@@ -50,13 +50,13 @@ class RunningServer:
     grpc: str
     pid: int
 
-    def url(self, protocol: str) -> str:
+    def find_url(self, protocol: str) -> str:
         """Return the address of a protocol."""
         return self.http if protocol == "http" else self.grpc
 
 
 @contextmanager
-def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[RunningServer]:
+def serve_models(*models: str | Path, options: Sequence[str] = ()) -> Iterator[RunningServer]:
     """Serve models until the block ends: then the server is asked to, after 30 s killed.
 
     SIGTERM is a KeyboardInterrupt meanwhile: no server outlives what started it.
@@ -130,7 +130,7 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     fix = next((line for line in lines if line.startswith("fix: ")), "")
     last = next((line for line in lines[::-1] if line and not line.startswith("fix: ")), "")
     raise OrtuneError(
-        f"the server did not get ready: {gist(last) if last else 'it said nothing'}",
+        f"the server did not get ready: {summarize_error(last) if last else 'it said nothing'}",
         fix=fix.removeprefix("fix: ") or "start it by hand with `ortune serve` and look",
     )
 
@@ -165,7 +165,7 @@ class Admin:
         self.token, self._url = token, url
         self._ask = self._over_http(ca) if url.protocol == "http" else self._over_grpc(ca)
 
-    def models(self) -> list[str]:
+    def list_models(self) -> list[str]:
         """Return the names of models that are ready; empty where the server has no such list.
 
         Raises:
@@ -183,7 +183,7 @@ class Admin:
             index = index.get("models", ())
         return sorted({str(model.get("name")) for model in index if isinstance(model, dict)})
 
-    def metadata(self, model: str, version: str) -> Mapping[str, Any]:
+    def fetch_metadata(self, model: str, version: str) -> Mapping[str, Any]:
         """Return what a model says of itself.
 
         Raises:
@@ -192,19 +192,19 @@ class Admin:
         try:
             return self._ask_model("", "ModelMetadata", model, version)
         except _Refusal as refusal:
-            names = self.models()
+            names = self.list_models()
             raise BadData(
                 f"the server refuses model '{model}': {refusal}",
                 fix=f"use --model with one of: {', '.join(names)}" if names else "check --model",
             ) from None
 
-    def statistics(self, model: str, version: str) -> Counter[str] | None:
+    def fetch_statistics(self, model: str, version: str) -> Counter[str] | None:
         """Return a model's statistics as `read_statistics` does; None where there are none."""
         with suppress(_Refusal):
             return read_statistics(self._ask_model("/stats", "ModelStatistics", model, version))
         return None
 
-    def max_batch(self, model: str, version: str) -> int:
+    def fetch_max_batch(self, model: str, version: str) -> int:
         """Return the rows that are joined at most, by a model's configuration; 0 without one."""
         with suppress(_Refusal, AttributeError, TypeError, ValueError):
             config = self._ask_model("/config", "ModelConfig", model, version)
@@ -218,7 +218,7 @@ class Admin:
             raise _Refusal("its answer is no object")
         return answer
 
-    def _unanswered(self, reason: object) -> OrtuneError:
+    def _make_connection_error(self, reason: object) -> OrtuneError:
         trust = ", and name who issued its certificate with --ca" if self._url.tls else ""
         return OrtuneError(
             f"no server answers at {self._url}: {reason}",
@@ -247,7 +247,7 @@ class Admin:
                 connection.close()
                 if again and isinstance(error, ConnectionError):  # it ends what is idle for long
                     return ask(line, "", fields, again=False)
-                raise self._unanswered(error) from None
+                raise self._make_connection_error(error) from None
             answer = None
             with suppress(ValueError):
                 answer = json.loads(text or b"null")
@@ -276,15 +276,15 @@ class Admin:
             grpc.channel_ready_future(channel).result(timeout=_TIMEOUT_S / 3)
         except grpc.FutureTimeoutError:
             channel.close()
-            raise self._unanswered("no connection") from None
+            raise self._make_connection_error("no connection") from None
 
         def ask(_: str, method: str, fields: Mapping[str, Any]) -> Any:
             call = channel.unary_unary(
                 f"/{messages.SERVICE}/{method}",
                 request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=messages.message(f"{method}Response").FromString,
+                response_deserializer=messages.find_message_class(f"{method}Response").FromString,
             )
-            request = messages.message(f"{method}Request")(**fields)
+            request = messages.find_message_class(f"{method}Request")(**fields)
             try:
                 answer = call(request, timeout=_TIMEOUT_S, metadata=metadata)
             except grpc.RpcError as error:

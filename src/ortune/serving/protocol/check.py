@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ortune.core.facts import TensorSpec
-from ortune.serving.protocol.datatypes import RAW_ONLY, datatype, json_unfit
-from ortune.serving.protocol.inference import Asked, InferRequest
+from ortune.serving.protocol.datatypes import RAW_ONLY, find_datatype, make_json_refusal
+from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import Refused
 
 _WRONG_NUMBER = "expected {} inputs but got {} inputs for model '{}'."
 """Triton's words, plurals and all."""
 
 
-def check(
+def check_request(
     request: InferRequest,
     inputs: Sequence[TensorSpec],
     *,
@@ -34,56 +34,56 @@ def check(
         Refused: A name, datatype, rank, dimension or number of rows is wrong; or an output is
             asked for that is not there, or that JSON cannot carry.
     """
-    given = request.inputs
+    arrays = request.inputs
     if outputs:
-        _outputs(request, {spec.name: spec for spec in outputs}, model)
-    if len(given) != len(inputs):
-        missing = [spec.name for spec in inputs if spec.name not in given]
+        _check_outputs(request, {spec.name: spec for spec in outputs}, model)
+    if len(arrays) != len(inputs):
+        missing = [spec.name for spec in inputs if spec.name not in arrays]
         raise Refused(
-            f"{_WRONG_NUMBER.format(len(inputs), len(given), model)} Got input(s) "
-            f"{_quoted(given)}, but missing required input(s) {_quoted(missing)}. "
+            f"{_WRONG_NUMBER.format(len(inputs), len(arrays), model)} Got input(s) "
+            f"{_quote_names(arrays)}, but missing required input(s) {_quote_names(missing)}. "
             "Please provide all required input(s)."
         )
     for spec in inputs:
-        if spec.name not in given:
+        if spec.name not in arrays:
             names = {spec.name for spec in inputs}
             odd = next(name for name in request.inputs if name not in names)
             raise Refused(f"unexpected inference input '{odd}' for model '{model}'")
     if max_batch:
-        _rows(request, max_batch, model)
+        _check_rows(request, max_batch, model)
     for spec in inputs:
-        array = given[spec.name]
-        declared = request.datatypes.get(spec.name) or datatype(array.dtype)
-        wanted = datatype(spec.dtype)
-        if declared != wanted:
+        array = arrays[spec.name]
+        declared = request.datatypes.get(spec.name) or find_datatype(array.dtype)
+        expected = find_datatype(spec.dtype)
+        if declared != expected:
             raise Refused(
                 f"inference input '{spec.name}' data-type is '{declared}', but model '{model}' "
-                f"expects '{wanted}'"
+                f"expects '{expected}'"
             )
-        if not _fits(array.shape, spec.shape):
+        if not _fits_shape(array.shape, spec.shape):
             raise Refused(
                 f"unexpected shape for input '{spec.name}' for model '{model}'. "
-                f"Expected {dims(spec)}, got {_listed(array.shape)}"
+                f"Expected {format_dims(spec)}, got {_format_list(array.shape)}"
             )
 
 
-def dims(spec: TensorSpec) -> str:
+def format_dims(spec: TensorSpec) -> str:
     """Return a shape as Triton writes it: ``[-1,256]``."""
-    return _listed([dim if isinstance(dim, int) else -1 for dim in spec.shape or ()])
+    return _format_list([dim if isinstance(dim, int) else -1 for dim in spec.shape or ()])
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int | str | None, ...] | None) -> bool:
-    if wanted is None:
+def _fits_shape(shape: tuple[int, ...], expected: tuple[int | str | None, ...] | None) -> bool:
+    if expected is None:
         return True
-    if len(shape) != len(wanted):
+    if len(shape) != len(expected):
         return False
-    for got, dim in zip(shape, wanted, strict=True):
+    for got, dim in zip(shape, expected, strict=True):
         if got != dim and isinstance(dim, int):
             return False
     return True
 
 
-def _rows(request: InferRequest, max_batch: int, model: str) -> None:
+def _check_rows(request: InferRequest, max_batch: int, model: str) -> None:
     rows = -1
     for name, array in request.inputs.items():
         if not array.ndim:
@@ -99,18 +99,22 @@ def _rows(request: InferRequest, max_batch: int, model: str) -> None:
         raise Refused(f"inference request batch-size must be <= {max_batch} for '{model}'")
 
 
-def _outputs(request: InferRequest, outputs: dict[str, TensorSpec], model: str) -> None:
-    for asked in request.outputs or [Asked(name, request.binary) for name in outputs]:
-        if asked.name not in outputs:
-            raise Refused(f"unexpected inference output '{asked.name}' for model '{model}'")
-        kind = datatype(outputs[asked.name].dtype)
-        if kind in RAW_ONLY and not asked.binary and not asked.classes:
-            raise json_unfit(asked.name, kind)
+def _check_outputs(request: InferRequest, outputs: dict[str, TensorSpec], model: str) -> None:
+    for output_request in request.outputs or [
+        OutputRequest(name, request.binary) for name in outputs
+    ]:
+        if output_request.name not in outputs:
+            raise Refused(
+                f"unexpected inference output '{output_request.name}' for model '{model}'"
+            )
+        kind = find_datatype(outputs[output_request.name].dtype)
+        if kind in RAW_ONLY and not output_request.binary and not output_request.classes:
+            raise make_json_refusal(output_request.name, kind)
 
 
-def _listed(values: Sequence[int]) -> str:
+def _format_list(values: Sequence[int]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
-def _quoted(names: Iterable[str]) -> str:
+def _quote_names(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"

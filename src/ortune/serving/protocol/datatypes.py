@@ -41,7 +41,7 @@ RAW_ONLY = frozenset({"FP16", "BF16"})
 """What JSON cannot carry, as the protocol says."""
 
 
-def datatype(dtype: np.dtype[Any] | str) -> str:
+def find_datatype(dtype: np.dtype[Any] | str) -> str:
     """Return the protocol's name of a dtype, given as NumPy or `TensorSpec` spell it.
 
     Raises:
@@ -60,12 +60,12 @@ def datatype(dtype: np.dtype[Any] | str) -> str:
         ) from None
 
 
-def known(dtype: str) -> bool:
+def has_datatype(dtype: str) -> bool:
     """Whether the protocol has a datatype for what `TensorSpec` spells so."""
     return dtype in _NAMES
 
 
-def dtype(datatype: str) -> np.dtype[Any]:
+def find_dtype(datatype: str) -> np.dtype[Any]:
     """Return the dtype of arrays of a datatype: object for BYTES, ml_dtypes' for BF16.
 
     Raises:
@@ -77,7 +77,7 @@ def dtype(datatype: str) -> np.dtype[Any]:
         raise Refused(f"invalid datatype '{datatype}'") from None
 
 
-def json_unfit(name: str, datatype: str) -> Refused:
+def make_json_refusal(name: str, datatype: str) -> Refused:
     """Return the refusal to write an output as JSON."""
     return Refused(
         f"sending {datatype} data via JSON is not supported. Please use the binary data format "
@@ -93,15 +93,15 @@ _MOST_ELEMENTS = 1 << 56
 _LENGTH = struct.Struct("<I")
 
 
-def elements(name: str, shape: Sequence[Any]) -> int:
+def count_elements(name: str, shape: Sequence[Any]) -> int:
     """Return the number of elements of an input's shape.
 
     Raises:
         Refused: It is no shape, or none that fits into memory.
     """
     if len(shape) > _MOST_DIMS:
-        found = wording.count(len(shape), "dimension")
-        raise Refused(f"input '{name}' has {found}, at most {_MOST_DIMS} may be")
+        dimensions = wording.format_count(len(shape), "dimension")
+        raise Refused(f"input '{name}' has {dimensions}, at most {_MOST_DIMS} may be")
     count = all_but_zero = 1
     for size in shape:
         if type(size) is not int or size < 0:
@@ -128,9 +128,9 @@ def from_raw(
     Raises:
         Refused: Datatype, shape and data do not fit each other.
     """
-    kind, count, shape = dtype(datatype), elements(name, shape), tuple(shape)
+    kind, count, shape = find_dtype(datatype), count_elements(name, shape), tuple(shape)
     if kind.kind == "O":
-        return _strings(name, count, data, model).reshape(shape)
+        return _read_strings(name, count, data, model).reshape(shape)
     expected = count * kind.itemsize
     if expected != len(data):
         raise Refused(
@@ -159,11 +159,11 @@ def to_raw(array: NDArray[Any]) -> bytes | memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def decoded(array: NDArray[Any], what: str, fix: str) -> list[str]:
+def decode_texts(array: NDArray[Any], subject: str, fix: str) -> list[str]:
     """Return the elements of a BYTES tensor in a row, as text.
 
     Args:
-        what: Says whose they are, such as "input 'x'".
+        subject: Says whose they are, such as "input 'x'".
         fix: What to do where one is no UTF-8.
 
     Raises:
@@ -171,35 +171,36 @@ def decoded(array: NDArray[Any], what: str, fix: str) -> list[str]:
     """
     try:
         return [
-            one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel().tolist()
+            element.decode() if isinstance(element, bytes) else str(element)
+            for element in array.ravel().tolist()
         ]
     except UnicodeDecodeError:
-        raise Refused(f"{what} holds bytes that are no UTF-8", fix=fix) from None
+        raise Refused(f"{subject} holds bytes that are no UTF-8", fix=fix) from None
 
 
-def _strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDArray[Any]:
+def _read_strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDArray[Any]:
     """Read elements of BYTES; as many as the data can hold are made at most."""
-    found: list[bytes] = []
+    strings: list[bytes] = []
     at, end = 0, len(data)
-    while at < end and len(found) <= count:
+    while at < end and len(strings) <= count:
         if end - at < _LENGTH.size:
-            raise _cut(name, model)
+            raise _make_truncation_error(name, model)
         (size,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if size > end - at:
-            raise _cut(name, model)
-        found.append(bytes(data[at : at + size]))
+            raise _make_truncation_error(name, model)
+        strings.append(bytes(data[at : at + size]))
         at += size
-    if len(found) != count:
-        got = f"more than {count}" if len(found) > count else str(len(found))
+    if len(strings) != count:
+        got = f"more than {count}" if len(strings) > count else str(len(strings))
         raise Refused(
             f"unexpected number of string elements {got} for inference input '{name}' "
             f"for model '{model}', expecting {count}"
         )
-    return np.array(found, object)
+    return np.array(strings, object)
 
 
-def _cut(name: str, model: str) -> Refused:
+def _make_truncation_error(name: str, model: str) -> Refused:
     return Refused(
         f"element byte size indicator exceeds the end of the buffer for inference input '{name}' "
         f"for model '{model}'"
@@ -221,7 +222,7 @@ def classify(array: NDArray[Any], classes: int, *, batched: bool = True) -> NDAr
     Raises:
         Refused: The output is no numbers.
     """
-    kind = datatype(array.dtype)
+    kind = find_datatype(array.dtype)
     if kind in ("BYTES", "BOOL"):
         raise Refused(f"class result not available for output due to unsupported type '{kind}'")
     batched = batched and array.ndim > 0

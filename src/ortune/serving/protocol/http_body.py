@@ -14,22 +14,22 @@ from ortune.core import wording
 from ortune.serving.protocol.datatypes import (
     MOST_TENSORS,
     RAW_ONLY,
-    decoded,
-    dtype,
-    elements,
+    count_elements,
+    decode_texts,
+    find_dtype,
     from_raw,
-    json_unfit,
+    make_json_refusal,
     to_raw,
 )
 from ortune.serving.protocol.inference import (
-    Asked,
     InferRequest,
     InferResponse,
     Output,
-    classes,
-    no_shared_memory,
-    plain,
-    timeout,
+    OutputRequest,
+    refuse_shared_memory,
+    validate_class_count,
+    validate_parameters,
+    validate_timeout,
 )
 from ortune.serving.protocol.status import Refused
 
@@ -41,7 +41,7 @@ _DIGITS = 18
 _HEADER = "Inference-Header-Content-Length"
 
 
-def parse(
+def parse_body(
     body: bytes | bytearray | memoryview, header_length: int | None, model: str = ""
 ) -> InferRequest:
     """Read the body of an infer request.
@@ -63,22 +63,22 @@ def parse(
         raise Refused(
             f"inference header size should be in range (0, {len(view)}), got: {header_length}"
         )
-    said = _object(_loaded(view[:header_length]), "the request")
-    parameters = dict(_object(said.get("parameters", {}), "'parameters'"))
-    binary = _flag(parameters.pop("binary_data_output", False), "binary_data_output")
-    inputs, datatypes = _inputs(said.get("inputs"), view[header_length:], model)
+    content = _require_object(_load_json(view[:header_length]), "the request")
+    parameters = dict(_require_object(content.get("parameters", {}), "'parameters'"))
+    binary = _require_flag(parameters.pop("binary_data_output", False), "binary_data_output")
+    inputs, datatypes = _read_inputs(content.get("inputs"), view[header_length:], model)
     return InferRequest(
         inputs=inputs,
-        outputs=_outputs(said.get("outputs", []), binary),
-        id=_text(said.get("id", ""), "id"),
+        outputs=_read_outputs(content.get("outputs", []), binary),
+        id=_require_text(content.get("id", ""), "id"),
         binary=binary,
-        timeout_us=timeout(parameters.pop("timeout", 0)),
-        parameters=plain(parameters),
+        timeout_us=validate_timeout(parameters.pop("timeout", 0)),
+        parameters=validate_parameters(parameters),
         datatypes=datatypes,
     )
 
 
-def write(
+def encode_response(
     response: InferResponse, request: InferRequest
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Return the body of an answer in chunks, and the length of its JSON.
@@ -89,51 +89,51 @@ def write(
     Raises:
         Refused: An output that JSON cannot carry is asked for in JSON.
     """
-    binary = {asked.name: asked.binary for asked in request.outputs}
+    binary = {output_request.name: output_request.binary for output_request in request.outputs}
     chunks: list[bytes | memoryview] = []
-    told = []
+    outputs = []
     for output in response.outputs:
-        one: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "name": output.name,
             "datatype": output.datatype,
             "shape": output.array.shape,
         }
         if binary.get(output.name, request.binary):
             raw = to_raw(output.array)
-            one["parameters"] = {"binary_data_size": len(raw)}
+            entry["parameters"] = {"binary_data_size": len(raw)}
             chunks.append(raw)
         else:
-            one["data"] = _data(output)
-        told.append(one)
-    said: dict[str, Any] = {"id": response.id} if response.id else {}
-    said |= {"model_name": response.model, "model_version": response.version}
+            entry["data"] = _make_json_data(output)
+        outputs.append(entry)
+    content: dict[str, Any] = {"id": response.id} if response.id else {}
+    content |= {"model_name": response.model, "model_version": response.version}
     if response.parameters:
-        said["parameters"] = dict(response.parameters)
-    said["outputs"] = told
-    head = orjson.dumps(said, option=orjson.OPT_SERIALIZE_NUMPY)
+        content["parameters"] = dict(response.parameters)
+    content["outputs"] = outputs
+    head = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     return [head, *chunks], len(head) if chunks else None
 
 
-def header_length(given: str | None) -> int | None:
+def parse_header_length(text: str | None) -> int | None:
     """Read the header ``Inference-Header-Content-Length``; None where there is none.
 
     Raises:
         Refused: It is no whole number.
     """
-    if given is None:
+    if text is None:
         return None
-    if not given.isascii() or not given.isdigit() or len(given) > _DIGITS:
-        raise Refused(f"Unable to parse {_HEADER}, got: {given}")
-    return int(given)
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
+        raise Refused(f"Unable to parse {_HEADER}, got: {text}")
+    return int(text)
 
 
-def _loaded(head: memoryview) -> Any:
+def _load_json(head: memoryview) -> Any:
     if len(head) > 2 * _MOST_CONTAINERS:
         octets = np.frombuffer(head, np.uint8)
-        held = sum(int(np.count_nonzero(octets == ord(one))) for one in "[{")
-        if held > _MOST_CONTAINERS:
+        brackets = sum(int(np.count_nonzero(octets == ord(bracket))) for bracket in "[{")
+        if brackets > _MOST_CONTAINERS:
             raise Refused(
-                f"the request's JSON has {held} brackets, at most {_MOST_CONTAINERS} may be",
+                f"the request's JSON has {brackets} brackets, at most {_MOST_CONTAINERS} may be",
                 fix="give 'data' as one flat list, or binary",
             )
     try:
@@ -142,32 +142,32 @@ def _loaded(head: memoryview) -> Any:
         raise Refused(f"failed to parse the request JSON buffer: {error}") from None
 
 
-def _inputs(
-    given: Any, data: memoryview, model: str
+def _read_inputs(
+    entries: Any, data: memoryview, model: str
 ) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Read the inputs, whose binary data lies in a row."""
     inputs: dict[str, NDArray[Any]] = {}
     datatypes: dict[str, str] = {}
     at = 0
-    for one in _tensors(given, "inputs"):
-        name = _text(_object(one, "an input").get("name"), "name")
+    for entry in _require_tensors(entries, "inputs"):
+        name = _require_text(_require_object(entry, "an input").get("name"), "name")
         if name in inputs:
             raise Refused(f"input '{name}' already exists in request")
-        datatype, shape = _text(one.get("datatype"), "datatype"), one.get("shape")
+        datatype, shape = _require_text(entry.get("datatype"), "datatype"), entry.get("shape")
         if not isinstance(shape, list):
             raise Refused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
         # Return the bytes of an input's binary data; None where it has JSON data.
-        parameters = _object(one.get("parameters", {}), "'parameters'")
-        no_shared_memory(parameters, f"input '{name}'")
+        parameters = _require_object(entry.get("parameters", {}), "'parameters'")
+        refuse_shared_memory(parameters, f"input '{name}'")
         size = parameters.get("binary_data_size")
-        if (size is None) == ("data" not in one):
+        if (size is None) == ("data" not in entry):
             raise Refused(
                 f"input '{name}' must set one of 'data' and 'binary_data_size' in 'parameters'"
             )
         if size is not None and (type(size) is not int or size < 0):
             raise Refused(f"Unable to parse 'binary_data_size' of input '{name}'")
         if size is None:
-            inputs[name] = _from_json(name, datatype, shape, one["data"])
+            inputs[name] = _from_json(name, datatype, shape, entry["data"])
         else:
             if size > len(data) - at:
                 raise Refused(
@@ -184,7 +184,7 @@ def _inputs(
 
 def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray[Any]:
     """Read data that is nested as the shape, or in any other way: the order counts."""
-    kind, count = dtype(datatype), elements(name, shape)
+    kind, count = find_dtype(datatype), count_elements(name, shape)
     if datatype in RAW_ONLY:
         raise Refused(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data "
@@ -201,10 +201,10 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
     if len(data) != count:
         raise Refused(
             f"Unable to parse 'data': Shape does not match true shape of 'data' field: input "
-            f"'{name}' has {wording.count(len(data), 'element')} for {shape}"
+            f"'{name}' has {wording.format_count(len(data), 'element')} for {shape}"
         )
     if kind.kind == "O":
-        return np.array([one.encode() for one in data], object).reshape(shape)
+        return np.array([text.encode() for text in data], object).reshape(shape)
     try:
         with np.errstate(over="ignore"):
             return np.array(data, kind).reshape(shape)
@@ -214,46 +214,46 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
         ) from None
 
 
-def _outputs(given: Any, binary: bool) -> tuple[Asked, ...]:
-    asked: dict[str, Asked] = {}
-    for one in _tensors(given, "outputs"):
-        name = _text(_object(one, "an output").get("name"), "name")
-        parameters = _object(one.get("parameters", {}), "'parameters'")
-        no_shared_memory(parameters, f"output '{name}'")
-        wanted = _flag(parameters.get("binary_data", binary), "binary_data")
-        most = classes(parameters.get("classification", 0), name)
-        asked.setdefault(name, Asked(name, wanted, most))
-    return tuple(asked.values())
+def _read_outputs(entries: Any, binary: bool) -> tuple[OutputRequest, ...]:
+    output_requests: dict[str, OutputRequest] = {}
+    for entry in _require_tensors(entries, "outputs"):
+        name = _require_text(_require_object(entry, "an output").get("name"), "name")
+        parameters = _require_object(entry.get("parameters", {}), "'parameters'")
+        refuse_shared_memory(parameters, f"output '{name}'")
+        is_binary = _require_flag(parameters.get("binary_data", binary), "binary_data")
+        most = validate_class_count(parameters.get("classification", 0), name)
+        output_requests.setdefault(name, OutputRequest(name, is_binary, most))
+    return tuple(output_requests.values())
 
 
-def _data(output: Output) -> Any:
+def _make_json_data(output: Output) -> Any:
     if output.datatype == "BYTES":
         fix = "ask for it with binary_data: JSON cannot carry them"
-        return decoded(output.array, f"output '{output.name}'", fix)
+        return decode_texts(output.array, f"output '{output.name}'", fix)
     if output.datatype in RAW_ONLY:
-        raise json_unfit(output.name, output.datatype)
+        raise make_json_refusal(output.name, output.datatype)
     return np.ascontiguousarray(output.array).reshape(-1)
 
 
-def _tensors(given: Any, key: str) -> list[Any]:
-    if not isinstance(given, list) or len(given) > MOST_TENSORS:
+def _require_tensors(value: Any, key: str) -> list[Any]:
+    if not isinstance(value, list) or len(value) > MOST_TENSORS:
         raise Refused(f"Unable to parse '{key}': a list of {MOST_TENSORS} at most is wanted")
-    return given
+    return value
 
 
-def _object(given: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(given, dict):
-        raise Refused(f"Unable to parse {what}: a JSON object is wanted")
-    return given
+def _require_object(value: Any, subject: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Refused(f"Unable to parse {subject}: a JSON object is wanted")
+    return value
 
 
-def _text(given: Any, key: str) -> str:
-    if not isinstance(given, str):
+def _require_text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
         raise Refused(f"Unable to parse '{key}': a string is wanted")
-    return given
+    return value
 
 
-def _flag(given: Any, key: str) -> bool:
-    if not isinstance(given, bool):
+def _require_flag(value: Any, key: str) -> bool:
+    if not isinstance(value, bool):
         raise Refused(f"Unable to parse '{key}': true or false is wanted")
-    return given
+    return value

@@ -12,7 +12,7 @@ from ortune.serving.protocol.status import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OutputRequest:
     """An output that a request names.
 
     Attributes:
@@ -42,7 +42,7 @@ class InferRequest:
     """
 
     inputs: Mapping[str, NDArray[Any]]
-    outputs: tuple[Asked, ...] = ()
+    outputs: tuple[OutputRequest, ...] = ()
     id: str = ""
     binary: bool = False
     timeout_us: int = 0
@@ -85,29 +85,29 @@ class InferResponse:
 _MOST_US = 2**63 - 1
 
 
-def timeout(given: Any) -> int:
+def validate_timeout(value: Any) -> int:
     """Return the microseconds that a request may take; 0 for no limit.
 
     Raises:
         Refused: It is no number of microseconds.
     """
-    if type(given) is not int or not 0 <= given <= _MOST_US:
+    if type(value) is not int or not 0 <= value <= _MOST_US:
         raise Refused("Unable to parse 'timeout': a whole number of microseconds is wanted")
-    return given
+    return value
 
 
-def classes(given: Any, output: str) -> int:
+def validate_class_count(value: Any, output: str) -> int:
     """Return how many classes are asked for in the place of an output.
 
     Raises:
         Refused: It is no number of classes.
     """
-    if type(given) is not int or given < 0:
+    if type(value) is not int or value < 0:
         raise Refused(f"invalid value for 'classification' of output '{output}', expected >= 0")
-    return given
+    return value
 
 
-def plain(
+def validate_parameters(
     parameters: Mapping[str, Any], allowed: frozenset[str] = frozenset()
 ) -> Mapping[str, Any]:
     """Return parameters that nobody here knows, as they are.
@@ -126,7 +126,7 @@ def plain(
     return parameters
 
 
-def no_shared_memory(parameters: Mapping[str, Any], tensor: str) -> None:
+def refuse_shared_memory(parameters: Mapping[str, Any], tensor: str) -> None:
     """Refuse a tensor that lies in shared memory: none is ever registered here.
 
     Raises:

@@ -20,15 +20,21 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from ortune.serving.protocol.datatypes import MOST_TENSORS, dtype, elements, from_raw, to_raw
+from ortune.serving.protocol.datatypes import (
+    MOST_TENSORS,
+    count_elements,
+    find_dtype,
+    from_raw,
+    to_raw,
+)
 from ortune.serving.protocol.inference import (
-    Asked,
     InferRequest,
     InferResponse,
-    classes,
-    no_shared_memory,
-    plain,
-    timeout,
+    OutputRequest,
+    refuse_shared_memory,
+    validate_class_count,
+    validate_parameters,
+    validate_timeout,
 )
 from ortune.serving.protocol.status import Refused
 
@@ -68,90 +74,97 @@ class Addressed:
 
 
 @cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def _load_pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
-    held = resources.files("ortune.serving.protocol").joinpath("open_inference.pb").read_bytes()
-    for file in FileDescriptorSet.FromString(held).file:
+    encoded = resources.files("ortune.serving.protocol").joinpath("open_inference.pb").read_bytes()
+    for file in FileDescriptorSet.FromString(encoded).file:
         pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
 @cache
-def message(name: str) -> type[Any]:
+def find_message_class(name: str) -> type[Any]:
     """Return the class of a message, such as ``ModelInferRequest``."""
-    found: type[Any] = message_factory.GetMessageClass(
-        _pool().FindMessageTypeByName(f"inference.{name}")
+    message_class: type[Any] = message_factory.GetMessageClass(
+        _load_pool().FindMessageTypeByName(f"inference.{name}")
     )
-    return found
+    return message_class
 
 
 @cache
-def methods() -> Mapping[str, Any]:
+def list_methods() -> Mapping[str, Any]:
     """Return the service's methods by name: protobuf's MethodDescriptors."""
-    return dict(_pool().FindServiceByName(SERVICE).methods_by_name)
+    return dict(_load_pool().FindServiceByName(SERVICE).methods_by_name)
 
 
-def parse(given: Any) -> InferRequest:
+def parse_message(infer_message: Any) -> InferRequest:
     """Read a ``ModelInferRequest``.
 
     Raises:
         Refused: Its data does not fit its shapes.
     """
-    return _parsed(given, given.raw_input_contents)
+    return _read_message(infer_message, infer_message.raw_input_contents)
 
 
-def deserialized(body: bytes) -> Addressed:
-    """Read a serialized ``ModelInferRequest``: as `parse`, but large tensors are copied once.
+def deserialize_request(body: bytes) -> Addressed:
+    """Read a serialized ``ModelInferRequest``: as `parse_message`, but large tensors are copied
+    once.
 
     Raises:
         Refused: It is no such message, or its data does not fit its shapes.
     """
     raw: Sequence[bytes | memoryview] | None = None
     if len(body) > _SMALL:
-        body, raw = without_raw(body)
+        body, raw = split_raw(body)
     try:
-        given = message("ModelInferRequest").FromString(body)
+        infer_message = find_message_class("ModelInferRequest").FromString(body)
     except DecodeError as error:
         raise Refused(f"failed to parse the request: {error}") from None
-    request = _parsed(given, given.raw_input_contents if raw is None else raw)
-    return Addressed(given.model_name, given.model_version, request)
+    request = _read_message(
+        infer_message, infer_message.raw_input_contents if raw is None else raw
+    )
+    return Addressed(infer_message.model_name, infer_message.model_version, request)
 
 
-def write(response: InferResponse) -> Any:
+def build_message(response: InferResponse) -> Any:
     """Return a ``ModelInferResponse`` with raw contents."""
-    made = _described(response)
-    made.raw_output_contents.extend(bytes(to_raw(output.array)) for output in response.outputs)
-    return made
+    infer_message = _describe_response(response)
+    infer_message.raw_output_contents.extend(
+        bytes(to_raw(output.array)) for output in response.outputs
+    )
+    return infer_message
 
 
-def serialized(response: InferResponse, *, streamed: bool = False) -> bytes:
-    """Return a serialized ``ModelInferResponse``: as `write`, but tensors are copied once.
+def serialize_response(response: InferResponse, *, streamed: bool = False) -> bytes:
+    """Return a serialized ``ModelInferResponse``: as `build_message`, but tensors are copied once.
 
     Args:
         streamed: Put into a ``ModelStreamInferResponse``.
     """
-    parts: list[bytes | memoryview] = [_described(response).SerializeToString()]
+    parts: list[bytes | memoryview] = [_describe_response(response).SerializeToString()]
     for output in response.outputs:
         raw = to_raw(output.array)
-        parts += [field(_RAW_OUTPUT, len(raw)), raw]
+        parts += [encode_field_key(_RAW_OUTPUT, len(raw)), raw]
     if streamed:
-        parts.insert(0, field(_STREAMED, sum(map(len, parts))))
+        parts.insert(0, encode_field_key(_STREAMED, sum(map(len, parts))))
     return b"".join(parts)
 
 
-def _described(response: InferResponse) -> Any:
+def _describe_response(response: InferResponse) -> Any:
     """Return the answer without its tensors' contents."""
-    made = message("ModelInferResponse")(
+    infer_message = find_message_class("ModelInferResponse")(
         model_name=response.model, model_version=response.version, id=response.id
     )
     for name, value in response.parameters.items():
-        setattr(made.parameters[name], _choice(value), value)
+        setattr(infer_message.parameters[name], _choose_field(value), value)
     for output in response.outputs:
-        made.outputs.add(name=output.name, datatype=output.datatype, shape=output.array.shape)
-    return made
+        infer_message.outputs.add(
+            name=output.name, datatype=output.datatype, shape=output.array.shape
+        )
+    return infer_message
 
 
-def _choice(value: Any) -> str:
+def _choose_field(value: Any) -> str:
     match value:
         case bool():
             return "bool_param"
@@ -163,78 +176,78 @@ def _choice(value: Any) -> str:
             return "string_param"
 
 
-def _parsed(given: Any, raw: Sequence[bytes | memoryview]) -> InferRequest:
-    model = given.model_name
-    if len(raw) > len(given.inputs):
+def _read_message(infer_message: Any, raw: Sequence[bytes | memoryview]) -> InferRequest:
+    model = infer_message.model_name
+    if len(raw) > len(infer_message.inputs):
         raise Refused(f"unexpected additional input data for model '{model}'")
     inputs: dict[str, NDArray[Any]] = {}
     datatypes: dict[str, str] = {}
-    for place, one in enumerate(given.inputs):
-        name, datatype = one.name, one.datatype
+    for place, tensor in enumerate(infer_message.inputs):
+        name, datatype = tensor.name, tensor.datatype
         if name in inputs:
             raise Refused(f"input '{name}' already exists in request")
-        if one.parameters:
-            no_shared_memory(_values(one.parameters), f"input '{name}'")
-        if one.HasField("contents"):
+        if tensor.parameters:
+            refuse_shared_memory(_read_parameters(tensor.parameters), f"input '{name}'")
+        if tensor.HasField("contents"):
             if len(raw):
                 raise Refused(
                     "contents field must not be specified when using raw_input_contents for "
                     f"'{name}' for model '{model}'"
                 )
-            inputs[name] = _typed(name, datatype, one.shape, one.contents, model)
+            inputs[name] = _read_contents(name, datatype, tensor.shape, tensor.contents, model)
         elif place < len(raw):
-            inputs[name] = from_raw(name, datatype, one.shape, raw[place], model)
+            inputs[name] = from_raw(name, datatype, tensor.shape, raw[place], model)
         else:
             raise Refused(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
             )
         datatypes[name] = datatype
-    parameters = _values(given.parameters)
+    parameters = _read_parameters(infer_message.parameters)
     return InferRequest(
         inputs=inputs,
-        outputs=_outputs(given.outputs),
-        id=given.id,
+        outputs=_read_outputs(infer_message.outputs),
+        id=infer_message.id,
         binary=True,
-        timeout_us=timeout(parameters.pop("timeout", 0)),
-        parameters=plain(parameters, _KNOWN),
+        timeout_us=validate_timeout(parameters.pop("timeout", 0)),
+        parameters=validate_parameters(parameters, _KNOWN),
         datatypes=datatypes,
     )
 
 
-def _values(parameters: Any) -> dict[str, Any]:
+def _read_parameters(parameters: Any) -> dict[str, Any]:
     """Return an ``InferParameter`` map as values; None for one that holds none."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in parameters.items():
         choice = value.WhichOneof("parameter_choice")
-        found[name] = None if choice is None else getattr(value, choice)
-    return found
+        values[name] = None if choice is None else getattr(value, choice)
+    return values
 
 
-def _outputs(given: Any) -> tuple[Asked, ...]:
-    asked: dict[str, Asked] = {}
-    for one in given:
+def _read_outputs(tensors: Any) -> tuple[OutputRequest, ...]:
+    output_requests: dict[str, OutputRequest] = {}
+    for tensor in tensors:
         most = 0
-        if one.parameters:
-            parameters = _values(one.parameters)
-            no_shared_memory(parameters, f"output '{one.name}'")
-            most = classes(parameters.get("classification", 0), one.name)
-        asked.setdefault(one.name, Asked(one.name, True, most))
-    return tuple(asked.values())
+        if tensor.parameters:
+            parameters = _read_parameters(tensor.parameters)
+            refuse_shared_memory(parameters, f"output '{tensor.name}'")
+            most = validate_class_count(parameters.get("classification", 0), tensor.name)
+        output_requests.setdefault(tensor.name, OutputRequest(tensor.name, True, most))
+    return tuple(output_requests.values())
 
 
-def _typed(
+def _read_contents(
     name: str, datatype: str, shape: Sequence[int], contents: Any, model: str
 ) -> NDArray[Any]:
     """Read an input from the typed field of its datatype."""
-    kind, count = dtype(datatype), elements(name, shape)
-    wanted = _CONTENTS.get(datatype, "")
-    for found, _ in contents.ListFields():
-        if found.name != wanted:
+    kind, count = find_dtype(datatype), count_elements(name, shape)
+    expected = _CONTENTS.get(datatype, "")
+    for descriptor, _ in contents.ListFields():
+        if descriptor.name != expected:
             raise Refused(
                 f"unexpected explicit tensor data for input tensor '{name}' for model '{model}' "
-                f"in {found.name}, expected datatype '{datatype}'"
+                f"in {descriptor.name}, expected datatype '{datatype}'"
             )
-    values = getattr(contents, wanted) if wanted else ()
+    values = getattr(contents, expected) if expected else ()
     if len(values) != count:
         raise Refused(
             f"unexpected number of elements {len(values)} for inference input '{name}' for model "
@@ -254,7 +267,7 @@ _FIXED = {1: 8, 5: 4}
 """Wire type -> bytes."""
 
 
-def without_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
+def split_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
     """Take the raw contents out of a ``ModelInferRequest``.
 
     Returns:
@@ -264,17 +277,17 @@ def without_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
         Refused: It is no protobuf message, or has more fields than a request may.
     """
     view, at, end = memoryview(body), 0, len(body)
-    rest: list[memoryview] = []
+    other_fields: list[memoryview] = []
     raw: list[memoryview] = []
     while at < end:
-        if len(rest) + len(raw) >= _MOST_FIELDS:
+        if len(other_fields) + len(raw) >= _MOST_FIELDS:
             raise Refused(f"the request has more than {_MOST_FIELDS} fields")
-        key, start = _varint(body, at)
+        key, start = _read_varint(body, at)
         match key & 7:
             case 0:
-                _, stop = _varint(body, start)
+                _, stop = _read_varint(body, start)
             case 2:
-                size, start = _varint(body, start)
+                size, start = _read_varint(body, start)
                 stop = start + size
             case wire if wire in _FIXED:
                 stop = start + _FIXED[wire]
@@ -285,12 +298,12 @@ def without_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
         if key == _RAW_INPUT:
             raw.append(view[start:stop])
         else:
-            rest.append(view[at:stop])
+            other_fields.append(view[at:stop])
         at = stop
-    return b"".join(rest), raw
+    return b"".join(other_fields), raw
 
 
-def field(number: int, size: int) -> bytes:
+def encode_field_key(number: int, size: int) -> bytes:
     """Return what stands before the content of a field of bytes."""
     out = bytearray((number << 3 | 2,))
     while size > 0x7F:
@@ -300,7 +313,7 @@ def field(number: int, size: int) -> bytes:
     return bytes(out)
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     """Return a number and the place behind it."""
     value = shift = 0
     for place in range(at, min(at + 10, len(body))):

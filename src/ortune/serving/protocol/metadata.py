@@ -10,8 +10,8 @@ from google.protobuf import json_format
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.instances import InstanceGroup
 from ortune.core.version import __version__
-from ortune.serving.protocol.datatypes import datatype
-from ortune.serving.protocol.messages import message
+from ortune.serving.protocol.datatypes import find_datatype
+from ortune.serving.protocol.messages import find_message_class
 from ortune.serving.protocol.status import Refused, Status
 
 EXTENSIONS = (
@@ -41,13 +41,13 @@ LOG_SETTINGS: Mapping[str, Any] = {
 """What clients read of Triton's settings; those of this server are chosen where it is started."""
 
 
-def check_unchanged(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def check_unchanged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """Refuse to change a setting; a value None asks for no change.
 
     Raises:
         Refused: One is to change.
     """
-    for name, value in asked.items():
+    for name, value in changes.items():
         if name not in settings or value not in (None, settings[name]):
             raise Refused(
                 f"settings of a running server do not change: '{name}'",
@@ -101,8 +101,8 @@ def model_metadata(
 
     def told(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
         return [
-            {"name": one.name, "datatype": datatype(one.dtype), "shape": _dims(one)}
-            for one in specs
+            {"name": spec.name, "datatype": find_datatype(spec.dtype), "shape": _list_dims(spec)}
+            for spec in specs
         ]
 
     return {
@@ -135,11 +135,11 @@ def model_config(
         Refused: An input or output has a type or rank that the protocol cannot say.
     """
 
-    def told(one: TensorSpec, **more: Any) -> dict[str, Any]:
-        dims = _dims(one)[1 if max_batch else 0 :]
-        kind = datatype(one.dtype).replace("BYTES", "STRING")
+    def told(spec: TensorSpec, **more: Any) -> dict[str, Any]:
+        dims = _list_dims(spec)[1 if max_batch else 0 :]
+        kind = find_datatype(spec.dtype).replace("BYTES", "STRING")
         common = {"data_type": f"TYPE_{kind}", "dims": dims, "is_shape_tensor": False}
-        return {"name": one.name, **common, **more}
+        return {"name": spec.name, **common, **more}
 
     optional = {"format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False}
     config: dict[str, Any] = {
@@ -148,8 +148,8 @@ def model_config(
         "backend": platform.partition("_")[0],
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": max_batch,
-        "input": [told(one, **optional) for one in inputs],
-        "output": [told(one, label_filename="") for one in outputs],
+        "input": [told(spec, **optional) for spec in inputs],
+        "output": [told(spec, label_filename="") for spec in outputs],
         "batch_input": [],
         "batch_output": [],
         "instance_group": [
@@ -184,10 +184,10 @@ def as_message(name: str, content: Mapping[str, Any]) -> Any:
     Args:
         name: Such as ``ModelMetadataResponse``.
     """
-    return json_format.ParseDict(dict(content), message(name)())
+    return json_format.ParseDict(dict(content), find_message_class(name)())
 
 
-def _dims(spec: TensorSpec) -> list[int]:
+def _list_dims(spec: TensorSpec) -> list[int]:
     if spec.shape is None:
         raise Refused(
             f"the rank of '{spec.name}' is not known, so the protocol cannot tell its shape",

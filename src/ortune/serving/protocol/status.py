@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from ortune.core.errors import BadData, OrtuneError, gist, shortened
+from ortune.core.errors import BadData, OrtuneError, shorten_text, summarize_error
 
 _LONGEST = 500
 """Characters of an error that go over the wire: names in it are the client's."""
@@ -44,8 +44,8 @@ class Refused(OrtuneError):
         status: As which kind the client sees it.
     """
 
-    def __init__(self, what: str, status: Status = Status.INVALID, fix: str = "") -> None:
-        super().__init__(shortened(what[: 2 * _LONGEST], _LONGEST), fix=fix)
+    def __init__(self, problem: str, status: Status = Status.INVALID, fix: str = "") -> None:
+        super().__init__(shorten_text(problem[: 2 * _LONGEST], _LONGEST), fix=fix)
         self.status = status
 
     @property
@@ -57,7 +57,7 @@ class Refused(OrtuneError):
         return self.text
 
 
-def refused(error: BaseException) -> Refused:
+def make_refusal(error: BaseException) -> Refused:
     """Return what a client is told of an error: its own fault in full, ours in one clean line.
 
     Folders of this machine are left out.
@@ -68,5 +68,5 @@ def refused(error: BaseException) -> Refused:
         return Refused(error.what, fix=error.fix)
     if isinstance(error, TimeoutError):
         return Refused("Request timeout expired", Status.TIMED_OUT)
-    reason = error.what if isinstance(error, OrtuneError) else gist(error)
+    reason = error.what if isinstance(error, OrtuneError) else summarize_error(error)
     return Refused(_FOLDERS.sub("", reason), Status.INTERNAL)

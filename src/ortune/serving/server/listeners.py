@@ -17,7 +17,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from ortune.core.errors import BadSettings, gist
+from ortune.core.errors import BadSettings, summarize_error
 from ortune.serving.server.settings import Serve
 
 Warn: TypeAlias = Callable[[str], None]
@@ -85,8 +85,8 @@ def read_tokens(path: str | Path | None, warn: Warn) -> Access:
     numbered = {n: line.strip() for n, line in enumerate(lines, 1) if line.strip()}
     tokens = {number: line for number, line in numbered.items() if line[0] != "#"}
     if not tokens or sum(map(len, lines)) > _TOKEN_FILE_BYTES:
-        what = "has no token" if not tokens else f"is larger than {_TOKEN_FILE_BYTES} bytes"
-        raise BadSettings(f"--token-file {path} {what}", fix=_WRITE_TOKENS)
+        problem = "has no token" if not tokens else f"is larger than {_TOKEN_FILE_BYTES} bytes"
+        raise BadSettings(f"--token-file {path} {problem}", fix=_WRITE_TOKENS)
     for number, token in tokens.items():
         if not _TOKEN.fullmatch(token):
             raise BadSettings(
@@ -119,10 +119,10 @@ def check_certificate(
     if path is None and key is None:
         return None
     if path is None or key is None:
-        given, missing = "--tls-cert", "--tls-key"
+        present, missing = "--tls-cert", "--tls-key"
         if path is None:
-            given, missing = missing, given
-        raise BadSettings(f"{given} is given without {missing}", fix=f"give {missing} too")
+            present, missing = missing, present
+        raise BadSettings(f"{present} is given without {missing}", fix=f"give {missing} too")
     path, key = Path(path), Path(key)
 
     def refuse_encrypted() -> NoReturn:
@@ -135,8 +135,8 @@ def check_certificate(
     try:
         context.load_cert_chain(path, key, password=refuse_encrypted)
     except OSError as error:
-        what = f"--tls-cert {path} with --tls-key {key}: {gist(error)}"
-        raise BadSettings(what, fix=_PEM_PAIR) from None
+        problem = f"--tls-cert {path} with --tls-key {key}: {summarize_error(error)}"
+        raise BadSettings(problem, fix=_PEM_PAIR) from None
     expires = _shake_hands(context, path)
     if expires - time.time() < _EXPIRES_SOON_S:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires))
@@ -160,7 +160,9 @@ def _shake_hands(server: ssl.SSLContext, path: Path) -> float:
                     side.do_handshake()
     except ssl.SSLError as error:
         when = {_EXPIRED: "has expired", _NOT_YET_VALID: "is not valid yet: check the clock"}
-        why = when.get(getattr(error, "verify_code", 0), f"is refused by clients: {gist(error)}")
+        why = when.get(
+            getattr(error, "verify_code", 0), f"is refused by clients: {summarize_error(error)}"
+        )
         raise BadSettings(f"certificate {path} {why}", fix=_RENEW) from None
     return float(ssl.cert_time_to_seconds(str((client_side.getpeercert() or {})["notAfter"])))
 
@@ -179,16 +181,16 @@ class Address:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def bind(self) -> socket.socket:
+    def bind_socket(self) -> socket.socket:
         """Return a socket on it; several, also of several processes, share the port.
 
         Raises:
             OSError: The system refuses.
         """
-        return _bind(self.host, self.port, shared=hasattr(socket, "SO_REUSEPORT"))
+        return _bind_socket(self.host, self.port, shared=hasattr(socket, "SO_REUSEPORT"))
 
 
-def reserve(host: str, port: int, option: str, stack: ExitStack) -> Address:
+def reserve_port(host: str, port: int, option: str, stack: ExitStack) -> Address:
     """Take a port for one front end, of one process or of several.
 
     A socket that shares with nobody sees whoever listens there: one of our own processes would
@@ -205,28 +207,28 @@ def reserve(host: str, port: int, option: str, stack: ExitStack) -> Address:
     Raises:
         BadSettings: The host is none of this machine, or the port is not to be had.
     """
-    number = resolve(host)
+    number = resolve_host(host)
     try:
-        with _bind(number, port, shared=False) as alone:
+        with _bind_socket(number, port, shared=False) as alone:
             port = int(alone.getsockname()[1])
         if hasattr(socket, "SO_REUSEPORT"):
-            stack.enter_context(_bind(number, port, shared=True))
+            stack.enter_context(_bind_socket(number, port, shared=True))
     except OSError as error:
-        what = f"{option} {port} of {host}: {error.strerror or error}"
+        problem = f"{option} {port} of {host}: {error.strerror or error}"
         fix = f"give another {option} (0 takes any free one)"
         if error.errno == errno.EADDRINUSE:
-            what = f"port {port} of {number} is taken"
+            problem = f"port {port} of {number} is taken"
             fix += f", or end what listens there: `ss -ltnp sport = :{port}`"
         elif error.errno == errno.EACCES and port < _FIRST_USER_PORT:
-            what = f"port {port} belongs to the system, and this user may not listen there"
+            problem = f"port {port} belongs to the system, and this user may not listen there"
             fix = f"give {option} a port from {_FIRST_USER_PORT} on"
         elif error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            what, fix = f"--host {host} is no address of this machine", "give one of `ip a`"
-        raise BadSettings(what, fix=fix) from None
+            problem, fix = f"--host {host} is no address of this machine", "give one of `ip a`"
+        raise BadSettings(problem, fix=fix) from None
     return Address(number, port)
 
 
-def resolve(host: str) -> str:
+def resolve_host(host: str) -> str:
     """Return the number of a host, version 4 of the protocol where it has both.
 
     Raises:
@@ -241,7 +243,7 @@ def resolve(host: str) -> str:
     return str(min(entries, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
-def _bind(number: str, port: int, *, shared: bool) -> socket.socket:
+def _bind_socket(number: str, port: int, *, shared: bool) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -304,9 +306,9 @@ def reserve_listeners(request: Serve, warn: Warn, stack: ExitStack) -> Listeners
     if not request.http and not request.grpc:
         raise BadSettings("HTTP and gRPC are both off", fix="leave out --no-http or --no-grpc")
     if request.http:
-        http = reserve(host, request.http_port, "--http-port", stack)
+        http = reserve_port(host, request.http_port, "--http-port", stack)
     if request.grpc:
-        grpc = reserve(host, request.grpc_port, "--grpc-port", stack)
+        grpc = reserve_port(host, request.grpc_port, "--grpc-port", stack)
     listeners = open_listeners(request, warn, http, grpc)
     if address := http or grpc:
         local = ipaddress.ip_address(address.host.partition("%")[0]).is_loopback

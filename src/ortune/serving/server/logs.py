@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any, Literal, Protocol, TextIO
 
-from ortune.core.errors import shortened, visible
+from ortune.core.errors import escape_control_chars, shorten_text
 from ortune.serving.server.settings import Serve
 
 Level = Literal["info", "warning", "error"]
@@ -93,11 +93,11 @@ class Journal:
         stream: TextIO | None = None,
         *,
         as_json: bool = False,
-        every: bool = False,
+        log_successes: bool = False,
         observer: RequestObserver | None = None,
     ) -> None:
-        self._every, self._observer = every, observer
-        self._most = _ALL_PER_SECOND if every else _FAILED_PER_SECOND
+        self._log_successes, self._observer = log_successes, observer
+        self._most = _ALL_PER_SECOND if log_successes else _FAILED_PER_SECOND
         self._second = self._logged = self._left_out = 0
         self._queue: Queue[Any] = Queue(_QUEUED_LINES)
         self._logger = logging.Logger("ortune.server")
@@ -109,12 +109,12 @@ class Journal:
         self._listener = QueueListener(self._queue, writer)
         self._listener.start()
 
-    def request(self, answered: LoggedRequest) -> None:
+    def log_request(self, answered: LoggedRequest) -> None:
         """Log a request that was answered."""
         if self._observer is not None:
             self._observer.observe(answered)
         is_ok = answered.status in _OK
-        if (is_ok and not self._every) or not self._has_room():
+        if (is_ok and not self._log_successes) or not self._has_room():
             return
         level: Level = "info" if is_ok else "error" if answered.status in _BUGS else "warning"
         fields = asdict(answered)
@@ -122,15 +122,15 @@ class Journal:
         if version := fields.pop("version"):
             fields["model"] += f"/{version}"
         fields |= {"ms": round(answered.ms, 3), "queue_ms": round(answered.queue_ms, 3)}
-        self.event(level, "request", **{key: value for key, value in fields.items() if value})
+        self.log_event(level, "request", **{key: value for key, value in fields.items() if value})
 
-    def event(self, level: Level, text: str, **fields: object) -> None:
+    def log_event(self, level: Level, text: str, **fields: object) -> None:
         """Log what happened to the server itself."""
         number = logging.getLevelNamesMapping()[level.upper()]
         self._logger.log(number, text, extra={"fields": fields})
 
     @contextmanager
-    def relay(self, *names: str) -> Iterator[None]:
+    def relay_loggers(self, *names: str) -> Iterator[None]:
         """Have what the loggers of libraries warn of logged here, and nowhere else."""
         handler = _Enqueuer(self._queue)
         handler.setLevel(logging.WARNING)
@@ -167,7 +167,7 @@ class Journal:
     def _report_left_out(self) -> None:
         left_out, self._left_out = self._left_out, 0
         if left_out:
-            self.event("warning", "requests were left out of this log", count=left_out)
+            self.log_event("warning", "requests were left out of this log", count=left_out)
 
 
 class _Enqueuer(QueueHandler):
@@ -188,7 +188,7 @@ class _Enqueuer(QueueHandler):
             }
         record.exc_info = None
         record.fields = {
-            key: shortened(value, _FIELD_CHARS) if isinstance(value, str) else value
+            key: shorten_text(value, _FIELD_CHARS) if isinstance(value, str) else value
             for key, value in fields.items()
         }
         return record
@@ -220,7 +220,7 @@ class _JsonLine(logging.Formatter):
 
     def format(self, record: Any) -> str:
         head = {
-            "time": _time(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "pid": record.process,
             "event": record.msg,
@@ -232,7 +232,11 @@ class _TextLine(logging.Formatter):
     """A record as words; a value that is no word is quoted as in JSON."""
 
     def format(self, record: Any) -> str:
-        words = [_time(record), record.levelname, visible(" ".join(record.msg.split()))]
+        words = [
+            _format_time(record),
+            record.levelname,
+            escape_control_chars(" ".join(record.msg.split())),
+        ]
         for key, value in record.fields.items():
             text = str(value)
             is_word = text.isascii() and text.isprintable() and not set(text) & set(' "=\\')
@@ -240,18 +244,20 @@ class _TextLine(logging.Formatter):
         return " ".join(words)
 
 
-def _time(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     return f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
 
 
 @contextmanager
 def open_journal(request: Serve, observer: RequestObserver | None = None) -> Iterator[Journal]:
     """Open the log, into which libraries and warnings go too, and close it with its observer."""
-    journal = Journal(as_json=request.log_json, every=request.log_requests, observer=observer)
+    journal = Journal(
+        as_json=request.log_json, log_successes=request.log_requests, observer=observer
+    )
     try:
-        with journal.relay(*_LIBRARIES), warnings.catch_warnings():
+        with journal.relay_loggers(*_LIBRARIES), warnings.catch_warnings():
             warnings.simplefilter("always", RuntimeWarning)
-            warnings.showwarning = lambda message, *_: journal.event("warning", str(message))
+            warnings.showwarning = lambda message, *_: journal.log_event("warning", str(message))
             yield journal
     finally:
         if observer is not None:

@@ -19,10 +19,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ortune.core.errors import OrtuneError
-from ortune.core.hardware.cpus import shares, usable_cpus
+from ortune.core.hardware.cpus import divide_cpus, usable_cpus
 from ortune.serving.server.listeners import Address, Listeners, open_listeners
 from ortune.serving.server.logs import Journal, open_journal
-from ortune.serving.server.settings import Listening, Ready, Serve, read, spelled
+from ortune.serving.server.settings import Listening, Ready, Serve, parse_request, spell_request
 from ortune.serving.server.signals import end_soon, handle_signals
 from ortune.serving.server.tracing import make_spans
 
@@ -73,11 +73,11 @@ class _Supervisor:
     async def run(self) -> int | None:
         """Return how many ended with requests unanswered; None where it was told twice."""
         keeping = [
-            asyncio.create_task(self._keep(place, cpus))
-            for place, cpus in enumerate(shares(usable_cpus(), self._request.processes))
+            asyncio.create_task(self._keep_running(place, cpus))
+            for place, cpus in enumerate(divide_cpus(usable_cpus(), self._request.processes))
         ]
         try:
-            with handle_signals(self._end):
+            with handle_signals(self._request_end):
                 return sum(code != 0 for code in await asyncio.gather(*keeping))
         except asyncio.CancelledError:
             return None
@@ -85,21 +85,23 @@ class _Supervisor:
             for task in keeping:
                 task.cancel()
             for number in (signal.SIGTERM, signal.SIGKILL):
-                ends = [asyncio.ensure_future(one.wait()) for one in self._running.values()]
-                self._signal(number)
+                ends = [
+                    asyncio.ensure_future(process.wait()) for process in self._running.values()
+                ]
+                self._signal_processes(number)
                 if ends:
                     await asyncio.wait(ends, timeout=_LAST_S)
 
-    def _end(self) -> None:
+    def _request_end(self) -> None:
         self._ending.set()
-        self._signal(signal.SIGTERM)
+        self._signal_processes(signal.SIGTERM)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal_processes(self, number: signal.Signals) -> None:
         for process in self._running.values():
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    async def _keep(self, place: int, cpus: Sequence[int]) -> int:
+    async def _keep_running(self, place: int, cpus: Sequence[int]) -> int:
         """Run one process, again and again until the end; return its last exit code."""
         loop, pause, has_served = asyncio.get_running_loop(), _FIRST_PAUSE_S, False
         while not self._ending.is_set():
@@ -117,28 +119,30 @@ class _Supervisor:
                 start_new_session=True,  # Ctrl-C of a terminal is its parent's to pass on
             )
             if self._ending.is_set():  # told while it was started
-                self._signal(signal.SIGTERM)
-            outcome = await self._begin(process, cpus)
+                self._signal_processes(signal.SIGTERM)
+            outcome = await self._start_process(process, cpus)
             if isinstance(outcome, Listening):
                 has_served = True
                 # Say that all are ready once they are, and later who took a dead one's place.
                 missing = self._request.processes - len(self._listening)
                 self._listening[place] = outcome
                 if missing and len(self._listening) == self._request.processes:
-                    pids = [pid for one in self._listening.values() for pid in one.pids]
+                    pids = [
+                        pid for listening in self._listening.values() for pid in listening.pids
+                    ]
                     self._ready(replace(outcome, pids=pids))
                 elif not missing:
-                    self._journal.event("info", f"process {outcome.pids[0]} serves")
+                    self._journal.log_event("info", f"process {outcome.pids[0]} serves")
             elif not has_served and not self._ending.is_set():
                 raise outcome
-            code = await self._wait(process)
+            code = await self._wait_for_exit(process)
             self._running.pop(place, None)
             if self._ending.is_set():
                 return code
             pause = _FIRST_PAUSE_S if loop.time() - since > _STABLE_S else pause
-            self._journal.event(
+            self._journal.log_event(
                 "error",
-                f"process {process.pid} {_describe(code)}; another one takes its place "
+                f"process {process.pid} {_describe_exit(code)}; another one takes its place "
                 f"in {pause:g} s",
                 **({"error": outcome.what} if isinstance(outcome, OrtuneError) else {}),
             )
@@ -147,13 +151,15 @@ class _Supervisor:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         return 0
 
-    async def _begin(self, process: Process, cpus: Sequence[int]) -> Listening | OrtuneError:
+    async def _start_process(
+        self, process: Process, cpus: Sequence[int]
+    ) -> Listening | OrtuneError:
         """Tell a process what to do; return what it says when it is ready, or why it is not."""
         assert process.stdin is not None and process.stdout is not None
         addresses = self._listeners.http, self._listeners.grpc
         job = {
-            "request": spelled(self._request),
-            "addresses": [None if one is None else asdict(one) for one in addresses],
+            "request": spell_request(self._request),
+            "addresses": [None if address is None else asdict(address) for address in addresses],
             "cpus": list(cpus),
         }
         with suppress(ConnectionError):
@@ -162,7 +168,7 @@ class _Supervisor:
         line = await process.stdout.readline()
         if not line:
             return OrtuneError(
-                f"a process {_describe(await process.wait())} while it loaded the models",
+                f"a process {_describe_exit(await process.wait())} while it loaded the models",
                 fix="see its log above, or start with --processes 1",
             )
         answer = json.loads(line)
@@ -170,7 +176,7 @@ class _Supervisor:
             return OrtuneError(answer["what"], fix=answer["fix"])
         return Listening(**answer)
 
-    async def _wait(self, process: Process) -> int:
+    async def _wait_for_exit(self, process: Process) -> int:
         """Return the exit code of a process; one that does not end when told to is killed."""
         end = asyncio.ensure_future(process.wait())
         ending = asyncio.create_task(self._ending.wait())
@@ -179,13 +185,13 @@ class _Supervisor:
         if not end.done():
             await asyncio.wait({end}, timeout=self._request.drain + _KILL_S)
         if not end.done():
-            self._journal.event("error", f"process {process.pid} did not end and is killed")
+            self._journal.log_event("error", f"process {process.pid} did not end and is killed")
             with suppress(ProcessLookupError):
                 process.kill()
         return await end
 
 
-def _describe(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     return f"was ended by {signal.Signals(-code).name}"
@@ -199,8 +205,8 @@ def main() -> int:
     while not line.endswith(b"\n") and (byte := os.read(0, 1)):
         line += byte
     job = json.loads(line)
-    request = read(job["request"])
-    http, grpc = (None if one is None else Address(**one) for one in job["addresses"])
+    request = parse_request(job["request"])
+    http, grpc = (None if address is None else Address(**address) for address in job["addresses"])
     parent = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print goes to the log
 

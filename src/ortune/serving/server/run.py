@@ -14,15 +14,15 @@ from typing import Any, TypeAlias
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.http.app import App
 from ortune.serving.server.http.server import HttpServer
 from ortune.serving.server.listeners import Listeners
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.repository.repository import Repository, watch
+from ortune.serving.server.repository.repository import Repository, watch_files
 from ortune.serving.server.repository.served import Limits
-from ortune.serving.server.repository.sources import find
+from ortune.serving.server.repository.sources import find_sources
 from ortune.serving.server.settings import Listening, Ready, Serve
 from ortune.serving.server.signals import handle_signals
 
@@ -37,7 +37,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of `mallopt`'s parameters, from glibc's malloc.h."""
 
 
-def make_repository(asked: Serve, journal: Journal) -> Repository:
+def make_repository(request: Serve, journal: Journal) -> Repository:
     """Return the models that were asked for; they are not loaded yet.
 
     Raises:
@@ -45,35 +45,35 @@ def make_repository(asked: Serve, journal: Journal) -> Repository:
     """
 
     def open_file(path: Path) -> Engine:
-        ops = asked.allow_custom_ops if archive.is_bundle(path) else asked.custom_ops or False
+        ops = request.allow_custom_ops if archive.is_bundle(path) else request.custom_ops or False
         return load(
             path,
-            on=asked.on,
-            instances=asked.instances,
+            on=request.on,
+            instances=request.instances,
             custom_ops=ops,
-            max_batch=asked.max_batch,
-            max_delay_us=asked.max_delay_us,
-            preferred=asked.preferred,
-            max_queue=asked.max_queue,
-            require_signature=asked.require_signature,
+            max_batch=request.max_batch,
+            max_delay_us=request.max_delay_us,
+            preferred=request.preferred,
+            max_queue=request.max_queue,
+            require_signature=request.require_signature,
         )
 
     def note(text: str) -> None:
         if repository.ready:  # before that, what is wrong is raised
-            journal.event("warning", text)
+            journal.log_event("warning", text)
 
     limits = Limits(
-        max_queue=asked.max_queue or Limits.max_queue,
-        timeout_s=asked.timeout,
-        max_body=asked.max_body or Limits.max_body,
+        max_queue=request.max_queue or Limits.max_queue,
+        timeout_s=request.timeout,
+        max_body=request.max_body or Limits.max_body,
     )
     repository = Repository(
-        find(asked.names), open_file, explicit=asked.explicit, limits=limits, note=note
+        find_sources(request.names), open_file, explicit=request.explicit, limits=limits, note=note
     )
     return repository
 
 
-def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> int:
+def serve_here(request: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> int:
     """Serve in this process until it is told to end.
 
     Returns:
@@ -100,62 +100,73 @@ def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Read
     with suppress(ImportError):
         from uvloop import new_event_loop as new_loop
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        left = runner.run(_OneProcess(asked, listeners, journal, ready).serve())
-    if left is None:
+        unanswered = runner.run(_OneProcess(request, listeners, journal, ready).serve())
+    if unanswered is None:
         raise KeyboardInterrupt
-    return left
+    return unanswered
 
 
 class _OneProcess:
     """What serves in one loop."""
 
-    def __init__(self, asked: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> None:
-        self._asked, self._listeners, self._journal, self._ready = asked, listeners, journal, ready
+    def __init__(
+        self, request: Serve, listeners: Listeners, journal: Journal, ready: Ready
+    ) -> None:
+        self._request, self._listeners, self._journal, self._ready = (
+            request,
+            listeners,
+            journal,
+            ready,
+        )
         self._stop = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
 
     async def serve(self) -> int | None:
         """Return the requests that were left; None where it was told to end twice."""
-        repository = make_repository(self._asked, self._journal)
+        repository = make_repository(self._request, self._journal)
         try:
             with handle_signals(self._stop.set):
-                return await self._serve(repository)
+                return await self._serve_until_stopped(repository)
         except asyncio.CancelledError:
             return None
         finally:
             await repository.drain(_GRACE_S)
 
-    async def _serve(self, repository: Repository) -> int:
+    async def _serve_until_stopped(self, repository: Repository) -> int:
         if not await self._unless_stopped(repository.start()):
             return 0
         gc.collect()
         gc.freeze()  # what is loaded stays: later collections pass it over
-        ends = await self._open(repository)
-        if self._asked.watch:
-            self._background.add(asyncio.create_task(watch(repository)))
+        ends = await self._open_fronts(repository)
+        if self._request.watch:
+            self._background.add(asyncio.create_task(watch_files(repository)))
         self._ready(
             Listening(
                 http=self._listeners.url,
                 grpc=None if self._listeners.grpc is None else str(self._listeners.grpc),
-                models=list(dict.fromkeys(one.name for one in repository.models())),
+                models=list(dict.fromkeys(served.name for served in repository.list_models())),
                 pids=[os.getpid()],
             )
         )
         await self._stop.wait()
         # Take no new requests, answer those that were accepted, close the models.
-        self._journal.event("info", f"ending: accepted requests have {self._asked.drain:g} s")
+        self._journal.log_event(
+            "info", f"ending: accepted requests have {self._request.drain:g} s"
+        )
         for task in self._background:
             task.cancel()
         ending = asyncio.gather(*(end() for end in ends))
-        await asyncio.wait({ending}, timeout=self._asked.drain)
-        late = 0 if ending.done() else sum(one.running for one in repository.models())
+        await asyncio.wait({ending}, timeout=self._request.drain)
+        late = 0 if ending.done() else sum(served.running for served in repository.list_models())
         await ending
-        left = late or await repository.drain(_GRACE_S)
-        if left:
-            self._journal.event("error", f"ended: {count(left, 'request')} got no answer in time")
+        unanswered = late or await repository.drain(_GRACE_S)
+        if unanswered:
+            self._journal.log_event(
+                "error", f"ended: {format_count(unanswered, 'request')} got no answer in time"
+            )
         else:
-            self._journal.event("info", "ended: every accepted request was answered")
-        return left
+            self._journal.log_event("info", "ended: every accepted request was answered")
+        return unanswered
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do some work unless the end comes first; return whether it was done."""
@@ -169,7 +180,7 @@ class _OneProcess:
         await asyncio.wait({task})
         return False
 
-    async def _open(self, repository: Repository) -> list[End]:
+    async def _open_fronts(self, repository: Repository) -> list[End]:
         """Open the front ends; return what ends each of them."""
         listeners, ends = self._listeners, list[End]()
         if listeners.grpc is not None:
@@ -181,11 +192,11 @@ class _OneProcess:
                 str(listeners.grpc),
             )
             await server.start()
-            ends.append(lambda: server.stop(self._asked.drain + _GRACE_S))
+            ends.append(lambda: server.stop(self._request.drain + _GRACE_S))
         if listeners.http is not None:
             app = App(repository, listeners.access, self._journal)
-            http = HttpServer(app, listeners.certificate, self._asked.drain + _GRACE_S)
-            task = asyncio.create_task(http.serve([listeners.http.bind()]))
+            http = HttpServer(app, listeners.certificate, self._request.drain + _GRACE_S)
+            task = asyncio.create_task(http.serve([listeners.http.bind_socket()]))
             while not http.started and not task.done():
                 await asyncio.sleep(_LOOK_S)
             task.add_done_callback(lambda _: self._stop.set())

@@ -6,18 +6,18 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.request import verb
+from ortune.core.request import make_verb
 from ortune.serving.server.settings import Listening, Ready, Serve
 
 _NEEDED = ("uvicorn", "httptools", "grpc", "google.protobuf", "orjson")
 
 
-def run(asked: Serve) -> None:
+def run(request: Serve) -> None:
     """Serve until told to end; what there is to say goes to stderr."""
-    carry_out(asked, None)
+    carry_out(request, None)
 
 
-def carry_out(asked: Serve, ready: Ready | None) -> int:
+def carry_out(request: Serve, ready: Ready | None) -> int:
     """Serve until told to end.
 
     Args:
@@ -33,14 +33,14 @@ def carry_out(asked: Serve, ready: Ready | None) -> int:
     missing = []
     for name in _NEEDED:
         try:
-            found = find_spec(name)
+            module_spec = find_spec(name)
         except ModuleNotFoundError:  # the package around it
-            found = None
-        if found is None:
+            module_spec = None
+        if module_spec is None:
             missing.append(name)
     if missing:
         raise OrtuneError(f"serving needs {', '.join(missing)}", fix="pip install 'ortune[serve]'")
-    if asked.explicit and asked.processes > 1:
+    if request.explicit and request.processes > 1:
         raise BadSettings(
             "--explicit with --processes: what a client loads would be in one process alone",
             fix="leave one of both out; --watch loads changed files in all of them",
@@ -49,22 +49,24 @@ def carry_out(asked: Serve, ready: Ready | None) -> int:
     from ortune.serving.server.logs import open_journal
     from ortune.serving.server.tracing import make_spans
 
-    several = asked.processes > 1
+    several = request.processes > 1
     with ExitStack() as stack:
-        observer = None if several else make_spans(asked.trace)
-        journal = stack.enter_context(open_journal(asked, observer))
+        observer = None if several else make_spans(request.trace)
+        journal = stack.enter_context(open_journal(request, observer))
 
         def log(listening: Listening) -> None:
-            journal.event("info", str(listening))
+            journal.log_event("info", str(listening))
 
-        listeners = reserve_listeners(asked, lambda text: journal.event("warning", text), stack)
+        listeners = reserve_listeners(
+            request, lambda text: journal.log_event("warning", text), stack
+        )
         if several:
             from ortune.serving.server.processes import serve_in_processes
 
-            return serve_in_processes(asked, listeners, journal, ready or log)
+            return serve_in_processes(request, listeners, journal, ready or log)
         from ortune.serving.server.run import serve_here
 
-        return serve_here(asked, listeners, journal, ready or log)
+        return serve_here(request, listeners, journal, ready or log)
 
 
-serve = verb(Serve, run)
+serve = make_verb(Serve, run)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 from ortune.core.fields import ByteSize, Counts, Duration, Field, Files, Libraries, Option
 from ortune.core.hardware.instances import read_instances
-from ortune.core.request import Request, parameters, request
+from ortune.core.request import Request, list_request_fields, request
 
 _PORTS = 65535
 
@@ -114,20 +114,20 @@ class Serve(Request):
     @property
     def names(self) -> tuple[str, ...]:
         """The models, one or several, as texts: ``PATH``, or ``NAME=PATH``."""
-        given = self.models
-        return tuple(map(str, [given] if isinstance(given, (str, Path)) else given))
+        models = self.models
+        return tuple(map(str, [models] if isinstance(models, (str, Path)) else models))
 
 
-def spelled(asked: Serve) -> str:
+def spell_request(options: Serve) -> str:
     """Return a request as JSON, for another process of it."""
-    held = {one.name: getattr(asked, one.name) for one in parameters(Serve)}
-    return json.dumps(held | {"models": asked.names}, default=str)
+    values = {option.name: getattr(options, option.name) for option in list_request_fields(Serve)}
+    return json.dumps(values | {"models": options.names}, default=str)
 
 
-def read(text: str) -> Serve:
-    """Return the request that `spelled` wrote."""
-    given: dict[str, Any] = json.loads(text)
-    return Serve(**given)
+def parse_request(text: str) -> Serve:
+    """Return the request that `spell_request` wrote."""
+    values: dict[str, Any] = json.loads(text)
+    return Serve(**values)
 
 
 @dataclass(frozen=True)

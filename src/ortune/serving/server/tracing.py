@@ -89,13 +89,13 @@ def make_spans(endpoint: str | None) -> Spans | None:
     """
     if endpoint is None:
         return None
-    scheme, sign, rest = endpoint.partition("://")
-    if scheme not in ("http", "https") or not sign or not rest.strip("/"):
+    scheme, sign, address = endpoint.partition("://")
+    if scheme not in ("http", "https") or not sign or not address.strip("/"):
         raise BadSettings(
             f"--trace {endpoint} is no http address",
             fix="give that of an OTLP collector, such as http://127.0.0.1:4318",
         )
-    url = endpoint if "/" in rest.rstrip("/") else f"{endpoint.rstrip('/')}{_OTLP_PATH}"
+    url = endpoint if "/" in address.rstrip("/") else f"{endpoint.rstrip('/')}{_OTLP_PATH}"
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

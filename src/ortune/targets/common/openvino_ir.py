@@ -14,19 +14,19 @@ from ortune.bundle.target import Replay
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.targets.common.replay import (
-    by_worker,
+    count_threads,
     optimize_in_worker,
-    threads,
+    replay_in_workers,
     worker_errors,
 )
 
 
-def missing() -> str | None:
+def find_missing() -> str | None:
     """Return what must be installed to write OpenVINO's own format; None if it is there."""
     return None if importlib.util.find_spec("openvino") else "pip install 'ortune[openvino]'"
 
 
-def refusal(source: Source) -> str:
+def explain_openvino_refusal(source: Source) -> str:
     """Return why OpenVINO cannot run a plan as it was measured; empty when it can."""
     if not isinstance(source.backend, Openvino):
         return f"it was measured on '{source.backend.name()}', not on OpenVINO"
@@ -35,14 +35,14 @@ def refusal(source: Source) -> str:
     return ""
 
 
-def tuned(source: Source) -> Openvino:
+def read_openvino_backend(source: Source) -> Openvino:
     """Return the settings of an OpenVINO plan, with its threads as a number."""
     backend = source.backend
     assert isinstance(backend, Openvino)
-    return replace(backend, threads=threads(source))
+    return replace(backend, threads=count_threads(source))
 
 
-def write(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
+def write_models(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
     """Write every tuned model in OpenVINO's own format; a worker does it.
 
     Args:
@@ -58,7 +58,7 @@ def write(source: Source, files: Mapping[str, Path], environment: str = HERE) ->
             optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
 
 
-def replay(
+def replay_models(
     source: Source,
     files: Mapping[str, Path],
     properties: Mapping[str, str],
@@ -69,11 +69,13 @@ def replay(
     Raises:
         BadModel: They are others than those that were tuned, or a model does not run.
     """
-    backend = tuned(source)
-    if properties != (expected := backend.properties()):
+    backend = read_openvino_backend(source)
+    if properties != (expected := backend.build_properties()):
         raise BadModel(
             f"the package says {dict(properties)}, and the plan was tuned as {expected}",
             fix="pack again",
         )
     release = version("openvino") if environment == HERE else environment.partition("-")[2]
-    return by_worker(source, files, backend, f"openvino {release}", environment=environment)
+    return replay_in_workers(
+        source, files, backend, f"openvino {release}", environment=environment
+    )

@@ -25,7 +25,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.golden import snr_db
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, summarize_error
 from ortune.core.session import Tensors
 from ortune.targets.common.replay import ANOTHER
 
@@ -40,7 +40,7 @@ _TYPES = {
 _LIMIT_S = 300
 
 
-def refusal(source: Source) -> str:
+def explain_cpu_refusal(source: Source) -> str:
     """Say why a plan is more than a session on onnxruntime's own CPU kernels; empty if it is not.
 
     A provider that is a package of its own is set up in other ways in each language, one that
@@ -59,8 +59,8 @@ def refusal(source: Source) -> str:
     return ""
 
 
-def cpu(source: Source) -> Cpu:
-    """Return the settings of a plan that `refusal` lets through."""
+def read_cpu_settings(source: Source) -> Cpu:
+    """Return the settings of a plan that `explain_cpu_refusal` lets through."""
     assert isinstance(source.backend, Cpu)
     return source.backend
 
@@ -71,7 +71,7 @@ def session_settings(backend: Cpu) -> dict[str, Any]:
     Counts of 0 take the CPUs at hand. ``entries`` are session keys. With ``small_arena`` the arena
     grows as requested, which is one that is registered for the process.
     """
-    entries = backend.entries()
+    entries = backend.build_config_entries()
     if backend.disable:
         entries[DISABLE] = ";".join(backend.disable)
     return {
@@ -99,7 +99,7 @@ def write_text_file(path: Path, template: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def homes(source: Source, folder: Path) -> dict[str, Path]:
+def list_model_folders(source: Source, folder: Path) -> dict[str, Path]:
     """Return model name -> its folder: the given one for the only model."""
     if len(source.models) == 1:
         return dict.fromkeys(source.models, folder)
@@ -141,7 +141,7 @@ def write_sample(folder: Path, inputs: Tensors, outputs: Tensors) -> None:
 
 def write_samples(source: Source, folder: Path) -> dict[str, Path]:
     """Write every golden sample into folders numbered from 0; return model name -> its folder."""
-    places = homes(source, folder)
+    places = list_model_folders(source, folder)
     for name, home in places.items():
         for index, (inputs, outputs) in enumerate(source.feeds(name)):
             write_sample(home / str(index), inputs, outputs)
@@ -152,7 +152,7 @@ def write_plain(source: Source, folder: Path, models: Mapping[str, Path]) -> tup
     """Write models, golden samples and settings.
 
     Args:
-        models: Model name -> its folder, of `homes`.
+        models: Model name -> its folder, of `list_model_folders`.
 
     Returns:
         The first model and its first sample, below the folder.
@@ -160,7 +160,7 @@ def write_plain(source: Source, folder: Path, models: Mapping[str, Path]) -> tup
     for name, home in models.items():
         copy_model(source, name, home)
     checks = write_samples(source, folder / "check")
-    write_settings(folder, cpu(source))
+    write_settings(folder, read_cpu_settings(source))
     first = next(iter(models))
     model = (models[first] / MODEL).relative_to(folder).as_posix()
     return model, (checks[first] / "0").relative_to(folder).as_posix()
@@ -175,15 +175,15 @@ def read_answers(folder: Path, expected: Tensors) -> Tensors:
     answers = {}
     for index, (name, array) in enumerate(expected.items()):
         path = folder / f"output_{index}.bin"
-        wanted = np.asarray(array)
+        reference = np.asarray(array)
         raw = path.read_bytes() if path.is_file() else b""
-        if len(raw) != wanted.nbytes:
+        if len(raw) != reference.nbytes:
             raise BadModel(
-                f"output '{name}' has {len(raw)} bytes where {wanted.nbytes} are expected",
+                f"output '{name}' has {len(raw)} bytes where {reference.nbytes} are expected",
                 fix=ANOTHER,
             )
-        values = np.frombuffer(raw, wanted.dtype.newbyteorder("<"))
-        answers[name] = values.astype(wanted.dtype).reshape(wanted.shape)
+        values = np.frombuffer(raw, reference.dtype.newbyteorder("<"))
+        answers[name] = values.astype(reference.dtype).reshape(reference.shape)
     return answers
 
 
@@ -261,6 +261,6 @@ def run_command(
         raise BadModel(f"{title} did not end within {limit_s:.0f} s", fix=ANOTHER) from None
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        why = gist(lines[-1]) if lines else f"exit code {done.returncode}"
+        why = summarize_error(lines[-1]) if lines else f"exit code {done.returncode}"
         raise BadModel(f"{title} failed: {why}", fix=ANOTHER)
     return done.stdout

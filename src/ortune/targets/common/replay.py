@@ -19,9 +19,9 @@ from ortune.core.errors import BadModel, BadSettings
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
 from ortune.data.stream import Stream
-from ortune.measurement.environment import interpreter
+from ortune.measurement.environment import find_interpreter
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, outputs, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, compute_outputs, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
@@ -35,7 +35,7 @@ EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.0, decide=False)
 """Of each fresh pair of bundle and package."""
 
 
-def threads(source: Source) -> int:
+def count_threads(source: Source) -> int:
     """Return the threads of a plan; where it takes all CPUs, those of the machine it ran on.
 
     Other servers take 0 for a number of their own: a package always says how many.
@@ -46,37 +46,37 @@ def threads(source: Source) -> int:
     """
     text = source.manifest.machine.get("effective cpus", "")
     measured = int(text) if _NUMBER.fullmatch(text) else effective_cpus()
-    found = source.backend.threads or measured
-    if found > _MOST_THREADS:
-        asked = wording.count(found, "thread")
-        raise BadModel(f"its settings ask for {asked}", fix=stored.DISTRUST)
-    return found
+    count = source.backend.threads or measured
+    if count > _MOST_THREADS:
+        threads_text = wording.format_count(count, "thread")
+        raise BadModel(f"its settings ask for {threads_text}", fix=stored.DISTRUST)
+    return count
 
 
-def environment(distribution: str, wanted: str) -> tuple[str, str | None]:
+def find_environment(distribution: str, release: str) -> tuple[str, str | None]:
     """Return the environment that has a version of a runtime, and how to add it if there is none.
 
     This process's own serves where it has that version.
     """
     try:
-        if version(distribution) == wanted:
+        if version(distribution) == release:
             return HERE, None
     except PackageNotFoundError:
         pass
-    name = f"{_WORDS.get(distribution, distribution)}-{wanted}"
+    name = f"{_WORDS.get(distribution, distribution)}-{release}"
     try:
-        interpreter(name)
+        find_interpreter(name)
     except BadSettings:
-        return name, f"ortune env add {distribution}=={wanted}"
+        return name, f"ortune env add {distribution}=={release}"
     return name, None
 
 
 @contextmanager
-def worker_errors(what: str, fix: str = ANOTHER) -> Iterator[None]:
+def worker_errors(problem: str, fix: str = ANOTHER) -> Iterator[None]:
     """Have a worker that fails be an error of the model.
 
     Args:
-        what: Did not succeed.
+        problem: Did not succeed.
         fix: What to do where the worker does not say.
 
     Raises:
@@ -85,7 +85,9 @@ def worker_errors(what: str, fix: str = ANOTHER) -> Iterator[None]:
     try:
         yield
     except WorkerFailed as error:
-        raise BadModel(f"{what}: {error.failure.reason}", fix=error.failure.fix or fix) from None
+        raise BadModel(
+            f"{problem}: {error.failure.reason}", fix=error.failure.fix or fix
+        ) from None
 
 
 def optimize_in_worker(
@@ -103,7 +105,7 @@ def optimize_in_worker(
             worker.ask("optimize", out=str(out.resolve()))
 
 
-def by_worker(
+def replay_in_workers(
     source: Source,
     models: Mapping[str, Path],
     backend: Backend,
@@ -126,43 +128,45 @@ def by_worker(
         BadModel: The package does not run.
     """
     cpus = effective_cpus()
-    here, _ = stored.lowered(source.backend, cpus)
-    there, _ = stored.lowered(backend, cpus)
+    here, _ = stored.limit_threads(source.backend, cpus)
+    there, _ = stored.limit_threads(backend, cpus)
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
         root = Path(temporary).resolve()
         worst = float("inf")
         for name, path in models.items():
             inputs, expected = source.streams(name)
-            job = _job({"": path}, there, {"": inputs}, root, environment)
+            job = _make_job({"": path}, there, {"": inputs}, root, environment)
             answers = root / f"answers-{len(list(root.iterdir()))}"
             with worker_errors(f"the package does not run under {by}"):
-                found = outputs(job, range(len(Stream(job.feeds[""]))), answers)
-            pairs = zip(Stream(expected), found, strict=True)
-            worst = min(worst, *(snr_db(one, two) for one, two in pairs))
+                actual = compute_outputs(job, range(len(Stream(job.feeds[""]))), answers)
+            pairs = zip(Stream(expected), actual, strict=True)
+            worst = min(worst, *(snr_db(reference, answer) for reference, answer in pairs))
         if not worst >= TOLERANCE_DB:
             return Replay(by, worst)
         feeds = {name: source.streams(name)[0] for name in models}
         starts = (
-            lambda: Worker(_job(source.models, here, feeds, root, HERE)),
-            lambda: Worker(_job(models, there, feeds, root, environment)),
+            lambda: Worker(_make_job(source.models, here, feeds, root, HERE)),
+            lambda: Worker(_make_job(models, there, feeds, root, environment)),
         )
-        return Replay(by, worst, overhead(*starts))
+        return Replay(by, worst, measure_overhead(*starts))
 
 
-def overhead(
+def measure_overhead(
     bundle: Callable[[], Worker], package: Callable[[], Worker]
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
     try:
         with worker_errors("the package does not run"):
-            pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)]
+            pairs = [
+                fresh_pair.pair for fresh_pair in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)
+            ]
     except BaselineFailed:
         return None
-    found = stats.ratio(pairs)
-    return found.value, found.low, found.high
+    ratio = stats.latency_ratio(pairs)
+    return ratio.value, ratio.low, ratio.high
 
 
-def _job(
+def _make_job(
     models: Mapping[str, Path],
     backend: Backend,
     feeds: Mapping[str, Path],

@@ -8,12 +8,12 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 
-from ortune.core.errors import BadModel, Refused, gist
+from ortune.core.errors import BadModel, Refused, summarize_error
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.ir.replace import forward
+from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.uses import is_read
-from ortune.graph.shapes.infer import infer
+from ortune.graph.shapes.infer import infer_shapes
 
 _SMALL = 4096
 """Elements of a constant that an adapter may want to look at: axes, pads, scales."""
@@ -35,19 +35,19 @@ def raise_to(model: ir.Model, version: int) -> int:
         raise Refused(f"there is no opset {version}", fix=f"give at most {newest}")
     if old >= version or "" not in model.opset_imports:
         return 0
-    edit.inline(model)
-    infer(model)
-    nodes = [node for node in edit.every_node(model) if _concerned(node, old, version)]
-    parts = [isolate(node, f"n{index}") for index, node in enumerate(nodes)]
+    edit.inline_functions(model)
+    infer_shapes(model)
+    nodes = [node for node in edit.walk_nodes(model) if _needs_conversion(node, old, version)]
+    parts = [isolate_node(node, f"n{index}") for index, node in enumerate(nodes)]
     count = 0
     for node, before, after in zip(
-        nodes, parts, _converted(nodes, parts, old, version), strict=True
+        nodes, parts, _convert_graphs(nodes, parts, old, version), strict=True
     ):
-        if len(after.node) != 1 or not _equal(after.node[0], before.node[0]):
-            splice(node, ir.serde.deserialize_graph(after), before)
+        if len(after.node) != 1 or not _equals_unnamed(after.node[0], before.node[0]):
+            splice_graph(node, ir.serde.deserialize_graph(after), before)
             count += 1
     # A mask that nothing reads may be of the type it has since opset 10, whatever is declared.
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         if node.op_type == "Dropout" and not node.domain:
             for mask in node.outputs[1:]:
                 if not is_read(mask):
@@ -55,28 +55,28 @@ def raise_to(model: ir.Model, version: int) -> int:
     if old < 7 <= version:
         _spread_slopes(model, old, version)
     model.opset_imports[""] = version
-    names.unique(model)
+    names.make_names_unique(model)
     return count
 
 
 def _spread_slopes(model: ir.Model, old: int, new: int) -> None:
     """A PRelu's slope of one axis was one a channel before opset 7; since it is broadcast."""
     editor = edit.Editor(model.graph)
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         if node.op_type != "PRelu" or node.domain or len(node.inputs) < 2:
             continue
         x, slope = node.inputs[:2]
-        held = edit.const_array(slope)
-        if held is None or held.ndim != 1 or held.size == 1 or x is None or slope is None:
+        slopes = edit.const_array(slope)
+        if slopes is None or slopes.ndim != 1 or slopes.size == 1 or x is None or slope is None:
             continue
         if x.shape is None:
             raise _no_way(node, old, new, "the rank of its input is not known")
         if x.shape.rank() > 2:
-            spread = held.reshape(-1, *[1] * (x.shape.rank() - 2))
-            node.replace_input_with(1, editor.constant(f"{slope.name}_spread", spread))
+            spread = slopes.reshape(-1, *[1] * (x.shape.rank() - 2))
+            node.replace_input_with(1, editor.add_constant(f"{slope.name}_spread", spread))
 
 
-def _changed(op: str, old: int, new: int) -> bool:
+def _has_changed(op: str, old: int, new: int) -> bool:
     try:
         before, after = (onnx.defs.get_schema(op, v).since_version for v in (old, new))
     except onnx.defs.SchemaError:
@@ -84,8 +84,8 @@ def _changed(op: str, old: int, new: int) -> bool:
     return before != after
 
 
-def _concerned(node: ir.Node, old: int, new: int) -> bool:
-    if node.domain or not _changed(node.op_type, old, new):
+def _needs_conversion(node: ir.Node, old: int, new: int) -> bool:
+    if node.domain or not _has_changed(node.op_type, old, new):
         return False
     if any(a.type in _GRAPHS for a in node.attributes.values() if not a.is_ref()):
         if node.op_type == "Scan" and old < 9:
@@ -94,7 +94,7 @@ def _concerned(node: ir.Node, old: int, new: int) -> bool:
     return True
 
 
-def _converted(
+def _convert_graphs(
     nodes: Sequence[ir.Node], parts: Sequence[onnx.GraphProto], old: int, new: int
 ) -> list[onnx.GraphProto]:
     """Convert graphs of one node each: in one go, as the converter takes 10 ms to start."""
@@ -103,10 +103,10 @@ def _converted(
         together.MergeFrom(part)
     together.name = "all"
     try:
-        whole = _call(together, old, new)
+        whole = _convert_graph(together, old, new)
         makers = {name: i for i, node in enumerate(whole.node) for name in node.output if name}
-        held = {tensor.name: tensor for tensor in whole.initializer}
-        found = []
+        initializers = {tensor.name: tensor for tensor in whole.initializer}
+        converted = []
         for part in parts:
             picked: set[int] = set()
             read: set[str] = set()
@@ -120,19 +120,21 @@ def _converted(
                     todo += whole.node[index].input
             cut = onnx.GraphProto(name="one", input=part.input, output=part.output)
             cut.node.extend(whole.node[index] for index in sorted(picked))
-            cut.initializer.extend(held[name] for name in sorted(read) if name in held)
-            found.append(cut)
-        return found
+            cut.initializer.extend(
+                initializers[name] for name in sorted(read) if name in initializers
+            )
+            converted.append(cut)
+        return converted
     except Exception:  # the converter raises what its C++ code happens to; see who is to blame
         for node, part in zip(nodes, parts, strict=True):
             try:
-                _call(part, old, new)
+                _convert_graph(part, old, new)
             except Exception as error:
-                raise _no_way(node, old, new, gist(error)) from error
+                raise _no_way(node, old, new, summarize_error(error)) from error
         raise
 
 
-def _call(graph: onnx.GraphProto, old: int, new: int) -> onnx.GraphProto:
+def _convert_graph(graph: onnx.GraphProto, old: int, new: int) -> onnx.GraphProto:
     model = onnx.ModelProto(ir_version=8, graph=graph)
     model.opset_import.add(domain="", version=old)
     result: onnx.GraphProto = version_converter.convert_version(model, new).graph
@@ -149,7 +151,7 @@ def _no_way(node: ir.Node, old: int, new: int, why: str) -> BadModel:
     )
 
 
-def isolate(node: ir.Node, stem: str) -> onnx.GraphProto:
+def isolate_node(node: ir.Node, stem: str) -> onnx.GraphProto:
     """Make a graph of one node, its values called ``STEM.i0``, ``STEM.o0`` and so on."""
     proto = ir.serde.serialize_node(node)
     inputs = {v: f"{stem}.i{k}" for k, v in enumerate(node.inputs) if v is not None}
@@ -164,57 +166,59 @@ def isolate(node: ir.Node, stem: str) -> onnx.GraphProto:
         graph.input.append(ir.serde.serialize_value(value, name=name))
         tensor = edit.const_tensor(value)
         if tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING:
-            held = ir.serde.serialize_tensor(tensor)
-            held.name = name
-            graph.initializer.append(held)
+            initializer = ir.serde.serialize_tensor(tensor)
+            initializer.name = name
+            graph.initializer.append(initializer)
     for k, value in enumerate(node.outputs):
         if value.name:
             graph.output.append(ir.serde.serialize_value(value, name=f"{stem}.o{k}"))
     return graph
 
 
-def _equal(one: onnx.NodeProto, two: onnx.NodeProto) -> bool:
+def _equals_unnamed(first: onnx.NodeProto, second: onnx.NodeProto) -> bool:
     def plain(node: onnx.NodeProto) -> tuple[object, ...]:
         attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
         return node.op_type, list(node.input), list(node.output), attributes
 
-    return plain(one) == plain(two)
+    return plain(first) == plain(second)
 
 
-def splice(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> list[ir.Node]:
+def splice_graph(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> list[ir.Node]:
     """Put a graph in the place of a node, and return its nodes.
 
     Args:
         small: Its inputs and outputs are those of `before`.
-        before: What `isolate` made of the node.
+        before: What `isolate_node` made of the node.
     """
     graph = node.graph
     if graph is None:
         return []
     slots = zip(before.node[0].input, node.inputs, strict=True)
     actual = {name: value for name, value in slots if value is not None}
-    given = {str(value.name): value for value in small.inputs}
-    for name, value in given.items():
+    graph_inputs = {str(value.name): value for value in small.inputs}
+    for name, value in graph_inputs.items():
         value.replace_all_uses_with(actual[name], replace_graph_outputs=True)
-    made = list(small.outputs)
+    graph_outputs = list(small.outputs)
     small.outputs.clear()
     nodes = list(small)
     small.remove(nodes)
     editor = edit.Editor(graph)
     for name, value in list(small.initializers.items()):
         array = edit.const_array(value)
-        if name not in given and array is not None:
-            value.replace_all_uses_with(editor.constant(f"{node.name}_{name}", array))
+        if name not in graph_inputs and array is not None:
+            value.replace_all_uses_with(editor.add_constant(f"{node.name}_{name}", array))
     for index, new in enumerate(nodes):
         new.name = node.name if index == len(nodes) - 1 else f"{node.name}_{new.op_type}"
         new.doc_string = node.doc_string
         new.metadata_props.update(node.metadata_props)
         for value in new.outputs:
-            value.name = editor.fresh(f"{new.name}_{value.name}") if value.name else value.name
+            value.name = (
+                editor.reserve_name(f"{new.name}_{value.name}") if value.name else value.name
+            )
     graph.insert_before(node, nodes)
     named = [value for value in node.outputs if value.name]
-    for old, new_value in zip(named, made, strict=True):
+    for old, new_value in zip(named, graph_outputs, strict=True):
         new_value.type, new_value.shape = old.type, old.shape
-        forward(old, new_value)
+        redirect_uses(old, new_value)
     graph.remove(node, safe=True)
     return nodes

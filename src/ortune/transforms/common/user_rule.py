@@ -14,8 +14,8 @@ from ortune.core.plugins import user_file
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.values import overridable
-from ortune.graph.shapes.infer import infer
+from ortune.graph.ir.values import is_overridable
+from ortune.graph.shapes.infer import infer_shapes
 
 
 def replace_matches(
@@ -41,15 +41,15 @@ def replace_matches(
     def may(context: Any, **bound: Any) -> bool:
         nodes = list(context.nodes)
         values = [value for node in nodes for value in node.inputs]
-        if len({id(node.graph) for node in nodes}) > 1 or any(map(overridable, values)):
+        if len({id(node.graph) for node in nodes}) > 1 or any(map(is_overridable, values)):
             return False
         return when is None or when(context, **bound)
 
     finds = [find] if callable(find) else list(find)
-    rules = [pattern.RewriteRule(one, put, may) for one in finds]
+    rules = [pattern.RewriteRule(target, put, may) for target in finds]
     count = int(pattern.RewriteRuleSet(rules, commute=True).apply_to_model(model))
     if count:
-        names.unique(model)
+        names.make_names_unique(model)
     return count
 
 
@@ -95,14 +95,16 @@ def rule(
                 f"it writes for opset {needs_opset}, and the model is of {opset}",
                 fix=f'put "raise-opset(to={needs_opset})" before it',
             )
-        infer(model)
+        infer_shapes(model)
         try:
             count = replace_matches(model, pattern, rewrite, _refusing(check, model))
         except OrtuneError:
             raise
         except Exception as error:
             path = Path(step.origin.rpartition(":")[0] or inspect.getfile(rewrite))
-            raise OrtuneError(user_file.place(error, path), fix="correct the rule") from error
+            raise OrtuneError(
+                user_file.locate_error(error, path), fix="correct the rule"
+            ) from error
         if count:
             prune.drop_dead(model)
         return count
@@ -114,8 +116,8 @@ def rule(
         "needs_opset": needs_opset,
         "apply": apply,
     }
-    made: type[Transform] = type(rewrite.__name__, (Transform,), parts)
-    return made
+    step_class: type[Transform] = type(rewrite.__name__, (Transform,), parts)
+    return step_class
 
 
 def _refusing(check: Checks | None, model: ir.Model) -> Callable[..., bool] | None:
@@ -126,12 +128,14 @@ def _refusing(check: Checks | None, model: ir.Model) -> Callable[..., bool] | No
     takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
 
     def may(match: Any, **bound: Any) -> bool:
-        given = {"match": match, **bound}
-        answer = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
+        arguments = {"match": match, **bound}
+        answer = check(
+            **(arguments if takes_all else {k: arguments[k] for k in named if k in arguments})
+        )
         if answer is True:
             return True
         why = answer if isinstance(answer, str) else f"rejected by {check.__name__}"
-        edit.refuse(model, match.root, why)
+        edit.note_refusal(model, match.root, why)
         return False
 
     return may

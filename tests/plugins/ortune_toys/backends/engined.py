@@ -14,7 +14,7 @@ from ortune.backends.runtimes.onnxruntime import engine_cache
 from ortune.backends.runtimes.onnxruntime.engine_cache import EngineKey
 from ortune.core.backend import Backend
 from ortune.core.session import Session
-from ortune.graph.io.protobuf import identity
+from ortune.graph.io.protobuf import read_identity
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Engined(Backend):
     build_ms: int = 300
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
-        key = EngineKey(*identity(path), "ToyExecutionProvider", device="toy")
-        return engine_cache.opened(key, lambda folder: self._opening(path, folder))
+        key = EngineKey(*read_identity(path), "ToyExecutionProvider", device="toy")
+        return engine_cache.open_with_engines(key, lambda folder: self._opening(path, folder))
 
     @contextmanager
     def _opening(self, path: Path, folder: Path) -> Iterator[Session]:

@@ -43,15 +43,15 @@ class Coarse(Quantizer):
             if array is None or array.dtype != np.float32 or array.size < 64:
                 continue
             if self.care:
-                held = editor.constant(f"{name}_half", array.astype(np.float16))
-                made = editor.node("Cast", [held], {"to": int(ir.DataType.FLOAT)}, name=name)
+                held = editor.add_constant(f"{name}_half", array.astype(np.float16))
+                made = editor.make_node("Cast", [held], {"to": int(ir.DataType.FLOAT)}, name=name)
             else:
-                held = editor.constant(f"{name}_mean", array.mean(keepdims=True))
-                shape = editor.constant(f"{name}_shape", np.asarray(array.shape, np.int64))
-                made = editor.node("Expand", [held, shape], name=name)
+                held = editor.add_constant(f"{name}_mean", array.mean(keepdims=True))
+                shape = editor.add_constant(f"{name}_shape", np.asarray(array.shape, np.int64))
+                made = editor.make_node("Expand", [held, shape], name=name)
             made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
             edit.insert_first(model.graph, made)
             value.replace_all_uses_with(made.outputs[0])
-            edit.discard(value)
+            edit.discard_constant(value)
             done += 1
         return done

@@ -17,13 +17,13 @@ from rich.console import Console
 
 import ortune as ot
 from ortune.analysis.benchmark import bench as benching
-from ortune.analysis.benchmark.bench import race
+from ortune.analysis.benchmark.bench import race_contestants
 from ortune.analysis.benchmark.interleave import (
     BenchResult,
     Contestant,
     TimedRow,
     describe_row,
-    result,
+    judge_rows,
 )
 from ortune.analysis.benchmark.requests import Bench
 from ortune.backends.cpu import Cpu
@@ -57,7 +57,9 @@ def model(tmp_path: Path) -> Path:
 
 
 def spelled(on: str, threads: tuple[int, ...] = (), levels: tuple[str, ...] = ()) -> list[str]:
-    return [str(one) for one in benching.backends([on], threads, levels, lambda event: None)]
+    return [
+        str(one) for one in benching.expand_backends([on], threads, levels, lambda event: None)
+    ]
 
 
 def test_every_backend_runs_at_every_level_and_thread_count_once() -> None:
@@ -80,7 +82,7 @@ def test_a_level_of_two_names_is_timed_once_and_written_by_one() -> None:
 
 def test_a_backend_without_levels_is_timed_once_and_that_is_said() -> None:
     told: list[Any] = []
-    found = benching.backends(["cpu,reference"], (), ("basic", "all"), told.append)
+    found = benching.expand_backends(["cpu,reference"], (), ("basic", "all"), told.append)
     assert [str(one) for one in found] == ["cpu(level=basic)", "cpu", "reference"]
     assert told == [Note("reference has no levels: it is timed once")]
 
@@ -108,7 +110,7 @@ def test_batches_make_groups_and_contradictions_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     groups: list[Any] = []
-    monkeypatch.setattr(benching, "timed", lambda made, asked: groups.extend(made))
+    monkeypatch.setattr(benching, "time_groups", lambda made, asked: groups.extend(made))
     benching.run(Bench(["a", "b"], workload="throughput(sessions=2)", batches=(8, 1, 8)))
     workloads = [Throughput(8, sessions=2), Throughput(1, sessions=2)]
     assert [[(one.model.name, one.workload) for one in group] for group in groups] == [
@@ -193,15 +195,15 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
 
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
     contestants = [(model, Scripted()), (model, Crash()), (model, Scripted(slow=0.5))]
-    found = race(contestants, sets=1, seconds=0.1)
+    found = race_contestants(contestants, sets=1, seconds=0.1)
     assert "SIGSEGV" in found.rows[1]["error"] and found.ratios[1] is None
     assert found.winner == 2 and found.winners[0].row == 2
     with pytest.raises(OrtuneError, match="sets: 0"):
-        race(contestants, sets=0)
+        race_contestants(contestants, sets=0)
     with pytest.raises(OrtuneError, match="nothing to time"):
-        race([])
+        race_contestants([])
     with pytest.raises(OrtuneError, match="does not run on crash"):
-        race(contestants[1:], seconds=0.1)
+        race_contestants(contestants[1:], seconds=0.1)
 
 
 def test_a_batch_that_a_model_does_not_take_is_refused_before_anything_runs(
@@ -222,7 +224,7 @@ def judged(model: Path, again_ns: int, stolen: float = 0.0, fast_ns: int = 50_00
         group.append(one)
     made = [describe_row(one, "digest", NO_ENERGY) for one in group]
     record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
-    return result([group], made, record)
+    return judge_rows([group], made, record)
 
 
 def test_a_claim_and_too_noisy_exclude_each_other(model: Path) -> None:
@@ -261,7 +263,7 @@ def test_no_record_is_both_claimed_and_too_noisy(
         group.append(one)
     made = [describe_row(one, "digest", NO_ENERGY) for one in group]
     record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
-    found = result([group], made, record)
+    found = judge_rows([group], made, record)
     claimed = found.ratios[1].clear
     assert not (claimed and found.judgement.too_noisy)
     assert (found.winner is not None) is claimed
@@ -301,8 +303,8 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
     answer = judged(model, 100_100)
     told = {}
     for width in (160, 60):
-        monkeypatch.setattr(output, "console", lambda width=width: Console(width=width))
-        bench_verb.show_rows(answer, wide=False)
+        monkeypatch.setattr(output, "make_console", lambda width=width: Console(width=width))
+        bench_verb.print_rows(answer, wide=False)
         told[width] = capsys.readouterr().out
     assert "peak MB" in told[160] and "left out" not in told[160]
     assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]
@@ -346,11 +348,11 @@ def test_a_gpu_has_its_own_latency_and_readings(
     made = [describe_row(one, "d", NO_ENERGY) for one in rowed]
     assert "device_ns" not in made[0] and made[0]["unverified"] == ""
     assert made[1]["device_ns"] == 500_000 and made[1]["gpus"][0]["watts"] == 350.5
-    answer = result(
+    answer = judge_rows(
         [rowed], made, Record(10, 2, 1, 0.0, 0.0, None, 0, 0.0, None, None, (), None, ())
     )
-    monkeypatch.setattr(output, "console", lambda: Console(width=200))
-    bench_verb.show_rows(answer, wide=True)
+    monkeypatch.setattr(output, "make_console", lambda: Console(width=200))
+    bench_verb.print_rows(answer, wide=True)
     out = capsys.readouterr().out
     assert "on the device ms" in out and "cuda (unverified)" in out
     assert "Scripted GPU" in out and "350.5" in out and "1980" in out

@@ -111,20 +111,20 @@ def test_every_row_is_paired_once_or_named_as_left_over(
 ) -> None:
     def run(name: str, rows: Any) -> results_file.SavedRun:
         made = [{"model": m, "backend": b, "batch": k, "latency_ns": [1, 2]} for m, b, k in rows]
-        return results_file.read(write(tmp_path / name, [*made, row("z.onnx")]))
+        return results_file.read_run(write(tmp_path / name, [*made, row("z.onnx")]))
 
     one, two = run("a.json", mine), run("b.json", theirs)
-    pairs, only_one, only_two = results_file.match(one, two, sorted(by))
+    pairs, only_one, only_two = results_file.match_rows(one, two, sorted(by))
     assert sorted(r.index for r in (*(a for a, _ in pairs), *only_one)) == list(
         range(len(one.rows))
     )
     assert sorted(r.index for r in (*(b for _, b in pairs), *only_two)) == list(
         range(len(two.rows))
     )
-    assert all(a.key(sorted(by)) == b.key(sorted(by)) for a, b in pairs)
-    left = {r.key(sorted(by)) for r in only_one} & {r.key(sorted(by)) for r in only_two}
+    assert all(a.make_key(sorted(by)) == b.make_key(sorted(by)) for a, b in pairs)
+    left = {r.make_key(sorted(by)) for r in only_one} & {r.make_key(sorted(by)) for r in only_two}
     assert not left, "what could be paired is paired"
-    same, rest, more = results_file.match(one, one, sorted(by))
+    same, rest, more = results_file.match_rows(one, one, sorted(by))
     assert all(a is b for a, b in same) and not rest and not more
 
 

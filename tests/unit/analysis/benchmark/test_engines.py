@@ -32,7 +32,7 @@ def test_the_first_process_is_cold_and_the_others_are_warm(
     told = {one.work for one in seen if isinstance(one, Progress)}
     assert told == {"timing", "building an engine for ToyExecutionProvider"}
     monkeypatch.setenv("COLUMNS", "300")
-    bench_verb.show_rows(found, wide=True)
+    bench_verb.print_rows(found, wide=True)
     shown = capsys.readouterr().out
     for title in ("session, cold", "session, warm", "first inference, cold", "session  "):
         assert title in shown

@@ -12,14 +12,14 @@ import ortune as ot
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 from ortune.core.result import as_json
-from ortune.measurement.environments.installed import add
+from ortune.measurement.environments.installed import add_environment
 
 
 def test_they_are_rows_of_one_bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environments.linked(monkeypatch)
-    add("onnxruntime==1.24.4")
+    add_environment("onnxruntime==1.24.4")
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
     with pytest.raises(BadSettings, match="no environment 'gone'"):
         ot.bench(model, environment="gone")
@@ -44,7 +44,7 @@ def test_verify_runs_the_other_model_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environments.linked(monkeypatch)
-    add("onnxruntime==1.24.4")
+    add_environment("onnxruntime==1.24.4")
     model = str(studies.write_model(tmp_path / "toy.onnx", studies.MODEL))
     assert ot.verify(model, model, environment="ort-1.24.4").good
     for words, what in (

@@ -31,12 +31,12 @@ def test_it_is_one_line_with_what_to_do(state: State, line: str) -> None:
 
 def test_a_model_is_timed_against_itself() -> None:
     model = Path(bench.__file__).parents[2] / "data" / "zoo" / "digit_cnn.onnx"
-    found = bench.fitness(model, Cpu(threads=1), 32)
+    found = bench.measure_fitness(model, Cpu(threads=1), 32)
     assert found.equal is not None and found.equal.low < 1.2 and found.equal.high > 0.8
     assert found.state != "not fit" or found.advice
 
 
 def test_what_does_not_run_is_the_reason(tmp_path: Path) -> None:
-    found = bench.fitness(tmp_path / "none.onnx", Cpu(), 1)
+    found = bench.measure_fitness(tmp_path / "none.onnx", Cpu(), 1)
     assert found.state == "not fit"
     assert "none.onnx" in str(found)

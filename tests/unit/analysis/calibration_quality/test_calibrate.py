@@ -50,7 +50,7 @@ def test_a_branch_that_no_sample_took_is_named_and_not_asked_for_again(tmp_path:
     assert {tensor.name for tensor in found.tensors} >= {"x", "p"}
     unseen = {one.tensor: one.op for one in found.idle if not one.seen}
     assert unseen == {"q": "Neg"}
-    known, _ = reuse.load(found.save(tmp_path / "ranges.json"), model)
+    known, _ = reuse.load_ranges(found.save(tmp_path / "ranges.json"), model)
     out = tmp_path / "out.onnx"
     assert build(model, Recipe("r", (Int8Static(),)), out, known=known).changed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortune.analysis.calibration_quality.compare_observers import ObserverScore, rank
+from ortune.analysis.calibration_quality.compare_observers import ObserverScore, rank_observers
 from ortune.core.budget import Budget
 from ortune.core.trial import Score
 
@@ -43,7 +43,7 @@ def test_a_clear_winner_is_named_by_the_budgets_metric() -> None:
         _row("min-max", _right(0.95), _noise(0.2)),
         _row("entropy", _right(0.5), _noise(0.3)),
     ]
-    ranked, best, by = rank(rows, BUDGET, None)
+    ranked, best, by = rank_observers(rows, BUDGET, None)
     assert (best, by) == ("min-max", "agreement")
     assert [row.standing for row in ranked] == ["best", "worse", "worse"]
 
@@ -54,7 +54,7 @@ def test_what_the_metric_cannot_tell_apart_snr_may() -> None:
         _row("min-max", _right(0.955), _noise(0.02)),
         _row("entropy", _right(0.5), _noise(0.001)),
     ]
-    ranked, best, by = rank(rows, BUDGET, None)
+    ranked, best, by = rank_observers(rows, BUDGET, None)
     assert (best, by) == ("mse", "snr")
     assert {row.observer: row.standing for row in ranked} == {
         "min-max": "lower snr",
@@ -65,7 +65,7 @@ def test_what_the_metric_cannot_tell_apart_snr_may() -> None:
 
 def test_equal_rows_have_no_best() -> None:
     rows = [_row(name, _right(0.9), _noise(0.01)) for name in ("min-max", "mse")]
-    ranked, best, by = rank(rows, BUDGET, None)
+    ranked, best, by = rank_observers(rows, BUDGET, None)
     assert (best, by) == ("", "")
     assert [row.standing for row in ranked] == ["not worse", "not worse"]
 
@@ -76,7 +76,7 @@ def test_rows_of_lower_snr_are_not_called_equal() -> None:
         _row("min-max", _right(0.95), _noise(0.01)),
         _row("entropy", _right(0.95), _noise(0.9)),
     ]
-    ranked, best, _ = rank(rows, BUDGET, None)
+    ranked, best, _ = rank_observers(rows, BUDGET, None)
     assert best == ""
     assert [row.standing for row in ranked] == ["not worse", "not worse", "lower snr"]
 
@@ -86,24 +86,26 @@ def test_few_groups_make_a_difference_noise() -> None:
     worse = _right(1.0, 300)
     worse[::20] = 0
     rows = [_row("a", _right(1.0, 300), _noise(0.1, 300)), _row("b", worse, _noise(0.1, 300))]
-    assert rank(rows, BUDGET, None)[1] == "a"
+    assert rank_observers(rows, BUDGET, None)[1] == "a"
     groups = ["one"] * 150 + ["two"] * 150
-    assert rank(rows, BUDGET, groups)[1] == ""
+    assert rank_observers(rows, BUDGET, groups)[1] == ""
 
 
 def test_rows_that_failed_come_last_and_win_nothing() -> None:
     rows = [ObserverScore("mse", "", error="no"), _row("min-max", _right(0.9), _noise(0.1))]
-    ranked, best, _ = rank(rows, BUDGET, None)
+    ranked, best, _ = rank_observers(rows, BUDGET, None)
     assert [row.observer for row in ranked] == ["min-max", "mse"]
     assert best == ""
     assert ranked[1].standing == "failed"
-    assert rank(rows[:1], BUDGET, None)[1] == ""
+    assert rank_observers(rows[:1], BUDGET, None)[1] == ""
 
 
 def test_a_broken_score_is_no_leader() -> None:
     nan = np.full(400, np.nan)
     broken = _row("entropy", nan, _noise(0.001))
-    ranked, best, _ = rank([broken, _row("min-max", _right(0.9), _noise(0.1))], BUDGET, None)
+    ranked, best, _ = rank_observers(
+        [broken, _row("min-max", _right(0.9), _noise(0.1))], BUDGET, None
+    )
     assert ranked[0].observer == "min-max"
     assert best != "entropy"
 
@@ -113,4 +115,4 @@ def test_copies_are_part_of_a_rows_name() -> None:
         _row("mse", _right(0.99), _noise(0.1), augment="flip"),
         _row("mse", _right(0.5), _noise(0.1)),
     ]
-    assert rank(rows, BUDGET, None)[1] == "mse with flip"
+    assert rank_observers(rows, BUDGET, None)[1] == "mse with flip"

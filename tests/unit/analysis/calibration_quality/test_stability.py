@@ -12,11 +12,11 @@ from ortune.analysis.calibration_quality import calibrate as stability
 from ortune.analysis.calibration_quality.calibrate import (
     STEPS,
     TOLERANCE,
-    apart,
-    independent,
-    judge,
-    quarters,
-    sets,
+    compute_disagreement,
+    count_independent_samples,
+    judge_stability,
+    make_sample_subsets,
+    split_into_quarters,
 )
 from ortune.core.observer import Range
 from ortune.data.feeds import Feeds
@@ -41,48 +41,55 @@ def _extents(values: np.ndarray, parts: list[tuple[int, ...]]) -> list[dict[str,
 def _judged(values: np.ndarray) -> stability.Stability:
     count = len(values)
     every = tuple(range(count))
-    found = sets(quarters(_feeds(count), every), count)
+    found = make_sample_subsets(split_into_quarters(_feeds(count), every), count)
     whole, *others = _extents(values, [every, *found])
-    return judge(whole, others, count, count)
+    return judge_stability(whole, others, count, count)
 
 
 def test_disagreement_is_counted_in_steps_of_the_whole_ranges_grid() -> None:
-    assert apart(Range(0, 255), Range(0, 255), Range(3, 245)) == pytest.approx(10)
-    assert apart(Range(-2.55, 0), Range(-2.55, 0), Range(-2.0, 0)) == pytest.approx(55)
+    assert compute_disagreement(Range(0, 255), Range(0, 255), Range(3, 245)) == pytest.approx(10)
+    assert compute_disagreement(Range(-2.55, 0), Range(-2.55, 0), Range(-2.0, 0)) == pytest.approx(
+        55
+    )
     # The grid covers zero even where the values do not.
-    assert apart(Range(1, 2.55), Range(1, 2.55), Range(1, 2.45)) == pytest.approx(10)
+    assert compute_disagreement(Range(1, 2.55), Range(1, 2.55), Range(1, 2.45)) == pytest.approx(
+        10
+    )
 
 
 def test_what_one_half_never_saw_tells_nothing() -> None:
-    assert math.isnan(apart(Range(0, 1), None, Range(0, 1)))
-    assert math.isnan(apart(Range(0, 0), Range(0, 0), Range(0, 0)))
+    assert math.isnan(compute_disagreement(Range(0, 1), None, Range(0, 1)))
+    assert math.isnan(compute_disagreement(Range(0, 0), Range(0, 0), Range(0, 0)))
 
 
 def test_a_group_is_never_parted() -> None:
     names = [f"photo{k // 10}" for k in range(80)]
     fed = _feeds(80, names)
-    parts = quarters(fed, range(80))
+    parts = split_into_quarters(fed, range(80))
     assert sorted(index for part in parts for index in part) == list(range(80))
     assert all(len({p for p, part in enumerate(parts) if i in part}) == 1 for i in range(80))
     for k in range(8):
         owners = {p for p, part in enumerate(parts) for i in part if names[i] == f"photo{k}"}
         assert len(owners) == 1
     assert [len(part) for part in parts] == [20, 20, 20, 20]
-    assert independent(fed, range(80)) == 8
+    assert count_independent_samples(fed, range(80)) == 8
 
 
 def test_parts_depend_on_contents_not_on_order() -> None:
-    one = quarters(_feeds(40), range(40))
-    assert one == quarters(_feeds(40), list(reversed(range(40))))
+    one = split_into_quarters(_feeds(40), range(40))
+    assert one == split_into_quarters(_feeds(40), list(reversed(range(40))))
 
 
 @pytest.mark.parametrize(("count", "expected"), [(7, 0), (8, 2), (15, 2), (16, 6)])
 def test_few_samples_make_fewer_sets(count: int, expected: int) -> None:
-    assert len(sets(quarters(_feeds(count), range(count)), count)) == expected
+    assert (
+        len(make_sample_subsets(split_into_quarters(_feeds(count), range(count)), count))
+        == expected
+    )
 
 
 def test_too_few_samples_say_nothing() -> None:
-    found = judge({"x": Range(0, 1)}, [], 5, 5)
+    found = judge_stability({"x": Range(0, 1)}, [], 5, 5)
     assert found.enough is None
     assert found.add is None
     assert "5 independent samples: too few" in found.why
@@ -100,12 +107,12 @@ def _averaged(rng: np.random.Generator, count: int) -> stability.Stability:
     """60 ranges that are averages over the samples, which is what a moving average settles to."""
     values = 1 + 0.5 * rng.standard_normal((count, 60))
     every = tuple(range(count))
-    parts = [every, *sets(quarters(_feeds(count), every), count)]
+    parts = [every, *make_sample_subsets(split_into_quarters(_feeds(count), every), count)]
     whole, *others = (
         {f"t{k}": Range(-1.0, float(values[list(part), k].mean())) for k in range(60)}
         for part in parts
     )
-    return judge(whole, others, count, count)
+    return judge_stability(whole, others, count, count)
 
 
 def test_the_number_asked_for_is_about_right() -> None:
@@ -134,9 +141,9 @@ def test_one_tensor_of_ten_may_be_unstable() -> None:
     odd = TOLERANCE + 1
     whole = steady | {"odd": Range(0.0, float(STEPS))}
     halves = [whole, steady | {"odd": Range(0.0, STEPS - odd)}]
-    assert judge(whole, halves, 10, 10).enough is True
+    assert judge_stability(whole, halves, 10, 10).enough is True
     two = {**halves[1], "t0": Range(0.0, STEPS - odd)}
-    found = judge(whole, [whole, two], 10, 10)
+    found = judge_stability(whole, [whole, two], 10, 10)
     assert found.enough is False
     assert found.stable == pytest.approx(0.8)
     limit = f"{TOLERANCE / STEPS:.0%}".replace("%", " %")

@@ -76,26 +76,30 @@ def test_what_goes_together_is_taken(asked: Convert) -> None:
 
 
 def test_level_all_is_warned_of_where_it_binds_to_hardware() -> None:
-    (note,) = [n for n in convert.advice(order(opt_level="all")) if "--opt-level all" in n.text]
+    (note,) = [
+        n for n in convert.list_advice(order(opt_level="all")) if "--opt-level all" in n.text
+    ]
     assert note.warning
     assert "--opt-level extended" in note.text
-    assert not any(n.warning for n in convert.advice(order("fp16", opt_level="all")))
-    assert not [n for n in convert.advice(order(opt_level="extended")) if "--opt-level" in n.text]
+    assert not any(n.warning for n in convert.list_advice(order("fp16", opt_level="all")))
+    assert not [
+        n for n in convert.list_advice(order(opt_level="extended")) if "--opt-level" in n.text
+    ]
 
 
 def test_int8_with_data_is_static() -> None:
-    (step,) = steps.quantizers(order("int8", data="d", per_channel=False))
+    (step,) = steps.make_quantizers(order("int8", data="d", per_channel=False))
     assert str(step) == "int8-static(per_channel=false, head=true)"
 
 
 def test_int8_for_a_gpu_is_symmetric() -> None:
-    (step,) = steps.quantizers(order("int8", "gpu", data="d", reduce_range=True))
+    (step,) = steps.make_quantizers(order("int8", "gpu", data="d", reduce_range=True))
     assert str(step) == "int8-static(target=tensorrt, reduce_range=true, head=true)"
 
 
 @pytest.mark.parametrize(("target", "rules"), [("tensorrt", "tensorrt"), ("directml", "directml")])
 def test_int8_follows_the_rules_of_its_target(target: str, rules: str) -> None:
-    (step,) = steps.quantizers(order("int8", target, data="d"))
+    (step,) = steps.make_quantizers(order("int8", target, data="d"))
     assert str(step) == f"int8-static(target={rules}, head=true)"
 
 
@@ -114,7 +118,7 @@ def test_what_tensorrt_would_refuse_is_not_written(tmp_path: Path) -> None:
 
 
 def test_int8_without_data_is_dynamic_then_weights() -> None:
-    found = steps.quantizers(order("int8", dynamic_conv=True))
+    found = steps.make_quantizers(order("int8", dynamic_conv=True))
     assert [str(step) for step in found] == ["int8-dynamic(conv=true)", "int8-weights"]
 
 
@@ -135,11 +139,11 @@ def test_int8_without_data_is_dynamic_then_weights() -> None:
 )
 def test_other_precisions_are_one_step(asked: Convert, step: str) -> None:
     convert.check_options(asked)
-    assert [str(one) for one in steps.quantizers(asked)] == [step]
+    assert [str(one) for one in steps.make_quantizers(asked)] == [step]
 
 
 def test_no_precision_has_no_lossy_step() -> None:
-    assert steps.quantizers(order()) == steps.quantizers(order("fp32")) == ()
+    assert steps.make_quantizers(order()) == steps.make_quantizers(order("fp32")) == ()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +200,7 @@ def test_what_is_lost_is_not_brought_back() -> None:
 )
 def test_convert_writes_the_form_that_was_asked_for(asked: Convert, wanted: list[str]) -> None:
     convert.check_options(asked)
-    assert [str(step) for step in steps.quantizers(asked)] == wanted
+    assert [str(step) for step in steps.make_quantizers(asked)] == wanted
     assert asked.portable == (asked.format == "qdq")
 
 

@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 from tests.unit.analysis.sensitivity.test_result import found
 
-from ortune.analysis.conversion.steps import leave_out, literally, sensitive
+from ortune.analysis.conversion.steps import leave_out, read_sensitive_layers
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.result import as_json
-from ortune.quantizers.common.node_filter import chosen
+from ortune.quantizers.common.node_filter import escape_pattern, match_nodes
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.simplify import Simplify
 
@@ -33,7 +33,7 @@ def written(folder: Path, data: object) -> Path:
 
 @pytest.mark.parametrize("whole", [REGIONS, {"ortune": "1", "regions": REGIONS}])
 def test_nodes_above_the_threshold(tmp_path: Path, whole: object) -> None:
-    assert sensitive(written(tmp_path, whole), 0.01) == ("a", "b[0]", "d")
+    assert read_sensitive_layers(written(tmp_path, whole), 0.01) == ("a", "b[0]", "d")
 
 
 def test_what_sensitivity_writes_is_read_by_its_layers(tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_what_sensitivity_writes_is_read_by_its_layers(tmp_path: Path) -> None:
     regions = tuple(replace(one, layers=()) for one in layered)
     file = tmp_path / "sensitivity.json"
     file.write_text(as_json(found(regions=regions).result()))
-    assert sensitive(file, 0.05) == ("fragile", "fragile_relu")
+    assert read_sensitive_layers(file, 0.05) == ("fragile", "fragile_relu")
     file.write_text(as_json(found(regions=tuple(layered)).result()))
-    assert sensitive(file, 0.05) == ("fragile",)
-    assert sensitive(file, 0.005) == ("slow", "fragile")
+    assert read_sensitive_layers(file, 0.05) == ("fragile",)
+    assert read_sensitive_layers(file, 0.005) == ("slow", "fragile")
 
 
 def test_steps_get_the_nodes_beside_their_own(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_steps_get_the_nodes_beside_their_own(tmp_path: Path) -> None:
 def test_a_name_matches_itself_alone(name: str) -> None:
     nodes = [ir.node("Relu", [ir.val("x")], name=n) for n in (name, "other", "a", "b0")]
     model = ir.Model(ir.Graph([], [], nodes=nodes, opset_imports={"": 17}), ir_version=8)
-    assert {n.name for n in chosen(model, (literally(name),), "exclude")} == {name}
+    assert {n.name for n in match_nodes(model, (escape_pattern(name),), "exclude")} == {name}
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_a_name_matches_itself_alone(name: str) -> None:
 )
 def test_bad_files_are_named(tmp_path: Path, data: object, says: str) -> None:
     with pytest.raises(BadData, match=says) as raised:
-        sensitive(written(tmp_path, data), 0.01)
+        read_sensitive_layers(written(tmp_path, data), 0.01)
     assert "sensitivity" in str(raised.value.fix)
 
 
 def test_a_missing_file() -> None:
     with pytest.raises(BadData, match="No such file"):
-        sensitive(Path("no-such.json"), 0.01)
+        read_sensitive_layers(Path("no-such.json"), 0.01)
 
 
 def test_a_threshold_alone_or_no_step_to_tell(tmp_path: Path) -> None:

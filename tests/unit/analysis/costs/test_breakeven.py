@@ -9,7 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ortune.analysis.costs.timeline import CostLine, crossings, lower_envelope, pays_from, total
+from ortune.analysis.costs.timeline import (
+    CostLine,
+    compute_total,
+    find_break_even,
+    find_crossings,
+    lower_envelope,
+)
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-4, 1e3))
 lines = st.builds(CostLine, st.text(min_size=1, max_size=3), seconds, seconds, seconds)
@@ -21,27 +27,27 @@ QUANTIZED = CostLine("quantized", 30.0, 0.3, 0.004)
 
 def test_one_session_by_hand() -> None:
     # 30 s once and 0.2 s more a session against 6 ms an inference.
-    assert crossings(NONE, QUANTIZED, math.inf) == (pytest.approx(30.2 / 0.006),)
-    assert pays_from(NONE, QUANTIZED, math.inf) == pytest.approx(30.2 / 0.006)
-    assert pays_from(QUANTIZED, NONE, math.inf) == math.inf
+    assert find_crossings(NONE, QUANTIZED, math.inf) == (pytest.approx(30.2 / 0.006),)
+    assert find_break_even(NONE, QUANTIZED, math.inf) == pytest.approx(30.2 / 0.006)
+    assert find_break_even(QUANTIZED, NONE, math.inf) == math.inf
 
 
 def test_sessions_eat_the_gain_by_hand() -> None:
     # A hundred inferences a session: 6 ms minus 0.2 s / 100 = 4 ms each.
-    assert pays_from(NONE, QUANTIZED, 100) == pytest.approx(30 / 0.004)
+    assert find_break_even(NONE, QUANTIZED, 100) == pytest.approx(30 / 0.004)
     # Ten: every session loses 0.2 s and gains 0.06 s.
-    assert pays_from(NONE, QUANTIZED, 10) == math.inf
+    assert find_break_even(NONE, QUANTIZED, 10) == math.inf
 
 
 def test_quantizing_in_every_session_by_hand() -> None:
     every = CostLine("every", 0.0, QUANTIZED.once_s + QUANTIZED.session_s, QUANTIZED.inference_s)
     # 30.2 s a session against 6 ms an inference: 5,033 inferences in one session pay for it.
-    assert pays_from(NONE, every, 5000) == math.inf
-    assert math.isfinite(pays_from(NONE, every, 5100))
+    assert find_break_even(NONE, every, 5000) == math.inf
+    assert math.isfinite(find_break_even(NONE, every, 5100))
 
 
 def sign(one: CostLine, two: CostLine, n: float, per_session: float) -> int:
-    a, b = total(one, n, per_session), total(two, n, per_session)
+    a, b = compute_total(one, n, per_session), compute_total(two, n, per_session)
     return 0 if math.isclose(a, b, rel_tol=1e-9) else (1 if b > a else -1)
 
 
@@ -49,10 +55,10 @@ def sign(one: CostLine, two: CostLine, n: float, per_session: float) -> int:
 def test_both_cost_the_same_at_a_crossing(
     one: CostLine, two: CostLine, per_session: float
 ) -> None:
-    found = crossings(one, two, per_session)
+    found = find_crossings(one, two, per_session)
     assert len(found) <= 2 and list(found) == sorted(found)
     for n in found:
-        a, b = (total(line, n, per_session) for line in (one, two))
+        a, b = (compute_total(line, n, per_session) for line in (one, two))
         assert math.isclose(a, b, rel_tol=1e-6)
 
 
@@ -60,7 +66,7 @@ def test_both_cost_the_same_at_a_crossing(
 def test_the_order_changes_at_crossings_only(
     one: CostLine, two: CostLine, per_session: float, places: list[float]
 ) -> None:
-    edges = [0.0, *crossings(one, two, per_session), math.inf]
+    edges = [0.0, *find_crossings(one, two, per_session), math.inf]
     for low, high in itertools.pairwise(edges):
         seen = {sign(one, two, n, per_session) for n in places if low < n < high}
         assert len(seen - {0}) <= 1
@@ -68,7 +74,7 @@ def test_the_order_changes_at_crossings_only(
 
 @given(lines, lines, sessions)
 def test_what_pays_stays_paid(old: CostLine, new: CostLine, per_session: float) -> None:
-    since = pays_from(old, new, per_session)
+    since = find_break_even(old, new, per_session)
     assume(math.isfinite(since))
     for factor in (1.01, 2.0, 100.0):
         assert sign(old, new, since * factor + 1e-3, per_session) <= 0
@@ -85,6 +91,6 @@ def test_the_reigning_line_is_the_lowest(found: list[CostLine], per_session: flo
             if math.isfinite(segment.until)
             else 3 * segment.since + 5
         )
-        best = min(total(line, inside, per_session) for line in found)
+        best = min(compute_total(line, inside, per_session) for line in found)
         mine = next(line for line in found if line.name == segment.name)
-        assert math.isclose(total(mine, inside, per_session), best, rel_tol=1e-6)
+        assert math.isclose(compute_total(mine, inside, per_session), best, rel_tol=1e-6)

@@ -17,7 +17,7 @@ from tests.unit.studies import study
 from ortune.analysis.costs import cost
 from ortune.analysis.costs import cost as pricing
 from ortune.analysis.costs import requests as terms
-from ortune.analysis.costs.cost import Priced, ServingOption, costs, figures
+from ortune.analysis.costs.cost import Priced, ServingOption, compute_figures, tabulate_costs
 from ortune.analysis.costs.requests import Terms
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
@@ -43,7 +43,7 @@ def bench_file(folder: Path, *, ratio: Interval = TUNED.ratio or ONE, batch: int
 
 
 def test_the_worked_example() -> None:
-    found = costs([NOW, TUNED], WORKED)
+    found = tabulate_costs([NOW, TUNED], WORKED)
     now, tuned = found.rows
     assert now.figures.fps_process == pytest.approx(25)
     assert now.figures.fps_machine == pytest.approx(150)
@@ -90,27 +90,27 @@ def test_the_worked_example_on_the_command_line(
 
 def test_a_load_is_served_by_whole_machines() -> None:
     at = replace(WORKED, load_per_s=400.0)
-    now, tuned = costs([NOW, TUNED], at).rows
+    now, tuned = tabulate_costs([NOW, TUNED], at).rows
     assert (now.figures.machines, tuned.figures.machines) == (3, 3)
     assert (now.figures.processes, tuned.figures.processes) == (16, 13)
     assert now.figures.utilisation == pytest.approx(400 / 450)
     assert tuned.figures.fps_all == pytest.approx(3 * 187.5)
-    found = costs([NOW, TUNED], at).verdict
+    found = tabulate_costs([NOW, TUNED], at).verdict
     assert found.answer == "stay" and "as many machines" in found.why
-    more = costs([NOW, TUNED], replace(at, load_per_s=900.0)).rows
+    more = tabulate_costs([NOW, TUNED], replace(at, load_per_s=900.0)).rows
     assert [r.figures.machines for r in more] == [6, 5]
     assert more[1].saving_per_month.value == pytest.approx(1824)
 
 
 def test_the_smallest_load_takes_a_machine() -> None:
-    got = figures(NOW, WORKED, 1e-12, whole=True)
+    got = compute_figures(NOW, WORKED, 1e-12, whole=True)
     assert (got.machines, got.processes) == (1, 1)
     assert 0 < got.utilisation < 1e-12
 
 
 def test_batches_count() -> None:
     batched = replace(TUNED, samples=8)
-    got = figures(batched, WORKED, 100.0, whole=False)
+    got = compute_figures(batched, WORKED, 100.0, whole=False)
     assert got.total_s == pytest.approx(0.032)
     assert got.fps_process == pytest.approx(8 / 0.032)
 
@@ -128,12 +128,12 @@ def test_batches_count() -> None:
 )
 def test_the_verdict_follows_its_rule(ratio: Interval, effort: float, answer: str) -> None:
     option = ServingOption("tuned", 0.020 * ratio.value, ratio)
-    found = costs([NOW, option], replace(WORKED, effort_cost=effort))
+    found = tabulate_costs([NOW, option], replace(WORKED, effort_cost=effort))
     assert found.verdict.answer == answer, found.verdict
 
 
 def test_a_likely_accuracy_is_said() -> None:
-    found = costs([NOW, replace(TUNED, accuracy="likely")], WORKED)
+    found = tabulate_costs([NOW, replace(TUNED, accuracy="likely")], WORKED)
     assert "only likely" in found.verdict.why
 
 
@@ -146,7 +146,7 @@ def test_intervals_hold_their_estimates(
 ) -> None:
     asked = Terms(3.0, overhead_s=overhead_s, processes=processes, effort_cost=100.0)
     held = Interval(ratio, ratio / spread, ratio * spread)
-    row = costs(
+    row = tabulate_costs(
         [ServingOption("now", base_s, ONE), ServingOption("new", base_s * ratio, held)], asked
     ).rows[1]
     saved, back = row.saving_per_month, row.months
@@ -159,7 +159,9 @@ def test_intervals_hold_their_estimates(
         served = row.inferences / row.figures.fps_machine / 3600
         assert served / asked.month_hours * row.figures.fps_machine == pytest.approx(
             back.value
-            * costs([ServingOption("now", base_s, ONE)], asked).rows[0].figures.fps_machine
+            * tabulate_costs([ServingOption("now", base_s, ONE)], asked)
+            .rows[0]
+            .figures.fps_machine
         )
 
 
@@ -167,7 +169,7 @@ def test_intervals_hold_their_estimates(
 def test_more_load_never_costs_less(inference_s: float, one: float, two: float) -> None:
     option = ServingOption("x", inference_s, ONE)
     low, high = sorted((one, two))
-    paid = [figures(option, WORKED, load, whole=True) for load in (low, high)]
+    paid = [compute_figures(option, WORKED, load, whole=True) for load in (low, high)]
     assert paid[0].cost_per_month <= paid[1].cost_per_month
     assert all(0 < got.utilisation <= 1 + 1e-6 for got in paid)
 
@@ -258,7 +260,7 @@ def write_run(folder: Path) -> tuple[Study, Path]:
 
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     made, root = write_run(tmp_path)
-    found = cost.read(root)
+    found = cost.read_source(root)
     best = made.best
     assert best.ratio is not None and best.key != made.baseline.key
     assert found.options[0].name == str(made.baseline.plan)
@@ -267,7 +269,7 @@ def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     assert named[str(best.plan)].ratio == best.ratio
     assert named[str(best.plan)].inference_s == pytest.approx(0.001 * best.ratio.value)
     assert not any("fp16" in name for name in named), "it leaves the budget"
-    priced = pricing.priced(root, Terms(3.6))
+    priced = pricing.price_sources(root, Terms(3.6))
     assert priced.verdict.option == str(best.plan)
     assert priced.tuning_s == pytest.approx(sum(t.seconds for t in made.trials))
     assert priced.one_time_cost == pytest.approx(priced.tuning_s / 1000)
@@ -278,7 +280,7 @@ def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> Priced:
     for trial in trials:
         Ledger(root).append(trial)
     write_ending(root, Ending(**{"finished": "done", **ending}))
-    return cost.read(root)
+    return cost.read_source(root)
 
 
 def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(
@@ -288,7 +290,7 @@ def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(
     *search, final = made.trials
     slow = replace(final, ratio=Interval(1.0, 0.97, 1.03))
     other = replace(search[1], key="0dd" * 5 + "0")
-    found = costs(rewritten(root, [*search, other, slow]).options, WORKED)
+    found = tabulate_costs(rewritten(root, [*search, other, slow]).options, WORKED)
     assert any(r.option.ratio and r.option.ratio.high < 1 for r in found.rows), "it is shown"
     assert (found.verdict.answer, found.verdict.option) == ("stay", "")
 
@@ -305,18 +307,18 @@ def test_a_finalist_that_failed_is_not_priced_by_its_search(tmp_path: Path) -> N
 def test_figures_of_a_noisy_machine_are_not_claimed(tmp_path: Path) -> None:
     made, root = write_run(tmp_path)
     rewritten(root, made.trials, too_noisy=True)
-    sold = pricing.priced(root, WORKED).verdict.answer
+    sold = pricing.price_sources(root, WORKED).verdict.answer
     assert sold == "consider", "a finalist's interval without 1 is never too noisy"
     *search, final = made.trials
     level = replace(final, ratio=Interval(0.8, 0.6, 1.07))
     rewritten(root, [*search, level], too_noisy=True)
-    found = pricing.priced(root, WORKED)
+    found = pricing.price_sources(root, WORKED)
     assert found.verdict.answer == "stay"
     assert "too noisy" in found.assumptions[0]
     path = bench_file(tmp_path)
     noisy = json.loads(path.read_text()) | {"judgement": {"too_noisy": True}}
     path.write_text(json.dumps(noisy))
-    assert pricing.priced(path, WORKED).verdict.answer == "stay"
+    assert pricing.price_sources(path, WORKED).verdict.answer == "stay"
 
 
 def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: Path) -> None:
@@ -332,11 +334,11 @@ def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: 
         path.write_text(json.dumps({"rows": rows, "ratios": ratios}))
         return path
 
-    alike = pricing.priced([root, bench("cpu")], Terms(1.0)).rows
+    alike = pricing.price_sources([root, bench("cpu")], Terms(1.0)).rows
     assert alike[-1].option.name == "toy.onnx @ torch(source=a:b)"
     assert alike[-1].option.inference_s == pytest.approx(0.001 * 4)
     assert alike[-1].option.ratio == Interval(4.0, 3.9, 4.1)
-    other = pricing.priced([root, bench("cpu(threads=1)")], Terms(1.0))
+    other = pricing.price_sources([root, bench("cpu(threads=1)")], Terms(1.0))
     assert other.rows[-1].option.ratio is None
     assert math.isnan(other.rows[-1].saving_per_month.low)
     assert any("another run" in text for text in other.assumptions)

@@ -30,8 +30,8 @@ from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.core.section import Lines
 from ortune.core.trial import Interval
-from ortune.measurement.timing.rank_sum import differ
-from ortune.reporting.python.timeline import blocks
+from ortune.measurement.timing.rank_sum import samples_differ
+from ortune.reporting.python.timeline import build_timeline_blocks
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,16] x) => (float[N,8] y) {
@@ -89,7 +89,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
         def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
             return {name: ratio for name, _, _, ratio, *_ in SCRIPT}, 10_000_000
 
-    monkeypatch.setattr(timing, "variants", made)
+    monkeypatch.setattr(timing, "make_variants", made)
     monkeypatch.setattr(timing, "Clock", Clock)
 
 
@@ -122,13 +122,13 @@ def test_who_is_cheapest_when(found: Timeline) -> None:
     assert found.cheapest[2].since == pytest.approx(5 / 0.0039)
     assert found.cheapest[3].name == SAVED
     assert found.cheapest[3].since == pytest.approx(1 / 0.0002)
-    every = found.line(EVERY_SESSION)
+    every = found.find_line(EVERY_SESSION)
     assert (every.once_s, every.session_s) == (0.0, pytest.approx(5.042))
 
 
 def test_a_break_even_carries_the_ratios_interval(found: Timeline) -> None:
     row = next(row for row in found.rows if row.line.name == BOTH)
-    since = row.pays(found.line(GRAPH), 100)
+    since = row.estimate_break_even(found.find_line(GRAPH), 100)
     # 5 s against 8 ms * (1 - ratio) less 0.1 ms of slower sessions.
     assert since.value == pytest.approx(5 / 0.0039)
     assert since.low == pytest.approx(5 / (0.008 * 0.6 - 0.0001))
@@ -136,14 +136,14 @@ def test_a_break_even_carries_the_ratios_interval(found: Timeline) -> None:
 
 
 def test_tables_and_chart_say_it(found: Timeline) -> None:
-    text = "\n".join(str(block) for block in blocks(found))
+    text = "\n".join(str(block) for block in build_timeline_blocks(found))
     assert "Quantizing in every session costs 5.01 s a session" in text
     assert "it pays from 1,253 inferences in one session on" in text
     assert f"{SAVED}: a session takes 22 ms instead of 42 ms" in text
     assert "back after 50 sessions" in text
     assert f"{SAVED_ORT}: sessions start no quicker beyond the noise" in text
     assert f"Known only loosely, see their ratios: {BOTH}." in text
-    chart = next(block for block in blocks(found) if isinstance(block, Lines))
+    chart = next(block for block in build_timeline_blocks(found) if isinstance(block, Lines))
     assert chart.log_x and chart.log_y
     assert {line.name for line in chart.lines} >= {NONE, GRAPH, BOTH, EVERY_SESSION}
     assert all(x > 0 and y > 0 for line in chart.lines for x, y in line.points)
@@ -190,16 +190,16 @@ def test_bad_words_are_two_lines(
 
 
 def test_ranks_by_hand() -> None:
-    assert differ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
-    assert differ([6, 7, 8, 9, 10], [1, 2, 3, 4, 5])
-    assert not differ([1, 2, 3, 4, 6], [5, 7, 8, 9, 10])
-    assert not differ([1, 2, 3], [7, 8, 9]), "three values prove nothing at 1 %"
-    assert differ([*range(8), 99], list(range(10, 19))), "one outlier of nine"
+    assert samples_differ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+    assert samples_differ([6, 7, 8, 9, 10], [1, 2, 3, 4, 5])
+    assert not samples_differ([1, 2, 3, 4, 6], [5, 7, 8, 9, 10])
+    assert not samples_differ([1, 2, 3], [7, 8, 9]), "three values prove nothing at 1 %"
+    assert samples_differ([*range(8), 99], list(range(10, 19))), "one outlier of nine"
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
 def test_a_sample_does_not_differ_from_itself(values: list[int]) -> None:
-    assert not differ(values, values)
+    assert not samples_differ(values, values)
 
 
 @pytest.mark.long
@@ -209,4 +209,4 @@ def test_every_variant_is_made_and_timed(tmp_path: Path) -> None:
     saved = {f"{name}, {kind}" for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)}
     assert names >= {NONE, GRAPH, QUANTIZED, BOTH, *saved}, found.notes
     assert all(len(row.load_ns) == 2 and row.size > 0 for row in found.rows)
-    assert found.line(BOTH).once_s > 0 and found.quantizer
+    assert found.find_line(BOTH).once_s > 0 and found.quantizer

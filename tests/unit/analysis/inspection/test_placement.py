@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortune.analysis.inspection.inspect import assignment, inspect, placed
+from ortune.analysis.inspection.inspect import build_placement, inspect, query_placement
 from ortune.backends.cpu import Cpu
 from ortune.backends.reference import Reference
 from ortune.backends.runtimes.openvino import native
@@ -37,7 +37,7 @@ def saved(folder: Path, text: str = TEXT) -> Path:
 
 
 def test_onnxruntime_names_the_nodes_it_takes(tmp_path: Path) -> None:
-    found = placed(saved(tmp_path), Cpu(threads=1))
+    found = query_placement(saved(tmp_path), Cpu(threads=1))
     assert not found.problem and not found.left
     (names,) = found.nodes.values()
     assert set(found.nodes) == {"CPUExecutionProvider"}
@@ -51,7 +51,7 @@ def test_casts_that_the_runtime_adds_are_told_apart(tmp_path: Path) -> None:
 g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) }
 """
     path = saved(tmp_path, text)
-    found = assignment("cpu", file.load(path), Cpu(threads=1).takes(path))
+    found = build_placement("cpu", file.load(path), Cpu(threads=1).takes(path))
     assert found.nodes["CPUExecutionProvider"] == ("one",)
     assert found.added["CPUExecutionProvider"] >= 2
     assert found.left == ("two",), "taken apart into smaller operators: it has no float16 kernel"
@@ -60,7 +60,7 @@ g (float16[n, 4] x) => (float16[n, 4] y) { [one] a = Atan(x)  [two] y = Selu(a) 
 def test_openvino_is_asked_itself(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     path = saved(tmp_path)
-    found = assignment("openvino", file.load(path), native.takes(path, {}))
+    found = build_placement("openvino", file.load(path), native.query_native_nodes(path, {}))
     taken = {name for names in found.nodes.values() for name in names}
     assert {"outer", "branch"} <= taken
 
@@ -72,13 +72,13 @@ def test_what_openvino_does_not_convert_is_named(tmp_path: Path) -> None:
 g (float[2] x) => (float[2] y) { a = Abs(x)  y = nobody.Thing(a) }
 """
     with pytest.raises(BadModel, match=r"does not convert nobody\.Thing"):
-        native.takes(saved(tmp_path, text), {})
+        native.query_native_nodes(saved(tmp_path, text), {})
 
 
 def test_a_backend_that_cannot_be_asked_says_so(tmp_path: Path) -> None:
-    found = placed(saved(tmp_path), Reference())
+    found = query_placement(saved(tmp_path), Reference())
     assert "does not report which nodes" in found.problem and found.fix
-    lost = placed(saved(tmp_path), Cpu(threads=1, config=("session.nothing=1",)))
+    lost = query_placement(saved(tmp_path), Cpu(threads=1, config=("session.nothing=1",)))
     assert "session.nothing" in lost.problem
 
 
@@ -103,7 +103,7 @@ g (float[n, 4] x) => (float[m, k] y) {
 """
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
     answer = {"OneProvider": ["abs", "cast", "reshape"], "CPUExecutionProvider": ["shape"]}
-    apart = assignment("one", ir.from_proto(model), answer)
+    apart = build_placement("one", ir.from_proto(model), answer)
     assert apart.copied == ()
     answer["CPUExecutionProvider"].append("nonzero")
-    assert assignment("one", ir.from_proto(model), answer).copied == ("a", "i")
+    assert build_placement("one", ir.from_proto(model), answer).copied == ("a", "i")

@@ -14,14 +14,14 @@ import pytest
 
 import ortune as ot
 from ortune.analysis.padding.buckets import buckets
-from ortune.backends.bucketed import Bucketed, extent
+from ortune.backends.bucketed import Bucketed, count_real_columns
 from ortune.backends.cpu import Cpu
 from ortune.cli import main as cli
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadSettings, OrtuneError, Refused
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.data import padding
 from ortune.search import optimize as unpadded
 from ortune.search import padding as bucketing
@@ -131,24 +131,26 @@ def test_timings_never_fall_with_the_length() -> None:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_extent(kind: Any, side: str) -> None:
     rows = [row(n, side=side) for n in (3, 11)]
-    assert [extent(one.astype(kind), side) for one in rows] == [3, 11]
-    assert extent(np.concatenate(rows).astype(kind), side) == 11
-    assert extent(np.concatenate([rows[0], row(0)]).astype(kind), side) == 0
-    assert extent(row(0).astype(kind), side) == 0
-    assert extent(row(WIDTH).astype(kind), side) == WIDTH
+    assert [count_real_columns(one.astype(kind), side) for one in rows] == [3, 11]
+    assert count_real_columns(np.concatenate(rows).astype(kind), side) == 11
+    assert count_real_columns(np.concatenate([rows[0], row(0)]).astype(kind), side) == 0
+    assert count_real_columns(row(0).astype(kind), side) == 0
+    assert count_real_columns(row(WIDTH).astype(kind), side) == WIDTH
 
 
 def test_holes_are_kept() -> None:
-    assert extent(np.array([[1, 0, 0, 1, 0, 0]])) == 4
-    assert extent(np.array([[0, 1, 1, 0]])) == 0
-    assert extent(np.zeros((1, 0))) == 0
+    assert count_real_columns(np.array([[1, 0, 0, 1, 0, 0]])) == 4
+    assert count_real_columns(np.array([[0, 1, 1, 0]])) == 0
+    assert count_real_columns(np.zeros((1, 0))) == 0
 
 
 SPECS = (TensorSpec("ids", "int64", ("b", "s")), TensorSpec("mask", "int64", ("b", "s")))
 
 
 def found(specs: tuple[TensorSpec, ...], *given: Mapping[str, Any]) -> padding.Padding:
-    return padding.find(specs, [{k: np.asarray(v) for k, v in one.items()} for one in given])
+    return padding.find_padding(
+        specs, [{k: np.asarray(v) for k, v in one.items()} for one in given]
+    )
 
 
 def test_what_is_padded() -> None:
@@ -197,7 +199,7 @@ def test_models_that_show_no_padding() -> None:
     with pytest.raises(BadData, match="'bias' has the length 's' as another dimension"):
         found(square, {**ids, "mask": [[1, 1, 0, 0]], "bias": np.zeros((1, 4, 4))})
     with pytest.raises(BadData, match="no input 'gone'"):
-        padding.find(SPECS, [], mask="gone")
+        padding.find_padding(SPECS, [], mask="gone")
 
 
 # --- proof, through workers ---------------------------------------------------------------------
@@ -282,20 +284,22 @@ def test_calls(tmp_path: Path) -> None:
 
 
 def test_what_is_not_sure_runs_as_it_is() -> None:
-    cut = parse(Backend, CUT)
+    cut = parse_plugin(Backend, CUT)
     assert isinstance(cut, Bucketed)
     ids = np.ones((1, 32), np.int64)
-    assert cut.bucket({"ids": ids, "mask": row(5)}) == 8
-    assert cut.bucket({"ids": ids, "mask": row(0)}) == 0, "a row of padding only"
-    assert cut.bucket({"ids": ids, "mask": row(5, side="left")}) == 0
-    assert cut.bucket({"ids": ids[:, :9], "mask": row(5)}) == 0, "the runtime says what is wrong"
-    assert cut.bucket({"ids": ids}) == 0
-    assert cut.bucket({"ids": ids, "mask": row(5)[0]}) == 0
-    assert Bucketed().bucket({"mask": row(5)}) == 0
+    assert cut.choose_bucket({"ids": ids, "mask": row(5)}) == 8
+    assert cut.choose_bucket({"ids": ids, "mask": row(0)}) == 0, "a row of padding only"
+    assert cut.choose_bucket({"ids": ids, "mask": row(5, side="left")}) == 0
+    assert cut.choose_bucket({"ids": ids[:, :9], "mask": row(5)}) == 0, (
+        "the runtime says what is wrong"
+    )
+    assert cut.choose_bucket({"ids": ids}) == 0
+    assert cut.choose_bucket({"ids": ids, "mask": row(5)[0]}) == 0
+    assert Bucketed().choose_bucket({"mask": row(5)}) == 0
 
 
 def test_only_real_positions_are_compared() -> None:
-    cut = parse(Backend, CUT)
+    cut = parse_plugin(Backend, CUT)
     outputs = {"tokens": np.ones((1, 32, 8)), "pooled": np.ones((1, 32))}
     kept = cut.compared({"mask": row(5)}, outputs)
     assert kept["tokens"].shape == (1, 5, 8)
@@ -309,21 +313,21 @@ def test_only_real_positions_are_compared() -> None:
 
 
 def test_settings() -> None:
-    cut = parse(Backend, CUT)
+    cut = parse_plugin(Backend, CUT)
     assert isinstance(cut, Bucketed)
     assert (cut.threads, cut.inner) == (1, Cpu())
-    assert parse(Backend, str(cut)) == cut == codec.decode(Backend, codec.encode(cut))
-    other = cut.around(Cpu(threads=2, spin=False, custom_ops=("lib.so",)))
+    assert parse_plugin(Backend, str(cut)) == cut == codec.decode(Backend, codec.encode(cut))
+    other = cut.wrap_backend(Cpu(threads=2, spin=False, custom_ops=("lib.so",)))
     assert (other.threads, other.inner, other.custom_ops) == (2, Cpu(spin=False), ("lib.so",))
     assert other.lengths == cut.lengths
     assert (other.provider, other.domains) == (Cpu.provider, Cpu.domains)
-    assert cut.around(Cpu(fast_gelu=True)).lossy
+    assert cut.wrap_backend(Cpu(fast_gelu=True)).lossy
 
 
 @pytest.mark.parametrize("lengths", ["[16, 8]", "[8, 8]", "[0, 8]"])
 def test_lengths_rise(lengths: str) -> None:
     with pytest.raises(BadSettings, match="must rise"):
-        parse(Backend, f"bucketed(mask=mask, lengths={lengths})")
+        parse_plugin(Backend, f"bucketed(mask=mask, lengths={lengths})")
 
 
 def test_no_code_hides_in_the_inner_backend() -> None:
@@ -379,12 +383,12 @@ def test_a_search_says_why_padding_is_not_cut(
         raise error
 
     notes: list[str] = []
-    monkeypatch.setattr(unpadded, "proposed", refuse)
+    monkeypatch.setattr(unpadded, "choose_position_buckets", refuse)
     error: OrtuneError = Refused("output 'y' changes", fix="leave it")
-    assert unpadded.unpadded(Context, notes.append) is None  # type: ignore[arg-type]
+    assert unpadded.propose_buckets(Context, notes.append) is None  # type: ignore[arg-type]
     assert notes == ["padding is not cut: output 'y' changes"]
     error = BadData("no input is a mask", fix="name it")
-    assert unpadded.unpadded(Context, notes.append) is None  # type: ignore[arg-type]
+    assert unpadded.propose_buckets(Context, notes.append) is None  # type: ignore[arg-type]
     assert len(notes) == 1, "most models have no mask"
 
 
@@ -395,7 +399,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     words = ["buckets", str(model), "--data", str(data), "--seconds", "0"]
     assert cli.main([*words, "--json", str(report)]) == 0
     told = json.loads(report.read_text())
-    assert codec.encode(parse(Backend, told["backend"]))["lengths"] == told["lengths"]
+    assert codec.encode(parse_plugin(Backend, told["backend"]))["lengths"] == told["lengths"]
     assert told["outputs"] == ["tokens"]
     said = capsys.readouterr().out
     assert "zeros beyond the bucket: tokens" in said

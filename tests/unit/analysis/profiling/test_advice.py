@@ -11,7 +11,7 @@ from tests.unit.analysis.profiling.test_roofline import CEILINGS, kernel, tensor
 from tests.unit.rewriting import model_of
 
 from ortune.analysis.profiling import advice as subject
-from ortune.analysis.profiling.profile import packed_weights
+from ortune.analysis.profiling.profile import find_packed_weights
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
@@ -19,10 +19,10 @@ from ortune.core.facts import Facts
 from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.core.workload import Workload
 from ortune.graph.analysis.dataflow import Origin
-from ortune.graph.analysis.facts import facts
-from ortune.measurement.process import capabilities
+from ortune.graph.analysis.facts import read_facts
+from ortune.measurement.process import query_capabilities
 from ortune.measurement.workloads.latency import Latency
-from ortune.search.recipe.space import Target, recipes
+from ortune.search.recipe.space import SearchTarget, list_recipes
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
 CONV = """g (float[1,16,32,32] x) => (float[1,32,32,32] y)
@@ -36,10 +36,10 @@ CONV = """g (float[1,16,32,32] x) => (float[1,32,32,32] y)
 
 def in_space(action: Action, known: Facts, backend: Backend, workload: Workload) -> bool:
     """Say whether the search has a plan with the action's steps, or tries its setting."""
-    found = capabilities(backend)
+    found = query_capabilities(backend)
     if action.steps:
-        sides = Target(backend, found).variants(known, workload)
-        offered = (one for side in sides for one in recipes(known, side, found))
+        sides = SearchTarget(backend, found).list_variants(known, workload)
+        offered = (one for side in sides for one in list_recipes(known, side, found))
         wanted = set(action.steps)
         return any(wanted <= {str(step) for step in recipe.steps} for recipe in offered)
     settings = (one for group in backend.coordinates(known, found).values() for one in group)
@@ -71,8 +71,8 @@ def found(
     total = sum(one.time_ns for one in kernels)
     limits = replace(CEILINGS, threads=threads)
     profile = Profile("m.onnx", "cpu", kernels, 10, total, total, ceilings=limits)
-    known = facts(model)
-    return subject.actions(profile, model, known, backend or Cpu(threads=threads)), known
+    known = read_facts(model)
+    return subject.list_actions(profile, model, known, backend or Cpu(threads=threads)), known
 
 
 FLOPS = 2 * 32 * 32 * 32 * 16 * 9
@@ -105,7 +105,7 @@ def test_float_layers_are_offered_the_searchs_own_quantizers() -> None:
 def test_an_estimate_without_ceilings_is_not_made() -> None:
     model, one = conv_model(), run("FusedConv", "conv", "norm", "relu", flops=FLOPS)
     profile = Profile("m", "cpu", (one,), 10, 1e6, 1e6)
-    every = subject.actions(profile, model, facts(model), Cpu())
+    every = subject.list_actions(profile, model, read_facts(model), Cpu())
     assert [a.estimate_ns for a in every if a.kind == "quantize"] == [None]
 
 
@@ -181,15 +181,15 @@ def test_many_tiny_kernels_on_several_threads_suggest_one_which_the_search_tries
 
 def test_denormal_weights_suggest_the_flag_that_the_search_tries() -> None:
     model = conv_model()
-    known = replace(facts(model), denormals=0.25)
+    known = replace(read_facts(model), denormals=0.25)
     profile = Profile("m", "cpu", (), 10, 1.0, 1.0)
-    (flush,) = subject.actions(profile, model, known, Cpu())
+    (flush,) = subject.list_actions(profile, model, known, Cpu())
     assert flush.kind == "denormals" and "flush_denormals=true" in flush.backend
     assert in_space(flush, known, Cpu(), Latency())
 
 
 def test_a_step_that_no_plan_holds_is_not_in_the_space() -> None:
-    known = facts(conv_model())
+    known = read_facts(conv_model())
     for action in (
         Action("fuse", "", "", steps=("no-such-step",)),
         Action("threads", "", "", backend="cpu(threads=77)"),
@@ -209,5 +209,5 @@ def test_weights_that_a_runtime_packs_away_are_still_read_in_every_run(listed: b
     model = conv_model()
     weight = tensor(32, 16, 3, 3, constant=True)
     read = (tensor(1, 16, 32, 32), *([weight] if listed else []))
-    added = tuple(packed_weights(read, ("conv", "norm"), Origin(model)))
+    added = tuple(find_packed_weights(read, ("conv", "norm"), Origin(model)))
     assert added == (() if listed else (weight,))

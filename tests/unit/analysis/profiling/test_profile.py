@@ -15,8 +15,8 @@ import pytest
 
 from ortune.analysis.profiling import files
 from ortune.analysis.profiling import profile as kernels
-from ortune.analysis.profiling.files import trace
-from ortune.analysis.profiling.profile import demand_taken, explained, profile
+from ortune.analysis.profiling.files import build_trace
+from ortune.analysis.profiling.profile import explain_runs, profile, require_placement
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.backends.runtimes.onnxruntime import trace as ort_trace
@@ -73,7 +73,7 @@ def read(
     folder: Path, events: list[dict[str, Any]], walls: list[float], graph: Any = None
 ) -> Recorded:
     (folder / "trace.json").write_text(json.dumps(events))
-    return ort_trace.read(folder / "trace.json", graph, np.asarray(walls), None)
+    return ort_trace.read_trace(folder / "trace.json", graph, np.asarray(walls), None)
 
 
 def test_spans_go_to_the_next_start_and_bodies_are_taken_off(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_model_that_is_all_constant_is_a_profile_of_nothing(tmp_path: Path) ->
     found = profile(tmp_path / "m.onnx", ceilings=False, runs=4)
     assert (found.kernels, found.placement, len(found.folded)) == ((), {}, 3)
     assert not any("keeps no record" in note for note in found.notes)
-    assert files.write(found, tmp_path / "out")
+    assert files.write_profile(found, tmp_path / "out")
 
 
 def test_a_compiling_provider_stands_for_its_parts() -> None:
@@ -175,17 +175,19 @@ def test_the_profilers_cost_is_taken_off_but_never_noise() -> None:
     recorded = Recorded(nodes, 1, wall_ns=70_000, run_ns=65_000)
     gaps, inside = 3 * 3800, 1400
     plain = 70_000 - gaps - 3 * inside
-    taken = kernels.times(recorded, plain_ns=plain)
+    taken = kernels.estimate_node_times(recorded, plain_ns=plain)
     assert taken == pytest.approx((800, 1800, 44_800), abs=1)
     assert sum(taken) == pytest.approx(plain - 7_000), "the call itself takes 7 us"
-    slower = kernels.times(recorded, plain_ns=(plain - 7_000) / 2 + 7_000)
+    slower = kernels.estimate_node_times(recorded, plain_ns=(plain - 7_000) / 2 + 7_000)
     shares = [one / sum(slower) for one in slower]
     whole = [one / sum(taken) for one in taken]
     assert shares == pytest.approx(whole, rel=0.05), "a slow spell slows all"
-    far = kernels.times(recorded, plain_ns=1e9)
+    far = kernels.estimate_node_times(recorded, plain_ns=1e9)
     assert sum(far) == pytest.approx(2 * (63_000 - gaps)), "scaled up by 2 at most"
     for plain in (20_000, 8_000, 3_000):
-        assert 0 < sum(kernels.times(recorded, plain_ns=plain)) <= plain, "parts of the run"
+        assert 0 < sum(kernels.estimate_node_times(recorded, plain_ns=plain)) <= plain, (
+            "parts of the run"
+        )
 
 
 CHAIN = """
@@ -213,9 +215,9 @@ def made(
     backend: Backend, *nodes: Executed, text: str = MODEL, plain_ns: float = 20_000
 ) -> Profile:
     model = edit.ir.serde.deserialize_model(onnx.parser.parse_model(text))
-    names.unique(model)
+    names.make_names_unique(model)
     recorded = Recorded(nodes, 1, 20_000, 20_000)
-    return explained(Path("m.onnx"), model, backend, Runs(recorded, plain_ns, 1), None, [])
+    return explain_runs(Path("m.onnx"), model, backend, Runs(recorded, plain_ns, 1), None, [])
 
 
 def test_fall_backs_are_listed_with_what_the_placement_shows() -> None:
@@ -241,10 +243,10 @@ def test_a_provider_that_ran_nothing_is_refused_without_a_record_too() -> None:
     nodes = tuple(Executed(name, "Add", provider=CPU, calls=1) for name in "ab")
     recorded = Recorded(nodes, 1, 1.0, 1.0)
     with pytest.raises(BackendMissing, match="took none of 2 nodes"):
-        demand_taken(Path("m.onnx"), Openvino(), recorded)
-    demand_taken(Path("m.onnx"), Cpu(), recorded)
+        require_placement(Path("m.onnx"), Openvino(), recorded)
+    require_placement(Path("m.onnx"), Cpu(), recorded)
     part = replace(recorded, nodes=(nodes[0], replace(nodes[1], provider=Openvino.provider)))
-    demand_taken(Path("m.onnx"), Openvino(), part)
+    require_placement(Path("m.onnx"), Openvino(), part)
 
 
 def test_flops_come_from_the_shapes_of_the_run() -> None:
@@ -290,7 +292,7 @@ def test_files_hold_every_kernel_and_a_valid_trace(
     real: tuple[Path, Profile], tmp_path: Path
 ) -> None:
     _, found = real
-    written, table, whole = files.write(found, tmp_path / "out")
+    written, table, whole = files.write_profile(found, tmp_path / "out")
     rows = list(csv.DictReader(table.open()))
     assert [row["name"] for row in rows] == [kernel.name for kernel in found.kernels]
     assert json.loads(whole.read_text())["coverage"] == found.coverage
@@ -300,7 +302,7 @@ def test_files_hold_every_kernel_and_a_valid_trace(
 def test_nodes_side_by_side_have_tracks_of_their_own(real: tuple[Path, Profile]) -> None:
     _, found = real
     beside = tuple(Slice(at, 10_000.0 * at, 25_000.0) for at in range(4))
-    made = trace(replace(found, timeline=beside, parallel=True))
+    made = build_trace(replace(found, timeline=beside, parallel=True))
     valid(made, {2, 3, 4})
 
 
@@ -309,7 +311,7 @@ def test_a_body_that_the_clock_ends_late_is_cut_to_what_holds_it(
 ) -> None:
     _, found = real
     lines = (Slice(1, 0.0, 10_000.0), Slice(2, 5_000.0, 6_000.0), Slice(4, 10_000.0, 1_000.0))
-    valid(trace(replace(found, timeline=lines)), {1, 2})
+    valid(build_trace(replace(found, timeline=lines)), {1, 2})
 
 
 def valid(trace: dict[str, Any], wanted: set[int]) -> None:

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ortune.analysis.profiling.roofline import BOUNDS, arithmetic, by_bound, roofs, verdicts
+from ortune.analysis.profiling.roofline import (
+    BOUNDS,
+    compute_roofs,
+    find_arithmetic,
+    sum_time_by_bound,
+    verdicts,
+)
 from ortune.core.profile import Ceilings, Kernel, Profile
 from ortune.core.session import Operand
 
@@ -99,7 +105,7 @@ def test_a_loop_finds_its_constants_in_the_cache_after_the_first_call() -> None:
         outputs=(tensor(1, SIDE),),
         calls=10,
     )
-    found = roofs(row, CEILINGS, cold=True)
+    found = compute_roofs(row, CEILINGS, cold=True)
     assert found.bandwidth == pytest.approx(4 * MB / 40)
     assert found.cache == pytest.approx((9 * 4 * MB + 10 * 8 * SIDE) / 100)
     assert found.overhead == 2500
@@ -149,11 +155,11 @@ def test_a_view_moves_nothing() -> None:
     ],
 )
 def test_the_arithmetic_of_a_kernel(op: str, dtype: str, wanted: str) -> None:
-    assert arithmetic(kernel(op, (tensor(4, 4, dtype=dtype), tensor(4)))) == wanted
+    assert find_arithmetic(kernel(op, (tensor(4, 4, dtype=dtype), tensor(4)))) == wanted
 
 
 def test_times_by_bound_sum_to_all_kernels() -> None:
-    found = by_bound(verdicts(profile(PRODUCT, COPY, SMALL, SCALAR, kernel("Softmax"))))
+    found = sum_time_by_bound(verdicts(profile(PRODUCT, COPY, SMALL, SCALAR, kernel("Softmax"))))
     assert tuple(found) == BOUNDS
     assert list(found.values()) == [43e6, 10e6, 1e5, 500, 1e6]
 

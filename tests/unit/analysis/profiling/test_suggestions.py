@@ -33,7 +33,7 @@ def test_every_result_goes_to_its_own_action(monkeypatch: pytest.MonkeyPatch) ->
         ratios = [Interval(v, v - 0.1, v + 0.1) for v in (1.0, 0.5)]
         return SimpleNamespace(ratios=[*ratios, None], rows=[{}, {}, {"error": "SIGSEGV"}])
 
-    monkeypatch.setattr(subject, "race", race)
+    monkeypatch.setattr(subject, "race_contestants", race)
     source = Path(ortune.__path__[0]) / "data" / "zoo" / "digit_cnn.onnx"
     profile = Profile(str(source), "cpu(threads=1)", (), 1, 1.0, 1.0, ceilings=CEILINGS)
     one, two, three, four = subject.evaluate_suggestions(profile, ACTIONS)
@@ -49,7 +49,7 @@ def test_every_result_goes_to_its_own_action(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_nothing_to_do_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "race", None)
+    monkeypatch.setattr(subject, "race_contestants", None)
     source = Path(ortune.__path__[0]) / "data" / "zoo" / "digit_cnn.onnx"
     profile = Profile(str(source), "cpu(threads=1)", (), 1, 1.0, 1.0)
     assert subject.evaluate_suggestions(profile, ACTIONS[1:2]) == ACTIONS[1:2]

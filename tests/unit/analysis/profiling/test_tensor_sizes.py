@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tests.unit.rewriting import model_of
 
-from ortune.analysis.profiling.profile import filled, sizes
+from ortune.analysis.profiling.profile import fill_operands, infer_operands
 from ortune.core.session import Executed, Operand
 from ortune.data import stream
 from ortune.graph.analysis.dataflow import Origin
@@ -27,8 +27,8 @@ def known(folder: Path, batch: int) -> tuple[Origin, dict[str, Operand]]:
     for node, name in zip(model.graph, ("mul", "relu", "neg"), strict=True):
         node.name = name
     path = folder / "s"
-    stream.write(path, [{"x": np.zeros((3, 4), np.float32)}])
-    found = sizes(model, path, batch)
+    stream.write_stream(path, [{"x": np.zeros((3, 4), np.float32)}])
+    found = infer_operands(model, path, batch)
     assert str(model.graph.inputs[0].shape) == "[n,4]", "the model is left alone"
     return Origin(model), found
 
@@ -40,23 +40,23 @@ def test_sizes_follow_from_the_first_sample_and_the_batch(tmp_path: Path) -> Non
 
 def test_a_fused_kernel_reads_and_writes_what_crosses_its_border(tmp_path: Path) -> None:
     origin, found = known(tmp_path, 2)
-    node = filled(Executed("k", "FullyConnected"), ("mul", "relu"), origin, found)
+    node = fill_operands(Executed("k", "FullyConnected"), ("mul", "relu"), origin, found)
     assert (node.inputs, node.outputs) == ((X, W), (Y,))
 
 
 def test_what_the_runtime_told_is_kept_and_nothing_is_made_up(tmp_path: Path) -> None:
     origin, found = known(tmp_path, 0)
     told = Executed("k", "MatMul", inputs=(W,), outputs=(Y,))
-    assert filled(told, ("mul",), origin, found) == told
+    assert fill_operands(told, ("mul",), origin, found) == told
     bare = Executed("k", "MatMul")
-    assert filled(bare, (), origin, found) == bare
+    assert fill_operands(bare, (), origin, found) == bare
     del found["w"]
-    assert filled(bare, ("mul",), origin, found) == bare
+    assert fill_operands(bare, ("mul",), origin, found) == bare
 
 
 def test_text_has_no_size(tmp_path: Path) -> None:
     model = model_of("""<ir_version: 9, opset_import: ["" : 20]>
     g (string[2] x) => (string[2] y) { y = StringConcat (x, x) }""")
-    stream.write(tmp_path / "s", [{"x": np.array(["a", "b"])}])
-    found = sizes(model, tmp_path / "s", 0)
+    stream.write_stream(tmp_path / "s", [{"x": np.array(["a", "b"])}])
+    found = infer_operands(model, tmp_path / "s", 0)
     assert found["x"] == Operand("str", (2,), 0)

@@ -18,8 +18,8 @@ from ortune.analysis.recheck.recheck import (
     RecheckRow,
     Replayed,
     Retimed,
-    changes,
-    judged,
+    judge_times,
+    list_verdict_changes,
 )
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
@@ -27,10 +27,10 @@ from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.study import Study
 from ortune.core.trial import Interval
 from ortune.measurement import environment as lookup
-from ortune.measurement.environments.installed import add
+from ortune.measurement.environments.installed import add_environment
 from ortune.measurement.timing import stats
-from ortune.reporting.markdown import written
-from ortune.reporting.python.recheck import parts
+from ortune.reporting.markdown import render_markdown_parts
+from ortune.reporting.python.recheck import build_recheck_parts
 
 WIDE, NARROW = Interval(1.0, 0.01, 100.0), Interval(0.02, 0.01, 0.03)
 WRONG = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
@@ -115,7 +115,7 @@ def test_another_runtime_is_tried_in_an_environment_of_its_own(
     wrongly = ot.recheck(wrong(tmp_path / "b"), runtime="1.30.0,1.31.1", timed=False)
     assert "the oldest that was tried, already" in wrongly.reason
     assert wrongly.changes and wrongly.replays[0].differs == ""
-    add("onnxruntime==1.30.0", "mine")
+    add_environment("onnxruntime==1.30.0", "mine")
     assert main(["recheck", str(path), "--environment", "mine", "--time", "0.2s"]) == 0
     said = capsys.readouterr().out
     assert "as packed" in said and "beside here" in said
@@ -156,8 +156,8 @@ def test_a_plan_that_does_not_run_is_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environments.linked(monkeypatch)
-    add("onnxruntime==1.24.4", "bare")
-    for link in (lookup.folder("bare")).rglob("linked.pth"):
+    add_environment("onnxruntime==1.24.4", "bare")
+    for link in (lookup.environment_folder("bare")).rglob("linked.pth"):
         link.unlink()
     found = ot.recheck(bundle(tmp_path), environment="bare", timed=False)
     (only,) = found.replays
@@ -185,7 +185,7 @@ def test_a_plan_that_does_not_run_is_a_change(
 def test_how_it_is_judged(
     decibels: float, timed: Retimed, where: Interval | None, verdict: Replayed
 ) -> None:
-    found, why = judged(decibels, timed, where)
+    found, why = judge_times(decibels, timed, where)
     assert found is verdict
     assert bool(why) == (verdict not in (Replayed.SAME, Replayed.UNTIMED))
 
@@ -196,9 +196,11 @@ def replays(*verdicts: Replayed) -> list[RecheckRow]:
 
 def test_the_first_release_that_changed_is_named_and_the_one_that_came_back() -> None:
     same, changed, slower = Replayed.SAME, Replayed.CHANGED, Replayed.SLOWER
-    assert changes(replays(same, Replayed.UNCLEAR, Replayed.UNTIMED)) == ()
-    assert changes(replays(same, changed, changed)) == ("onnxruntime 1: answers changed",)
-    assert changes(replays(changed, slower, same)) == (
+    assert list_verdict_changes(replays(same, Replayed.UNCLEAR, Replayed.UNTIMED)) == ()
+    assert list_verdict_changes(replays(same, changed, changed)) == (
+        "onnxruntime 1: answers changed",
+    )
+    assert list_verdict_changes(replays(changed, slower, same)) == (
         "onnxruntime 0: answers changed",
         "onnxruntime 1: slower",
         "onnxruntime 2: as packed",
@@ -210,11 +212,11 @@ def test_the_table_names_all_runtimes() -> None:
     rows = (replace(rows[0], answers_db=math.inf, beside=Interval(1.0, 0.9, 1.1)), rows[1])
     found = RecheckResult(
         *("b.ortune", "clean @ cpu", "k" * 16, "cpu", None, None, 40.0, rows),
-        changes(rows),
+        list_verdict_changes(rows),
         False,
         "b.ortune: answers changed",
     )
-    text = written(parts(found))
+    text = render_markdown_parts(build_recheck_parts(found))
     assert "beside here" in text and "| onnxruntime 0 | equal |" in text
     assert "changed with onnxruntime 1: answers changed" in text
 

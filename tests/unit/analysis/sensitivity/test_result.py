@@ -12,10 +12,10 @@ from tests.unit import surveys
 
 from ortune.analysis.sensitivity import run
 from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
-from ortune.analysis.sensitivity.run import Sensitivity, find, keep, ordered
+from ortune.analysis.sensitivity.run import Sensitivity, find_result, sort_regions, store_result
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.result import as_json
-from ortune.search.mixed_precision.survey import worth
+from ortune.search.mixed_precision.survey import cost_per_time
 
 LOSS = surveys.cost("slow", 0.01, -0.1)
 """It costs accuracy and time."""
@@ -33,7 +33,7 @@ def found(**changes: object) -> Sensitivity:
         budget_rule="",
         unit="cosine",
         samples=32,
-        regions=ordered((*surveys.REGIONS, surveys.FAILED, LOSS)),
+        regions=sort_regions((*surveys.REGIONS, surveys.FAILED, LOSS)),
         whole_cost=0.09,
         not_reached=(),
         finished="done",
@@ -51,10 +51,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_worth_giving_back_comes_first() -> None:
     names = [one.region for one in found().regions]
     assert names == ["slow", "fragile", "alike", "plain", "odd"]
-    assert worth(LOSS) == math.inf
-    assert worth(surveys.cost("gain", -0.01, 0.1)) == pytest.approx(-0.1)
-    assert worth(surveys.cost("nothing", 0.0, 0.0)) == 0
-    assert worth(surveys.FAILED) == -math.inf
+    assert cost_per_time(LOSS) == math.inf
+    assert cost_per_time(surveys.cost("gain", -0.01, 0.1)) == pytest.approx(-0.1)
+    assert cost_per_time(surveys.cost("nothing", 0.0, 0.0)) == 0
+    assert cost_per_time(surveys.FAILED) == -math.inf
 
 
 def test_json_has_the_keys_that_are_promised() -> None:
@@ -74,16 +74,16 @@ def test_rows_are_a_table() -> None:
 
 
 def test_a_kept_result_is_found_again(home: Path) -> None:
-    assert find("k" * 16) is None
-    keep("k" * 16, found())
-    held = find("k" * 16)
+    assert find_result("k" * 16) is None
+    store_result("k" * 16, found())
+    held = find_result("k" * 16)
     assert held is not None
     assert held.regions[:-1] == found().regions[:-1]
-    assert find("j" * 16) is None
+    assert find_result("j" * 16) is None
 
 
 def test_what_is_not_whole_is_not_kept(home: Path) -> None:
-    keep("k", found(finished="time", not_reached=("plain",)))
+    store_result("k", found(finished="time", not_reached=("plain",)))
     assert not home.exists()
 
 
@@ -93,27 +93,27 @@ def test_what_is_not_whole_is_not_kept(home: Path) -> None:
 def test_a_file_that_cannot_be_read_is_no_result(home: Path, content: bytes) -> None:
     home.mkdir(parents=True)
     (home / "k.json").write_bytes(content)
-    assert find("k") is None
-    keep("k", found())
-    assert find("k") is not None
+    assert find_result("k") is None
+    store_result("k", found())
+    assert find_result("k") is not None
 
 
 def test_a_result_under_another_name_is_none(home: Path) -> None:
-    keep("k", found())
+    store_result("k", found())
     (home / "k.json").rename(home / "j.json")
-    assert find("j") is None
+    assert find_result("j") is None
 
 
 def test_the_oldest_go_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(260):
-        keep(f"k{number}", found(regions=()))
+        store_result(f"k{number}", found(regions=()))
     assert len(list(home.iterdir())) == 256
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "caches", lambda: None)
-    keep("k", found())
-    assert find("k") is None
+    monkeypatch.setattr(run, "find_cache_folder", lambda: None)
+    store_result("k", found())
+    assert find_result("k") is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement.timing import pairs
-from ortune.search.recipe.space import Target
+from ortune.search.recipe.space import SearchTarget
 
 
 class Process:
@@ -40,7 +40,7 @@ def scripted_pair(one: Process, two: Process, *_: object) -> Pair:
 
 def descended(start: Callable[[Backend], Process], monkeypatch: pytest.MonkeyPatch) -> Descent:
     monkeypatch.setattr(pairs, "time_pair", scripted_pair)
-    target = Target(Scripted(), Capabilities(), frozenset({"threads"}))
+    target = SearchTarget(Scripted(), Capabilities(), frozenset({"threads"}))
     starts: Any = start
     made = Descent(target, FACTS, starts, lambda worker, b: Answers(True, "", 99, 0), 60)
     made.run()
@@ -56,12 +56,12 @@ def test_a_quicker_setting_is_kept_again_and_again(monkeypatch: pytest.MonkeyPat
     helps = True
     found = descended(start, monkeypatch)
     assert found.best == Scripted(slow=0.9 * 0.9)
-    ratio, cpu = found.confirm()
+    ratio, cpu = found.confirm_best()
     assert ratio.high < 1
     assert cpu is not None
     assert found.best == Scripted(slow=0.9 * 0.9)
     helps = False
-    assert found.confirm() == (Interval(1, 1, 1), None)
+    assert found.confirm_best() == (Interval(1, 1, 1), None)
     assert found.best == Scripted()
 
 

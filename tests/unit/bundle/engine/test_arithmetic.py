@@ -14,8 +14,8 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.content import arithmetic
-from ortune.bundle.engine.golden import foreign
+from ortune.bundle.content import read_arithmetic
+from ortune.bundle.engine.golden import list_cpu_differences
 from ortune.bundle.engine.load import load
 from ortune.bundle.engine.manifest import MANIFEST, Arithmetic
 from ortune.bundle.pack import pack
@@ -43,7 +43,7 @@ def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
         path.write_text(f"processor\t: 0\nmodel name\t: Made up\n{key}\t\t: fpu {flags}\n")
         monkeypatch.setattr(cpus, "CPUINFO", path)
         _forget()
-        return machine.machine() | {"system": "Linux x86_64"}
+        return machine.describe_machine() | {"system": "Linux x86_64"}
 
     yield fake
     _forget()
@@ -72,25 +72,25 @@ def cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     ],
 )
 def test_what_is_said(verified: Arithmetic, flags: str, words: str | None, cpu) -> None:  # type: ignore[no-untyped-def]
-    said = list(foreign(verified, cpu(flags)))
+    said = list(list_cpu_differences(verified, cpu(flags)))
     assert (len(said), words is None or words in said[0]) == (words is not None, True), said
 
 
 def test_a_cpu_that_tells_nothing_is_not_judged(cpu) -> None:  # type: ignore[no-untyped-def]
-    assert not list(foreign(INT8, cpu("")))
+    assert not list(list_cpu_differences(INT8, cpu("")))
 
 
 def test_arm_without_dot_products(cpu) -> None:  # type: ignore[no-untyped-def]
     verified = Arithmetic(5, 0, (), ("asimddp",), "Linux aarch64")
     here = cpu("bf16", "Features") | {"system": "Linux aarch64"}
-    assert "no dot product" in next(foreign(verified, here))
+    assert "no dot product" in next(list_cpu_differences(verified, here))
 
 
 def test_manifests_without_the_record_are_read() -> None:
     assert codec.decode(Arithmetic, {}) == Arithmetic()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not list(foreign(Arithmetic(), {"instruction sets": "avx2"}))
+        assert not list(list_cpu_differences(Arithmetic(), {"instruction sets": "avx2"}))
 
 
 QDQ = """
@@ -110,12 +110,12 @@ def test_what_a_bundle_records(tmp_path: Path) -> None:
     path = studies.write_model(tmp_path / "int8.onnx", QDQ)
     plan = Plan(Recipe("int8", ()), Cpu())
     here = {"instruction sets": "avx2 avx_vnni", "system": "Linux x86_64"}
-    found = arithmetic(plan, [path], here)
+    found = read_arithmetic(plan, [path], here)
     assert found == Arithmetic(1, 1, (), ("avx2", "avx_vnni"), "Linux x86_64")
     small = QDQ.replace("127", "63")
-    assert arithmetic(plan, [studies.write_model(path, small)], here).risky == 0
+    assert read_arithmetic(plan, [studies.write_model(path, small)], here).risky == 0
     hint = Plan(Recipe("bf16", ()), Openvino(precision="bf16"))
-    assert arithmetic(hint, [], here).halves == ("bfloat16",)
+    assert read_arithmetic(hint, [], here).halves == ("bfloat16",)
 
 
 def test_a_bundle_warns_on_another_cpu_and_an_old_one_does_not(tmp_path: Path, cpu) -> None:  # type: ignore[no-untyped-def]
@@ -138,6 +138,6 @@ def test_a_bundle_warns_on_another_cpu_and_an_old_one_does_not(tmp_path: Path, c
             load(bundle).close()
         return [str(one.message) for one in caught if one.category is RuntimeWarning]
 
-    system = machine.machine()["system"]
+    system = machine.describe_machine()["system"]
     assert "can saturate" in load_with(replace(INT8, system=system))[0]
     assert load_with(None) == []

@@ -31,7 +31,7 @@ def made(session: Doubling) -> Iterator[Made]:
 
     def make(**options: Any) -> Batcher:
         joint = Joint("m", DOUBLING, session.run)
-        assert joint.prove([row(1)])
+        assert joint.prove_joinable([row(1)])
         session.seen.clear()
         session.entered.clear()
         batchers.append(Batcher("m", joint, **options))
@@ -44,7 +44,7 @@ def made(session: Doubling) -> Iterator[Made]:
 
 
 async def submit(batcher: Batcher, sample: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return (await batcher.answered(sample)).outputs
+    return (await batcher.submit_request(sample)).outputs
 
 
 async def settled(condition: Callable[[], bool]) -> None:
@@ -220,7 +220,7 @@ async def test_a_worker_outlives_whatever_goes_wrong(
 ) -> None:
     batcher = made()
     with monkeypatch.context() as patched:
-        patched.setattr(Joint, "answers", lambda *_: 1 / 0)
+        patched.setattr(Joint, "compute_answers", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await submit(batcher, row(1))
     assert (await submit(batcher, row(2)))["y"][0, 0] == 4
@@ -250,9 +250,9 @@ async def test_an_answer_says_when_it_was_computed_with_how_many(
 ) -> None:
     batcher = made()
     session.go.clear()
-    first = asyncio.create_task(batcher.answered(row(1000, 7)))
+    first = asyncio.create_task(batcher.submit_request(row(1000, 7)))
     await settled(session.entered.is_set)
-    others = [asyncio.create_task(batcher.answered(row(n))) for n in range(3)]
+    others = [asyncio.create_task(batcher.submit_request(row(n))) for n in range(3)]
     await settled(lambda: batcher.statistics.depth == 3)
     session.go.set()
     alone, *joined = await asyncio.gather(first, *others)

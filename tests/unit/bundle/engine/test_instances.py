@@ -19,7 +19,14 @@ from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.engine import consent, instances
-from ortune.bundle.engine.instances import Instances, Serving, bound, flushes, on_device, serving
+from ortune.bundle.engine.instances import (
+    Instances,
+    Serving,
+    bind_thread,
+    flushes_denormals,
+    on_device,
+    read_serving,
+)
 from ortune.core.backend import Backend, Kind
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import usable_cpus
@@ -61,7 +68,7 @@ class TestAsked:
         [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("1, 3", 4)],
     )
     def test_numbers_and_text(self, given: int | str, count: int) -> None:
-        assert serving(given) == Serving(count)
+        assert read_serving(given) == Serving(count)
 
     @pytest.mark.usefixtures("eight")
     @pytest.mark.parametrize(
@@ -74,16 +81,16 @@ class TestAsked:
         ],
     )
     def test_groups_by_device(self, given: str, devices: tuple[str, ...]) -> None:
-        assert serving(given) == Serving(len(devices), devices=devices)
+        assert read_serving(given) == Serving(len(devices), devices=devices)
         counted = Counter(devices).items()
         spelled = ",".join(f"{count}@{one}" if one else f"{count}" for one, count in counted)
-        assert serving(given).groups == read_instances(spelled)
+        assert read_serving(given).groups == read_instances(spelled)
 
     @pytest.mark.usefixtures("eight")
     def test_a_device_for_groups_that_name_none(self) -> None:
-        assert serving("1,1@gpu1", "gpu0").devices == ("gpu0", "gpu1")
+        assert read_serving("1,1@gpu1", "gpu0").devices == ("gpu0", "gpu1")
         packed = Serving(3, 4)
-        assert serving(0, "gpu1", packed=packed) == replace(packed, devices=("gpu1",) * 3)
+        assert read_serving(0, "gpu1", packed=packed) == replace(packed, devices=("gpu1",) * 3)
 
     @pytest.mark.parametrize(("device", "index"), [("gpu0", 0), ("gpu", 0), ("gpu12", 12)])
     def test_a_gpu_of_a_backend_that_runs_on_one(self, device: str, index: int) -> None:
@@ -108,23 +115,25 @@ class TestAsked:
 
     @pytest.mark.usefixtures("eight")
     def test_batches(self) -> None:
-        assert serving(max_batch=0).max_batch == 8
-        assert serving(2, None, 5, 7) == Serving(2, 5, 7)
-        assert serving(0, max_batch=8, preferred=[4, 8], max_queue=9) == Serving(
+        assert read_serving(max_batch=0).max_batch == 8
+        assert read_serving(2, None, 5, 7) == Serving(2, 5, 7)
+        assert read_serving(0, max_batch=8, preferred=[4, 8], max_queue=9) == Serving(
             1, 8, preferred=(4, 8), max_queue=9
         )
 
     @pytest.mark.usefixtures("eight")
     def test_what_is_said_comes_before_what_a_bundle_says(self) -> None:
         packed = Serving(4, 16, 500, (8, 16), threads=1)
-        assert serving(packed=packed) == packed
-        assert serving(2, max_batch=1, packed=packed) == replace(packed, instances=2, max_batch=1)
+        assert read_serving(packed=packed) == packed
+        assert read_serving(2, max_batch=1, packed=packed) == replace(
+            packed, instances=2, max_batch=1
+        )
 
     @pytest.mark.usefixtures("eight")
     @pytest.mark.parametrize("given", ["0", -1, "", "x", "2,", "1@", 1.5, True, "2@gpu-0"])
     def test_what_is_no_count(self, given: object) -> None:
         with pytest.raises(BadSettings, match=r"instances=.* cannot be read"):
-            serving(given)  # type: ignore[arg-type]
+            read_serving(given)  # type: ignore[arg-type]
 
     @pytest.mark.usefixtures("eight")
     @pytest.mark.parametrize(
@@ -139,13 +148,13 @@ class TestAsked:
     )
     def test_a_device_of_no_known_kind(self, asked: dict[str, str]) -> None:
         with pytest.raises(BadSettings, match=r"no device is called '") as no:
-            serving(**asked)  # type: ignore[arg-type]
+            read_serving(**asked)  # type: ignore[arg-type]
         assert len(str(no.value).splitlines()) == 2
 
     @pytest.mark.usefixtures("eight")
     def test_more_than_there_are_cpus(self) -> None:
         with pytest.raises(BadSettings, match="9 instances need a CPU each") as no:
-            serving(9)
+            read_serving(9)
         assert no.value.fix == "give instances=8 or fewer"
 
     @pytest.mark.parametrize(
@@ -160,7 +169,7 @@ class TestAsked:
     )
     def test_what_is_no_bound(self, asked: dict[str, int]) -> None:
         with pytest.raises(BadSettings, match=f"{next(iter(asked))}=.* is not possible"):
-            serving(**asked)
+            read_serving(**asked)
 
 
 @pytest.mark.usefixtures("eight")
@@ -181,7 +190,7 @@ class TestShares:
     def test_all_together_have_a_thread_for_each_cpu(
         self, asked: Backend, count: int, shared: Backend
     ) -> None:
-        assert Serving(count).share(asked) == shared
+        assert Serving(count).share_threads(asked) == shared
 
     @pytest.mark.parametrize(
         ("asked", "count", "threads", "shared"),
@@ -202,11 +211,11 @@ class TestShares:
     def test_threads_that_were_chosen(
         self, asked: Backend, count: int, threads: int, shared: Backend
     ) -> None:
-        assert Serving(count, threads=threads).share(asked) == shared
+        assert Serving(count, threads=threads).share_threads(asked) == shared
 
     def test_threads_of_parallel_operators_too(self) -> None:
         asked = Cpu(threads=4, parallel=True, inter_threads=8)
-        assert Serving(4).share(asked) == replace(asked, threads=2, inter_threads=2)
+        assert Serving(4).share_threads(asked) == replace(asked, threads=2, inter_threads=2)
 
 
 @dataclass(frozen=True)
@@ -253,7 +262,9 @@ def test_openvino_reserves_cpus_for_each(wrapped: bool) -> None:
     for count in (1, 2):
         asked: Backend = Reserving(threads=1, config=("TBB_PARTITIONER=AUTO",))
         with ExitStack() as stack:
-            Serving(count).open(stack, Bucketed(inner=asked) if wrapped else asked, Path("m"), "m")
+            Serving(count).open_instances(
+                stack, Bucketed(inner=asked) if wrapped else asked, Path("m"), "m"
+            )
     assert [cpus for _, cpus in opened] == [before] * 3
     reserved = ("TBB_PARTITIONER=AUTO", "ENABLE_CPU_RESERVATION=YES")
     assert [one.config for one, _ in opened] == [reserved[:1], reserved, reserved]  # type: ignore[attr-defined]
@@ -265,7 +276,7 @@ class TestCpus:
     def test_sessions_open_and_run_on_cpus_of_their_own(self) -> None:
         before = usable_cpus()
         with ExitStack() as stack:
-            made = Serving(2).open(stack, Noting(threads=1), Path("m"), "m")
+            made = Serving(2).open_instances(stack, Noting(threads=1), Path("m"), "m")
             for place in (0, 1):
                 made.run(row(1), place)
         one, two = (set(cpus) for _, cpus in opened)
@@ -276,7 +287,7 @@ class TestCpus:
     def test_one_instance_and_other_runtimes_are_left_alone(self) -> None:
         before = usable_cpus()
         with ExitStack() as stack:
-            Serving(1).open(stack, Noting(), Path("m"), "m").run(row(1))
+            Serving(1).open_instances(stack, Noting(), Path("m"), "m").run(row(1))
         assert [cpus for _, cpus in opened] == ran == [before]
 
     def test_bound_threads_move_with_their_instance(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,19 +297,19 @@ class TestCpus:
         for backend in (Noting(threads=2, affinity="2"), wrapped):
             opened.clear()
             with ExitStack() as stack:
-                Serving(2).open(stack, backend, Path("m"), "m")
+                Serving(2).open_instances(stack, backend, Path("m"), "m")
             assert [one.affinity for one, _ in opened] == ["2", "4"]  # type: ignore[attr-defined]
 
     def test_a_thread_that_fails_has_its_cpus_back(self) -> None:
         before = usable_cpus()
-        with pytest.raises(ValueError, match="mine"), bound(before[:1]):
+        with pytest.raises(ValueError, match="mine"), bind_thread(before[:1]):
             assert usable_cpus() == before[:1]
             raise ValueError("mine")
         assert usable_cpus() == before
 
     def test_cpus_that_are_gone_bind_nothing(self) -> None:
         before = usable_cpus()
-        with bound([4095]):
+        with bind_thread([4095]):
             assert usable_cpus() == before
 
     def test_the_threads_of_onnxruntime_stay_there(self, tmp_path: Path) -> None:
@@ -309,7 +320,7 @@ class TestCpus:
         with ExitStack() as stack:
             for cpu in usable_cpus()[:2]:
                 before = {one.name for one in tasks.iterdir()}
-                with bound([cpu]):
+                with bind_thread([cpu]):
                     stack.enter_context(Cpu(threads=3).open(path))
                 new = {one.name for one in tasks.iterdir()} - before
                 assert len(new) == 2
@@ -342,7 +353,7 @@ class TestCalls:
         runs = threading.Thread(target=lambda: found.append(made.run(row(1))))
         runs.start()
         assert session.entered.wait(20)
-        closing = threading.Thread(target=made.wait)
+        closing = threading.Thread(target=made.wait_idle)
         closing.start()
         closing.join(0.05)
         assert closing.is_alive()
@@ -354,7 +365,7 @@ class TestCalls:
         runs.join(20)
         assert found[0]["y"][0, 0] == 2
         made.close()
-        assert made.session() is None
+        assert made.find_first_session() is None
 
     def test_released_under_a_call_it_still_ends(self) -> None:
         session = Doubling()
@@ -373,10 +384,10 @@ class TestCalls:
         made = Instances("m", [Doubling()])
         with pytest.raises(BadData, match=r"m: the runtime refused x \(1, 4\): a negative"):
             made.run(row(-9))
-        made.wait()
+        made.wait_idle()
 
 
 def test_denormals_are_flushed_by_threads_of_some_backends() -> None:
-    assert flushes(Cpu(flush_denormals=True))
-    assert flushes(Bucketed(inner=Cpu(flush_denormals=True)))
-    assert not flushes(Cpu()) and not flushes(Bucketed())
+    assert flushes_denormals(Cpu(flush_denormals=True))
+    assert flushes_denormals(Bucketed(inner=Cpu(flush_denormals=True)))
+    assert not flushes_denormals(Cpu()) and not flushes_denormals(Bucketed())

@@ -11,7 +11,7 @@ from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, row
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
-from ortune.bundle.engine.joining import Joint, free
+from ortune.bundle.engine.joining import Joint, has_free_batch
 from ortune.bundle.engine.manifest import Signature
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
@@ -49,12 +49,12 @@ def signature(inputs: list[Shape], outputs: list[Shape], dtype: str = "float32")
 def test_only_one_free_first_dimension_is_a_batch(
     inputs: list[Shape], outputs: list[Shape], joins: bool
 ) -> None:
-    assert free(signature(inputs, outputs)) == joins
+    assert has_free_batch(signature(inputs, outputs)) == joins
 
 
 @pytest.mark.parametrize("dtype", ["str", "seq(float32)", ""])
 def test_what_is_no_array_of_numbers_is_not_joined(dtype: str) -> None:
-    assert not free(signature([("N", 4)], [("N", 4)], dtype))
+    assert not has_free_batch(signature([("N", 4)], [("N", 4)], dtype))
 
 
 def joint(run: Callable[[Tensors], dict[str, np.ndarray]]) -> Joint:
@@ -69,31 +69,31 @@ def session() -> Doubling:
 @pytest.fixture
 def proved(session: Doubling) -> Joint:
     made = joint(session.run)
-    assert made.prove([row(1)])
+    assert made.prove_joinable([row(1)])
     session.seen.clear()
     return made
 
 
 def test_groups_have_equal_shapes_and_keep_the_bound(proved: Joint) -> None:
     samples = [row(0), row(1, 5), row(2), row(3, 4, 2), row(4, 5), row(5), row(6, 4, 9)]
-    assert proved.groups(samples, 4) == [[0, 2, 3], [1, 4], [5], [6]]
-    assert proved.groups(samples, 1) == [[0], [1], [2], [3], [4], [5], [6]]
-    assert proved.groups([], 4) == []
+    assert proved.group_samples(samples, 4) == [[0, 2, 3], [1, 4], [5], [6]]
+    assert proved.group_samples(samples, 1) == [[0], [1], [2], [3], [4], [5], [6]]
+    assert proved.group_samples([], 4) == []
     lone = joint(lambda feeds: {})
     odd = [{"x": np.zeros((0, 4), np.float32)}] * 2
-    assert lone.groups(odd, 4) == [[0], [1]], "nothing to tell apart"
+    assert lone.group_samples(odd, 4) == [[0], [1]], "nothing to tell apart"
 
 
 def test_inputs_that_disagree_about_the_rows_are_alone() -> None:
     made = Joint("m", signature([("N",), ("N",)], [("N",)]), lambda feeds: {})
     two, one = np.zeros(2), np.zeros(1)
-    assert made.form({"i0": two, "i1": one}) == (None, 1)
-    assert made.form({"i0": two, "i1": two}) == (((), ()), 2)
+    assert made.find_form({"i0": two, "i1": one}) == (None, 1)
+    assert made.find_form({"i0": two, "i1": two}) == (((), ()), 2)
 
 
 def test_every_sample_gets_its_own_rows_back(proved: Joint, session: Doubling) -> None:
     samples = [row(1), row(10, rows=2), row(20)]
-    answers = proved.answers(samples)
+    answers = proved.compute_answers(samples)
     assert [one.shape for one in session.seen] == [(4, 4)]
     for sample, answer in zip(samples, answers, strict=True):
         assert isinstance(answer, dict)
@@ -102,7 +102,7 @@ def test_every_sample_gets_its_own_rows_back(proved: Joint, session: Doubling) -
 
 
 def test_a_refused_sample_fails_alone(proved: Joint) -> None:
-    good, bad, more = proved.answers([row(1), row(-5), row(2)])
+    good, bad, more = proved.compute_answers([row(1), row(-5), row(2)])
     assert isinstance(bad, ValueError)
     assert isinstance(good, dict) and isinstance(more, dict)
     assert more["y"][0, 0] == 4
@@ -110,25 +110,25 @@ def test_a_refused_sample_fails_alone(proved: Joint) -> None:
 
 def test_the_first_two_are_computed_both_ways(session: Doubling) -> None:
     made = joint(session.run)
-    answers = made.answers([row(1), row(1), row(2)])
+    answers = made.compute_answers([row(1), row(1), row(2)])
     assert [one.shape[0] for one in session.seen] == [1, 1, 2, 3]
     assert [one["y"][0, 0] for one in answers if isinstance(one, dict)] == [2, 2, 4]
-    made.answers([row(1), row(2)])
+    made.compute_answers([row(1), row(2)])
     assert len(session.seen) == 5
 
 
 def test_equal_samples_are_told_from_their_reverse(session: Doubling) -> None:
-    assert joint(session.run).prove([row(1), row(1)])
+    assert joint(session.run).prove_joinable([row(1), row(1)])
     np.testing.assert_array_equal(session.seen[1], [[4, 3, 2, 1]])
 
 
 def test_what_says_nothing_leaves_it_open(session: Doubling) -> None:
     made = joint(session.run)
     zeros = {"x": np.zeros((1, 4), np.float32)}
-    assert not made.prove([zeros, zeros])
-    assert not made.prove([row(-9), row(1)]), "refused by itself"
-    assert len(made.answers([zeros, zeros])) == 2
-    assert made.prove([row(1)])
+    assert not made.prove_joinable([zeros, zeros])
+    assert not made.prove_joinable([row(-9), row(1)]), "refused by itself"
+    assert len(made.compute_answers([zeros, zeros])) == 2
+    assert made.prove_joinable([row(1)])
 
 
 def attention(feeds: Tensors) -> dict[str, np.ndarray]:
@@ -160,15 +160,15 @@ def test_a_first_dimension_that_is_no_batch_is_found_out(
     rng = np.random.default_rng(0)
     samples = [{"x": rng.random((2, 4), np.float32) * scale} for scale in (1, 3, 9)]
     with pytest.warns(RuntimeWarning, match="m: joined with others") as caught:
-        answers = made.answers(samples)
+        answers = made.compute_answers(samples)
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        answers = [*answers, *made.answers(samples)]
+        answers = [*answers, *made.compute_answers(samples)]
     for sample, answer in zip(samples * 2, answers, strict=True):
         assert isinstance(answer, dict)
         np.testing.assert_array_equal(answer["y"], run(sample)["y"])
-    assert made.groups(samples, 32) == [[0], [1], [2]]
+    assert made.group_samples(samples, 32) == [[0], [1], [2]]
 
 
 def test_positions_that_mean_nothing_do_not_count() -> None:
@@ -181,9 +181,9 @@ def test_positions_that_mean_nothing_do_not_count() -> None:
         def compared(self, feeds: Tensors, outputs: Tensors) -> Tensors:
             return {"y": outputs["y"][:, :-1]}
 
-    assert Joint("m", DOUBLING, odd, Real()).prove([row(1)])
+    assert Joint("m", DOUBLING, odd, Real()).prove_joinable([row(1)])
     with pytest.warns(RuntimeWarning, match="otherwise than alone"):
-        assert not Joint("m", DOUBLING, odd).prove([row(1)])
+        assert not Joint("m", DOUBLING, odd).prove_joinable([row(1)])
 
 
 def test_rows_that_go_missing_later_are_answered_one_by_one(session: Doubling) -> None:
@@ -191,8 +191,8 @@ def test_rows_that_go_missing_later_are_answered_one_by_one(session: Doubling) -
         return {"y": session.run(feeds)["y"][feeds["x"][:, 0] < 50]}
 
     made = joint(dropping)
-    assert made.prove([row(1)])
-    one, none = made.answers([row(1), row(99)])
+    assert made.prove_joinable([row(1)])
+    one, none = made.compute_answers([row(1), row(99)])
     assert isinstance(one, dict) and isinstance(none, dict)
     assert one["y"].shape == (1, 4) and none["y"].shape == (0, 4)
 
@@ -201,7 +201,7 @@ def test_a_closed_session_is_everybodys_error() -> None:
     def closed(feeds: Tensors) -> dict[str, np.ndarray]:
         raise BadData("closed", fix="open it")
 
-    assert all(isinstance(one, BadData) for one in joint(closed).answers([row(1), row(2)]))
+    assert all(isinstance(one, BadData) for one in joint(closed).compute_answers([row(1), row(2)]))
 
 
 TOKENS = Signature(
@@ -232,11 +232,11 @@ class TestBuckets:
         """Return what joins, and what computes one sample as the backend does."""
 
         def run(feeds: Tensors) -> dict[str, np.ndarray]:
-            length = self.how.bucket(feeds)
+            length = self.how.choose_bucket(feeds)
             if not length:
                 return encoder.run(feeds)
-            found = encoder.run(self.how.cut(feeds, length))
-            return self.how.restored(found, feeds["mask"].shape[1])
+            found = encoder.run(self.how.cut_feeds(feeds, length))
+            return self.how.pad_outputs(found, feeds["mask"].shape[1])
 
         return Joint("m", TOKENS, run, self.how), run
 
@@ -244,15 +244,15 @@ class TestBuckets:
         encoder = Encoder()
         made, run = self.made(encoder)
         samples = [text(16, 3), text(12, 2, 4), text(4, 1), text(16, 7), text(8, 6)]
-        forms = [made.form(one) for one in samples]
+        forms = [made.find_form(one) for one in samples]
         assert [rows for _, rows in forms] == [1, 2, 1, 1, 1]
         assert len({form for form, _ in forms[:3]}) == len({form for form, _ in forms[3:]}) == 1
-        assert made.groups(samples, 8) == [[0, 1, 2], [3, 4]]
-        for group in made.groups(samples, 8):
+        assert made.group_samples(samples, 8) == [[0, 1, 2], [3, 4]]
+        for group in made.group_samples(samples, 8):
             own = [samples[place] for place in group]
-            made.answers(own)
+            made.compute_answers(own)
             encoder.seen.clear()
-            answers = made.answers(own)
+            answers = made.compute_answers(own)
             assert len(encoder.seen) == 1, "one run"
             for sample, answer in zip(own, answers, strict=True):
                 alone = run(sample)
@@ -264,6 +264,6 @@ class TestBuckets:
         made, _ = self.made(Encoder())
         long, other, gap = text(16, 9), text(12, 9), text(16, 3)
         gap["mask"][:, 0] = 0
-        forms = [made.form(one)[0] for one in (long, other, gap)]
+        forms = [made.find_form(one)[0] for one in (long, other, gap)]
         assert forms[0] == forms[2] != forms[1], "the mask of the last cannot be told"
-        assert made.groups([long, gap, other], 8) == [[0, 1], [2]]
+        assert made.group_samples([long, gap, other], 8) == [[0, 1], [2]]

@@ -45,9 +45,9 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
         import onnxruntime as ort
 
         root, sample = Path(made.root), {"image": np.ones((1, 3, 4, 6), np.float32)}
-        stream.write(golden.inputs_path(root, name), [sample])
+        stream.write_stream(golden.inputs_path(root, name), [sample])
         outputs = {"mean": ort.InferenceSession(str(model)).run(["mean"], sample)[0]}
-        stream.write(golden.outputs_path(root, name, trial), [outputs])
+        stream.write_stream(golden.outputs_path(root, name, trial), [outputs])
 
     monkeypatch.setattr(studies, "MODEL", MODEL)
     monkeypatch.setattr(studies, "write_golden", write_golden)

@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.errors import OrtuneError
 from ortune.core.fields import Option
 from ortune.core.request import Request, request
@@ -30,10 +30,10 @@ class Listing(Request):
     models: Sequence[str]
 
 
-@verb(Listing)
+@make_command(Listing)
 def listing(asked: Listing) -> int:
     """Show them."""
-    answer({"models": list(asked.models)}, lambda: say(f"shown {list(asked.models)}"))
+    print_result({"models": list(asked.models)}, lambda: print_text(f"shown {list(asked.models)}"))
     return 0
 
 
@@ -80,10 +80,10 @@ class Weighing(Request):
     seconds: Annotated[float, Option(low=0.1)] = 1.0
 
 
-@verb(Weighing)
+@make_command(Weighing)
 def weighing(asked: Weighing) -> int:
     """Show one."""
-    say(f"per day {asked.per_day}")
+    print_text(f"per day {asked.per_day}")
     return 0
 
 

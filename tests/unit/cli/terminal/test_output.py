@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from ortune.cli.terminal import output
-from ortune.core.plugins.codec import jsonable
+from ortune.core.plugins.codec import make_jsonable
 from ortune.core.trial import Interval
 
 
 def test_the_json_object_carries_the_version() -> None:
-    assert json.loads(output.as_json({"x": 1})) == {"ortune": output.version(), "x": 1}
+    assert json.loads(output.as_json({"x": 1})) == {"ortune": output.read_version(), "x": 1}
 
 
 def test_what_json_lacks_becomes_plain() -> None:
-    found = jsonable(
+    found = make_jsonable(
         {
             "nan": float("nan"),
             "inf": [float("inf"), 1.5],
@@ -41,7 +41,7 @@ def test_what_json_lacks_becomes_plain() -> None:
 
 
 def test_a_table_shows_every_cell_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    output.table(("name", "ms>"), [("cpu [bold]x[/bold]", 1.5)])
+    output.print_table(("name", "ms>"), [("cpu [bold]x[/bold]", 1.5)])
     assert "cpu [bold]x[/bold]" in capsys.readouterr().out
 
 
@@ -49,9 +49,9 @@ def test_a_table_shows_every_cell_as_it_is(capsys: pytest.CaptureFixture[str]) -
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1580229, "1.6 MB"), (4.2e9, "4.2 GB")]
 )
 def test_size(count: float, text: str) -> None:
-    assert output.size(count) == text
+    assert output.format_size(count) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(7, "7"), (389_000, "389.00 k"), (4.1e12, "4.10 T")])
 def test_amount(count: float, text: str) -> None:
-    assert output.amount(count) == text
+    assert output.format_amount(count) == text

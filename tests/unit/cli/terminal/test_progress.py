@@ -75,7 +75,7 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
     ],
 )
 def test_an_event_is_one_line(event: Event, line: str) -> None:
-    assert progress.describe(event) == progress.describe(event, verbose=True) == line
+    assert progress.describe_event(event) == progress.describe_event(event, verbose=True) == line
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_an_event_is_one_line(event: Event, line: str) -> None:
     ],
 )
 def test_steps_and_starts_are_for_verbose(event: Event, line: str) -> None:
-    assert progress.describe(event) == ""
-    assert progress.describe(event, verbose=True, place="[2/9]") == line
+    assert progress.describe_event(event) == ""
+    assert progress.describe_event(event, verbose=True, place="[2/9]") == line
 
 
 OTHER = replace(FAST, key="o", plan=Plan(AS_IS, Cpu(threads=1)), ratio=Interval(0.8, 0.7, 0.9))
@@ -121,8 +121,8 @@ BEST = "2.00x [1.60, 2.50], unconfirmed, clean @ cpu"
 def test_the_board_keeps_the_best_so_far(trials: list[Trial], best: str) -> None:
     board = progress.Board()
     for trial in trials:
-        board.take(TrialDone(trial))
-    assert board.best() == best
+        board.record_event(TrialDone(trial))
+    assert board.describe_best() == best
 
 
 def test_lines_carry_one_counter_and_the_time_left(
@@ -130,7 +130,7 @@ def test_lines_carry_one_counter_and_the_time_left(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    sink = shown.Display(live=False).take
+    sink = shown.Display(live=False).show_event
     sink(TimeLeft(180))
     sink(TrialStarted(PLAN, "baseline"))
     sink(TrialDone(FAST))
@@ -159,7 +159,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    sink = shown.Display(live=False).take
+    sink = shown.Display(live=False).show_event
     for done in range(25):
         now = float(done)
         sink(Progress("timing", done, 25))
@@ -171,39 +171,39 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
 
 def test_work_of_unknown_length_says_how_long_it_has_taken() -> None:
     board = progress.Board()
-    board.take(Progress("evaluating", 7))
-    assert board.line() == "evaluating: 0:00 so far"
-    assert board.render(80) == ["─" * 30 + " evaluating: 0:00 so far"]
+    board.record_event(Progress("evaluating", 7))
+    assert board.describe_progress() == "evaluating: 0:00 so far"
+    assert board.render_lines(80) == ["─" * 30 + " evaluating: 0:00 so far"]
 
 
 def test_parts_of_a_plan_do_not_hide_the_plan() -> None:
     board = progress.Board()
-    board.take(TrialStarted(PLAN, "search"))
-    board.take(Progress("calibrating", 1, 2))
-    assert board.line() == "[1] search: clean @ cpu"
+    board.record_event(TrialStarted(PLAN, "search"))
+    board.record_event(Progress("calibrating", 1, 2))
+    assert board.describe_progress() == "[1] search: clean @ cpu"
 
 
 def test_time_left_ends_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     board = progress.Board()
-    assert board.left() is None
-    board.take(TimeLeft(60))
-    assert board.left() == 60
+    assert board.estimate_remaining_s() is None
+    board.record_event(TimeLeft(60))
+    assert board.estimate_remaining_s() == 60
     now = 500.0
-    assert board.left() == 0
+    assert board.estimate_remaining_s() == 0
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_board_keeps_its_width_and_breaks_no_word(width: int) -> None:
     board = progress.Board()
-    board.take(TimeLeft(180))
+    board.record_event(TimeLeft(180))
     long = Plan(Recipe("clean+int8-static(observer=percentile(p=99.9), per_channel=True)"), Cpu())
-    board.take(TrialStarted(long, "rescue"))
-    board.take(Timing(Interval(0.5, 0.4, 0.625), 6))
-    board.take(TrialDone(replace(FAST, plan=long)))
-    board.take(TrialStarted(long, "final"))
-    lines = board.render(width)
+    board.record_event(TrialStarted(long, "rescue"))
+    board.record_event(Timing(Interval(0.5, 0.4, 0.625), 6))
+    board.record_event(TrialDone(replace(FAST, plan=long)))
+    board.record_event(TrialStarted(long, "final"))
+    lines = board.render_lines(width)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
     assert f"[2, 3:00 left] final: {long}" in text
@@ -216,24 +216,24 @@ def test_a_terminal_shows_the_board_and_takes_it_away(
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("FORCE_COLOR", "1")
     live = shown.Display(live=True)
-    live.take(Progress("timing", 1, 2))
-    live.take(Note("a note"))
-    live.take(Progress("timing", 2, 2))
-    live.clear()
+    live.show_event(Progress("timing", 1, 2))
+    live.show_event(Note("a note"))
+    live.show_event(Progress("timing", 2, 2))
+    live.clear_board()
     err = capsys.readouterr().err
     assert "timing: 50 %" in err and "a note\n" in err and "timing: 100 %" in err
 
 
 def test_held_notes_are_told_behind_the_work_and_never_before_an_error() -> None:
     told: list[Event] = []
-    with shown.held(told.append) as sink:
+    with shown.defer_notes(told.append) as sink:
         sink(Note("made up: x"))
         assert not told
     assert told == [Note("made up: x")]
-    with pytest.raises(ValueError), shown.held(told.append) as sink:
+    with pytest.raises(ValueError), shown.defer_notes(told.append) as sink:
         sink(Note("made up: y"))
         raise ValueError
     assert told == [Note("made up: x")]
-    with shown.held(told.append, verbose=True) as sink:
+    with shown.defer_notes(told.append, verbose=True) as sink:
         sink(Note("made up: z"))
         assert told[-1] == Note("made up: z")

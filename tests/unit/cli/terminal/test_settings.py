@@ -36,7 +36,7 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_a_file_sets_nothing_that_reaches_out(tmp_path: Path, key: str, spelled: str) -> None:
     for value in (f"'''{spelled}'''", f"['''{spelled}''']"):
         with pytest.raises(BadSettings, match=rf"s\.toml: {key}: ") as caught:
-            settings.read(written(tmp_path, f"{key} = {value}"), KEYS)
+            settings.read_settings(written(tmp_path, f"{key} = {value}"), KEYS)
         assert "type the setting on the command line" in caught.value.fix
         assert len(str(caught.value).splitlines()) == 2
 
@@ -52,12 +52,12 @@ def test_a_file_sets_nothing_that_reaches_out(tmp_path: Path, key: str, spelled:
     ],
 )
 def test_all_else_is_the_option_s_to_say(tmp_path: Path, text: str) -> None:
-    assert settings.read(written(tmp_path, text), KEYS)
+    assert settings.read_settings(written(tmp_path, text), KEYS)
 
 
 def test_nesting_without_end(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match=r"nested too deeply|is not TOML"):
-        settings.read(written(tmp_path, f"on = {'[' * 20_000}"), KEYS)
+        settings.read_settings(written(tmp_path, f"on = {'[' * 20_000}"), KEYS)
 
 
 def test_a_person_who_types_it_may(

@@ -14,7 +14,7 @@ from tests.hostile import ESC
 
 import ortune.cli
 from ortune.cli.terminal import output, progress
-from ortune.core.errors import BadModel, visible
+from ortune.core.errors import BadModel, escape_control_chars
 from ortune.core.event import Note
 
 CLI = Path(ortune.cli.__file__).parent
@@ -24,9 +24,11 @@ SHOWN = "\\x1b[31mred\\x1b]0;title\\x07\\u202e"
 
 
 def test_what_steers_is_spelled_out_and_nothing_else() -> None:
-    assert visible(ESC) == SHOWN
-    assert visible("a\tb\nc \u00e9\u4e2d\U0001f600") == "a\tb\nc \u00e9\u4e2d\U0001f600"
-    assert visible("\x00\r\x7f\x9b\u2028\u2066\udcff") == (
+    assert escape_control_chars(ESC) == SHOWN
+    assert (
+        escape_control_chars("a\tb\nc \u00e9\u4e2d\U0001f600") == "a\tb\nc \u00e9\u4e2d\U0001f600"
+    )
+    assert escape_control_chars("\x00\r\x7f\x9b\u2028\u2066\udcff") == (
         "\\x00\\x0d\\x7f\\x9b\\u2028\\u2066\\udcff"
     )
 
@@ -38,11 +40,11 @@ def test_errors_are_safe_to_print() -> None:
 
 
 def test_lines_tables_and_notes_are_safe(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say(ESC)
-    output.remark(ESC)
-    output.table((f"name{ESC}",), [(ESC,)], title=ESC)
-    output.show(Text(ESC), Panel(ESC))
-    progress.Display(live=False).take(Note(ESC, True))
+    output.print_text(ESC)
+    output.write_remark(ESC)
+    output.print_table((f"name{ESC}",), [(ESC,)], title=ESC)
+    output.print_items(Text(ESC), Panel(ESC))
+    progress.Display(live=False).show_event(Note(ESC, True))
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert SHOWN in said.out
@@ -59,7 +61,7 @@ def test_a_terminal_keeps_its_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", shown := Terminal())
     table = Table("name")
     table.add_row(Text(ESC, style="green"))
-    output.show(table)
+    output.print_items(table)
     assert "\\x1b[31mred" in shown.getvalue()
     assert "\x1b[31m" not in shown.getvalue()
     assert "\x1b[32m" in shown.getvalue()

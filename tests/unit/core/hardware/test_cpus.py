@@ -11,8 +11,13 @@ import pytest
 
 from ortune.core.errors import BadSettings
 from ortune.core.hardware import cpus
-from ortune.core.hardware.cpus import effective_cpus, native, native_types
-from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
+from ortune.core.hardware.cpus import effective_cpus, list_native_units, native_types
+from ortune.core.hardware.instances import (
+    InstanceGroup,
+    count_instances,
+    read_device,
+    read_instances,
+)
 from ortune.measurement.arrivals import lanes as lane_threads
 
 
@@ -77,7 +82,7 @@ def test_other_systems_have_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_flags_say_what_is_native(flags: str, found: set[str], types: set[str] | None) -> None:
-    assert native(flags.split()) == found
+    assert list_native_units(flags.split()) == found
     assert native_types(flags.split()) == ({"int8", "bf16", "f16"} if types is None else types)
 
 
@@ -85,7 +90,7 @@ def test_numbers_and_groups() -> None:
     assert read_instances(3) == read_instances(" 3 ") == (InstanceGroup(3),)
     groups = read_instances("2@gpu0, 2@gpu1,1@cpu")
     assert groups == (InstanceGroup(2, "gpu"), InstanceGroup(2, "gpu", 1), InstanceGroup(1, "cpu"))
-    assert total(groups) == 5
+    assert count_instances(groups) == 5
     assert ",".join(map(str, groups)) == "2@gpu0,2@gpu1,1@cpu"
     assert read_instances("2,1@npu", "gpu7") == (InstanceGroup(2, "gpu", 7), read_device("npu0"))
 
@@ -115,13 +120,13 @@ def task(root: Path, tid: int, waited: int | None) -> None:
 def test_waits_of_all_threads_add_up(tmp_path: Path) -> None:
     task(tmp_path, 1, 30)
     task(tmp_path, 2, 12)
-    assert cpus.waited_ns(tmp_path) == 42
+    assert cpus.read_queue_wait_ns(tmp_path) == 42
 
 
 def test_a_kernel_without_statistics_is_unknown_and_not_calm(tmp_path: Path) -> None:
     task(tmp_path, 1, None)
-    assert cpus.waited_ns(tmp_path) == -1
-    assert cpus.waited_ns(tmp_path / "none") == -1
+    assert cpus.read_queue_wait_ns(tmp_path) == -1
+    assert cpus.read_queue_wait_ns(tmp_path / "none") == -1
 
 
 def test_a_thread_that_ends_while_it_is_listed_spoils_nothing(
@@ -130,7 +135,7 @@ def test_a_thread_that_ends_while_it_is_listed_spoils_nothing(
     task(tmp_path, 1, 30)
     listed = [tmp_path / "1", tmp_path / "2"]
     monkeypatch.setattr(Path, "iterdir", lambda self: iter(listed))
-    assert cpus.waited_ns(tmp_path) == 30
+    assert cpus.read_queue_wait_ns(tmp_path) == 30
 
 
 class Lane:
@@ -155,9 +160,9 @@ class Lane:
 
 def test_what_lanes_waited_is_read_while_their_threads_live() -> None:
     lanes = [Lane(threading.active_count()) for _ in range(3)]
-    waiting = lane_threads.Waiting(lanes[0])
+    waiting = lane_threads.RunQueueMeter(lanes[0])
     lanes[0].now = 100
-    lane_threads.side_by_side(lanes, lambda lane: None, waiting)
+    lane_threads.run_lanes(lanes, lambda lane: None, waiting)
     assert waiting.share() == pytest.approx(20 / (100 * 3), abs=1e-4)
 
 
@@ -170,5 +175,5 @@ def test_an_error_on_a_lane_is_raised_and_no_thread_is_left() -> None:
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        lane_threads.side_by_side(lanes, work)
+        lane_threads.run_lanes(lanes, work)
     assert threading.active_count() == before

@@ -95,10 +95,10 @@ def no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nvidia_smi_tells_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f"if [ $# = 0 ]; then echo '{HEAD}'; else printf '%s' '{ROWS}'; fi"
     script(tmp_path, monkeypatch, body)
-    first, second = gpu.gpus()
+    first, second = gpu.list_gpus()
     assert first == FIRST
     assert (second.index, second.sm_mhz, second.watts) == (1, None, None)
-    told = gpu.driver()
+    told = gpu.read_driver_versions()
     assert (told["driver"], told["driver cuda"]) == ("580.95.05", "13.0")
 
 
@@ -111,14 +111,14 @@ def test_a_tool_without_a_driver_is_no_gpu(
     body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, body)
-    assert gpu.gpus() == ()
-    assert "driver" not in gpu.driver()
+    assert gpu.list_gpus() == ()
+    assert "driver" not in gpu.read_driver_versions()
 
 
 @pytest.mark.usefixtures("no_nvml")
 def test_without_a_tool_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu.gpus() == ()
+    assert gpu.list_gpus() == ()
 
 
 def test_nvml_is_asked_first_and_a_reading_may_be_missing(
@@ -126,20 +126,20 @@ def test_nvml_is_asked_first_and_a_reading_may_be_missing(
 ) -> None:
     nvml = scripted_nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    (found,) = gpu.gpus()
+    (found,) = gpu.list_gpus()
     assert (found.name, found.compute_capability) == ("NVIDIA L4", "8.9")
     assert (found.memory, found.memory_used) == (24 * 1024**3, 1024)
     assert (found.watts, found.watts_limit) == (None, 72.0)
     assert (found.sm_mhz, found.sm_mhz_max, found.memory_mhz) == (210, 2040, 405)
     assert not vars(nvml)["answers"].open
-    told = gpu.driver()
+    told = gpu.read_driver_versions()
     assert (told["driver"], told["driver cuda"]) == ("595.10", "13.2")
 
 
 def test_nvml_without_a_driver_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", scripted_nvml(broken=True))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu.gpus() == ()
+    assert gpu.list_gpus() == ()
 
 
 def test_libraries_of_the_system_are_known_by_their_files(
@@ -148,8 +148,8 @@ def test_libraries_of_the_system_are_known_by_their_files(
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     for name in ("libcudnn.so.9", "libcudnn.so.9.2.1", "libcudnn.so.9.14.0", "libnvinfer.so.x"):
         (tmp_path / name).touch()
-    found = gpu.libraries([str(tmp_path / "none"), str(tmp_path)])
+    found = gpu.read_library_versions([str(tmp_path / "none"), str(tmp_path)])
     assert found.get("cudnn") == "9.14.0"
     assert "tensorrt" not in found
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert gpu.libraries([]) == found
+    assert gpu.read_library_versions([]) == found

@@ -18,7 +18,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.simulated import Simulated
 from ortune.core.errors import BadSettings
 from ortune.core.hardware import saturation
-from ortune.graph.analysis.saturation import saturable
+from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
@@ -28,7 +28,7 @@ RNG = np.random.default_rng(0)
 
 
 def brute(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    x, w = saturation.even(x, 1).astype(int), saturation.even(w, 0).astype(int)
+    x, w = saturation.pad_to_even(x, 1).astype(int), saturation.pad_to_even(w, 0).astype(int)
     sums = x[:, 0::2, None] * w[None, 0::2] + x[:, 1::2, None] * w[None, 1::2]
     return np.clip(sums, -32768, 32767).sum(axis=1)
 
@@ -39,14 +39,16 @@ def test_what_is_lost(depth: int) -> None:
     w = RNG.integers(-128, 128, (depth, 9), dtype=np.int8)
     exact = x.astype(int) @ w.astype(int)
     risk = saturation.at_risk(w)
-    np.testing.assert_array_equal(exact + saturation.lost(x, w, risk), brute(x, w))
+    np.testing.assert_array_equal(
+        exact + saturation.compute_saturation_loss(x, w, risk), brute(x, w)
+    )
 
 
 @pytest.mark.parametrize(
     ("pair", "over"), [((64, 64), 0), ((64, 65), 128), ((-64, -65), 127), ((127, -128), 0)]
 )
 def test_which_pairs_can(pair: tuple[int, int], over: int) -> None:
-    assert saturation.worst(np.array(pair, np.int8).reshape(2, 1)).item() == over
+    assert saturation.compute_worst_excess(np.array(pair, np.int8).reshape(2, 1)).item() == over
 
 
 def test_seven_bits_never_do() -> None:
@@ -99,7 +101,7 @@ def test_without_saturation_it_answers_as_the_runtime_does(
     for step in steps:
         seven = {"reduce_range": True} if hasattr(step, "reduce_range") else {}
         quantize(model, type(step)(**(vars(step) | seven)), SAMPLES)
-    assert all(layer.risky == 0 for layer in saturable(model))
+    assert all(layer.risky == 0 for layer in list_saturable_layers(model))
     path = file.save(model, tmp_path / "m.onnx")
     report = tmp_path / "r.json"
     with (
@@ -117,7 +119,7 @@ def test_what_saturates_is_told_and_changes_the_answer(tmp_path: Path) -> None:
     model = net()
     original = file.save(model, tmp_path / "fp32.onnx")
     quantize(model, FORMS[0][0], SAMPLES)
-    risky = {layer.node for layer in saturable(model) if layer.risky}
+    risky = {layer.node for layer in list_saturable_layers(model) if layer.risky}
     assert risky
     path = file.save(model, tmp_path / "int8.onnx")
     given = {"shapes": {"x": (1, 6, 9, 9)}, "ranges": {"x": (0.0, 3.0)}, "budget": "snr>=1"}
@@ -134,7 +136,7 @@ def test_what_saturates_is_told_and_changes_the_answer(tmp_path: Path) -> None:
 def test_depthwise_and_other_dtypes_are_safe() -> None:
     model = net(scale=2.0)
     quantize(model, Int8Static(), SAMPLES)
-    assert not {"c"} & {layer.node for layer in saturable(model)}
+    assert not {"c"} & {layer.node for layer in list_saturable_layers(model)}
     signed = net()
     quantize(signed, Int8Static(activations="s8"), SAMPLES)
-    assert saturable(signed) == ()
+    assert list_saturable_layers(signed) == ()

@@ -21,11 +21,13 @@ def _counts_work(field: str) -> bool:
 def _fields():
     """Return every plugin's fields that hold numbers: a new one is tested without being named."""
     bases = [catalog.base_of(folder) for folder in sorted(catalog.BASES)]
-    kinds = [(base, catalog.load(base, name)) for base in bases for name in catalog.names(base)]
+    kinds = [
+        (base, catalog.load(base, name)) for base in bases for name in catalog.list_plugins(base)
+    ]
     return [
         (base, cls, field)
         for base, cls in kinds
-        for field in bounds.of(cls, Bounds())
+        for field in bounds.read_field_bounds(cls, Bounds())
         if field in {one.name for one in dataclasses.fields(cls)}
     ]
 
@@ -47,13 +49,13 @@ def test_that_the_plugins_are_found():
 @pytest.mark.parametrize(("base", "cls", "field"), _EVERY, ids=_NAMES)
 def test_no_field_takes_what_is_no_sensible_number(base, cls, field):
     spelled = json.dumps(_listed(cls, field, "#"))
-    declared = bounds.of(cls, Bounds())[field]
+    declared = bounds.read_field_bounds(cls, Bounds())[field]
     for text in ("1e999", "-1e999", "nan", "inf", "1e300", "-1e300"):
         if text.endswith("1e300") and math.inf in (declared.high, -declared.low):
             continue
         given = spelled.replace('"#"', text)
         with pytest.raises(BadSettings) as refused:
-            spelling.parse(base, f"{cls.name()}({field}={given})")
+            spelling.parse_plugin(base, f"{cls.name()}({field}={given})")
         assert field in refused.value.what or cls.name() in refused.value.what
         assert refused.value.fix
     with pytest.raises(BadSettings, match=field):
@@ -68,9 +70,9 @@ def test_no_field_takes_what_is_no_sensible_number(base, cls, field):
 def test_what_counts_threads_is_bound_by_the_cpus(base, cls, field):
     """But for packages, which other machines run."""
     most = 2 * effective_cpus()
-    assert spelling.parse(base, f"{cls.name()}({field}={most})")
+    assert spelling.parse_plugin(base, f"{cls.name()}({field}={most})")
     with pytest.raises(BadSettings, match="is too large: this process may use") as refused:
-        spelling.parse(base, f"{cls.name()}({field}={most + 1})")
+        spelling.parse_plugin(base, f"{cls.name()}({field}={most + 1})")
     assert refused.value.fix == f"give {most} or less"
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ortune.core.plugins import catalog, sources
-from ortune.core.reading import step
+from ortune.core.reading import read_step
 from ortune.core.step import Transform
-from ortune.search.recipe.built import Built, steps_key, store, stored
+from ortune.search.recipe.built import Built, find_build, record_build, steps_key
 
 PACKAGE = {
     "__init__.py": '"""Toys."""\n',
@@ -61,7 +61,7 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    monkeypatch.setattr(catalog, "roots", lambda: ("ortune", "toys"))
+    monkeypatch.setattr(catalog, "list_plugin_packages", lambda: ("ortune", "toys"))
     _forget()
     yield folder
     _forget()
@@ -69,7 +69,12 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def _forget() -> None:
     """Drop what a process keeps of the files it has seen, as a new process would."""
-    for cached in (catalog.modules, catalog.code_digest, sources.locate, sources.read):
+    for cached in (
+        catalog.map_modules,
+        catalog.code_digest,
+        sources.find_module_file,
+        sources.read_source,
+    ):
         cached.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "toys"]:
         del sys.modules[name]
@@ -97,14 +102,14 @@ def test_a_build_is_reused_until_code_behind_it_changes(
     path = cache / steps_key(steps) / "model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"built")
-    store(Built(path, ()), "model")
-    assert stored(cache, "model", steps) == Built(path, ())
+    record_build(Built(path, ()), "model")
+    assert find_build(cache, "model", steps) == Built(path, ())
 
     text = (toys / file).read_text(encoding="utf-8")
     assert old in text
     (toys / file).write_text(text.replace(old, new, 1), encoding="utf-8")
     _forget()
-    again = stored(cache, "model", [catalog.load(Transform, "paint")()])
+    again = find_build(cache, "model", [catalog.load(Transform, "paint")()])
     assert (again == Built(path, ())) is reused
 
 
@@ -123,7 +128,7 @@ def test_plugins_in_fields_and_those_taken_from_the_catalog_count(toys: Path) ->
 
 
 def test_ortunes_own_plugins_differ_in_what_they_import() -> None:
-    names = catalog.names(Transform)
-    plain, other = (step(f"int8-static(observer={name})") for name in ("min-max", "mse"))
+    names = catalog.list_plugins(Transform)
+    plain, other = (read_step(f"int8-static(observer={name})") for name in ("min-max", "mse"))
     assert catalog.source_digest(plain) != catalog.source_digest(other)
     assert len({catalog.source_digest(catalog.load(Transform, name)()) for name in names}) > 20

@@ -27,19 +27,19 @@ def test_every_backend_is_read_back_from_its_spelling(
     threads: int, level: str, disable: tuple[str, ...]
 ) -> None:
     made = Cpu(threads=threads, level=level, disable=disable)  # type: ignore[arg-type]
-    assert spelling.parse(Backend, str(made)) == made
+    assert spelling.parse_plugin(Backend, str(made)) == made
 
 
 @given(st.floats(50, 100, exclude_min=True), st.booleans())
 def test_plugins_nest(p: float, per_channel: bool) -> None:
     made = Int8Static(observer=Percentile(p=p), per_channel=per_channel)
-    assert spelling.parse(Quantizer, str(made)) == made
+    assert spelling.parse_plugin(Quantizer, str(made)) == made
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused_in_two_lines(text: str) -> None:
     try:
-        spelling.parse(Backend, text)
+        spelling.parse_plugin(Backend, text)
     except OrtuneError as error:
         assert error.what
         assert error.fix
@@ -70,7 +70,7 @@ def test_pinned_fields_are_those_written_out() -> None:
 )
 def test_wrong_spellings_say_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises((BadSettings, UnknownPlugin)) as caught:
-        spelling.parse(Backend, text)
+        spelling.parse_plugin(Backend, text)
     assert said in caught.value.what
 
 
@@ -114,8 +114,8 @@ def test_a_backend_may_say_where_it_runs() -> None:
         ("openvino(threads=1)", "vino-2026.4"),
         ("cpu(level=basic)", "old"),
     ]
-    assert spelling.places("auto, openvino in vino") == {"openvino": "vino"}
-    assert spelling.places("cpu,openvino") == {}
+    assert spelling.read_environments("auto, openvino in vino") == {"openvino": "vino"}
+    assert spelling.read_environments("cpu,openvino") == {}
     written = spelling.with_field("cpu(level=basic) in old,openvino", "threads", 2)
     assert written == "cpu(level=basic, threads=2) in old,openvino(threads=2)"
 

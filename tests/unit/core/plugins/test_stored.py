@@ -21,11 +21,13 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.bounds import Bounds
-from ortune.measurement.environment import interpreter
+from ortune.measurement.environment import find_interpreter
 from ortune.metrics.function import Function
 
 OWN = [
-    name for name in catalog.names(Backend) if catalog.modules("backends")[name][:7] == "ortune."
+    name
+    for name in catalog.list_plugins(Backend)
+    if catalog.map_modules("backends")[name][:7] == "ortune."
 ]
 REACHES = re.compile(
     r"file|path|folder|dir\b|cache|context|save|load|profil|log|stats|settings|embed|bytes_dir"
@@ -79,7 +81,7 @@ OPENVINO_POWER = [
 
 def refused(data: Any, said: str = ".") -> BadSettings:
     with pytest.raises(BadSettings, match=said) as caught:
-        stored.demand(data, "settings.json")
+        stored.demand_safe_data(data, "settings.json")
     assert caught.value.what.startswith("settings.json: ") or "nested" in caught.value.what
     assert len(str(caught.value).splitlines()) == 2
     return caught.value
@@ -87,7 +89,7 @@ def refused(data: Any, said: str = ".") -> BadSettings:
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_defaults_of_every_backend_keep_its_rules(name: str) -> None:
-    stored.demand(codec.encode(catalog.load(Backend, name)()), name)
+    stored.demand_safe_data(codec.encode(catalog.load(Backend, name)()), name)
 
 
 def test_what_names_code_or_a_free_text_says_so_in_its_annotation() -> None:
@@ -125,7 +127,7 @@ def test_what_names_code_or_a_free_text_says_so_in_its_annotation() -> None:
 
 
 def rules(name: str) -> Mapping[str, stored.FieldRule]:
-    return stored.rules(catalog.load(Backend, name))
+    return stored.list_field_rules(catalog.load(Backend, name))
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Example:
 
 
 def test_a_rule_follows_from_the_annotation_and_nothing_is_allowed_without_one() -> None:
-    assert stored.rules(Example) == {
+    assert stored.list_field_rules(Example) == {
         "flag": stored.FLAG,
         "word": stored.word("a", "b"),
         "share": stored.number(0, 1),
@@ -150,7 +152,7 @@ def test_a_rule_follows_from_the_annotation_and_nothing_is_allowed_without_one()
         "named": stored.items(stored.NAME, 2),
         **dict.fromkeys(("inner", "free", "unbounded", "several"), stored.NOTHING),
     }
-    assert stored.declared(Example) == {"named": stored.items(stored.NAME, 2)}
+    assert stored.find_declared_rules(Example) == {"named": stored.items(stored.NAME, 2)}
     stored.demand_fields({"word": "b", "named": ["x"]}, Example, "x.json")
     for data in ({"free": ""}, {"nobody": 1}, {"named": ["x"] * 3}, {"share": 2}, {"flag": 0}):
         with pytest.raises(BadSettings, match=r"x\.json: "):
@@ -158,10 +160,10 @@ def test_a_rule_follows_from_the_annotation_and_nothing_is_allowed_without_one()
 
 
 def test_a_stored_name_of_an_environment_is_looked_up_and_never_run() -> None:
-    assert interpreter(HERE)
+    assert find_interpreter(HERE)
     for name in ("/bin/sh", "../python", "python3 -c 'print()'", ""):
         with pytest.raises(BadSettings, match="no environment"):
-            interpreter(name)
+            find_interpreter(name)
 
 
 @pytest.mark.parametrize("key", POWER)
@@ -177,7 +179,7 @@ def test_properties_that_reach_out_are_refused(key: str) -> None:
 
 def test_no_key_of_the_installed_runtime_that_names_a_place_is_allowed() -> None:
     """Whatever the next version brings: a key is refused until somebody has looked at it."""
-    known = [key for library in keys.libraries() for key in keys.known(library)]
+    known = [key for library in keys.list_libraries() for key in keys.list_session_keys(library)]
     assert len(known) > 50
     reaching = [key for key in known if REACHES.search(key)]
     assert len(reaching) > 15
@@ -187,7 +189,7 @@ def test_no_key_of_the_installed_runtime_that_names_a_place_is_allowed() -> None
 
 def test_no_property_of_the_installed_openvino_that_names_a_place_is_allowed() -> None:
     pytest.importorskip("openvino")
-    reaching = [name for name in openvino.writable() if REACHES.search(name)]
+    reaching = [name for name in openvino.list_writable_properties() if REACHES.search(name)]
     assert {"WEIGHTS_PATH"} <= set(reaching)
     hint = {name for name in reaching if name.startswith(("KEY_CACHE", "VALUE_CACHE", "KV_CACHE"))}
     assert set(reaching) & set(openvino.OPENVINO_PROPERTIES) == hint, "caches of attention"
@@ -198,8 +200,10 @@ def test_session_keys_that_only_compute_are_kept_within_their_bounds() -> None:
         ("session.disable_double_qdq_remover=1", "session.qdq_matmulnbits_accuracy_level=4"),
         (" session.x64quantprecision = 0 ",),
     ):
-        stored.demand(codec.encode(Cpu(config=config)), "x")
-    stored.demand(codec.encode(Openvino(config=("DYNAMIC_QUANTIZATION_GROUP_SIZE=0",))), "x")
+        stored.demand_safe_data(codec.encode(Cpu(config=config)), "x")
+    stored.demand_safe_data(
+        codec.encode(Openvino(config=("DYNAMIC_QUANTIZATION_GROUP_SIZE=0",))), "x"
+    )
     for text in (
         "session.x64quantprecision=2",
         "session.x64quantprecision=/etc/passwd",
@@ -254,11 +258,11 @@ def test_a_setting_is_found_at_any_depth() -> None:
 
 def test_files_and_code_in_other_fields() -> None:
     refused(codec.encode(Simulated(report="written.json")), "is what no file may set")
-    stored.demand(codec.encode(Torch(source="pkg.module:factory")), "a run keeps it")
+    stored.demand_safe_data(codec.encode(Torch(source="pkg.module:factory")), "a run keeps it")
     backends = [Torch(source="a:b", weights="w.pt"), Cpu(custom_ops=("./x.so", "mod"))]
-    assert stored.code(codec.encode(backends)) == ("a:b", "w.pt", "./x.so", "mod")
-    assert stored.code(codec.encode(Function(path="os:system"))) == ("os:system",)
-    assert stored.code(codec.encode(Cpu())) == ()
+    assert stored.list_code_names(codec.encode(backends)) == ("a:b", "w.pt", "./x.so", "mod")
+    assert stored.list_code_names(codec.encode(Function(path="os:system"))) == ("os:system",)
+    assert stored.list_code_names(codec.encode(Cpu())) == ()
 
 
 @pytest.mark.parametrize(
@@ -266,7 +270,9 @@ def test_files_and_code_in_other_fields() -> None:
 )
 def test_backends_of_other_packages_hold_numbers_and_words(value: Any) -> None:
     refused({"is": "backends/scripted", "threads": 1, "slow": value})
-    stored.demand({"is": "backends/scripted", "threads": 1, "slow": 1.5, "how": "as-is"}, "x")
+    stored.demand_safe_data(
+        {"is": "backends/scripted", "threads": 1, "slow": 1.5, "how": "as-is"}, "x"
+    )
 
 
 @pytest.mark.parametrize("name", ["evil.py:X", "../evil", "a/b.py:X", "", "a b"])
@@ -281,7 +287,7 @@ def test_nesting_is_bounded() -> None:
     refused(deep, "nested too deeply")
     refused({"is": "backends/scripted", "slow": deep}, "nested too deeply")
     with pytest.raises(ValueError, match="nested too deeply"):
-        stored.loads("[" * 100_000)
+        stored.parse_json("[" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -299,8 +305,8 @@ def test_nesting_is_bounded() -> None:
 )
 def test_what_is_no_json_or_cannot_be_written_again(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
-        stored.loads(text)
-    assert stored.loads('"\\ud83d\\ude00"') == "\U0001f600"
+        stored.parse_json(text)
+    assert stored.parse_json('"\\ud83d\\ude00"') == "\U0001f600"
 
 
 def test_what_is_refused_is_shown_short_and_without_control_characters() -> None:
@@ -312,20 +318,20 @@ class TestThreads:
     def test_counts_above_the_cpus_are_lowered(self) -> None:
         given = Cpu(threads=5000, parallel=True, inter_threads=300, affinity="2;3;4")
         expected = Cpu(threads=2, parallel=True, inter_threads=2)
-        assert stored.lowered(given, 2) == (expected, 5000)
-        assert stored.lowered(Openvino(streams=64, threads=1), 4) == (
+        assert stored.limit_threads(given, 2) == (expected, 5000)
+        assert stored.limit_threads(Openvino(streams=64, threads=1), 4) == (
             Openvino(streams=4, threads=1),
             64,
         )
 
     def test_counts_that_fit_are_kept(self) -> None:
         for given in (Cpu(), Cpu(threads=2, affinity="2"), Openvino(streams=2)):
-            assert stored.lowered(given, 2) == (given, 0)
+            assert stored.limit_threads(given, 2) == (given, 0)
 
     def test_behind_buckets_too(self) -> None:
         given = Bucketed(threads=99, inner=Cpu(parallel=True, inter_threads=50))
-        fit, most = stored.lowered(given, 2)
-        assert most == stored.threads(given) == 99
+        fit, most = stored.limit_threads(given, 2)
+        assert most == stored.count_threads(given) == 99
         assert fit == Bucketed(threads=2, inner=Cpu(parallel=True, inter_threads=2))
 
 
@@ -371,18 +377,22 @@ class TestCodec:
 def test_an_interval_whose_ends_are_on_the_wrong_sides(ends: tuple[float, ...]) -> None:
     low, value, high = ends
     with pytest.raises(BadSettings, match="is not an interval"):
-        stored.demand({"ratio": {"value": value, "low": low, "high": high}}, "a run")
+        stored.demand_safe_data({"ratio": {"value": value, "low": low, "high": high}}, "a run")
 
 
 def test_a_difference_may_lie_below_nothing_where_it_is_expected() -> None:
-    stored.demand({"gain": {"value": -0.1, "low": -0.2, "high": 0.1}}, "a run", signed=True)
+    stored.demand_safe_data(
+        {"gain": {"value": -0.1, "low": -0.2, "high": 0.1}}, "a run", signed=True
+    )
     with pytest.raises(BadSettings, match="is not an interval"):
-        stored.demand({"gain": {"value": -0.1, "low": 0.0, "high": 0.1}}, "a run", signed=True)
+        stored.demand_safe_data(
+            {"gain": {"value": -0.1, "low": 0.0, "high": 0.1}}, "a run", signed=True
+        )
 
 
 def test_an_interval_and_what_was_not_measured() -> None:
-    stored.demand({"ratio": {"value": 0.5, "low": 0.0, "high": 0.6}}, "a run")
-    stored.demand([{"value": float("nan"), "low": float("nan"), "high": 1.0}], "a run")
+    stored.demand_safe_data({"ratio": {"value": 0.5, "low": 0.0, "high": 0.6}}, "a run")
+    stored.demand_safe_data([{"value": float("nan"), "low": float("nan"), "high": 1.0}], "a run")
 
 
 @dataclass(frozen=True)

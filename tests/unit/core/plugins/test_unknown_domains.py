@@ -11,7 +11,7 @@ from tests.unit.rewriting import loaded
 from ortune.core.errors import Refused
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Transform
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 
 MODEL = """<ir_version: 8, opset_import: ["": 17, "own.ops": 3]>
 g (float[n,32] x) => (float[n,32] y, float[n,32] own) {
@@ -56,28 +56,30 @@ def unharmed(found: ir.Model) -> None:
     assert node.outputs[1].name == "own" or not node.outputs[1].is_graph_output()
 
 
-EXACT = [name for name in catalog.names(Transform) if catalog.load(Transform, name)().keeps_io]
+EXACT = [
+    name for name in catalog.list_plugins(Transform) if catalog.load(Transform, name)().keeps_io
+]
 """Without those that need settings."""
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_transforms_leave_them_alone(name: str) -> None:
     step, found = catalog.load(Transform, name)(), model()
-    before = signature(found)
+    before = describe_signature(found)
     try:
         step.apply(found)
     except Refused:
         found = model()
-    check(found, before, name)
+    check_model(found, before, name)
     unharmed(found)
 
 
 @pytest.mark.parametrize("name", EASY)
 def test_quantizers_leave_them_in_float32(name: str) -> None:
     step, found = catalog.load(Quantizer, name)(), model()
-    before = signature(found)
+    before = describe_signature(found)
     assert step.apply(found, {})
-    check(found, before, name)
+    check_model(found, before, name)
     unharmed(found)
     held = odd(found).inputs[2]
     assert held is not None and held.const_value is not None

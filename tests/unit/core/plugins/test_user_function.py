@@ -53,7 +53,7 @@ def test_what_is_pythons_own_is_neither_imported_nor_called(kind, path):
     module = path.partition(":")[0]
     before = module in sys.modules
     with pytest.raises(BadSettings) as refused:
-        user_function.function(path, *KINDS[kind])
+        user_function.import_function(path, *KINDS[kind])
     assert refused.value.what == f"{path} is not a{'n' * (kind == 'evaluate')} {kind} function"
     assert "of your own" in refused.value.fix
     assert (module in sys.modules) == before
@@ -69,26 +69,26 @@ def test_what_is_pythons_own_is_neither_imported_nor_called(kind, path):
 )
 def test_the_signature_is_checked_before_a_call(module, kind, right, wrong):
     for name in right:
-        assert user_function.function(f"{module}:{name}", *KINDS[kind])
+        assert user_function.import_function(f"{module}:{name}", *KINDS[kind])
     for name in (*wrong, "system", "call", "hidden", "number"):
         with pytest.raises(BadSettings, match=f"{module}:{name} is not a") as refused:
-            user_function.function(f"{module}:{name}", *KINDS[kind])
+            user_function.import_function(f"{module}:{name}", *KINDS[kind])
         assert len(refused.value.fix.splitlines()) == 1
     assert not sys.modules[module].called
 
 
 def test_what_is_not_there_is_named(module):
     with pytest.raises(BadSettings, match="has no function 'nothing'"):
-        user_function.function(f"{module}:nothing", *user_function.DATA)
+        user_function.import_function(f"{module}:nothing", *user_function.DATA)
     with pytest.raises(BadSettings, match="cannot read 'x'"):
-        user_function.function("x", *user_function.DATA)
+        user_function.import_function("x", *user_function.DATA)
 
 
 def test_a_file_of_the_users_with_a_name_of_pythons_own_counts(tmp_path, monkeypatch):
     (tmp_path / "colorsys.py").write_text("def samples(): return [{'x': [1.0]}]")
     monkeypatch.chdir(tmp_path)
     sys.modules.pop("colorsys", None)
-    assert user_function.function("colorsys:samples", *user_function.DATA)
+    assert user_function.import_function("colorsys:samples", *user_function.DATA)
     sys.modules.pop("colorsys", None)
 
 

@@ -40,7 +40,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def test_the_board_goes_and_notes_stay_escaped(shell: Shell) -> None:
-    with notebook.display() as sink:
+    with notebook.display_progress() as sink:
         sink(Progress("timing", 1, 2))
         sink(Note("a <b>", warning=True))
     assert "timing" in shell.shown[0]
@@ -48,7 +48,7 @@ def test_the_board_goes_and_notes_stay_escaped(shell: Shell) -> None:
 
 
 def test_a_verb_that_is_done_at_once_shows_nothing(shell: Shell) -> None:
-    with notebook.display():
+    with notebook.display_progress():
         pass
     assert shell.shown == []
 
@@ -62,7 +62,7 @@ def test_a_verb_shows_its_progress_in_a_notebook_alone(
 
     seen: list[object] = []
     monkeypatch.delitem(sys.modules, "IPython", raising=False)  # another test may have it
-    monkeypatch.setattr(notebook, "display", lambda: seen.append("asked") or _Nothing())
+    monkeypatch.setattr(notebook, "display_progress", lambda: seen.append("asked") or _Nothing())
     inspect()
     assert not seen
     ipython: Any = ModuleType("IPython")

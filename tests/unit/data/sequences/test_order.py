@@ -8,7 +8,12 @@ from ortune.core.facts import TensorSpec
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.request import SequenceForm
-from ortune.data.sequences.steps import Steps, named, sequences, told
+from ortune.data.sequences.steps import (
+    Steps,
+    describe_sequences,
+    group_into_sequences,
+    list_step_groups,
+)
 
 X = TensorSpec("x", "float32", ("batch", 2))
 RATE = TensorSpec("rate", "int64", ())
@@ -16,7 +21,7 @@ H = TensorSpec("h", "float32", (2, "batch", 3))
 
 
 def block(**arrays: object) -> NamedArrays:
-    columns = {name: Column.of(np.asarray(array)) for name, array in arrays.items()}
+    columns = {name: Column.from_array(np.asarray(array)) for name, array in arrays.items()}
     return NamedArrays("a.npz", columns)
 
 
@@ -30,32 +35,32 @@ def cut(*blocks: NamedArrays) -> list[dict[str, np.ndarray]]:
 
 
 def test_files_are_sequences() -> None:
-    assert sequences("file", 5, None, [3, 2]) == [(0, 1, 2), (3, 4)]
+    assert group_into_sequences("file", 5, None, [3, 2]) == [(0, 1, 2), (3, 4)]
 
 
 def test_samples_of_a_group_need_not_be_neighbours() -> None:
-    assert sequences("group", 5, list("abaab")) == [(0, 2, 3), (1, 4)]
+    assert group_into_sequences("group", 5, list("abaab")) == [(0, 2, 3), (1, 4)]
 
 
 def test_a_number_of_samples_stays_within_a_group() -> None:
-    assert sequences("2", 5, None) == [(0, 1), (2, 3), (4,)]
-    assert sequences("2", 5, list("aaabb")) == [(0, 1), (2,), (3, 4)]
+    assert group_into_sequences("2", 5, None) == [(0, 1), (2, 3), (4,)]
+    assert group_into_sequences("2", 5, list("aaabb")) == [(0, 1), (2,), (3, 4)]
 
 
 def test_a_sequence_is_a_group_unless_its_steps_have_one() -> None:
-    assert named([(0, 1), (2,)], None) == (("sequence 0",) * 2, ("sequence 1",))
-    assert named([(0, 2), (1,)], list("aba")) == (("a", "a"), ("b",))
+    assert list_step_groups([(0, 1), (2,)], None) == (("sequence 0",) * 2, ("sequence 1",))
+    assert list_step_groups([(0, 2), (1,)], list("aba")) == (("a", "a"), ("b",))
 
 
 def test_single_steps_and_missing_groups_are_refused() -> None:
     with pytest.raises(BadData, match="every sequence has a single step"):
-        sequences("file", 2, None, [1, 1])
+        group_into_sequences("file", 2, None, [1, 1])
     with pytest.raises(BadData, match="the samples have no group"):
-        sequences("group", 2, None)
+        group_into_sequences("group", 2, None)
 
 
 def test_the_pairs_are_told() -> None:
-    assert told([(0, 1), (2, 3)], [StatePair("hn", "h")]) == (
+    assert describe_sequences([(0, 1), (2, 3)], [StatePair("hn", "h")]) == (
         "rolled through 2 sequences of 2 steps: hn:h"
     )
 

@@ -10,7 +10,7 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.data.sequences.pairs import StatePair
-from ortune.data.sequences.rolling import Rolling, roll
+from ortune.data.sequences.rolling import Rolling, roll_sequence
 
 X = TensorSpec("x", "float32", ("batch", 2))
 H = TensorSpec("h", "float32", ("batch", 2))
@@ -41,25 +41,29 @@ def tokens(*lengths: int) -> list[dict[str, np.ndarray]]:
 
 
 def test_a_state_begins_with_zeros_and_takes_what_the_model_gave() -> None:
-    found = [sample["h"] for sample in roll(CELL, steps(1, 10, 100, rows=3), added, "here")]
+    found = [
+        sample["h"] for sample in roll_sequence(CELL, steps(1, 10, 100, rows=3), added, "here")
+    ]
     assert [one.tolist() for one in found] == [[[v] * 2] * 3 for v in (0.0, 1.0, 12.0)]
     assert all(one.dtype == np.float32 for one in found)
 
 
 def test_a_sequence_begins_with_the_state_that_its_first_step_gives() -> None:
     given = [{**step, "h": np.full((1, 2), 7, np.float32)} for step in steps(1, 1)]
-    assert [s["h"][0, 0] for s in roll(CELL, given, added, "here")] == [7, 15]
+    assert [s["h"][0, 0] for s in roll_sequence(CELL, given, added, "here")] == [7, 15]
 
 
 def test_the_model_does_not_run_on_the_last_step() -> None:
     runs = []
-    list(roll(CELL, steps(1, 2, 3), lambda sample: runs.append(1) or added(sample), "here"))
+    list(
+        roll_sequence(CELL, steps(1, 2, 3), lambda sample: runs.append(1) or added(sample), "here")
+    )
     assert len(runs) == 2
 
 
 def test_a_cache_grows_and_masks_and_positions_are_made() -> None:
-    assert DECODER.spared == {"past", "attention_mask", "position_ids"}
-    found = list(roll(DECODER, tokens(3, 1, 2), grown, "here"))
+    assert DECODER.optional_inputs == {"past", "attention_mask", "position_ids"}
+    found = list(roll_sequence(DECODER, tokens(3, 1, 2), grown, "here"))
     assert [sample["past"].shape[2] for sample in found] == [0, 3, 4]
     assert found[2]["past"][0, 0, :, 0].tolist() == [1, 1, 1, 2]
     assert [sample["attention_mask"].tolist() for sample in found] == [
@@ -73,7 +77,10 @@ def test_a_mask_of_the_new_positions_is_put_behind_those_before() -> None:
     given = tokens(3, 1, 1)
     for step, mask in zip(given, ([0, 1, 1], [1], [0]), strict=True):
         step["attention_mask"] = np.array([mask], np.int64)
-    found = [sample["attention_mask"][0].tolist() for sample in roll(DECODER, given, grown, "a")]
+    found = [
+        sample["attention_mask"][0].tolist()
+        for sample in roll_sequence(DECODER, given, grown, "a")
+    ]
     assert found == [[0, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1, 0]]
 
 
@@ -81,7 +88,10 @@ def test_a_mask_of_all_positions_is_taken_as_it_is() -> None:
     given = tokens(2, 1)
     given[0]["attention_mask"] = np.array([[0, 1]], np.int64)
     given[1]["attention_mask"] = np.array([[1, 0, 1]], np.int64)
-    found = [sample["attention_mask"][0].tolist() for sample in roll(DECODER, given, grown, "a")]
+    found = [
+        sample["attention_mask"][0].tolist()
+        for sample in roll_sequence(DECODER, given, grown, "a")
+    ]
     assert found == [[0, 1], [1, 0, 1]]
 
 
@@ -89,7 +99,7 @@ def test_a_mask_of_another_length_is_refused() -> None:
     given = tokens(2, 1)
     given[1]["attention_mask"] = np.ones((1, 2), np.int64)
     with pytest.raises(BadData) as error:
-        list(roll(DECODER, given, grown, "sequence 4"))
+        list(roll_sequence(DECODER, given, grown, "sequence 4"))
     assert "sequence 4 step 1: 'attention_mask' is [1, 2]" in error.value.what
     assert "1 or of 3 positions" in error.value.fix
 
@@ -97,13 +107,13 @@ def test_a_mask_of_another_length_is_refused() -> None:
 def test_a_mask_that_the_model_names_like_its_tokens_does_not_grow() -> None:
     own = TensorSpec("mask", "int64", ("batch", "seq"))
     how = Rolling((IDS, own, PAST), DECODER.pairs)
-    found = [sample["mask"].shape for sample in roll(how, tokens(3, 1), grown, "here")]
+    found = [sample["mask"].shape for sample in roll_sequence(how, tokens(3, 1), grown, "here")]
     assert found == [(1, 3), (1, 1)]
 
 
 def test_without_growing_states_masks_and_positions_are_asked_for() -> None:
     how = Rolling((X, MASK, PLACES, H), CELL.pairs)
-    assert how.spared == {"h"}
+    assert how.optional_inputs == {"h"}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +126,7 @@ def test_without_growing_states_masks_and_positions_are_asked_for() -> None:
 )
 def test_what_does_not_fit_the_input_is_refused(made: np.ndarray, got: str) -> None:
     with pytest.raises(BadData) as error:
-        list(roll(CELL, steps(1, 2), lambda sample: {"hn": made}, "sequence 0"))
+        list(roll_sequence(CELL, steps(1, 2), lambda sample: {"hn": made}, "sequence 0"))
     assert error.value.what == (
         f"sequence 0 step 1: state 'hn:h' does not fit: Got {got}, expected float32 [batch, 2]"
     )
@@ -125,7 +135,7 @@ def test_what_does_not_fit_the_input_is_refused(made: np.ndarray, got: str) -> N
 def test_a_state_that_is_not_finite_is_refused() -> None:
     bad = np.array([[1, np.inf]], np.float32)
     with pytest.raises(BadData, match=r"step 1: state 'hn:h'.*holds inf"):
-        list(roll(CELL, steps(1, 2), lambda sample: {"hn": bad}, "sequence 0"))
+        list(roll_sequence(CELL, steps(1, 2), lambda sample: {"hn": bad}, "sequence 0"))
 
 
 @pytest.mark.parametrize(
@@ -136,17 +146,17 @@ def test_dimensions_of_the_first_state_come_from_the_batch(
     shape: tuple[int | str | None, ...], first: tuple[int, ...]
 ) -> None:
     how = Rolling((X, TensorSpec("h", "float32", shape)), CELL.pairs)
-    found = next(iter(roll(how, steps(1, rows=3), added, "here")))
+    found = next(iter(roll_sequence(how, steps(1, rows=3), added, "here")))
     assert found["h"].shape == first
 
 
 def test_a_dimension_that_is_not_known_is_asked_for_and_may_be_given() -> None:
     wide = (X, TensorSpec("h", "float32", ("layers", "width", "depth")))
     with pytest.raises(BadData) as error:
-        list(roll(Rolling(wide, CELL.pairs), steps(1), added, "here"))
+        list(roll_sequence(Rolling(wide, CELL.pairs), steps(1), added, "here"))
     assert "dimension 1 is not known" in error.value.what and "--shape h:" in error.value.fix
     how = Rolling(wide, CELL.pairs, {"h": (2, 5, 7)})
-    assert next(iter(roll(how, steps(1), added, "here")))["h"].shape == (2, 5, 7)
+    assert next(iter(roll_sequence(how, steps(1), added, "here")))["h"].shape == (2, 5, 7)
 
 
 def test_a_plan_travels_to_the_worker_unchanged() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from ortune.core import sample
 from ortune.core.budget import Budget
-from ortune.core.plugins.catalog import load, names
+from ortune.core.plugins.catalog import list_plugins, load
 from ortune.core.sample import Sample
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.data.zoo.minilm import Minilm
 
-SAMPLES = names(Sample)
+SAMPLES = list_plugins(Sample)
 
 
 def test_the_three_samples_are_listed() -> None:

@@ -8,13 +8,13 @@ import onnx_ir as ir
 import pytest
 from tests.unit.rewriting import model_of
 
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
 
 def flops(body: str, inputs: str, output: str, head: str = HEAD) -> int | None:
-    return facts(model_of(f"{head} g ({inputs}) => ({output}) {{ {body} }}")).flops
+    return read_facts(model_of(f"{head} g ({inputs}) => ({output}) {{ {body} }}")).flops
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_flops_of_control_flow() -> None:
     model = model_of(
         text.replace("<int64 trips", "<float[4,2] w = {1,2,3,4,5,6,7,8}, int64 trips")
     )
-    found = facts(model)
+    found = read_facts(model)
     assert found.flops == 2 * 2 * 2 * 4 + 3 * 8
     assert found.subgraphs == 3 and found.nodes == 6
 
@@ -104,7 +104,7 @@ def test_functions_count_where_they_are_called() -> None:
         g (float[2,4] x) => (float[2,4] y) { a = own.twice(x) y = own.twice(a) }
         <opset_import: ["": 17], domain: "own"> twice (a) => (b) { b = Add(a, a) }"""
     model = model_of(text)
-    found = facts(model)
+    found = read_facts(model)
     assert found.flops == 16 and found.functions == 1
     assert found.ops == {"own::twice": 2}
     assert len(model.functions) == 1, "the model itself is left as it is"
@@ -118,7 +118,7 @@ def test_weights_are_counted_where_they_are_stored() -> None:
     model = model_of(text)
     packed = ir.tensor(np.zeros(5, ml_dtypes.int4), name="p")
     model.graph.register_initializer(ir.val("p", const_value=packed))
-    found = facts(model)
+    found = read_facts(model)
     assert found.parameters == 4 + 4 + 2 + 5
     assert found.precisions == {"float32": 32, "int64": 16, "int4": 3}
     assert found.weight_bytes == 51
@@ -131,7 +131,7 @@ def test_weights_are_counted_where_they_are_stored() -> None:
 def test_sequences_and_strings_have_types() -> None:
     text = f"""{HEAD} g (string[n] s, float[2] x) => (seq(float[2]) y, string[n] t) {{
         y = SequenceConstruct(x, x) t = Identity(s) }}"""
-    found = facts(model_of(text))
+    found = read_facts(model_of(text))
     assert [one.dtype for one in found.inputs] == ["str", "float32"]
     assert [one.dtype for one in found.outputs] == ["seq(float32)", "str"]
     assert found.outputs[0].shape is None or found.outputs[0].shape == (2,)
@@ -150,4 +150,4 @@ def test_weights_are_not_read() -> None:
         lambda: ir.tensor([0.0]), dtype=ir.DataType.FLOAT, shape=ir.Shape([8, 1000]), name="w"
     )
     held.shape = ir.Shape([8, 1000])
-    assert facts(model).flops == 2 * 8 * 1000
+    assert read_facts(model).flops == 2 * 8 * 1000

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortune.graph.analysis.facts import facts, table_bytes, table_rows
+from ortune.graph.analysis.facts import read_facts, table_bytes, table_rows
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
 TABLES = "float[40,4] t = {" + "1," * 159 + "1}, float[4,7] u = {" + "1," * 27 + "1}"
@@ -44,7 +44,7 @@ def test_a_table_of_a_known_size_may_be_computed_and_bodies_look_up_too() -> Non
         }}"""
     )
     assert table_rows(made) == {"a": 9, "b": 4}
-    assert [one.rows for one in facts(made).inputs] == [None, 9, 4, None]
+    assert [one.rows for one in read_facts(made).inputs] == [None, 9, 4, None]
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_a_table_of_a_known_size_may_be_computed_and_bodies_look_up_too() -> Non
 def test_what_is_looked_up_alone_is_no_weight_that_a_run_reads(body: str, bytes_: int) -> None:
     made = model(f"g (int64[2,3] ids) => (float y) <{TABLES}> {{ {body} }}")
     assert table_bytes(made) == bytes_
-    assert facts(made).table_bytes == bytes_
+    assert read_facts(made).table_bytes == bytes_

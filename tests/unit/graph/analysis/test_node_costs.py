@@ -8,13 +8,13 @@ from tests.unit.rewriting import model_of, normal
 
 from ortune.graph.analysis.node_costs import (
     Account,
-    accounts,
+    list_accounts,
+    list_large_tensors,
     local_bodies,
     local_functions,
-    sums,
-    tensors,
+    sum_by_region,
 )
-from ortune.graph.shapes.infer import shaped
+from ortune.graph.shapes.infer import infer_copy
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>
@@ -45,39 +45,39 @@ def by_name(found: list[Account]) -> dict[str, Account]:
 
 
 def test_a_node_counts_what_it_reads_and_writes() -> None:
-    found = by_name(accounts(shaped(text_model(), {"x": (3, 4), "ids": (3,)})[0]))
+    found = by_name(list_accounts(infer_copy(text_model(), {"x": (3, 4), "ids": (3,)})[0]))
     product = found["product"]
     assert product.flops == 2 * 3 * 4 * 8
     assert product.weights == 4 * 8 * 4
     assert product.read == 3 * 4 * 4 + 4 * 8 * 4 and product.written == 3 * 8 * 4
     assert product.intensity == product.flops / (product.read + product.written)
-    assert found["act"].flops == 24 and found["act"].moved == 2 * 96
+    assert found["act"].flops == 24 and found["act"].bytes_moved == 2 * 96
 
 
 def test_dynamic_dimensions_count_as_one() -> None:
-    found = by_name(accounts(shaped(text_model())[0]))
+    found = by_name(list_accounts(infer_copy(text_model())[0]))
     assert found["product"].flops == 2 * 4 * 8
     assert found["product"].shape == ("n", 8)
 
 
 def test_views_move_nothing_and_picks_what_they_write() -> None:
-    found = by_name(accounts(shaped(text_model(), {"ids": (3,)})[0]))
-    assert found["view"].moved == 0 and found["view"].intensity is None
+    found = by_name(list_accounts(infer_copy(text_model(), {"ids": (3,)})[0]))
+    assert found["view"].bytes_moved == 0 and found["view"].intensity is None
     assert found["pick"].weights == 16000
     assert found["pick"].written == 3 * 16 and found["pick"].read == 3 * 16 + 3 * 8
 
 
 def test_regions_add_up_to_the_whole_and_count_shared_weights_once() -> None:
     text = TEXT.replace("[act] y = Relu(b)", "c = Relu(b)  d = MatMul(x, w)  y = Add(c, d)")
-    model = shaped(text_model(text))[0]
+    model = infer_copy(text_model(text))[0]
     names = [str(node.name) for node in model.graph]
-    every = accounts(model, dict.fromkeys(names, "all"))
-    (found,) = sums(model, every)
+    every = list_accounts(model, dict.fromkeys(names, "all"))
+    (found,) = sum_by_region(model, every)
     assert found.nodes == len(every) == 6
     assert found.flops == sum(one.flops or 0 for one in every)
-    assert found.moved == sum(one.moved or 0 for one in every)
+    assert found.moved == sum(one.bytes_moved or 0 for one in every)
     assert found.weights == 4 * 8 * 4 + 16000 + 16, "w is read twice"
-    parts = sums(model, accounts(model, {name: name[:1] for name in names}))
+    parts = sum_by_region(model, list_accounts(model, {name: name[:1] for name in names}))
     assert sum(one.moved for one in parts) == found.moved
 
 
@@ -89,9 +89,9 @@ g (float x, float[4, 8] v) => (float y) { [product] y = MatMul(x, v) }
     model = model_of(text)
     model.graph.inputs[0].shape = None
     model.graph.outputs[0].shape = None
-    (one,) = accounts(shaped(model)[0])
-    assert one.flops is None and one.moved is None and one.intensity is None
-    (total,) = sums(model, [one])
+    (one,) = list_accounts(infer_copy(model)[0])
+    assert one.flops is None and one.bytes_moved is None and one.intensity is None
+    (total,) = sum_by_region(model, [one])
     assert total.unknown == 1
 
 
@@ -111,8 +111,8 @@ g (float[4] x, bool flag) => (float[4] y)
 
 def test_bodies_are_counted_by_their_own_nodes() -> None:
     model = model_of(BODIES)
-    found = by_name(accounts(shaped(model)[0]))
-    assert found["branch"].flops == 0 and found["branch"].moved == 0
+    found = by_name(list_accounts(infer_copy(model)[0]))
+    assert found["branch"].flops == 0 and found["branch"].bytes_moved == 0
     assert found["inner"].flops == 4 and found["inner"].parent == "branch"
     assert found["inner"].read == 16, "one tensor, read twice, is one tensor"
     bodies = list(local_bodies(model))
@@ -128,7 +128,7 @@ def test_bodies_are_counted_by_their_own_nodes() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_biggest_tensors(count: int) -> None:
     model = text_model()
-    found = tensors(model, shaped(model, {"x": (3, 4)})[0], count)
+    found = list_large_tensors(model, infer_copy(model, {"x": (3, 4)})[0], count)
     assert [one.kind for one in found] == ["weight"] * count + ["activation"] * count
     table, biggest = found[0], found[count]
     assert (table.name, table.shape, table.size) == ("table", (1000, 4), 16000)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit import surveys
 
-from ortune.graph.analysis.precision import named, precisions
+from ortune.graph.analysis.precision import find_precision, map_precisions
 
 
 def read(text: str) -> ir.Model:
@@ -15,7 +15,7 @@ def read(text: str) -> ir.Model:
 
 
 def test_pairs_make_integers_and_weights_alone_do_not() -> None:
-    assert precisions(read(surveys.BUILT)) == {
+    assert map_precisions(read(surveys.BUILT)) == {
         "fragile": "float32",
         "fragile_relu": "float32",
         "plain": "int8",
@@ -33,18 +33,18 @@ def test_pairs_make_integers_and_weights_alone_do_not() -> None:
 def test_operators_of_the_runtime(op: str, attributes: str, said: str) -> None:
     text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
 g (float[N,4] x) => (float[N,4] y) {{ [n] y = com.microsoft.{op} {attributes} (x) }}"""
-    assert precisions(read(text)) == {"n": said}
+    assert map_precisions(read(text)) == {"n": said}
 
 
 def test_halves() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
 g (float16[N,4] x) => (float16[N,4] y) { [n] y = Relu(x) }"""
-    assert precisions(read(text)) == {"n": "float16"}
+    assert map_precisions(read(text)) == {"n": "float16"}
 
 
 def test_what_stands_for_a_node_is_found_by_its_name() -> None:
     built = {"a_MatMulInteger": "int8", "a_Mul": "float32", "b": "float16", "c_x": "float32"}
-    assert named(built, "a") == "int8"
-    assert named(built, "b") == "float16"
-    assert named(built, "c") is None
-    assert named(built, "") is None
+    assert find_precision(built, "a") == "int8"
+    assert find_precision(built, "b") == "float16"
+    assert find_precision(built, "c") is None
+    assert find_precision(built, "") is None

@@ -18,7 +18,7 @@ from tests.unit.rewriting import loaded
 
 from ortune.cli.main import main
 from ortune.data import zoo
-from ortune.graph.diff.compare import diff
+from ortune.graph.diff.compare import diff_models
 from ortune.graph.diff.result import Diff, Group
 from ortune.transforms.fuse_batch_norm import FuseBatchNorm
 from ortune.transforms.fuse_gelu import FuseGelu
@@ -85,7 +85,7 @@ def filled(text: str, seed: int = 0) -> onnx.ModelProto:
 
 def compared(one: onnx.ModelProto, two: onnx.ModelProto) -> Diff:
     """Compare, and check that every node of either side is in exactly one group."""
-    found = diff(loaded(one), loaded(two))
+    found = diff_models(loaded(one), loaded(two))
     for which, nodes in enumerate(found.nodes):
         held = sorted(n for group in found.groups for n in (group.a, group.b)[which])
         assert held == [node.id for node in nodes] == list(range(len(nodes)))
@@ -193,7 +193,7 @@ def test_what_simplify_leaves_is_followed(proto: onnx.ModelProto) -> None:
     before = loaded(proto)
     after = before.clone()
     edits = Simplify().apply(after)
-    found = diff(before, after)
+    found = diff_models(before, after)
     held = sorted(n for group in found.groups for n in group.a)
     assert held == list(range(len(found.nodes[0])))
     # Without an edit shapes may still be known that were not declared, of outputs too.

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.rewriting import model_of
 
 from ortune.core.errors import BadModel
-from ortune.graph.io.check import check, problems, signature
+from ortune.graph.io.check import check_model, describe_signature, list_problems
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
     g (float[n, 4] x, bool c) => (float[n, 4] y)
@@ -105,11 +105,11 @@ BREAKERS: dict[Callable[[ir.Model], None], str] = {
 @pytest.mark.parametrize("broken", BREAKERS, ids=lambda f: f.__name__)
 def test_a_broken_model_is_refused(broken: Callable[[ir.Model], None]) -> None:
     model = model_of(TEXT)
-    before = signature(model)
-    check(model, before, "nothing")
+    before = describe_signature(model)
+    check_model(model, before, "nothing")
     broken(model)
     with pytest.raises(BadModel, match=BREAKERS[broken]) as caught:
-        check(model, before, "careless")
+        check_model(model, before, "careless")
     assert "careless" in caught.value.what
     assert len(str(caught.value).splitlines()) == 2
 
@@ -117,18 +117,18 @@ def test_a_broken_model_is_refused(broken: Callable[[ir.Model], None]) -> None:
 def test_shapes_may_become_known() -> None:
     model = model_of(TEXT)
     model.graph.outputs[0].shape = None
-    before = signature(model)
+    before = describe_signature(model)
     model.graph.outputs[0].shape = ir.Shape(["n", 4])
-    check(model, before, "infer")
+    check_model(model, before, "infer")
 
 
 def test_a_fault_of_the_source_is_let_pass() -> None:
     model = model_of(TEXT)
     declare_wrongly(model)
-    before = signature(model)
+    before = describe_signature(model)
     assert before.faults
-    check(model, before, "nothing")
+    check_model(model, before, "nothing")
 
 
 def test_a_sound_model_has_no_problems() -> None:
-    assert problems(model_of(TEXT)) == []
+    assert list_problems(model_of(TEXT)) == []

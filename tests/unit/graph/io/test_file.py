@@ -91,7 +91,7 @@ def test_large_weights_go_to_one_data_file(tmp_path: Path) -> None:
     path, weight = linear(tmp_path)
     saved = file.save(file.load(path), tmp_path / "o" / "n.onnx", external_above=1000)
     assert sorted(p.name for p in saved.parent.iterdir()) == ["n.onnx", "n.onnx.data"]
-    assert file.size(saved) == sum(p.stat().st_size for p in saved.parent.iterdir())
+    assert file.count_file_bytes(saved) == sum(p.stat().st_size for p in saved.parent.iterdir())
     again = file.load(saved)
     np.testing.assert_array_equal(again.graph.initializers["w"].const_value.numpy(), weight)
     x = np.ones((2, 64), np.float32)
@@ -308,15 +308,15 @@ def test_nothing_is_left_of_a_save_that_fails(tmp_path: Path) -> None:
 def test_the_digest_covers_the_data_and_not_the_name(tmp_path: Path) -> None:
     path, _ = linear(tmp_path)
     twin, _ = linear(tmp_path, name="twin.onnx")
-    assert file.digest(path) == file.digest(twin)
-    assert len(file.digest(path)) == 32
+    assert file.compute_digest(path) == file.compute_digest(twin)
+    assert len(file.compute_digest(path)) == 32
     saved = file.save(file.load(path), tmp_path / "n.onnx", external_above=0)
-    before = file.digest(saved)
+    before = file.compute_digest(saved)
     data = saved.with_name("n.onnx.data")
     content = bytearray(data.read_bytes())
     content[-1] ^= 1
     data.write_bytes(content)
-    assert file.digest(saved) != before
+    assert file.compute_digest(saved) != before
 
 
 @pytest.mark.parametrize("above", [0, 10**9])
@@ -340,10 +340,14 @@ def test_the_content_is_all_but_the_metadata(tmp_path: Path, above: int) -> None
         model.graph.node(0).name = "another"
 
     plain = saved(lambda model: None, "plain")
-    assert len(file.content(plain)) == 32
-    assert file.content(plain) == file.content(saved(signs, "signed")) != file.digest(plain)
-    others = {file.content(saved(one, one.__name__)) for one in (weighs, renames)}
-    assert len({file.content(plain), *others}) == 3
+    assert len(file.compute_content_digest(plain)) == 32
+    assert (
+        file.compute_content_digest(plain)
+        == file.compute_content_digest(saved(signs, "signed"))
+        != file.compute_digest(plain)
+    )
+    others = {file.compute_content_digest(saved(one, one.__name__)) for one in (weighs, renames)}
+    assert len({file.compute_content_digest(plain), *others}) == 3
 
 
 BAD = {
@@ -363,7 +367,7 @@ def test_what_is_no_model_is_refused_in_two_lines(tmp_path: Path, kind: str) -> 
     content, wanted = BAD[kind]
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
-    for read in (file.load, file.digest, file.size):
+    for read in (file.load, file.compute_digest, file.count_file_bytes):
         with pytest.raises(BadModel, match=wanted) as caught:
             read(path)
         assert len(str(caught.value).splitlines()) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from ortune.core.errors import BadModel
 from ortune.graph.io import file
-from ortune.graph.io.protobuf import identity
+from ortune.graph.io.protobuf import read_identity
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -25,7 +25,7 @@ g (float[N,4] x, bool c) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
 def test_the_digest_is_the_models_and_all_nodes_count(tmp_path: Path) -> None:
     path = tmp_path / "one.onnx"
     onnx.save(onnx.parser.parse_model(TEXT), path)
-    assert identity(path) == (file.digest(path), 5)
+    assert read_identity(path) == (file.compute_digest(path), 5)
 
 
 def test_external_data_are_part_of_it(tmp_path: Path) -> None:
@@ -34,18 +34,20 @@ def test_external_data_are_part_of_it(tmp_path: Path) -> None:
     weights = onnx.numpy_helper.from_array(np.arange(4096, dtype=np.float32), "big")
     model.graph.initializer.append(weights)
     onnx.save(model, path, save_as_external_data=True, location="two.data")
-    first = identity(path)
-    assert first == (file.digest(path), 5)
+    first = read_identity(path)
+    assert first == (file.compute_digest(path), 5)
     data = bytearray((tmp_path / "two.data").read_bytes())
     data[-1] ^= 1
     (tmp_path / "two.data").write_bytes(data)
-    assert identity(path)[0] not in (first[0], "") and identity(path)[0] == file.digest(path)
+    assert read_identity(path)[0] not in (first[0], "") and read_identity(path)[
+        0
+    ] == file.compute_digest(path)
 
 
 def test_what_is_no_model_is_said(tmp_path: Path) -> None:
     for content in (b"", b"not a model", b"\x0a\xff"):
         (tmp_path / "x.onnx").write_bytes(content)
         with pytest.raises(BadModel, match=r"x\.onnx cannot be read"):
-            identity(tmp_path / "x.onnx")
+            read_identity(tmp_path / "x.onnx")
     with pytest.raises(BadModel, match="cannot be read"):
-        identity(tmp_path / "none.onnx")
+        read_identity(tmp_path / "none.onnx")

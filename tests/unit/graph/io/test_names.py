@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.unit.rewriting import run
 
 from ortune.graph.io import file
-from ortune.graph.io.check import problems
-from ortune.graph.io.names import unique
+from ortune.graph.io.check import list_problems
+from ortune.graph.io.names import make_names_unique
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
@@ -28,9 +28,9 @@ def test_unnamed_and_duplicate_nodes() -> None:
     text = f"""{HEAD} g (float[n] x) => (float[n] y) {{
         [same] a = Neg(x) [same] b = Neg(a) c = Neg(b) y = Neg(c) }}"""
     model = ir.from_onnx_text(text)
-    assert unique(model) == 3
+    assert make_names_unique(model) == 3
     assert node_names(model) == ["same", "same_2", "Neg_2", "Neg_3"]
-    assert unique(model) == 0
+    assert make_names_unique(model) == 0
 
 
 def test_a_number_that_is_taken_is_passed_over() -> None:
@@ -38,7 +38,7 @@ def test_a_number_that_is_taken_is_passed_over() -> None:
         f"""{HEAD} g (float[n] x) => (float[n] y) {{
         [a] p = Neg(x) [a_2] q = Neg(p) [a] y = Neg(q) }}"""
     )
-    unique(model)
+    make_names_unique(model)
     assert node_names(model) == ["a", "a_2", "a_3"]
 
 
@@ -49,10 +49,10 @@ def test_a_body_may_not_shadow() -> None:
           then_branch = p () => (float[n] t) {{ t = Relu(x) }},
           else_branch = e () => (float[n] y) {{ y = Abs(x) }}> }}"""
     model = ir.from_onnx_text(text)
-    assert unique(model) >= 2
+    assert make_names_unique(model) >= 2
     names = [value.name for node in model.graph.all_nodes() for value in node.outputs]
     assert len(set(names)) == len(names)
-    assert model.graph.outputs[0].name == "y" and not problems(model)
+    assert model.graph.outputs[0].name == "y" and not list_problems(model)
 
 
 def test_functions_keep_their_own_world() -> None:
@@ -60,7 +60,7 @@ def test_functions_keep_their_own_world() -> None:
         g (float[n] x) => (float[n] y) { y = own.f(x) }
         <opset_import: ["": 17], domain: "own"> f (x) => (y) { y = Neg(x) }"""
     model = ir.from_onnx_text(text)
-    unique(model)
+    make_names_unique(model)
     assert [v.name for v in next(iter(model.functions.values())).inputs] == ["x"]
 
 
@@ -75,7 +75,7 @@ def test_optional_outputs_stay_absent() -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((1, 16, 3), np.float32), "w"))
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((1, 16, 4), np.float32), "r"))
     model = ir.from_proto(proto)
-    unique(model)
+    make_names_unique(model)
     assert [value.name for value in model.graph[0].outputs] == ["a", "", ""]
 
 
@@ -140,7 +140,7 @@ def test_names_and_round_trips_of_random_graphs(proto: onnx.ModelProto, above: i
         values = [v.name for node in model.graph.all_nodes() for v in node.outputs]
         assert len(set(values)) == len(values)
         assert [v.name for v in model.graph.outputs] == [v.name for v in proto.graph.output]
-        assert not problems(model) and unique(model) == 0
+        assert not list_problems(model) and make_names_unique(model) == 0
         once = file.save(model, Path(folder) / "once.onnx", external_above=above)
         again = file.load(once)
         assert node_names(again) == names

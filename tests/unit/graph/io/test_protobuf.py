@@ -30,7 +30,7 @@ def model(*sizes: int) -> onnx.ModelProto:
 
 def restored(data: bytes) -> onnx.ModelProto:
     """Undo the outline by putting the bytes back."""
-    found = onnx.ModelProto.FromString(protobuf.outline(data))
+    found = onnx.ModelProto.FromString(protobuf.strip_weights(data))
 
     def walk(message: object) -> None:
         if isinstance(message, onnx.TensorProto) and message.data_location:
@@ -52,7 +52,7 @@ def restored(data: bytes) -> onnx.ModelProto:
 def test_the_outline_is_the_model_without_its_weights(sizes: tuple[int, ...]) -> None:
     proto = model(*sizes)
     data = proto.SerializeToString()
-    outline = protobuf.outline(data)
+    outline = protobuf.strip_weights(data)
     assert len(outline) <= len(data) - 4 * sum(s * 4 for s in sizes if s > 1000) // 2
     assert restored(data) == proto
 
@@ -65,8 +65,8 @@ def test_fields_in_any_order_and_in_pieces() -> None:
     rest.CopyFrom(proto)
     rest.ClearField("graph")
     extra = onnx.GraphProto(initializer=[numpy_helper.from_array(np.ones(2000, np.float32), "z")])
-    pieces = protobuf.delimited(7, graph) + rest.SerializeToString()
-    pieces += protobuf.delimited(7, extra.SerializeToString())
+    pieces = protobuf.encode_delimited(7, graph) + rest.SerializeToString()
+    pieces += protobuf.encode_delimited(7, extra.SerializeToString())
     assert restored(pieces) == onnx.ModelProto.FromString(pieces)
 
 
@@ -74,7 +74,7 @@ def test_fields_in_any_order_and_in_pieces() -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_a_model_or_refused(data: bytes) -> None:
     try:
-        found = protobuf.outline(data)
+        found = protobuf.strip_weights(data)
     except protobuf.Malformed:
         return
     assert len(found) <= len(data), "nothing here is large enough to be taken out"
@@ -87,16 +87,16 @@ def test_a_flipped_bit_never_breaks_the_walk(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(content) * 8 - 1))
     content[at // 8] ^= 1 << at % 8
     try:
-        protobuf.outline(bytes(content))
+        protobuf.strip_weights(bytes(content))
     except protobuf.Malformed as error:
         assert str(error)
 
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**31, 2**63])
 def test_varints(value: int) -> None:
-    assert protobuf.read_varint(protobuf.varint(value), 0, 10) == (
+    assert protobuf.read_varint(protobuf.encode_varint(value), 0, 10) == (
         value,
-        len(protobuf.varint(value)),
+        len(protobuf.encode_varint(value)),
     )
 
 
@@ -105,7 +105,7 @@ def test_a_tensor_that_says_its_data_is_inside_is_still_held() -> None:
     proto = model(5000)
     for tensor in proto.graph.initializer:
         tensor.data_location = onnx.TensorProto.DEFAULT
-    found = onnx.ModelProto.FromString(protobuf.outline(proto.SerializeToString()))
+    found = onnx.ModelProto.FromString(protobuf.strip_weights(proto.SerializeToString()))
     assert found.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
 
 
@@ -122,7 +122,7 @@ def listed(folder: Path, ir_version: int) -> Path:
 @pytest.mark.parametrize("ir_version", [4, 8, 10])
 def test_fixed_takes_initializers_out_of_the_inputs(tmp_path: Path, ir_version: int) -> None:
     path = listed(tmp_path, ir_version)
-    content = protobuf.fixed(path)
+    content = protobuf.drop_initializer_inputs(path)
     assert content is not None
     found, whole = onnx.ModelProto.FromString(content), onnx.load(path)
     assert [value.name for value in found.graph.input] == ["x"]
@@ -131,6 +131,6 @@ def test_fixed_takes_initializers_out_of_the_inputs(tmp_path: Path, ir_version: 
 
 
 def test_fixed_leaves_what_cannot_be_overridden(tmp_path: Path) -> None:
-    assert protobuf.fixed(listed(tmp_path, 3)) is None
+    assert protobuf.drop_initializer_inputs(listed(tmp_path, 3)) is None
     onnx.save(model(5000), tmp_path / "plain.onnx")
-    assert protobuf.fixed(tmp_path / "plain.onnx") is None
+    assert protobuf.drop_initializer_inputs(tmp_path / "plain.onnx") is None

@@ -41,15 +41,15 @@ def run(model: ir.Model) -> list[np.ndarray]:
 
 
 def find(model: ir.Model, op: str) -> ir.Node:
-    return next(node for node in edit.every_node(model) if node.op_type == op)
+    return next(node for node in edit.walk_nodes(model) if node.op_type == op)
 
 
 def test_every_graph_reaches_bodies_and_functions(model: ir.Model) -> None:
-    assert [graph.name for graph in edit.every_graph(model)] == ["g", "t", "e", "f"]
+    assert [graph.name for graph in edit.walk_graphs(model)] == ["g", "t", "e", "f"]
 
 
 def test_constants_are_found_in_every_place(model: ir.Model) -> None:
-    muls = [node for node in edit.every_node(model) if node.op_type == "Mul"]
+    muls = [node for node in edit.walk_nodes(model) if node.op_type == "Mul"]
     held = [edit.const_array(node.inputs[1]) for node in muls]
     assert [list(array) for array in held if array is not None] == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert edit.const_array(muls[0].inputs[0]) is None
@@ -58,12 +58,16 @@ def test_constants_are_found_in_every_place(model: ir.Model) -> None:
 
 def test_new_names_avoid_every_body(model: ir.Model) -> None:
     editor = edit.Editor(model.graph)
-    assert [editor.fresh("k"), editor.fresh("k"), editor.fresh("new")] == ["k_2", "k_3", "new"]
+    assert [editor.reserve_name("k"), editor.reserve_name("k"), editor.reserve_name("new")] == [
+        "k_2",
+        "k_3",
+        "new",
+    ]
 
 
 def test_constant_in_a_function_is_a_node(model: ir.Model) -> None:
     function = next(iter(model.functions.values()))
-    held = edit.constant(function, "k", np.zeros(4, np.float32))
+    held = edit.add_constant(function, "k", np.zeros(4, np.float32))
     add = next(node for node in function if node.op_type == "Add")
     before = run(model)
     add.replace_input_with(1, held)
@@ -74,8 +78,8 @@ def test_inserted_nodes_serve_a_body(model: ir.Model) -> None:
     before = run(model)
     editor = edit.Editor(model.graph)
     mul = find(model, "Mul")
-    two = editor.constant("w", np.full(4, 2, np.float32))
-    made = editor.node("Mul", [mul.inputs[0], two], name="a")
+    two = editor.add_constant("w", np.full(4, 2, np.float32))
+    made = editor.make_node("Mul", [mul.inputs[0], two], name="a")
     edit.insert_before(mul, made)
     mul.replace_input_with(0, made.outputs[0])
     after = run(model)
@@ -87,9 +91,9 @@ def test_insert_first_and_after(model: ir.Model) -> None:
     before = run(model)
     editor = edit.Editor(model.graph)
     add = find(model, "Add")
-    first = editor.node("Neg", [add.inputs[1]])
+    first = editor.make_node("Neg", [add.inputs[1]])
     edit.insert_first(model.graph, first)
-    last = editor.node("Neg", [add.outputs[0]])
+    last = editor.make_node("Neg", [add.outputs[0]])
     edit.insert_after(add, last)
     find(model, "f").replace_input_with(0, last.outputs[0])
     add.replace_input_with(1, first.outputs[0])
@@ -101,7 +105,7 @@ def test_insert_first_and_after(model: ir.Model) -> None:
 
 def test_inline_keeps_the_answers_and_the_names_apart(model: ir.Model) -> None:
     before = run(model)
-    assert edit.inline(model) == 1
+    assert edit.inline_functions(model) == 1
     assert not model.functions
     for one, two in zip(before, run(model), strict=True):
         assert one == pytest.approx(two)
@@ -109,16 +113,16 @@ def test_inline_keeps_the_answers_and_the_names_apart(model: ir.Model) -> None:
 
 def test_inline_leaves_functions_of_another_opset(model: ir.Model) -> None:
     next(iter(model.functions.values())).opset_imports[""] = 16
-    assert edit.inline(model) == 0
+    assert edit.inline_functions(model) == 0
     assert len(model.functions) == 1
 
 
 def test_discard_only_takes_what_nothing_uses(model: ir.Model) -> None:
     weight = model.graph.initializers["w"]
-    assert not edit.discard(weight)
+    assert not edit.discard_constant(weight)
     for node, index in weight.uses():
         node.replace_input_with(index, None)
-    assert edit.discard(weight)
+    assert edit.discard_constant(weight)
     assert "w" not in model.graph.initializers
 
 
@@ -126,9 +130,9 @@ def test_discard_follows_identity(model: ir.Model) -> None:
     same = find(model, "Identity").outputs[0]
     for node, index in same.uses():
         node.replace_input_with(index, model.graph.initializers["w"])
-    assert edit.discard(same)
-    assert not [n for n in edit.every_node(model) if n.op_type in ("Identity",)]
-    assert [n.op_type for n in edit.every_node(model)].count("Constant") == 1
+    assert edit.discard_constant(same)
+    assert not [n for n in edit.walk_nodes(model) if n.op_type in ("Identity",)]
+    assert [n.op_type for n in edit.walk_nodes(model)].count("Constant") == 1
 
 
 def test_discard_takes_an_initializer_out_of_the_inputs() -> None:
@@ -137,14 +141,14 @@ def test_discard_takes_an_initializer_out_of_the_inputs() -> None:
     weight = model.graph.initializers["w"]
     if weight not in model.graph.inputs:
         model.graph.inputs.append(weight)
-    assert edit.discard(weight)
+    assert edit.discard_constant(weight)
     assert [value.name for value in model.graph.inputs] == ["x"]
 
 
 def test_notes_are_given_once(model: ir.Model) -> None:
-    edit.note(model, "one")
-    edit.note(model, "one")
-    edit.note(model, "two")
+    edit.add_note(model, "one")
+    edit.add_note(model, "one")
+    edit.add_note(model, "two")
     assert edit.take_notes(model) == "one; two"
     assert edit.take_notes(model) == ""
 
@@ -153,8 +157,10 @@ def test_refusals_are_counted_by_their_reason() -> None:
     model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=10)
     for name in ("a", "b", "c", "d"):
         node = ir.node("Relu", [None], name=name)
-        edit.refuse(model, node, "its result is read twice")
-    edit.refuse(model, ir.node("Mul", [None, None], name="m"), "the factor is not a constant")
+        edit.note_refusal(model, node, "its result is read twice")
+    edit.note_refusal(
+        model, ir.node("Mul", [None, None], name="m"), "the factor is not a constant"
+    )
     said = edit.take_notes(model)
     assert said == (
         "4 left alone, its result is read twice: a, b, c, ...; "

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from ortune.graph.ir.evaluate import evaluate
+from ortune.graph.ir.evaluate import evaluate_node
 
 
 def node(op: str, count: int, outputs: int = 1, **attributes: Any) -> ir.Node:
@@ -22,7 +22,7 @@ def node(op: str, count: int, outputs: int = 1, **attributes: Any) -> ir.Node:
 
 
 def one(op: str, *arrays: NDArray, opset: int = 17, **attributes: Any) -> NDArray | None:
-    found = evaluate(node(op, len(arrays), **attributes), list(arrays), opset)
+    found = evaluate_node(node(op, len(arrays), **attributes), list(arrays), opset)
     return None if found is None else found[0]
 
 
@@ -36,7 +36,7 @@ def test_plain_cases() -> None:
     np.testing.assert_array_equal(
         one("Slice", np.arange(5), np.array([1]), np.array([4])), [1, 2, 3]
     )
-    split = evaluate(node("Split", 1, 2, axis=0), [np.arange(4)], 13)
+    split = evaluate_node(node("Split", 1, 2, axis=0), [np.arange(4)], 13)
     assert split is not None and [list(a) for a in split] == [[0, 1], [2, 3]]
 
 
@@ -78,14 +78,16 @@ def test_broadcasting_by_attribute_is_left() -> None:
 def test_a_result_of_another_type_or_shape_than_declared_is_left() -> None:
     made = node("Add", 2)
     made.outputs[0].dtype = ir.DataType.INT32
-    assert evaluate(made, [np.array([1]), np.array([2])], 17) is None
+    assert evaluate_node(made, [np.array([1]), np.array([2])], 17) is None
     made.outputs[0].type = None
     made.outputs[0].shape = ir.Shape([2])
-    assert evaluate(made, [np.array([1]), np.array([2])], 17) is None
+    assert evaluate_node(made, [np.array([1]), np.array([2])], 17) is None
 
 
 def test_optional_inputs_may_be_absent() -> None:
     clip = ir.node("Clip", [ir.val("x"), None, ir.val("m")])
     clip.outputs[0].name = "y"
-    found = evaluate(clip, [np.array([1.0, 9.0], np.float32), None, np.array(3, np.float32)], 17)
+    found = evaluate_node(
+        clip, [np.array([1.0, 9.0], np.float32), None, np.array(3, np.float32)], 17
+    )
     assert found is not None and list(found[0]) == [1, 3]

@@ -31,7 +31,7 @@ FOREIGN = "q = com.microsoft.QuantizeLinear(x, s, z) y = com.microsoft.Dequantiz
 
 
 def rules(model: ir.Model) -> list[str]:
-    return [one.rule for one in gpu.tensorrt(model)]
+    return [one.rule for one in gpu.lint_tensorrt(model)]
 
 
 def test_a_symmetric_pair_is_taken() -> None:
@@ -63,7 +63,7 @@ def test_a_bias_in_integers_is_named() -> None:
         i=np.ones(4, np.int32),
         s=np.array(0.1, np.float32),
     )
-    (one,) = gpu.tensorrt(made)
+    (one,) = gpu.lint_tensorrt(made)
     assert one.rule == "tensorrt-type"
     assert one.places == ("n_b (INT32)",)
 
@@ -113,7 +113,7 @@ def test_what_keeps_a_graph_from_being_captured() -> None:
           >
         }"""
     )
-    found = {one.rule: one for one in gpu.cuda_graph(made)}
+    found = {one.rule: one for one in gpu.lint_cuda_graph(made)}
     assert list(found) == [
         "cuda-graph-control-flow",
         "cuda-graph-counted",
@@ -127,4 +127,4 @@ def test_what_keeps_a_graph_from_being_captured() -> None:
 
 
 def test_a_plain_network_of_one_shape_is_captured() -> None:
-    assert gpu.cuda_graph(model("y = MatMul(x, w)", w=normal(4, 4))) == ()
+    assert gpu.lint_cuda_graph(model("y = MatMul(x, w)", w=normal(4, 4))) == ()

@@ -12,11 +12,11 @@ import pytest
 from onnx import numpy_helper
 
 from ortune.core.errors import OrtuneError
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.analysis.weight_values import weight_values
 from ortune.graph.io import file
-from ortune.graph.lint.rules import Finding, finding, lint
-from ortune.graph.shapes.infer import shaped
+from ortune.graph.lint.rules import Finding, lint_model, make_finding
+from ortune.graph.shapes.infer import infer_copy
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> '
 PLAIN = HEAD + (
@@ -34,7 +34,7 @@ def linted(
     path.write_bytes(proto.SerializeToString())
     model = file.load(path, newer_opset=True)
     values = list(weight_values(model)) if weights else None
-    return list(lint(model, shaped(model)[0], file.outline(path), values))
+    return list(lint_model(model, infer_copy(model)[0], file.parse_outline(path), values))
 
 
 def rules(found: list[Finding]) -> dict[str, Finding]:
@@ -143,7 +143,7 @@ def test_shares_of_denormals_agree(tmp_path: Path) -> None:
     text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { [mul] y = Mul(x, w) }"
     found = rules(linted(text, tmp_path, w=np.array([1, 1e-40, 2, 3], np.float32)))
     assert "25.00%" in found["denormal-weights"].what
-    assert facts(file.load(tmp_path / "m.onnx"), read=True).denormals == 0.25
+    assert read_facts(file.load(tmp_path / "m.onnx"), read=True).denormals == 0.25
 
 
 def test_copies_of_weights_are_found_when_they_are_large(tmp_path: Path) -> None:
@@ -193,12 +193,14 @@ def test_names_with_blanks(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(proto, path)
     model = file.load(path)
-    found = lint(model, shaped(model)[0], file.outline(path), list(weight_values(model)))
+    found = lint_model(
+        model, infer_copy(model)[0], file.parse_outline(path), list(weight_values(model))
+    )
     assert [(one.rule, one.places) for one in found] == [("odd-names", ("'my node'",))]
 
 
 def test_one_place_is_singular_and_errors_come_first(tmp_path: Path) -> None:
-    made: Callable[[list[str]], Finding | None] = lambda places: finding(  # noqa: E731
+    made: Callable[[list[str]], Finding | None] = lambda places: make_finding(  # noqa: E731
         "r", "note", "{n} nodes without a name", places, "", ""
     )
     one, two, none = made(["a"]), made(["a", "b", "b"]), made([])
@@ -213,10 +215,10 @@ def test_one_place_is_singular_and_errors_come_first(tmp_path: Path) -> None:
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     linted(PLAIN, tmp_path)
     model = file.load(tmp_path / "m.onnx")
-    assert shaped(model, {"x": (3, 4)})[0].graph.outputs[0].shape == [3, 4]
+    assert infer_copy(model, {"x": (3, 4)})[0].graph.outputs[0].shape == [3, 4]
     for shapes in ({"z": (1,)}, {"x": (3, 5)}, {"x": (3,)}):
         with pytest.raises(OrtuneError):
-            shaped(model, shapes)
+            infer_copy(model, shapes)
 
 
 def test_the_page_lists_every_rule() -> None:

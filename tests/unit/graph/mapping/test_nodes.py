@@ -9,14 +9,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from ortune.analysis.profiling.profile import labelled
+from ortune.analysis.profiling.profile import load_labelled_model
 from ortune.backends.runtimes.onnxruntime import trace
 from ortune.core.session import Executed, Recorded
 from ortune.graph.analysis.dataflow import Origin
-from ortune.graph.analysis.regions import regions
+from ortune.graph.analysis.regions import divide_into_regions
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.mapping.nodes import ADDED, Lineage, lineage
+from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 WEIGHTED = """
@@ -138,15 +138,15 @@ def model(text: str) -> onnx.ModelProto:
 def traced(proto: onnx.ModelProto, folder: Path, level: str) -> tuple[Origin, Recorded, Lineage]:
     """Let the runtime rewrite a model, and map its graph back."""
     onnx.save(proto, folder / "m.onnx")
-    source, loaded, _ = labelled(folder / "m.onnx", folder)
+    source, loaded, _ = load_labelled_model(folder / "m.onnx", folder)
     made = ort.SessionOptions()
     made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     made.optimized_model_filepath = str(folder / "executed.onnx")
     made.log_severity_level = 4
     ort.InferenceSession(str(loaded), made, providers=["CPUExecutionProvider"])
-    graph = trace.graph(folder / "executed.onnx")
+    graph = trace.read_executed_graph(folder / "executed.onnx")
     recorded = Recorded(graph.nodes, 1, 1.0, 1.0, constants=tuple(graph.constants))
-    return Origin(source), recorded, lineage(source, recorded)
+    return Origin(source), recorded, trace_lineage(source, recorded)
 
 
 def by_operator(recorded: Recorded, found: Lineage, op_type: str) -> list[tuple[str, ...]]:
@@ -242,12 +242,12 @@ def test_functions_are_inlined_under_names_of_their_own(tmp_path: Path) -> None:
 def test_a_copy_is_run_only_where_names_are_missing(tmp_path: Path, text: str) -> None:
     proto = model(text)
     onnx.save(proto, tmp_path / "unnamed.onnx")
-    _, loaded, said = labelled(tmp_path / "unnamed.onnx", tmp_path)
+    _, loaded, said = load_labelled_model(tmp_path / "unnamed.onnx", tmp_path)
     assert loaded != tmp_path / "unnamed.onnx" and loaded.name == "unnamed.onnx"
     assert said
     named(proto.graph, "n")
     onnx.save(proto, tmp_path / "named.onnx")
-    _, loaded, said = labelled(tmp_path / "named.onnx", tmp_path)
+    _, loaded, said = load_labelled_model(tmp_path / "named.onnx", tmp_path)
     assert loaded == tmp_path / "named.onnx"
     assert not said
 
@@ -261,24 +261,24 @@ def named(graph: onnx.GraphProto, prefix: str) -> None:
 
 def test_what_the_runtime_says_itself_is_taken() -> None:
     source = edit.ir.serde.deserialize_model(model(WEIGHTED))
-    names.unique(source)
+    names.make_names_unique(source)
     first, second, *_ = [node.name for node in source.graph]
     one = Executed("layer", "Convolution", known=(str(first), str(second), "not of the model"))
-    found = lineage(source, Recorded((one,), 1, 1.0, 1.0))
+    found = trace_lineage(source, Recorded((one,), 1, 1.0, 1.0))
     assert {first, second} <= set(found.sources[0])
 
 
 def test_kernels_that_nothing_tells_of_take_what_is_next_and_say_so() -> None:
     text = "m (float[4] x) => (float[4] y) { a = Neg(x) b = Abs(a) y = Ceil(b) }"
     source = edit.ir.serde.deserialize_model(model(text))
-    names.unique(source)
+    names.make_names_unique(source)
     first, second, third = (str(node.name) for node in source.graph)
     nodes = (
         Executed("known", "Neg", reads=("x",), writes=("a",)),
         Executed("one", "Mystery", reads=("a",), writes=("p",)),
         Executed("two", "Mystery", reads=("p",), writes=("q",)),
     )
-    found = lineage(source, Recorded(nodes, 1, 1.0, 1.0))
+    found = trace_lineage(source, Recorded(nodes, 1, 1.0, 1.0))
     assert found.sources == ((first,), (second,), (third,))
     assert found.followed == ("one", "two")
 
@@ -286,8 +286,8 @@ def test_kernels_that_nothing_tells_of_take_what_is_next_and_say_so() -> None:
 def test_repeated_layers_are_one_region() -> None:
     proto = onnx.helper.make_model(chain(6))
     source = edit.ir.serde.deserialize_model(proto)
-    names.unique(source)
-    found = regions(Origin(source))
+    names.make_names_unique(source)
+    found = divide_into_regions(Origin(source))
     assert [(one.name, len(one.members)) for one in found.all] == [
         ("enc.layer.*.query", 6),
         ("enc.layer.*.key", 6),
@@ -302,8 +302,8 @@ def test_an_exporters_word_for_no_module_is_no_region() -> None:
         scopes = "['', '_empty_nn_module_stack_from_metadata_hook', 'node']"
         node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
     source = edit.ir.serde.deserialize_model(proto)
-    names.unique(source)
-    assert regions(Origin(source)).all[0].name == "enc.layer.*.query"
+    names.make_names_unique(source)
+    assert divide_into_regions(Origin(source)).all[0].name == "enc.layer.*.query"
 
 
 def chain(layers: int) -> onnx.GraphProto:
@@ -325,8 +325,8 @@ def test_a_model_without_scopes_is_cut_into_blocks() -> None:
     body = "\n".join(f"v{i + 1} = Relu(v{i})" for i in range(50))
     text = f"m (float[4] v0) => (float[4] v50) {{ {body} }}"
     source = edit.ir.serde.deserialize_model(model(text))
-    names.unique(source)
-    found = regions(Origin(source))
+    names.make_names_unique(source)
+    found = divide_into_regions(Origin(source))
     assert 5 <= len(found.all) <= 12
     assert sum(one.nodes for one in found.all) == 50
     assert found.all[0].name == "block 1: Relu x5"

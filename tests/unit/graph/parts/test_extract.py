@@ -14,7 +14,7 @@ from tests.unit.rewriting import model_of, normal, run
 
 from ortune.core.errors import BadModel
 from ortune.graph.io import file
-from ortune.graph.io.check import problems
+from ortune.graph.io.check import list_problems
 from ortune.graph.parts.extract import extract
 
 CHAIN = """
@@ -96,7 +96,7 @@ def test_only_what_is_used_comes_along() -> None:
     assert dict(piece.metadata_props) == {"author": "somebody"}
     assert [name for _, name, _ in piece.functions] == ["twice"]
     assert not piece.graph.initializers and "ai.onnx.ml" not in piece.opset_imports
-    assert not problems(piece)
+    assert not list_problems(piece)
     assert set(extract(model_of(CHAIN), ["c"], ["total"]).graph.initializers) == {"axes"}
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.rewriting import model_of, run
 
 from ortune.core.errors import BadModel
-from ortune.graph.io.check import check, signature
+from ortune.graph.io.check import check_model, describe_signature
 from ortune.graph.parts.extract import extract
 from ortune.graph.parts.splice import splice
 
@@ -34,7 +34,7 @@ def test_values_come_from_where_they_are_said_to(
 ) -> None:
     host, other = model_of(HOST), model_of(OTHER)
     mixed = splice(host, extract(other, starts, ends))
-    check(mixed, signature(host), "splice")
+    check_model(mixed, describe_signature(host), "splice")
     y, a = run(mixed, {"x": X, "c": np.array(flag)})
     w = np.array([1, 2], np.float32)
     first = X + low * w

@@ -8,34 +8,34 @@ import onnx_ir as ir
 import pytest
 from tests.unit.rewriting import model_of
 
-from ortune.graph.ir.spec import dims
-from ortune.graph.shapes.infer import infer, infer_graph, unknown
-from ortune.graph.shapes.known_values import Known
+from ortune.graph.ir.spec import list_dims
+from ortune.graph.shapes.infer import infer_graph, infer_shapes, list_unknown_values
+from ortune.graph.shapes.known_values import SymbolicValues
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
 
 def shape(model: ir.Model, name: str) -> tuple[int | str | None, ...] | None:
     values = (value for node in model.graph.all_nodes() for value in node.outputs)
-    return dims(next(value for value in values if value.name == name).shape)
+    return list_dims(next(value for value in values if value.name == name).shape)
 
 
 def inferred(text: str) -> ir.Model:
     model = model_of(text)
-    infer(model)
+    infer_shapes(model)
     return model
 
 
 def test_a_complete_file_needs_no_rung() -> None:
     model = model_of(f"{HEAD} g (float[n] x) => (float[n] y) {{ y = Relu(x) }}")
-    assert infer(model) == "file"
+    assert infer_shapes(model) == "file"
 
 
 def test_node_by_node() -> None:
     model = model_of(f"{HEAD} g (float[n, 3] x) => (float[n, 3] y) {{ t = Relu(x) y = Neg(t) }}")
-    assert unknown(model) == ["t"]
-    assert infer(model) == "symbolic"
-    assert shape(model, "t") == ("n", 3) and not unknown(model)
+    assert list_unknown_values(model) == ["t"]
+    assert infer_shapes(model) == "symbolic"
+    assert shape(model, "t") == ("n", 3) and not list_unknown_values(model)
 
 
 def test_names_are_carried_through_arithmetic() -> None:
@@ -81,7 +81,7 @@ def test_branches_and_bodies() -> None:
           d = Neg(row) }}>(x)
         z = Relu(r) }}"""
     model = model_of(text)
-    assert infer(model) == "onnx", "only onnx's own inference looks through Scan"
+    assert infer_shapes(model) == "onnx", "only onnx's own inference looks through Scan"
     assert shape(model, "a") == ("n", 3) and shape(model, "y") == ("n", 3)
     assert shape(model, "z") == ("n", 3)
 
@@ -103,15 +103,15 @@ def runtime(names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:
 def test_a_run_fills_what_nothing_else_knows() -> None:
     model = model_of(f"{CUSTOM} g (float[2, 4] x) => (float[] y) {{ t = own.odd(x) y = Relu(t) }}")
     model.graph.outputs[0].shape = None
-    assert infer(model) == "none"
-    assert infer(model, runtime=runtime) == "runtime"
+    assert infer_shapes(model) == "none"
+    assert infer_shapes(model, runtime=runtime) == "runtime"
     assert shape(model, "t") == (2, 5)
 
 
 def test_sizes_of_one_run_are_not_those_of_all() -> None:
     model = model_of(f"{CUSTOM} g (float[n, 4] x) => (float[] y) {{ t = own.odd(x) y = Relu(t) }}")
     model.graph.outputs[0].shape = None
-    assert infer(model, runtime=runtime) == "runtime"
+    assert infer_shapes(model, runtime=runtime) == "runtime"
     assert shape(model, "t") == (None, None)
 
 
@@ -169,5 +169,5 @@ def test_made_up_names_give_way_to_real_ones() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[n,3] x) => (float[a,b] y) <float[unk__0,unk__1] t> { t = Relu(x)  y = Neg(t) }"""
     model = model_of(text)
-    infer_graph(model.graph, model.opset_imports, Known())
-    assert dims(next(iter(model.graph)).outputs[0].shape) == ("n", 3)
+    infer_graph(model.graph, model.opset_imports, SymbolicValues())
+    assert list_dims(next(iter(model.graph)).outputs[0].shape) == ("n", 3)

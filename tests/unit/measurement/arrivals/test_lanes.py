@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortune.core.workload import Span
-from ortune.measurement.arrivals.lanes import settle
+from ortune.measurement.arrivals.lanes import settle_lane
 
 MS = 1_000_000
 
@@ -34,7 +34,7 @@ class Scripted:
 
 def dropped(taken: Sequence[int], most: int = 8) -> int:
     lane: Any = Scripted(taken)
-    count = settle(lane, Span(3, 5, 1, most))
+    count = settle_lane(lane, Span(3, 5, 1, most))
     assert count == lane.ran and lane.places <= {3}
     return count
 

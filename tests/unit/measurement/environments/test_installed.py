@@ -20,10 +20,19 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.measurement import environment as lookup
 from ortune.measurement.environments import installed
-from ortune.measurement.environments.check import check, further, offered
-from ortune.measurement.environments.installed import add, ensured, listed, taken_out
-from ortune.measurement.environments.releases import release
-from ortune.measurement.process import demand
+from ortune.measurement.environments.check import (
+    check_environment,
+    find_further_backends,
+    list_offers,
+)
+from ortune.measurement.environments.installed import (
+    add_environment,
+    ensure_environment,
+    list_environments,
+    remove_environment,
+)
+from ortune.measurement.environments.releases import parse_release
+from ortune.measurement.process import require_backend
 
 OLD = "onnxruntime==1.24.4"
 
@@ -43,7 +52,9 @@ def test_one_is_added_listed_checked_and_removed(
     said = capsys.readouterr()
     assert "works" in said.out and str(home / "ort-1.24.4") in said.out
     assert "making environment ort-1.24.4" in said.err
-    assert asked[0][-len(release(OLD).distributions) :] == list(release(OLD).distributions)
+    assert asked[0][-len(parse_release(OLD).distributions) :] == list(
+        parse_release(OLD).distributions
+    )
     assert "--no-deps" in asked[0]
     assert main(["env", "list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -62,46 +73,48 @@ def test_a_worker_runs_there_with_our_source_and_nothing_else_of_ours(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     environments.linked(monkeypatch)
-    add(OLD, "old")
-    (python,) = lookup.interpreter("old")
+    add_environment(OLD, "old")
+    (python,) = lookup.find_interpreter("old")
     assert Path(python).is_relative_to(home / "old")
-    given = lookup.variables("old")
+    given = lookup.worker_variables("old")
     assert [path.name for path in Path(given["PYTHONPATH"]).iterdir()] == ["ortune"]
     code = "import ortune, sys; print(sys.prefix); print(ortune.__path__[0])"
     said = subprocess.run([python, "-c", code], env=dict(given), capture_output=True, text=True)
     prefix, source = said.stdout.splitlines()
     assert Path(prefix) == home / "old"
     assert Path(source).resolve() == Path(lookup.__file__).resolve().parents[1]
-    offered = demand(Cpu(), "old")
+    offered = require_backend(Cpu(), "old")
     assert offered.versions["ortune"] and "CPUExecutionProvider" in offered.providers
-    assert lookup.interpreter(HERE) == (sys.executable,) and lookup.variables(HERE) == {}
+    assert (
+        lookup.find_interpreter(HERE) == (sys.executable,) and lookup.worker_variables(HERE) == {}
+    )
 
 
 def test_shared_libraries_that_are_packages_are_found_by_a_worker(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     environments.linked(monkeypatch)
-    add(OLD, "old")
+    add_environment(OLD, "old")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/own")
-    assert "LD_LIBRARY_PATH" not in lookup.variables("old")
-    packages = lookup.packages(home / "old")
+    assert "LD_LIBRARY_PATH" not in lookup.worker_variables("old")
+    packages = lookup.find_packages(home / "old")
     assert packages is not None
     folders = [
         packages / name for name in ("nvidia/cu13/lib", "nvidia/cudnn/lib", "tensorrt_libs")
     ]
     for folder in folders:
         folder.mkdir(parents=True)
-    found = lookup.variables("old")["LD_LIBRARY_PATH"].split(":")
+    found = lookup.worker_variables("old")["LD_LIBRARY_PATH"].split(":")
     assert set(found[:3]) == set(map(str, folders)) and found[3:] == ["/opt/own"]
-    assert lookup.libraries(home / "none") == ()
+    assert lookup.find_nvidia_folders(home / "none") == ()
 
 
 def test_two_wheels_in_one_are_refused_before_a_worker_starts(
     monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     environments.linked(monkeypatch)
-    add(OLD, "old")
-    packages = lookup.packages(home / "old")
+    add_environment(OLD, "old")
+    packages = lookup.find_packages(home / "old")
     assert packages is not None
     for name in ("onnxruntime", "onnxruntime_directml"):
         info = packages / f"{name}-1.24.4.dist-info"
@@ -110,20 +123,20 @@ def test_two_wheels_in_one_are_refused_before_a_worker_starts(
     with pytest.raises(
         BadSettings, match=r"in environment 'old' onnxruntime, onnxruntime-directml"
     ):
-        demand(Cpu(), "old")
-    (found,) = offered()
+        require_backend(Cpu(), "old")
+    (found,) = list_offers()
     assert "installed together" in found.problem and "env remove old" in found.fix
 
 
 def test_what_environments_offer_is_asked_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     environments.linked(monkeypatch)
-    assert offered() == () and further([]) == ()
-    add("openvino", "vino")
-    (found,) = offered()
+    assert list_offers() == () and find_further_backends([]) == ()
+    add_environment("openvino", "vino")
+    (found,) = list_offers()
     assert list(found.offers) == ["cpu", "openvino"] and not found.problem
-    names = [(backend.name(), place) for backend, place, _ in further([Cpu()])]
+    names = [(backend.name(), place) for backend, place, _ in find_further_backends([Cpu()])]
     assert names == [("openvino", "vino")]
-    assert further([Cpu(), Openvino()]) == ()
+    assert find_further_backends([Cpu(), Openvino()]) == ()
 
 
 def test_a_wheel_on_an_index_of_its_makers_is_told_with_the_line(
@@ -133,12 +146,12 @@ def test_a_wheel_on_an_index_of_its_makers_is_told_with_the_line(
     failed = subprocess.CompletedProcess([], 1, "", said)
     monkeypatch.setattr(installed.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(OrtuneError) as error:
-        add("tensorrt")
+        add_environment("tensorrt")
     asked = "ortune env add tensorrt==10.16.1.11"
     line = f"PIP_EXTRA_INDEX_URL='<address of NVIDIA package index>' {asked}"
     assert error.value.fix.endswith(line)
     with pytest.raises(OrtuneError) as other:
-        add("cuda")
+        add_environment("cuda")
     assert "PIP_EXTRA_INDEX_URL" not in other.value.fix
 
 
@@ -146,13 +159,13 @@ def test_it_is_made_once_and_another_release_needs_another_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = environments.linked(monkeypatch)
-    first = add(OLD)
-    assert add(OLD) == first == ensured(release(OLD))
+    first = add_environment(OLD)
+    assert add_environment(OLD) == first == ensure_environment(parse_release(OLD))
     assert len(asked) == 1
-    assert add(OLD, "mine").name == "mine"
+    assert add_environment(OLD, "mine").name == "mine"
     with pytest.raises(BadSettings, match=r"'mine' holds onnxruntime==1\.24\.4"):
-        add("onnxruntime==1.30.0", "mine")
-    assert [one.name for one in listed()] == ["mine", "ort-1.24.4"]
+        add_environment("onnxruntime==1.30.0", "mine")
+    assert [one.name for one in list_environments()] == ["mine", "ort-1.24.4"]
 
 
 def test_of_two_adds_at_once_one_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +177,12 @@ def test_of_two_adds_at_once_one_makes_it(monkeypatch: pytest.MonkeyPatch) -> No
         return quick(command, **known)
 
     monkeypatch.setattr(installed.subprocess, "run", slow)
-    both = [threading.Thread(target=add, args=(OLD,)) for _ in range(2)]
+    both = [threading.Thread(target=add_environment, args=(OLD,)) for _ in range(2)]
     for one in both:
         one.start()
     for one in both:
         one.join()
-    assert len(asked) == 1 and [one.name for one in listed()] == ["ort-1.24.4"]
+    assert len(asked) == 1 and [one.name for one in list_environments()] == ["ort-1.24.4"]
 
 
 def test_what_a_killed_add_left_is_cleared_away(
@@ -178,7 +191,7 @@ def test_what_a_killed_add_left_is_cleared_away(
     environments.linked(monkeypatch)
     left = home / ".ort-1.24.4.99999.part"
     left.mkdir(parents=True)
-    add(OLD)
+    add_environment(OLD)
     assert not left.exists()
 
 
@@ -189,7 +202,7 @@ def test_pips_reason_is_told_and_nothing_is_left(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(OrtuneError) as error:
-        add(OLD)
+        add_environment(OLD)
     assert "pip: No matching distribution found for onnxruntime==1.24.4" in error.value.what
     assert "\n" not in error.value.what and "PIP_INDEX_URL" in error.value.fix
     assert [path.name for path in home.iterdir()] == [".ort-1.24.4.lock"]
@@ -206,15 +219,15 @@ def test_without_a_network_that_is_the_reason(monkeypatch: pytest.MonkeyPatch) -
     failed = subprocess.CompletedProcess([], 1, "", said)
     monkeypatch.setattr(installed.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(OrtuneError, match=r"for x \(\[Errno -3\] Temporary failure in name res"):
-        add(OLD)
+        add_environment(OLD)
 
 
 @pytest.mark.parametrize("name", ["..", "/bin", "a/b", "here", "Old", "", "-x", "x" * 65, ".a"])
 def test_a_name_is_a_word(name: str) -> None:
     with pytest.raises(BadSettings, match=r"is no name for an environment|is the Python"):
-        taken_out(name)
+        remove_environment(name)
     with pytest.raises(BadSettings):
-        lookup.folder(name)
+        lookup.environment_folder(name)
 
 
 def test_a_folder_of_somebody_else_is_neither_used_nor_removed(
@@ -224,44 +237,44 @@ def test_a_folder_of_somebody_else_is_neither_used_nor_removed(
     kept = home / "ort-1.24.4" / "thesis.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
-    for act in (taken_out, lambda name: add(OLD, name)):
+    for act in (remove_environment, lambda name: add_environment(OLD, name)):
         with pytest.raises(BadSettings, match="is no environment that ortune made"):
             act("ort-1.24.4")
     assert kept.read_text() == "mine" and not asked
     with pytest.raises(BadSettings, match=r"no environment 'ort-1\.24\.4' on this machine"):
-        lookup.interpreter("ort-1.24.4")
+        lookup.find_interpreter("ort-1.24.4")
 
 
 def test_a_python_that_is_gone_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environments.linked(monkeypatch)
-    add(OLD, "old")
-    lookup.python(home / "old").unlink()
+    add_environment(OLD, "old")
+    lookup.python_path(home / "old").unlink()
     with pytest.raises(BadSettings, match="was made with is gone"):
-        demand(Cpu(), "old")
+        require_backend(Cpu(), "old")
     with pytest.raises(BadSettings, match="no environment 'gone' on this machine"):
-        demand(Cpu(), "gone")
+        require_backend(Cpu(), "gone")
     with pytest.raises(BadSettings, match="was made with is gone"):
-        lookup.interpreter("old")
+        lookup.find_interpreter("old")
 
 
 def test_a_record_that_cannot_be_read_is_not_trusted(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environments.linked(monkeypatch)
-    add(OLD, "old")
+    add_environment(OLD, "old")
     for text in ("", "[]", '{"release": 1}', "{" * 70_000):
         (home / "old" / lookup.RECORD).write_text(text)
-        (found,) = listed()
-        assert found.release == "" and not check("old").problem
+        (found,) = list_environments()
+        assert found.release == "" and not check_environment("old").problem
         with pytest.raises(BadSettings, match="'old' holds something else"):
-            add(OLD, "old")
+            add_environment(OLD, "old")
 
 
 def test_what_does_not_work_is_exit_code_1(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environments.linked(monkeypatch)
-    add(OLD, "old")
+    add_environment(OLD, "old")
     for path in (home / "old").rglob("linked.pth"):
         path.unlink()
     assert main(["env", "check", "old"]) == 1

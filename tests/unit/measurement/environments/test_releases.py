@@ -10,25 +10,30 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, RUNTIMES
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.gpu import Gpu
-from ortune.core.plugins.spelling import parse
-from ortune.measurement.environment import folder
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.measurement.environment import environment_folder
 from ortune.measurement.environments.check import cuda_version, gpu_problems
 from ortune.measurement.environments.installed import Environment
-from ortune.measurement.environments.releases import FAMILIES, chosen, every, release
+from ortune.measurement.environments.releases import (
+    FAMILIES,
+    list_releases,
+    parse_release,
+    select_releases,
+)
 
 
 def test_every_release_is_pinned_and_has_a_name_of_its_own() -> None:
-    found = every()
+    found = list_releases()
     assert len({one.name for one in found}) == len(found)
     for one in found:
-        assert folder(one.name).name == one.name
+        assert environment_folder(one.name).name == one.name
         assert one.distributions[0].endswith(f"=={one.version}")
-        assert release(str(one)) == one
+        assert parse_release(str(one)) == one
         assert all(text.count("==") == 1 for text in one.distributions)
         packages = [text.partition("==")[0] for text in one.distributions]
         assert len(set(packages)) == len(packages)
         assert {"numpy", "psutil"} <= set(packages)
-        assert all(parse(Backend, name) for name in one.family.backends)
+        assert all(parse_plugin(Backend, name) for name in one.family.backends)
 
 
 def test_they_stand_in_order() -> None:
@@ -53,18 +58,18 @@ def test_they_stand_in_order() -> None:
     ],
 )
 def test_a_word_or_a_distribution_is_enough(word: str, name: str) -> None:
-    assert release(word).name == name
+    assert parse_release(word).name == name
 
 
 def test_one_environment_holds_one_wheel_of_onnxruntime() -> None:
-    for one in every():
+    for one in list_releases():
         wheels = [text for text in one.distributions if text.partition("==")[0] in RUNTIMES]
         assert len(wheels) == 1, one
 
 
 def test_cuda_cudnn_and_tensorrt_fit_the_wheel() -> None:
     """The wheel for CUDA 13 links libcudart 13, libcudnn 9 and, its provider, libnvinfer 10."""
-    for one in every():
+    for one in list_releases():
         held = dict(text.split("==") for text in one.distributions)
         wheel = held.get("onnxruntime-gpu")
         if wheel is None:
@@ -74,7 +79,7 @@ def test_cuda_cudnn_and_tensorrt_fit_the_wheel() -> None:
         assert held["nvidia-cudnn-cu13" if newer else "nvidia-cudnn-cu12"].startswith("9.")
         assert held.get("tensorrt-cu13-libs", "10.").startswith("10.")
         assert held.get("tensorrt-cu13-bindings") == held.get("tensorrt-cu13-libs")
-    engines = dict(text.split("==") for text in release("tensorrt-engine").distributions)
+    engines = dict(text.split("==") for text in parse_release("tensorrt-engine").distributions)
     assert engines["tensorrt-cu13-libs"].startswith("11.")
     assert "onnxruntime-gpu" not in engines
 
@@ -92,7 +97,7 @@ def test_cuda_cudnn_and_tensorrt_fit_the_wheel() -> None:
 )
 def test_what_is_not_in_the_table_is_refused(text: str, what: str) -> None:
     with pytest.raises(BadSettings, match=what):
-        release(text)
+        parse_release(text)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_what_is_not_in_the_table_is_refused(text: str, what: str) -> None:
     ],
 )
 def test_some_are_chosen_oldest_first(text: str, versions: list[str]) -> None:
-    assert [one.version for one in chosen(text)] == versions
+    assert [one.version for one in select_releases(text)] == versions
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_some_are_chosen_oldest_first(text: str, versions: list[str]) -> None:
 )
 def test_a_choice_that_names_none_is_refused(text: str) -> None:
     with pytest.raises(BadSettings):
-        chosen(text)
+        select_releases(text)
 
 
 BOARD = Gpu(0, "NVIDIA L4", "GPU-5e6f", "8.9")
@@ -123,20 +128,20 @@ NEW = {"driver": "580.95.05"}
 
 
 def made(word: str) -> Environment:
-    one = release(word)
+    one = parse_release(word)
     return Environment(one.name, str(one), one.distributions, "3.11.9", Path(one.name))
 
 
 def test_the_cuda_of_an_environment_is_read_from_its_pins() -> None:
-    assert cuda_version(release("cuda").distributions) == "13"
-    assert cuda_version(release("cuda==1.26.0").distributions) == "12"
-    assert cuda_version(release("openvino").distributions) == ""
+    assert cuda_version(parse_release("cuda").distributions) == "13"
+    assert cuda_version(parse_release("cuda==1.26.0").distributions) == "12"
+    assert cuda_version(parse_release("openvino").distributions) == ""
 
 
 def test_a_gpu_that_nothing_uses() -> None:
     runtimes = {"onnxruntime": "1.31.1"}
     (found,) = gpu_problems([BOARD], NEW, [made("openvino")], runtimes)
-    assert found.environment == HERE and "nothing here computes on the NVIDIA L4" in found.what
+    assert found.environment == HERE and "nothing here computes on the NVIDIA L4" in found.problem
     assert found.fix == "ortune env add cuda"
     (older,) = gpu_problems([BOARD], {"driver": "550.54"}, [], runtimes)
     assert older.fix == "ortune env add cuda==1.26.0"
@@ -147,12 +152,14 @@ def test_a_gpu_that_nothing_uses() -> None:
 @pytest.mark.parametrize("version", ["550.54.14", "", "none"])
 def test_a_driver_that_is_too_old(version: str) -> None:
     (found,) = gpu_problems([BOARD], {"driver": version}, [made("cuda"), made("openvino")], {})
-    assert found.environment == "cuda-1.31.1" and "CUDA 13, which wants 580 or later" in found.what
+    assert (
+        found.environment == "cuda-1.31.1" and "CUDA 13, which wants 580 or later" in found.problem
+    )
     assert found.fix == "update the driver, or `ortune env add cuda==1.26.0`"
 
 
 def test_an_environment_for_gpus_where_there_is_none() -> None:
     found = gpu_problems([], {}, [made("cuda"), made("openvino"), made("tensorrt")], {})
     assert [one.environment for one in found] == ["cuda-1.31.1", "tensorrt-10.16.1.11"]
-    assert all("no NVIDIA driver" in one.what and "nvidia-smi" in one.fix for one in found)
+    assert all("no NVIDIA driver" in one.problem and "nvidia-smi" in one.fix for one in found)
     assert gpu_problems([], {}, [made("openvino")], {"onnxruntime-gpu": "1.31.1"}) == ()

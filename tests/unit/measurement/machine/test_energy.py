@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ortune.measurement.machine.energy import energy
+from ortune.measurement.machine.energy import find_energy_counters
 
 
 def zone(root: Path, folder: str, name: str, microjoules: int, wraps: int = 1000) -> Path:
@@ -29,20 +29,20 @@ def test_packages_and_their_memory_are_read_and_parts_are_not_counted_twice(
     zone(tmp_path, "intel-rapl:1", "package-1", 200)
     zone(tmp_path, "intel-rapl:2", "psys", 900)
     zone(tmp_path, "intel-rapl-mmio:0", "package-0", 100)
-    found = energy(tmp_path, libraries=())
+    found = find_energy_counters(tmp_path, libraries=())
     assert found.read() == {"package-0": 100, "package-0-dram": 7, "package-1": 200}
 
 
 def test_a_counter_that_wrapped_still_gives_what_was_spent(tmp_path: Path) -> None:
     path = zone(tmp_path, "intel-rapl:0", "package-0", 999_000_000, wraps=1_000_000_000)
-    found = energy(tmp_path, libraries=())
+    found = find_energy_counters(tmp_path, libraries=())
     before = found.read()
     (path / "energy_uj").write_text("2000000\n")
-    assert found.spent(before, found.read()) == {"package-0": 3.0}
+    assert found.compute_joules(before, found.read()) == {"package-0": 3.0}
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = energy(tmp_path, libraries=("no-such-library.so",))
+    found = find_energy_counters(tmp_path, libraries=("no-such-library.so",))
     assert found.counters == () and found.read() == {}
     assert len(found.why) == 2 and "RAPL" in found.why[0] and "NVML" in found.why[1]
 
@@ -55,13 +55,13 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return read(path, *args)
 
     monkeypatch.setattr(Path, "read_text", denied)
-    assert "root" in energy(tmp_path, libraries=()).why[0]
+    assert "root" in find_energy_counters(tmp_path, libraries=()).why[0]
 
 
 def test_a_broken_zone_is_left_out(tmp_path: Path) -> None:
     (zone(tmp_path, "intel-rapl:0", "package-0", 5) / "energy_uj").write_text("")
     zone(tmp_path, "intel-rapl:1", "package-1", 6)
-    assert energy(tmp_path, libraries=()).read() == {"package-1": 6}
+    assert find_energy_counters(tmp_path, libraries=()).read() == {"package-1": 6}
 
 
 class Driver:
@@ -92,16 +92,16 @@ def test_boards_are_read_through_the_driver(
 ) -> None:
     driver = Driver()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    found = energy(tmp_path, libraries=("driver",))
+    found = find_energy_counters(tmp_path, libraries=("driver",))
     before = found.read()
     assert before == {"gpu-0": 40_000, "gpu-1": 80_000}
     driver.spent = 1040
-    assert found.spent(before, found.read()) == {"gpu-0": 1.0, "gpu-1": 2.0}
+    assert found.compute_joules(before, found.read()) == {"gpu-0": 1.0, "gpu-1": 2.0}
 
 
 def test_a_driver_that_refuses_is_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(fails=9))
-    found = energy(tmp_path, libraries=("driver",))
+    found = find_energy_counters(tmp_path, libraries=("driver",))
     assert found.counters == () and "error 9" in found.why[1]

@@ -45,7 +45,7 @@ class TestSnapshot:
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1})
         stat = cpu("cpu", 900, 900) + cpu("cpu0", 700, 100) + cpu("cpu1", 200, 700, 100)
         roots = lay(tmp_path, {"proc/stat": stat + "ctxt 77\n"})
-        seen = counters.snapshot(roots)
+        seen = counters.take_snapshot(roots)
         ticks = os.sysconf("SC_CLK_TCK")
         assert (seen.cpus, seen.switches) == (1, 77)
         assert seen.busy_s == pytest.approx(200 / ticks)
@@ -57,7 +57,7 @@ class TestSnapshot:
         tree = process(me, 1, 100, 30) | process(me + 1, me, 50, 5) | process(me + 2, me + 1, 7)
         roots = lay(tmp_path, tree | process(1, 0, 9000))
         ticks = os.sysconf("SC_CLK_TCK")
-        assert counters.own_seconds(roots.proc) == pytest.approx(192 / ticks)
+        assert counters.process_seconds(roots.proc) == pytest.approx(192 / ticks)
 
     def test_v2_throttling_of_a_parent_group(self, tmp_path: Path) -> None:
         files = {
@@ -65,39 +65,39 @@ class TestSnapshot:
             "sys/fs/cgroup/a/cpu.stat": "nr_periods 50\nnr_throttled 20\nthrottled_usec 3000000\n",
             "sys/fs/cgroup/a/b/cpu.stat": "usage_usec 5\nnr_periods 0\nnr_throttled 0\n",
         }
-        found = counters.throttles(lay(tmp_path, files))
+        found = counters.read_throttles(lay(tmp_path, files))
         assert found == (counters.Throttle("/a", 50, 20, 3.0),)
 
     def test_v1_throttling_counts_nanoseconds(self, tmp_path: Path) -> None:
         stat = "nr_periods 10\nnr_throttled 4\nthrottled_time 2500000000\n"
         files = {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"}
         files["sys/fs/cgroup/cpu,cpuacct/x/cpu.stat"] = stat
-        found = counters.throttles(lay(tmp_path, files))
+        found = counters.read_throttles(lay(tmp_path, files))
         assert found == (counters.Throttle("/cpu,cpuacct/x", 10, 4, 2.5),)
 
     def test_no_quota_is_not_the_same_as_not_visible(self, tmp_path: Path) -> None:
-        assert counters.throttles(Roots(tmp_path / "proc", tmp_path / "sys")) is None
+        assert counters.read_throttles(Roots(tmp_path / "proc", tmp_path / "sys")) is None
         stat = "nr_periods 0\nnr_throttled 0\n"
         roots = lay(tmp_path, {"sys/fs/cgroup/cpu.stat": stat})
-        assert counters.throttles(roots) == ()
+        assert counters.read_throttles(roots) == ()
 
     def test_clocks_come_from_cpufreq_and_else_from_cpuinfo(self, tmp_path: Path) -> None:
         roots = lay(tmp_path, {"proc/cpuinfo": "cpu MHz\t\t: 2596.136\ncpu MHz : 1200.0\n"})
-        assert counters.mhz(roots) == (2596.1, 1200.0)
+        assert counters.read_cpu_mhz(roots) == (2596.1, 1200.0)
         lay(tmp_path, {"sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "3100000\n"})
-        assert counters.mhz(roots) == (3100.0,)
+        assert counters.read_cpu_mhz(roots) == (3100.0,)
 
     def test_the_hottest_sensor_counts(self, tmp_path: Path) -> None:
         roots = lay(tmp_path, {"sys/class/thermal/thermal_zone0/temp": "41000\n"})
         lay(tmp_path, {"sys/class/hwmon/hwmon1/temp2_input": "93500\n"})
-        assert counters.celsius(roots.sys) == 93.5
-        assert counters.celsius(tmp_path / "none") is None
+        assert counters.read_celsius(roots.sys) == 93.5
+        assert counters.read_celsius(tmp_path / "none") is None
 
     def test_governor_turbo_and_siblings(self, tmp_path: Path) -> None:
         home = "sys/devices/system/cpu"
         files = {f"{home}/cpu{i}/cpufreq/scaling_governor": "powersave\n" for i in range(2)}
         files |= {f"{home}/intel_pstate/no_turbo": "1\n", f"{home}/smt/active": "1\n"}
-        found = counters.settings(lay(tmp_path, files).sys)
+        found = counters.read_cpu_settings(lay(tmp_path, files).sys)
         assert dict(found) == {
             "frequency governor": "powersave",
             "turbo": "off",
@@ -106,11 +106,19 @@ class TestSnapshot:
 
     def test_nothing_readable_is_unknown_everywhere(self, tmp_path: Path) -> None:
         roots = Roots(tmp_path / "proc", tmp_path / "sys")
-        record = noise.between(counters.snapshot(roots), counters.snapshot(roots), roots)
-        hidden = (record.others, record.stolen, record.throttled, record.waits, record.switches)
+        record = noise.compare_snapshots(
+            counters.take_snapshot(roots), counters.take_snapshot(roots), roots
+        )
+        hidden = (
+            record.neighbour_cpus,
+            record.stolen,
+            record.throttled,
+            record.waits,
+            record.switches,
+        )
         assert hidden == (None,) * 5
-        assert record.readings()["stolen CPU time"] == "not visible"
-        assert noise.judge(record) == noise.Judgement(False, ())
+        assert record.format_readings()["stolen CPU time"] == "not visible"
+        assert noise.judge_noise(record) == noise.Judgement(False, ())
 
 
 @linux
@@ -123,11 +131,13 @@ def test_a_record_is_the_difference_over_the_run(tmp_path: Path, monkeypatch) ->
         files = group | {"proc/stat": stat, "proc/cpuinfo": f"cpu MHz : {mhz}\n"}
         files |= process(os.getpid(), 1, seconds * ticks)
         files["sys/fs/cgroup/cpu.stat"] = f"nr_periods {seconds * 10}\nnr_throttled {throttled}\n"
-        return replace(counters.snapshot(lay(tmp_path, files)), wall_s=float(seconds))
+        return replace(counters.take_snapshot(lay(tmp_path, files)), wall_s=float(seconds))
 
-    record = noise.between(at(100, 7, 2600), at(110, 38, 3000), Roots(tmp_path, tmp_path))
-    assert record.own == pytest.approx(1.0)
-    assert record.others == pytest.approx(0.5)
+    record = noise.compare_snapshots(
+        at(100, 7, 2600), at(110, 38, 3000), Roots(tmp_path, tmp_path)
+    )
+    assert record.process_cpus == pytest.approx(1.0)
+    assert record.neighbour_cpus == pytest.approx(0.5)
     assert record.stolen == pytest.approx(100 / (15 * ticks + 100))
     assert (record.throttled, record.periods) == (pytest.approx(0.31), 100)
     assert record.mhz == (2600, 3000)
@@ -135,14 +145,14 @@ def test_a_record_is_the_difference_over_the_run(tmp_path: Path, monkeypatch) ->
 
 class TestJudge:
     def test_a_quiet_machine_gets_no_advice(self) -> None:
-        found = noise.judge(QUIET, 0.01, Interval(1.0, 0.98, 1.02))
+        found = noise.judge_noise(QUIET, 0.01, Interval(1.0, 0.98, 1.02))
         assert found == noise.Judgement(False, ())
 
     @pytest.mark.parametrize(
         ("record", "said", "change"),
         [
-            (replace(QUIET, others=0.9), "used 0.9 of 2 CPUs", "threads=1"),
-            (replace(QUIET, others=1.9), "used 1.9 of 2 CPUs", "stop them"),
+            (replace(QUIET, neighbour_cpus=0.9), "used 0.9 of 2 CPUs", "threads=1"),
+            (replace(QUIET, neighbour_cpus=1.9), "used 1.9 of 2 CPUs", "stop them"),
             (replace(QUIET, throttled=0.05, periods=99), "5.0 % of its periods", "CPU limit"),
             (replace(QUIET, stolen=0.03), "3.0 % of the CPU time", "dedicated"),
             (
@@ -157,20 +167,20 @@ class TestJudge:
     def test_causes_are_told_with_their_size_and_a_change(
         self, record: noise.Record, said: str, change: str
     ) -> None:
-        found = noise.judge(record)
+        found = noise.judge_noise(record)
         (advice,) = found.advice
         assert said in advice.what and change in advice.change
         assert not found.too_noisy
 
     def test_pinning_is_no_advice_when_no_cpu_is_free(self) -> None:
-        (advice,) = noise.judge(replace(QUIET, others=1.9)).advice
+        (advice,) = noise.judge_noise(replace(QUIET, neighbour_cpus=1.9)).advice
         assert "threads=1" not in advice.change
 
     @pytest.mark.parametrize(
         ("record", "disturbed", "equal", "reach"),
         [
-            (replace(QUIET, others=0.9), 0.6, None, 0.02),
-            (replace(QUIET, others=None), 0.6, None, 0.02),
+            (replace(QUIET, neighbour_cpus=0.9), 0.6, None, 0.02),
+            (replace(QUIET, neighbour_cpus=None), 0.6, None, 0.02),
             (QUIET, 0.0, Interval(1.02, 1.01, 1.03), 0.02),
             (QUIET, 0.0, Interval(0.97, 0.96, 0.98), 0.02),
             (QUIET, 0.0, None, 0.11),
@@ -181,37 +191,37 @@ class TestJudge:
     def test_too_noisy_only_where_nothing_is_claimed(
         self, record: noise.Record, disturbed: float, equal: Interval | None, reach: float
     ) -> None:
-        found = noise.judge(record, disturbed, equal, reach=reach)
+        found = noise.judge_noise(record, disturbed, equal, reach=reach)
         assert found.too_noisy and found.advice[0].severe
-        claimed = noise.judge(record, disturbed, equal, reach=reach, claimed=True)
+        claimed = noise.judge_noise(record, disturbed, equal, reach=reach, claimed=True)
         assert not claimed.too_noisy and not any(one.severe for one in claimed.advice)
         assert [str(one) for one in claimed.advice] == [str(one) for one in found.advice]
 
     def test_one_wide_pair_is_no_verdict_on_the_machine(self) -> None:
-        assert not noise.judge(QUIET, 0.0, Interval(1.0, 0.8, 1.25), reach=0.02).too_noisy
+        assert not noise.judge_noise(QUIET, 0.0, Interval(1.0, 0.8, 1.25), reach=0.02).too_noisy
 
     def test_threads_that_wait_for_each_other_are_no_noise(self) -> None:
         """More threads than CPUs wait on a calm machine, too: that is what is measured."""
-        found = noise.judge(QUIET, 0.9)
+        found = noise.judge_noise(QUIET, 0.9)
         assert not found.too_noisy
         assert "though other processes used only 0.00 of 2" in found.advice[0].what
         assert "be no more than the CPUs" in found.advice[0].change
 
     def test_the_worst_comes_first(self) -> None:
-        record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, others=0.9)
-        assert [one.severe for one in noise.judge(record).advice] == [True, False, False]
+        record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, neighbour_cpus=0.9)
+        assert [one.severe for one in noise.judge_noise(record).advice] == [True, False, False]
 
     def test_unknown_shares_say_nothing(self) -> None:
-        assert noise.judge(QUIET, float("nan"), Interval(*(float("nan"),) * 3)).advice == ()
+        assert noise.judge_noise(QUIET, float("nan"), Interval(*(float("nan"),) * 3)).advice == ()
 
 
 @linux
 def test_a_busy_child_is_ours() -> None:
-    before = noise.snapshot()
+    before = noise.take_snapshot()
     spin = [sys.executable, "-c", "import time\nt = time.process_time\nwhile t() < 0.5: pass"]
     subprocess.run(spin, check=True)
-    record = noise.between(before, noise.snapshot())
-    assert record.own * record.seconds > 0.4, "0.5 less what clock ticks hide"
+    record = noise.compare_snapshots(before, noise.take_snapshot())
+    assert record.process_cpus * record.seconds > 0.4, "0.5 less what clock ticks hide"
 
 
 GROUP = Path("/sys/fs/cgroup/cpu/ortune-test-noise")

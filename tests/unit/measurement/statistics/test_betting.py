@@ -20,7 +20,7 @@ def false_proofs(draw: object, bound: float, least: float, n: int, error: float 
     rng, found = np.random.default_rng(n), 0
     for _ in range(DRAWS):
         values, sizes = draw(rng, n)  # type: ignore[operator]
-        found += betting.proves(values, sizes, bound, least, error)
+        found += betting.is_mean_above(values, sizes, bound, least, error)
     return found
 
 
@@ -61,40 +61,42 @@ def test_the_bound_is_where_the_test_turns() -> None:
     values, ones = rng.normal(0.8, 0.05, 300).clip(0, 1), np.ones(300)
     bound = betting.lower_bound(values, ones, 0.0, 0.05)
     assert 0.75 < bound < values.mean()
-    assert betting.proves(values, ones, bound - 1e-6, 0.0, 0.05)
-    assert not betting.proves(values, ones, bound + 1e-4, 0.0, 0.05)
+    assert betting.is_mean_above(values, ones, bound - 1e-6, 0.0, 0.05)
+    assert not betting.is_mean_above(values, ones, bound + 1e-4, 0.0, 0.05)
 
 
 def test_unchanged_units_that_prove_a_point() -> None:
-    n = betting.unchanged(0.01, 1.0, 0.05)
+    n = betting.compute_min_units(0.01, 1.0, 0.05)
     assert n is not None
     least = math.log(1 / 0.05) / -math.log1p(-0.01)
     assert least < n < 1.35 * least
     for count, proves in ((n, True), (n - 1, False)):
-        assert betting.proves(np.zeros(count), np.ones(count), -0.01, -1.0, 0.05) is proves
-    assert betting.needed(np.zeros(9), np.ones(9), -0.01, -1.0, 0.05) == pytest.approx(n, rel=0.1)
-    assert [betting.unchanged(m, 1.0, 0.05) for m in (0.01, 0.05, 0.3)] == [375, 74, 11]
-    assert betting.unchanged(0.02, 2.0, 0.05) == betting.unchanged(0.01, 1.0, 0.05)
-    assert betting.unchanged(0.0, 1.0, 0.05) is None
-    assert betting.unchanged(-0.1, 1.0, 0.05) is None
-    assert betting.unchanged(1.0, 1.0, 0.05) == 1
-    assert betting.unchanged(2.0, 1.0, 0.05) == 1
+        assert betting.is_mean_above(np.zeros(count), np.ones(count), -0.01, -1.0, 0.05) is proves
+    assert betting.estimate_required_units(
+        np.zeros(9), np.ones(9), -0.01, -1.0, 0.05
+    ) == pytest.approx(n, rel=0.1)
+    assert [betting.compute_min_units(m, 1.0, 0.05) for m in (0.01, 0.05, 0.3)] == [375, 74, 11]
+    assert betting.compute_min_units(0.02, 2.0, 0.05) == betting.compute_min_units(0.01, 1.0, 0.05)
+    assert betting.compute_min_units(0.0, 1.0, 0.05) is None
+    assert betting.compute_min_units(-0.1, 1.0, 0.05) is None
+    assert betting.compute_min_units(1.0, 1.0, 0.05) == 1
+    assert betting.compute_min_units(2.0, 1.0, 0.05) == 1
 
 
 def test_the_number_needed_is_about_right() -> None:
     rng = np.random.default_rng(1)
     values = rng.normal(0.85, 0.1, 4000).clip(0, 1)
-    n = betting.needed(values, np.ones(4000), 0.83, 0.0, 0.05)
+    n = betting.estimate_required_units(values, np.ones(4000), 0.83, 0.0, 0.05)
     assert n is not None
     proved = [
-        betting.proves(
+        betting.is_mean_above(
             rng.choice(values, round(1.5 * n)), np.ones(round(1.5 * n)), 0.83, 0.0, 0.05
         )
         for _ in range(40)
     ]
     assert sum(proved) >= 20
-    assert betting.needed(values, np.ones(4000), 0.9, 0.0, 0.05) is None
-    assert betting.needed(np.zeros(0), np.zeros(0), 0.9, 0.0, 0.05) is None
+    assert betting.estimate_required_units(values, np.ones(4000), 0.9, 0.0, 0.05) is None
+    assert betting.estimate_required_units(np.zeros(0), np.zeros(0), 0.9, 0.0, 0.05) is None
 
 
 @settings(max_examples=60, deadline=None)
@@ -111,7 +113,7 @@ def test_less_is_never_proved_sooner(
     two = one.copy()
     two[place % len(two)] -= min(loss, two[place % len(two)] + 1)
     ones = np.ones(len(one))
-    before, after = (betting.growth(v, ones, bound, -1.0) for v in (one, two))
+    before, after = (betting.compute_log_capital(v, ones, bound, -1.0) for v in (one, two))
     assert after <= before + 1e-9
     assert (
         betting.lower_bound(two, ones, -1.0, 0.05)
@@ -123,10 +125,10 @@ def test_the_sizes_of_groups_count_by_the_largest() -> None:
     """Groups of one size are as good as single samples; one large group is one bet."""
     units = np.full(400, 0.0)
     ones = np.ones(400)
-    alike = betting.growth(units, ones, -0.01, -1.0)
-    assert betting.growth(units, 7 * ones, -0.01, -1.0) == pytest.approx(alike)
+    alike = betting.compute_log_capital(units, ones, -0.01, -1.0)
+    assert betting.compute_log_capital(units, 7 * ones, -0.01, -1.0) == pytest.approx(alike)
     uneven = np.array([100.0, *[1.0] * 399])
-    assert betting.growth(units, uneven, -0.01, -1.0) < 0.1 * alike
+    assert betting.compute_log_capital(units, uneven, -0.01, -1.0) < 0.1 * alike
 
 
 ONES = np.ones(4000)
@@ -134,7 +136,9 @@ ONES = np.ones(4000)
 
 def grows(values: list[float], bound: float, sizes: list[float] | None = None) -> float:
     found = np.array(values)
-    return betting.growth(found, np.array(sizes) if sizes else np.ones(len(found)), bound, -1.0)
+    return betting.compute_log_capital(
+        found, np.array(sizes) if sizes else np.ones(len(found)), bound, -1.0
+    )
 
 
 def test_the_gambler_begins_with_one_and_spends_all_of_it() -> None:
@@ -172,8 +176,8 @@ def test_the_worst_value_warns_of_nothing() -> None:
 
 
 def test_one_unit_may_do() -> None:
-    assert betting.unchanged(40 / 41, 1.0, 0.05) == 1
-    assert betting.proves(np.zeros(1), ONES[:1], -40 / 41, -1.0, 0.05)
+    assert betting.compute_min_units(40 / 41, 1.0, 0.05) == 1
+    assert betting.is_mean_above(np.zeros(1), ONES[:1], -40 / 41, -1.0, 0.05)
 
 
 def test_no_value_proves_nothing_and_what_cannot_be_missed_is_proved() -> None:
@@ -185,25 +189,27 @@ def test_no_value_proves_nothing_and_what_cannot_be_missed_is_proved() -> None:
 @pytest.mark.parametrize("error", [0.05, 0.01])
 @pytest.mark.parametrize("margin", [0.3, 0.05, 0.01])
 def test_exactly_so_many_unchanged_ones_prove_a_margin(margin: float, error: float) -> None:
-    n = betting.unchanged(margin, 1.0, error)
+    n = betting.compute_min_units(margin, 1.0, error)
     assert n is not None
-    assert betting.proves(np.zeros(n), ONES[:n], -margin, -1.0, error)
-    assert not betting.proves(np.zeros(n - 1), ONES[: n - 1], -margin, -1.0, error)
+    assert betting.is_mean_above(np.zeros(n), ONES[:n], -margin, -1.0, error)
+    assert not betting.is_mean_above(np.zeros(n - 1), ONES[: n - 1], -margin, -1.0, error)
 
 
 def test_only_proportions_of_the_sizes_count() -> None:
     values, sizes = np.array([0.0, -1.0, 0.5, 2.0]), np.array([1.0, 3.0, 2.0, 4.0])
-    one = betting.growth(values, sizes, -0.4, -1.0)
-    assert betting.growth(3 * values, 3 * sizes, -0.4, -1.0) == pytest.approx(one)
-    assert betting.growth(values, sizes[::-1].copy(), -0.4, -1.0) != pytest.approx(one)
+    one = betting.compute_log_capital(values, sizes, -0.4, -1.0)
+    assert betting.compute_log_capital(3 * values, 3 * sizes, -0.4, -1.0) == pytest.approx(one)
+    assert betting.compute_log_capital(values, sizes[::-1].copy(), -0.4, -1.0) != pytest.approx(
+        one
+    )
 
 
 class TestLowerBound:
     def test_it_is_where_the_proof_ends(self) -> None:
         values = np.where(np.arange(300) % 10 == 3, 0.0, 1.0)
         found = betting.lower_bound(values, ONES[:300], 0.0, 0.05)
-        assert betting.proves(values, ONES[:300], found, 0.0, 0.05)
-        assert not betting.proves(values, ONES[:300], found + 1e-6, 0.0, 0.05)
+        assert betting.is_mean_above(values, ONES[:300], found, 0.0, 0.05)
+        assert not betting.is_mean_above(values, ONES[:300], found + 1e-6, 0.0, 0.05)
         assert 0.8 < found < 0.9
         strict = betting.lower_bound(values, ONES[:300], 0.0, 0.001)
         assert strict < found
@@ -217,20 +223,24 @@ class TestLowerBound:
 class TestNeeded:
     def test_about_so_many_prove_it(self) -> None:
         values = np.where(np.arange(200) % 50 == 3, -1.0, 0.0)
-        n = betting.needed(values, ONES[:200], -0.05, -1.0, 0.05)
+        n = betting.estimate_required_units(values, ONES[:200], -0.05, -1.0, 0.05)
         assert n is not None
         many = np.tile(values, math.ceil(2 * n / 200))[: 2 * n]
-        assert betting.proves(many, np.ones(2 * n), -0.05, -1.0, 0.05)
+        assert betting.is_mean_above(many, np.ones(2 * n), -0.05, -1.0, 0.05)
         few = many[: n // 3]
-        assert not betting.proves(few, np.ones(len(few)), -0.05, -1.0, 0.05)
+        assert not betting.is_mean_above(few, np.ones(len(few)), -0.05, -1.0, 0.05)
 
     def test_a_mean_below_the_bound_never_proves_it(self) -> None:
-        assert betting.needed(np.full(9, -0.2), ONES[:9], -0.1, -1.0, 0.05) is None
-        assert betting.needed(np.zeros(0), np.zeros(0), -0.1, -1.0, 0.05) is None
-        assert betting.needed(np.zeros(9), ONES[:9], -1.0, -1.0, 0.05) is None
-        assert betting.needed(np.full(9, -0.5), ONES[:9], -0.5, -1.0, 0.05) is None
+        assert (
+            betting.estimate_required_units(np.full(9, -0.2), ONES[:9], -0.1, -1.0, 0.05) is None
+        )
+        assert betting.estimate_required_units(np.zeros(0), np.zeros(0), -0.1, -1.0, 0.05) is None
+        assert betting.estimate_required_units(np.zeros(9), ONES[:9], -1.0, -1.0, 0.05) is None
+        assert (
+            betting.estimate_required_units(np.full(9, -0.5), ONES[:9], -0.5, -1.0, 0.05) is None
+        )
 
     def test_of_unchanged_ones_it_is_no_fewer_than_prove_it(self) -> None:
-        n = betting.needed(np.zeros(9), ONES[:9], -0.05, -1.0, 0.05)
-        least = betting.unchanged(0.05, 1.0, 0.05)
+        n = betting.estimate_required_units(np.zeros(9), ONES[:9], -0.05, -1.0, 0.05)
+        least = betting.compute_min_units(0.05, 1.0, 0.05)
         assert n is not None and least is not None and least <= n <= 1.1 * least

@@ -57,11 +57,13 @@ def test_unchanged_answers() -> None:
         p = paired.p_value(n, 0, 0, 0.01, 0.05)
         assert p == pytest.approx(0.99**n, abs=1e-4)
         assert (p <= 0.05) is (n == 299)
-    assert paired.unchanged(0.01, 0.05) == 299
-    assert paired.unchanged(0.02, 0.05) == 149
+    assert paired.compute_min_samples(0.01, 0.05) == 299
+    assert paired.compute_min_samples(0.02, 0.05) == 149
     for delta in (0.0, -0.01, 1.0, 1.5):
-        assert paired.unchanged(delta, 0.05) is None, "no number proves a limit of nothing"
-    n = paired.unchanged(0.01, 0.05 / 3)
+        assert paired.compute_min_samples(delta, 0.05) is None, (
+            "no number proves a limit of nothing"
+        )
+    n = paired.compute_min_samples(0.01, 0.05 / 3)
     assert n is not None and 0.99**n <= 0.05 / 3 < 0.99 ** (n - 3)
 
 
@@ -71,7 +73,7 @@ def test_unchanged_answers() -> None:
 def test_more_are_needed_where_the_unknown_share_takes_of_the_error(
     delta: float, error: float, n: int
 ) -> None:
-    assert paired.unchanged(delta, error) == n
+    assert paired.compute_min_samples(delta, error) == n
     assert (1 - delta) ** (n - 1) <= error, "of a known share one fewer would do"
     proves = [paired.p_value(count, 0, 0, delta, error) <= error for count in (n - 1, n)]
     assert proves == [False, True]
@@ -159,14 +161,14 @@ def test_nothing_seen_proves_nothing_and_what_cannot_be_missed_is_proved() -> No
     assert paired.p_value(10, 10, 0, 1.0, 0.05) == 0.0
     assert paired.p_value(10, 0, 10, -1.0, 0.05) == 1.0
     assert paired.p_value(50, 50, 0, 0.1, 0.05) == pytest.approx(1.0, abs=1e-4)
-    assert paired.most_lost(0, 0, 0, 0.05) == 1.0
+    assert paired.estimate_loss_bound(0, 0, 0, 0.05) == 1.0
 
 
 @pytest.mark.parametrize("outcome", [(400, 180, 180), (100, 100, 0), (100, 0, 100), (1, 1, 0)])
 @pytest.mark.parametrize("delta", [0.01, 0.5, 0.99, 1.0, 0.0, -0.4, -0.99])
 def test_every_outcome_has_one(outcome: tuple[int, int, int], delta: float) -> None:
     assert 0 <= paired.p_value(*outcome, delta, 0.05) <= 1
-    assert -1 <= paired.most_lost(*outcome, 0.05) <= 1
+    assert -1 <= paired.estimate_loss_bound(*outcome, 0.05) <= 1
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_every_outcome_has_one(outcome: tuple[int, int, int], delta: float) -> N
 )
 def test_the_bound_is_where_the_test_turns(outcome: tuple[int, int, int]) -> None:
     n, lost, won = outcome
-    bound = paired.most_lost(*outcome, 0.05)
+    bound = paired.estimate_loss_bound(*outcome, 0.05)
     assert bound > (lost - won) / n
     step = 0.04 * (abs(bound) + 2 / outcome[0])
     assert paired.p_value(*outcome, bound + step, 0.05) <= 0.05
@@ -192,12 +194,12 @@ def test_the_bound_is_where_the_test_turns(outcome: tuple[int, int, int]) -> Non
     ],
 )
 def test_the_bounds_that_are_shown(outcome: tuple[int, int, int], bound: float) -> None:
-    assert paired.most_lost(*outcome, 0.05) == pytest.approx(bound, rel=1e-8)
+    assert paired.estimate_loss_bound(*outcome, 0.05) == pytest.approx(bound, rel=1e-8)
 
 
 @pytest.mark.parametrize(("lost", "won"), [(0.0, 0.0), (0.002, 0.0), (0.005, 0.004), (0.0, 0.01)])
 def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
-    n = paired.needed(lost, won, 0.01, 0.05)
+    n = paired.estimate_required_samples(lost, won, 0.01, 0.05)
     assert n is not None
     more = round(1.3 * n)
     outcome = more, round(lost * more), round(won * more)
@@ -205,7 +207,12 @@ def test_the_number_needed_is_about_right(lost: float, won: float) -> None:
     less = round(0.6 * n)
     outcome = less, round(lost * less), round(won * less)
     assert paired.p_value(*outcome, 0.01, 0.05) > 0.05
-    assert paired.needed(0.02, 0.01, 0.01, 0.05) is None
+    assert paired.estimate_required_samples(0.02, 0.01, 0.01, 0.05) is None
     rates = [(0.002, 0.0, 0.01), (0.005, 0.004, 0.01), (0.02, 0.03, 0.0), (0.01, 0.03, -0.01)]
-    assert [paired.needed(*rate, 0.05) for rate in rates] == [562, 703, 1498, 1199]
-    assert paired.needed(0.03, 0.01, 0.01, 0.05) is None
+    assert [paired.estimate_required_samples(*rate, 0.05) for rate in rates] == [
+        562,
+        703,
+        1498,
+        1199,
+    ]
+    assert paired.estimate_required_samples(0.03, 0.01, 0.01, 0.05) is None

@@ -76,8 +76,8 @@ def recorded(place: str) -> dict[str, tuple[Pair, ...]]:
     return {k: codec.decode(tuple[Pair, ...], pairs) for k, pairs in json.loads(text).items()}
 
 
-def pooled(place: str) -> stats.Learnt:
-    return stats.Learnt.of([recorded(place)["slower"]], recorded(place)["equal"])
+def pooled(place: str) -> stats.PooledVariance:
+    return stats.PooledVariance.pool([recorded(place)["slower"]], recorded(place)["equal"])
 
 
 def unlike(pair: Pair) -> Pair:
@@ -94,15 +94,15 @@ def test_what_is_read_off_recorded_pairs(cell: tuple[str, str], name: str) -> No
     place, which = cell
     pairs = recorded(place)[which]
     found: object = {
-        "claim": lambda: stats.ratio(pairs),
-        "sorting": lambda: stats.ratio(pairs, stats.SEARCHING),
-        "one pair": lambda: stats.ratio(pairs[:1]),
-        "one block a pair": lambda: stats.ratio([Pair(p.blocks[:1]) for p in pairs]),
-        "learnt": lambda: stats.ratio(pairs, learnt=pooled(place)),
-        "new": lambda: stats.prediction(pairs),
+        "claim": lambda: stats.latency_ratio(pairs),
+        "sorting": lambda: stats.latency_ratio(pairs, stats.SEARCHING),
+        "one pair": lambda: stats.latency_ratio(pairs[:1]),
+        "one block a pair": lambda: stats.latency_ratio([Pair(p.blocks[:1]) for p in pairs]),
+        "learnt": lambda: stats.latency_ratio(pairs, learnt=pooled(place)),
+        "new": lambda: stats.predict_ratio(pairs),
         "blocks": lambda: stats.block_logs(pairs[0]),
         "unlike": lambda: stats.block_logs(unlike(pairs[0])),
-        "disturbed": lambda: stats.disturbed(pairs),
+        "disturbed": lambda: stats.disturbed_share(pairs),
     }[name]()
     if isinstance(found, Interval):
         found = (found.value, found.low, found.high)
@@ -125,7 +125,7 @@ def test_a_claim_by_its_formula(cell: tuple[str, str]) -> None:
     df = stats.PRIOR_DF + 4
     variance = (stats.PRIOR_DF * prior + 4 * np.var(means, ddof=1)) / df
     half = t.ppf(0.995, df) * math.sqrt(variance / 5)
-    found = stats.ratio(pairs)
+    found = stats.latency_ratio(pairs)
     assert math.log(found.value) == pytest.approx(np.mean(means))
     assert math.log(found.high / found.value) == pytest.approx(half, rel=0.02)
     assert math.log(found.value / found.low) == pytest.approx(half, rel=0.02)
@@ -141,15 +141,17 @@ def test_what_a_run_learns() -> None:
     found = pooled("busy")
     assert found.df == 9
     assert found.squares == pytest.approx((one**2).sum() + ((two - two.mean()) ** 2).sum())
-    assert stats.Learnt.of([slower[:1], ()]) == stats.NOTHING, "of a lone pair nothing is known"
-    shared = stats.Learnt.of([slower, equal], one_baseline=True)
+    assert stats.PooledVariance.pool([slower[:1], ()]) == stats.NOTHING, (
+        "of a lone pair nothing is known"
+    )
+    shared = stats.PooledVariance.pool([slower, equal], one_baseline=True)
     assert shared.df == int(8 * 4 / 5)
-    alone = stats.Learnt.of([slower, equal])
+    alone = stats.PooledVariance.pool([slower, equal])
     assert shared.squares / shared.df == pytest.approx(alone.squares / alone.df)
 
 
 def test_the_half_width_of_a_claim_in_a_run() -> None:
-    learnt = stats.Learnt(0.004, 9)
+    learnt = stats.PooledVariance(0.004, 9)
     df = stats.PRIOR_DF + 9
     variance = (stats.PRIOR_DF * stats.PAIR_SD**2 + 0.004) / df
     for count in (1, 5):
@@ -162,7 +164,7 @@ def test_the_half_width_of_a_claim_in_a_run() -> None:
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
 def test_student(df: float, confidence: float) -> None:
     wanted = t.ppf((1 + confidence) / 2, df)
-    assert stats.student(confidence, df) == pytest.approx(wanted, rel=1e-4)
+    assert stats.student_quantile(confidence, df) == pytest.approx(wanted, rel=1e-4)
 
 
 def test_a_claim_holds_where_seven_processes_share_two_cpus() -> None:
@@ -171,6 +173,6 @@ def test_a_claim_holds_where_seven_processes_share_two_cpus() -> None:
     The median float run, of 2.2 ms, had waited 8 ms for a CPU; the median int8 run had not.
     """
     pairs = recorded("saturated")["int8"]
-    assert {len(pair.blocks) for pair in pairs} == {3} and stats.disturbed(pairs) > 0.6
-    found = stats.ratio(pairs)
+    assert {len(pair.blocks) for pair in pairs} == {3} and stats.disturbed_share(pairs) > 0.6
+    found = stats.latency_ratio(pairs)
     assert (found.low, found.high) == pytest.approx((0.584, 0.614), abs=1e-3)

@@ -18,30 +18,33 @@ def started(load_ms: int, first_ms: int) -> Started:
 
 
 def test_a_hang_of_a_small_model_costs_less_than_ten_seconds() -> None:
-    found = Deadlines.of(started(200, 12), 1.1, 8 * MS, 1.5, Latency())
+    found = Deadlines.from_baseline(started(200, 12), 1.1, 8 * MS, 1.5, Latency())
     assert found.seconds == {"load": 8.0, "first": 2.0, "burst": 4.0}
     assert found.score_s(8 * MS, 60.0) == 6.0
     assert all(seconds < 10 for seconds in found.seconds.values())
 
 
 def test_what_the_original_needs_a_plan_may_need_several_times() -> None:
-    found = Deadlines.of(started(2000, 900), 4.0, 250 * MS, 5.0, Latency())
+    found = Deadlines.from_baseline(started(2000, 900), 4.0, 250 * MS, 5.0, Latency())
     assert found.seconds == {"load": 20.0, "first": 9.0, "burst": 10.0}
     assert found.score_s(100 * MS, 60.0) == 15.0
     assert found.score_s(500 * MS, 60.0) == 30.0, "a slower plan may take longer"
 
 
 def test_a_machine_on_which_processes_start_slowly_is_waited_for() -> None:
-    assert Deadlines.of(started(200, 12), 6.0, 8 * MS, 1.5, Latency()).seconds["load"] == 12.0
+    assert (
+        Deadlines.from_baseline(started(200, 12), 6.0, 8 * MS, 1.5, Latency()).seconds["load"]
+        == 12.0
+    )
 
 
 def test_sessions_side_by_side_load_at_the_first_run() -> None:
-    found = Deadlines.of(started(200, 12), 1.1, 300 * MS, 1.5, Throughput(sessions=3))
+    found = Deadlines.from_baseline(started(200, 12), 1.1, 300 * MS, 1.5, Throughput(sessions=3))
     assert found.seconds == {"load": 8.0, "first": 18.0, "burst": pytest.approx(36.0)}
 
 
 def test_how_long_a_burst_of_arrivals_takes_the_workload_knows() -> None:
-    assert "burst" not in Deadlines.of(started(9, 9), 1, 1, 1, Arrivals()).seconds
+    assert "burst" not in Deadlines.from_baseline(started(9, 9), 1, 1, 1, Arrivals()).seconds
 
 
 def test_where_nothing_was_measured_the_usual_limit_holds() -> None:

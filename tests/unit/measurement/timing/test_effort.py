@@ -9,7 +9,7 @@ import pytest
 
 from ortune.core.trial import Interval, Pair
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, claiming, enough, time_pair
+from ortune.measurement.timing.pairs import Effort, claim_effort, is_pair_complete, time_pair
 
 BURST_S = 0.15
 
@@ -143,7 +143,7 @@ def test_a_pair_needs_no_more_only_beyond_each_bound(
     low: float, high: float, done: int, late: float, ends: bool
 ) -> None:
     effort = Effort(min_blocks=4, seconds=1.0)
-    assert enough(Interval((low + high) / 2, low, high), done, late, effort) is ends
+    assert is_pair_complete(Interval((low + high) / 2, low, high), done, late, effort) is ends
 
 
 def test_a_single_block_may_be_all(clock: Clock) -> None:
@@ -170,7 +170,7 @@ def test_progress_is_told_from_the_third_block_on(clock: Clock) -> None:
 
 
 def test_five_claiming_pairs_take_as_long_as_three_of_a_search() -> None:
-    found = claiming(4.0)
+    found = claim_effort(4.0)
     assert found.seconds * stats.PAIRS == pytest.approx(12.0)
     assert not found.decide
     assert found.max_blocks == 20

@@ -17,7 +17,7 @@ from ortune.core.session import Executed, Recorded
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker
-from ortune.measurement.timing.operators import by_operator, operator, shares
+from ortune.measurement.timing.operators import by_operator, operator_of_kernel, operator_shares
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -44,7 +44,7 @@ toy (float[64,64] x) => (float[64,64] y) {
     ],
 )
 def test_a_fused_kernel_is_its_operators(kernel: str, found: str) -> None:
-    assert operator(kernel) == found
+    assert operator_of_kernel(kernel) == found
 
 
 def test_shares_are_of_all_kernels_the_largest_first() -> None:
@@ -54,13 +54,13 @@ def test_shares_are_of_all_kernels_the_largest_first() -> None:
         Executed("c", "Conv", calls=1, span_ns=5.0),
         Executed("d", "Never"),
     )
-    assert shares(Recorded(nodes, 1, 1.0, 1.0)) == {"Conv": 0.875, "Relu": 0.125}
-    assert shares(Recorded((), 1, 1.0, 1.0)) == {}
+    assert operator_shares(Recorded(nodes, 1, 1.0, 1.0)) == {"Conv": 0.875, "Relu": 0.125}
+    assert operator_shares(Recorded((), 1, 1.0, 1.0)) == {}
 
 
 def job(folder: Path, backend: Backend) -> WorkerJob:
     onnx.save(onnx.parser.parse_model(MODEL), folder / "toy.onnx")
-    stream.write(folder / "x.stream", [{"x": np.ones((64, 64), np.float32)}])
+    stream.write_stream(folder / "x.stream", [{"x": np.ones((64, 64), np.float32)}])
     feeds = {MAIN: folder / "x.stream"}
     return WorkerJob({MAIN: folder / "toy.onnx"}, backend, feeds, folder / "worker")
 

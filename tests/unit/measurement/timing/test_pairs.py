@@ -58,7 +58,7 @@ def test_a_side_runs_by_time_where_entries_are_alike() -> None:
     pair = time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=60, burst=0.2))
     assert [len(block.baseline.latency_ns) for block in pair.blocks] == [10] * 3
     assert [len(block.candidate.latency_ns) for block in pair.blocks] == [40] * 3
-    assert stats.ratio([pair]).value == pytest.approx(0.25)
+    assert stats.latency_ratio([pair]).value == pytest.approx(0.25)
 
 
 class Cached:
@@ -116,7 +116,9 @@ def test_a_ratio_by_turns_is_that_of_uninterrupted_loops(
     left = kept if ns * (1 + cold) < 100_000_000 else 0.0
     two: Any = Cached(ns, [cold * left**k for k in range(20)])
     effort = Effort(min_blocks=4, max_blocks=4, seconds=0, decide=False, burst=burst)
-    assert stats.ratio([time_pair(one, two, effort)]).value == pytest.approx(ratio, rel=0.02)
+    assert stats.latency_ratio([time_pair(one, two, effort)]).value == pytest.approx(
+        ratio, rel=0.02
+    )
 
 
 class Varied(Asked):
@@ -134,7 +136,7 @@ def test_warm_up_runs_of_samples_that_differ_are_compared_sample_by_sample() -> 
     seen: list[tuple[float, float | None]] = []
 
     def stop(pair: Any, done: float | None = None) -> str:
-        seen.append((stats.ratio([pair]).value, done))
+        seen.append((stats.latency_ratio([pair]).value, done))
         return ""
 
     one: Any = Varied("A", 10_000_000, [])

@@ -39,7 +39,7 @@ def test_equal_models_are_rarely_called_different() -> None:
     rng = np.random.default_rng(0)
     claims = 0
     for _ in range(200):
-        found = stats.ratio([pair(rng, 0.0) for _ in range(3)])
+        found = stats.latency_ratio([pair(rng, 0.0) for _ in range(3)])
         claims += found.high < 1 or found.low > 1
     assert claims <= 7, "1 % of 200 is 2; 7 leaves room for chance"
 
@@ -51,14 +51,16 @@ def test_claims_stay_rare_whatever_pairs_differ_by(own: float) -> None:
     claims = 0
     for _ in range(150):
         exact = [pair(rng, 0.0, blocks=4, sd=1e-4, own=own) for _ in range(stats.PAIRS)]
-        found = stats.ratio(exact)
+        found = stats.latency_ratio(exact)
         claims += found.high < 1 or found.low > 1
     assert claims <= 11, "the prior lets 3.1 % through at 0.03, 5 of 150; 11 leaves room"
 
 
 def test_a_twin_slower_by_3_percent_is_found() -> None:
     rng = np.random.default_rng(1)
-    found = [stats.ratio([pair(rng, 0.0296) for _ in range(stats.PAIRS)]) for _ in range(50)]
+    found = [
+        stats.latency_ratio([pair(rng, 0.0296) for _ in range(stats.PAIRS)]) for _ in range(50)
+    ]
     assert sum(f.low > 1 for f in found) >= 45
     assert np.mean([f.value for f in found]) == pytest.approx(1.03, abs=0.003)
 
@@ -69,49 +71,54 @@ class TestLearnt:
             rng = np.random.default_rng(0)
             return [pair(rng, log, blocks=4, sd=0.0, own=0.0) for log in logs]
 
-        found = stats.Learnt.of([of(0.1, 0.3), of(0.5), of(-0.1, 0.0, 0.1)], of(0.2))
+        found = stats.PooledVariance.pool([of(0.1, 0.3), of(0.5), of(-0.1, 0.0, 0.1)], of(0.2))
         assert found.df == 1 + 0 + 2 + 1
         assert found.squares == pytest.approx(2 * 0.1**2 + 2 * 0.1**2 + 0.2**2, rel=1e-4)
-        assert stats.Learnt.of([of(0.1)]) == stats.NOTHING
+        assert stats.PooledVariance.pool([of(0.1)]) == stats.NOTHING
 
     def test_of_one_baseline_all_groups_count_and_lone_pairs_do_not(self) -> None:
         """k groups tell as much as 4 k / (k + 3) of their own; equal sides are a group."""
         rng = np.random.default_rng(15)
         one, two, equal = ([pair(rng, 0.0) for _ in range(n)] for n in (5, 1, 4))
-        alone = stats.Learnt.of([one], one_baseline=True)
+        alone = stats.PooledVariance.pool([one], one_baseline=True)
         assert alone.df == 4
-        assert stats.Learnt.of([one, two], one_baseline=True) == alone
-        assert stats.Learnt.of([one], equal, one_baseline=True).df == int(8 * 4 / 5)
-        assert stats.Learnt.of([], equal, one_baseline=True).df == 4
+        assert stats.PooledVariance.pool([one, two], one_baseline=True) == alone
+        assert stats.PooledVariance.pool([one], equal, one_baseline=True).df == int(8 * 4 / 5)
+        assert stats.PooledVariance.pool([], equal, one_baseline=True).df == 4
 
     def test_two_runs_tell_their_sum(self) -> None:
-        both = stats.Learnt(0.25, 3) + stats.Learnt(0.5, 4)
-        assert both == stats.Learnt(0.75, 7)
+        both = stats.PooledVariance(0.25, 3) + stats.PooledVariance(0.5, 4)
+        assert both == stats.PooledVariance(0.75, 7)
         assert both + stats.NOTHING == both
 
     def test_the_variance_is_the_formula_of_the_documents(self) -> None:
         rng = np.random.default_rng(8)
         own = [pair(rng, 0.0) for _ in range(3)]
-        learnt = stats.Learnt(0.004, 9)
-        middle, variance, df, n = stats.spread(own, learnt)
+        learnt = stats.PooledVariance(0.004, 9)
+        middle, variance, df, n = stats.pair_spread(own, learnt)
         logs = [stats.block_logs(one) for one in own]
-        means = np.array([stats.centre(one) for one in logs])
-        within = np.mean([stats.bootstrap(one) ** 2 for one in logs])
+        means = np.array([stats.trimmed_mean(one) for one in logs])
+        within = np.mean([stats.bootstrap_error(one) ** 2 for one in logs])
         prior = stats.PRIOR_DF * (stats.PAIR_SD**2 + within)
         assert (df, n) == (stats.PRIOR_DF + 9 + 2, 3)
         expected = (prior + 0.004 + 2 * means.var(ddof=1)) / df
         assert variance == pytest.approx(expected)
-        half = stats.student(0.99, df) * math.sqrt(variance / 3)
-        assert stats.ratio(own, learnt=learnt).high == pytest.approx(math.exp(middle + half))
-        assert stats.prediction(own, learnt) != stats.prediction(own)
+        half = stats.student_quantile(0.99, df) * math.sqrt(variance / 3)
+        assert stats.latency_ratio(own, learnt=learnt).high == pytest.approx(
+            math.exp(middle + half)
+        )
+        assert stats.predict_ratio(own, learnt) != stats.predict_ratio(own)
 
     def test_a_noisy_run_widens_and_a_calm_one_narrows(self) -> None:
         rng = np.random.default_rng(9)
         own = [pair(rng, 0.0, own=0.0085) for _ in range(5)]
-        calm, loud = stats.Learnt(14 * 0.0085**2, 14), stats.Learnt(14 * 0.05**2, 14)
+        calm, loud = (
+            stats.PooledVariance(14 * 0.0085**2, 14),
+            stats.PooledVariance(14 * 0.05**2, 14),
+        )
 
-        def width(learnt: stats.Learnt) -> float:
-            found = stats.ratio(own, learnt=learnt)
+        def width(learnt: stats.PooledVariance) -> float:
+            found = stats.latency_ratio(own, learnt=learnt)
             return found.high / found.low
 
         assert width(calm) < width(stats.NOTHING) < width(loud)
@@ -127,65 +134,76 @@ class TestLearnt:
             ]
             equal = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.03)]
             for k, group in enumerate(groups):
-                learnt = stats.Learnt.of(groups[:k] + groups[k + 1 :], equal)
-                alone += stats.ratio(group).clear
-                pooled += stats.ratio(group, learnt=learnt).clear
+                learnt = stats.PooledVariance.pool(groups[:k] + groups[k + 1 :], equal)
+                alone += stats.latency_ratio(group).clear
+                pooled += stats.latency_ratio(group, learnt=learnt).clear
         assert pooled <= 6, "1 % of 180 is 2; 6 leaves room for chance"
         assert pooled <= alone
 
     def test_the_pairs_that_find_three_percent_find_it(self) -> None:
         sd = 0.02
-        learnt = stats.Learnt(14 * sd**2, 14)
+        learnt = stats.PooledVariance(14 * sd**2, 14)
         needed = stats.pairs_for(learnt)
         assert needed is not None and needed > stats.PAIRS
-        assert stats.pairs_for(stats.Learnt(14 * 0.004**2, 14)) in (2, 3)
-        assert stats.pairs_for(stats.Learnt(14 * 0.5**2, 14)) is None
+        assert stats.pairs_for(stats.PooledVariance(14 * 0.004**2, 14)) in (2, 3)
+        assert stats.pairs_for(stats.PooledVariance(14 * 0.5**2, 14)) is None
         rng = np.random.default_rng(14)
         means = rng.normal(math.log(1.03), sd / math.sqrt(needed), 20_000)
         found = (means - stats.half_width(learnt, needed) > 0).mean()
         assert 0.88 < found < 0.96, "pairs are whole"
-        assert stats.found(learnt, needed) <= 0.03 < stats.found(learnt, needed - 1)
-        assert stats.found(learnt) > 0.03
+        assert (
+            stats.minimum_detectable_effect(learnt, needed)
+            <= 0.03
+            < stats.minimum_detectable_effect(learnt, needed - 1)
+        )
+        assert stats.minimum_detectable_effect(learnt) > 0.03
 
     def test_a_plan_louder_than_the_rest_is_not_called_calm(self) -> None:
         rng = np.random.default_rng(12)
-        calm, claims = stats.Learnt(9 * 0.01**2, 9), 0
+        calm, claims = stats.PooledVariance(9 * 0.01**2, 9), 0
         for _ in range(150):
             loud = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.03) for _ in range(5)]
-            claims += stats.ratio(loud, learnt=calm).clear
+            claims += stats.latency_ratio(loud, learnt=calm).clear
         assert claims <= 10, "3 % by simulation; pooled without a guard it is 12 %"
 
     def test_the_wider_of_both_counts_beyond_one_and_a_half_times_the_variance(self) -> None:
         rng = np.random.default_rng(13)
         own = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.02) for _ in range(5)]
-        means = np.array([stats.centre(stats.block_logs(one)) for one in own])
+        means = np.array([stats.trimmed_mean(stats.block_logs(one)) for one in own])
         seen = float(means.var(ddof=1))
-        alone = stats.spread(own)
-        assert stats.spread(own, stats.Learnt(9 * seen / 1.51, 9)) == alone
-        pooled = stats.spread(own, stats.Learnt(9 * seen / 1.49, 9))
+        alone = stats.pair_spread(own)
+        assert stats.pair_spread(own, stats.PooledVariance(9 * seen / 1.51, 9)) == alone
+        pooled = stats.pair_spread(own, stats.PooledVariance(9 * seen / 1.49, 9))
         assert pooled[2] == stats.PRIOR_DF + 4 + 9 and pooled[1] < alone[1]
 
     def test_the_wider_counts_though_its_variance_be_smaller(self) -> None:
         """Two pairs alone have few degrees of freedom."""
         own = exact(0.0, 0.1)
         seen = float(np.var([0.0, 0.1], ddof=1))
-        alone, pooled = stats.spread(own), stats.Learnt(9 * seen / 1.6, 9)
-        assert stats.spread(own, pooled) == alone
+        alone, pooled = stats.pair_spread(own), stats.PooledVariance(9 * seen / 1.6, 9)
+        assert stats.pair_spread(own, pooled) == alone
         assert alone[1] < pooled.squares / pooled.df
 
     def test_few_pairs_do_where_all_are_alike_and_not_100_where_none_are(self) -> None:
-        assert stats.pairs_for(stats.Learnt(0.0, 1000)) == 2
-        loud = stats.Learnt(1000 * 0.09**2, 1000)
-        assert stats.found(loud, 101) > 0.03 > stats.found(loud, 201)
+        assert stats.pairs_for(stats.PooledVariance(0.0, 1000)) == 2
+        loud = stats.PooledVariance(1000 * 0.09**2, 1000)
+        assert (
+            stats.minimum_detectable_effect(loud, 101)
+            > 0.03
+            > stats.minimum_detectable_effect(loud, 201)
+        )
         assert stats.pairs_for(loud) is None
 
     def test_groups_that_share_a_baseline_count_for_less(self) -> None:
         rng = np.random.default_rng(11)
         groups = [[pair(rng, 0.0) for _ in range(4)] for _ in range(5)]
-        own, shared = stats.Learnt.of(groups), stats.Learnt.of(groups, one_baseline=True)
+        own, shared = (
+            stats.PooledVariance.pool(groups),
+            stats.PooledVariance.pool(groups, one_baseline=True),
+        )
         assert (own.df, shared.df) == (15, 7)
         assert shared.squares / shared.df == pytest.approx(own.squares / own.df)
-        assert stats.Learnt.of(groups[:1], one_baseline=True).df == 3
+        assert stats.PooledVariance.pool(groups[:1], one_baseline=True).df == 3
 
 
 def exact(*logs: float, blocks: int = 4) -> list[Pair]:
@@ -201,30 +219,30 @@ def mixed(*groups: list[float]) -> list[Pair]:
 
 class TestSpread:
     def test_of_nothing_it_is_not_known(self) -> None:
-        middle, variance, *rest = stats.spread([])
+        middle, variance, *rest = stats.pair_spread([])
         assert math.isnan(middle) and math.isnan(variance) and rest == [stats.PRIOR_DF, 1]
 
     def test_a_lone_block_tells_no_error(self) -> None:
-        assert stats.spread(exact(0.1, blocks=1))[1] == math.inf
-        assert stats.bootstrap(np.array([0.1])) == math.inf
-        assert 0 < stats.bootstrap(np.array([0.1, 0.2])) < math.inf
+        assert stats.pair_spread(exact(0.1, blocks=1))[1] == math.inf
+        assert stats.bootstrap_error(np.array([0.1])) == math.inf
+        assert 0 < stats.bootstrap_error(np.array([0.1, 0.2])) < math.inf
 
     def test_of_two_lone_blocks_the_spread_is_the_error(self) -> None:
         seen = float(np.var([0.0, 0.1], ddof=1))
         found = (stats.PRIOR_DF * (stats.PAIR_SD**2 + seen) + seen) / (stats.PRIOR_DF + 1)
-        assert stats.spread(exact(0.0, 0.1, blocks=1))[1] == pytest.approx(found, rel=1e-4)
+        assert stats.pair_spread(exact(0.0, 0.1, blocks=1))[1] == pytest.approx(found, rel=1e-4)
 
     def test_two_blocks_have_an_error(self) -> None:
         pairs = mixed([0.0, 0.1], [0.1, 0.2])
-        within = np.mean([stats.bootstrap(stats.block_logs(one)) ** 2 for one in pairs])
+        within = np.mean([stats.bootstrap_error(stats.block_logs(one)) ** 2 for one in pairs])
         prior = stats.PRIOR_DF * (stats.PAIR_SD**2 + within)
         found = (prior + np.var([0.05, 0.15], ddof=1)) / (stats.PRIOR_DF + 1)
-        assert stats.spread(pairs)[1] == pytest.approx(found, rel=1e-4)
+        assert stats.pair_spread(pairs)[1] == pytest.approx(found, rel=1e-4)
 
     def test_one_pair_is_pooled_with_what_was_learnt(self) -> None:
-        learnt = stats.Learnt(9 * 0.01**2, 9)
+        learnt = stats.PooledVariance(9 * 0.01**2, 9)
         found = (stats.PRIOR_DF * stats.PAIR_SD**2 + learnt.squares) / (stats.PRIOR_DF + 9)
-        assert stats.spread(exact(0.1), learnt)[1:] == (
+        assert stats.pair_spread(exact(0.1), learnt)[1:] == (
             pytest.approx(found, rel=1e-4),
             9 + stats.PRIOR_DF,
             1,
@@ -238,32 +256,34 @@ class TestPrediction:
         for _ in range(200):
             here, there = rng.normal(0, stats.OCCASION_SD / math.sqrt(2), 2)
             known = [pair(rng, here, blocks=4, own=0.0085) for _ in range(stats.PAIRS)]
-            found = stats.prediction(known)
-            again = stats.ratio([pair(rng, there, blocks=4, own=0.0085)]).value
+            found = stats.predict_ratio(known)
+            again = stats.latency_ratio([pair(rng, there, blocks=4, own=0.0085)]).value
             inside += found.low <= again <= found.high
         assert inside >= 186, "95 % of 200 is 190"
 
     def test_it_is_wider_than_the_interval_of_the_mean_and_not_huge(self) -> None:
         rng = np.random.default_rng(5)
         known = [pair(rng, -0.79, own=0.0085) for _ in range(stats.PAIRS)]
-        mean, new = stats.ratio(known, stats.PREDICTED), stats.prediction(known)
+        mean, new = stats.latency_ratio(known, stats.PREDICTED), stats.predict_ratio(known)
         assert new.low < mean.low < mean.value == new.value < mean.high < new.high
         assert new.high / new.low < 1.15
 
     def test_more_pairs_never_predict_away_the_occasion(self) -> None:
         rng = np.random.default_rng(6)
         many = [pair(rng, 0.0) for _ in range(30)]
-        found = stats.prediction(many)
+        found = stats.predict_ratio(many)
         assert math.log(found.high / found.low) / 2 > 1.96 * stats.OCCASION_SD
 
     def test_nothing_measured_predicts_nothing(self) -> None:
-        assert math.isnan(stats.prediction([]).value)
+        assert math.isnan(stats.predict_ratio([]).value)
 
 
 def test_more_pairs_narrow_the_interval() -> None:
     rng = np.random.default_rng(2)
     pairs = [pair(rng, 0.0) for _ in range(6)]
-    widths = [stats.ratio(pairs[:n]).high - stats.ratio(pairs[:n]).low for n in (1, 3, 6)]
+    widths = [
+        stats.latency_ratio(pairs[:n]).high - stats.latency_ratio(pairs[:n]).low for n in (1, 3, 6)
+    ]
     assert widths[0] > widths[1] > widths[2]
 
 
@@ -272,15 +292,15 @@ def test_disturbed_entries_are_dropped_on_both_sides() -> None:
     cand = Burst((50, 5000, 50, 50), (0, 0.4, 0, 0))
     found = stats.block_logs(Pair((Block(base, cand),) * 6))
     assert found == pytest.approx([math.log(0.5)] * 6)
-    assert stats.disturbed([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
+    assert stats.disturbed_share([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
     edge = Burst((100, 100), (stats.WAITED, 0.021))
-    assert stats.disturbed([Pair((Block(edge, edge),))]) == 0.5
+    assert stats.disturbed_share([Pair((Block(edge, edge),))]) == 0.5
 
 
 def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
     base = Burst((100,) * 10, (0.0,) * 10)
     cand = Burst((50, 50, *(400,) * 8), (0.0, 0.0, *(0.9,) * 8))
-    found = stats.ratio([Pair((Block(base, cand),) * 8)])
+    found = stats.latency_ratio([Pair((Block(base, cand),) * 8)])
     assert found.value == pytest.approx(0.5)
 
 
@@ -291,7 +311,7 @@ def test_when_everything_is_disturbed_all_entries_count() -> None:
 
 def test_who_waited_for_just_a_fiftieth_is_calm() -> None:
     base = Burst((100, 100, 100), (0.0, 0.02, 0.021))
-    one, two = stats.calm(Block(base, base))
+    one, two = stats.undisturbed_mask(Block(base, base))
     assert one.tolist() == two.tolist() == [True, True, False]
 
 
@@ -321,8 +341,8 @@ def test_a_block_without_a_calm_entry_is_left_out_among_calm_ones() -> None:
 
 def test_unreadable_run_queue_drops_nothing() -> None:
     base = Burst((100, 100), (-1.0, -1.0))
-    assert all(kept.all() for kept in stats.calm(Block(base, base)))
-    assert math.isnan(stats.disturbed([Pair((Block(base, base),))]))
+    assert all(kept.all() for kept in stats.undisturbed_mask(Block(base, base)))
+    assert math.isnan(stats.disturbed_share([Pair((Block(base, base),))]))
 
 
 def test_alike_entries_are_compared_by_their_medians_however_many() -> None:
@@ -372,19 +392,19 @@ def test_student_agrees_with_tables() -> None:
     table = {(0.99, 1): 63.657, (0.99, 2): 9.925, (0.99, 3): 5.841, (0.99, 4): 4.604}
     table |= {(0.99, 6): 3.707, (0.95, 4): 2.776, (0.9, 2): 2.920, (0.99, 30): 2.750}
     for (confidence, df), value in table.items():
-        assert stats.student(confidence, df) == pytest.approx(value, abs=0.001)
+        assert stats.student_quantile(confidence, df) == pytest.approx(value, abs=0.001)
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.9, 0.95, 0.99])
 @pytest.mark.parametrize("df", [1.5, 2.5, 10.5, 100])
 def test_student_agrees_with_the_distribution(confidence: float, df: float) -> None:
     wanted = student_t.ppf((1 + confidence) / 2, df)
-    assert stats.student(confidence, df) == pytest.approx(wanted, rel=1e-5)
+    assert stats.student_quantile(confidence, df) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_no_blocks_give_no_answer() -> None:
-    assert math.isnan(stats.ratio([]).value)
-    assert math.isnan(stats.ratio([Pair(())]).value)
+    assert math.isnan(stats.latency_ratio([]).value)
+    assert math.isnan(stats.latency_ratio([Pair(())]).value)
 
 
 def test_percentiles_need_samples() -> None:

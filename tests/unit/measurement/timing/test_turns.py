@@ -14,7 +14,15 @@ from ortune.core.workload import Span
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
-from ortune.measurement.timing.turns import Started, Warmed, blocks, burst, live, pace, warm
+from ortune.measurement.timing.turns import (
+    Started,
+    Warmed,
+    iterate_blocks,
+    request_burst,
+    size_bursts,
+    start_in_turn,
+    warm_up,
+)
 
 SIZE = Span(0, 5, 2)
 MS = 1_000_000
@@ -64,7 +72,7 @@ def order(diary: list[tuple[str, Span]]) -> str:
 def test_a_block_goes_there_and_back_and_everyone_walks_at_his_own_pace() -> None:
     diary: list[tuple[str, Span]] = []
     sizes = {"A": Span(0, 5, 2, 6), "B": Span(0, 7, 1, 6), "C": Span(0, 1, 1, 6)}
-    two = list(islice(blocks(sizes, lambda one, size: bursts(diary, one, size)), 2))
+    two = list(islice(iterate_blocks(sizes, lambda one, size: bursts(diary, one, size)), 2))
     assert order(diary) == "ABCCBA" * 2
     places = {name: [size.at for one, size in diary if one == name] for name in "ABC"}
     assert places == {"A": [0, 10, 20, 30], "B": [0, 7, 14, 21], "C": [0, 1, 2, 3]}
@@ -76,7 +84,7 @@ def test_a_block_goes_there_and_back_and_everyone_walks_at_his_own_pace() -> Non
 def test_a_stretch_settles_once() -> None:
     diary: list[tuple[str, Span]] = []
     sizes = {"A": Span(0, 2, 1, 6), "B": Span(0, 20, 1, 4)}
-    list(islice(blocks(sizes, lambda one, size: bursts(diary, one, size)), 3))
+    list(islice(iterate_blocks(sizes, lambda one, size: bursts(diary, one, size)), 3))
     told = [f"{name}{size.drop}" for name, size in diary]
     assert " ".join(told) == "A6 B4 B1 A6 A0 B4 B1 A6 A0 B4 B1 A6"
 
@@ -87,7 +95,7 @@ def test_who_fails_drops_out_and_the_others_go_on() -> None:
     def timed(one: str, size: Span) -> Burst | None:
         return None if one == "B" and size.at == 10 else bursts(diary, one, size)
 
-    found = list(islice(blocks(dict.fromkeys("ABC", SIZE), timed), 2))
+    found = list(islice(iterate_blocks(dict.fromkeys("ABC", SIZE), timed), 2))
     assert [sorted(block) for block in found] == [["A", "C"], ["A", "C"]]
     assert order(diary) == "ABCCA" + "ACCA"
 
@@ -99,23 +107,23 @@ def test_who_fails_on_the_way_there_is_not_asked_on_the_way_back() -> None:
         asked.append(one)
         return None if one == "B" else bursts([], one, size)
 
-    (found,) = islice(blocks(dict.fromkeys("ABC", SIZE), timed), 1)
+    (found,) = islice(iterate_blocks(dict.fromkeys("ABC", SIZE), timed), 1)
     assert sorted(found) == ["A", "C"]
     assert "".join(asked) == "ABCCA"
 
 
 def test_entries_that_must_match_fit_the_time_of_the_slowest() -> None:
     """The quicker one says how many runs make an entry and settle."""
-    sizes = pace({"A": Warmed(40 * MS), "B": Warmed(10 * MS)}, 0.2)
+    sizes = size_bursts({"A": Warmed(40 * MS), "B": Warmed(10 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 5, 1, 9))
-    sizes = pace({"A": Warmed(MS // 10), "B": Warmed(2 * MS)}, 0.2)
+    sizes = size_bursts({"A": Warmed(MS // 10), "B": Warmed(2 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 10, 10, 108))
-    sizes = pace({"A": Warmed(100 * MS), "B": Warmed(99 * MS)}, 0.2)
+    sizes = size_bursts({"A": Warmed(100 * MS), "B": Warmed(99 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 2, 1, 8))
 
 
 def test_one_long_run_settles_a_stretch() -> None:
-    sizes = pace({"A": Warmed(100 * MS, True), "B": Warmed(99 * MS, True)}, 0.2)
+    sizes = size_bursts({"A": Warmed(100 * MS, True), "B": Warmed(99 * MS, True)}, 0.2)
     assert sizes == {"A": Span(0, 2, 1, 1), "B": Span(0, 2, 1, 8)}
 
 
@@ -125,7 +133,7 @@ TIMES = st.integers(1, 2_000_000_000)
 @settings(deadline=None)
 @given(one=TIMES, two=TIMES, seconds=st.floats(0.05, 1))
 def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
-    sizes = pace({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
+    sizes = size_bursts({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
     for ns, size in ((one, sizes["A"]), (two, sizes["B"])):
         entry = ns * size.each
         assert size.at == 0 and size.runs >= 2
@@ -139,14 +147,19 @@ def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
 def test_entries_that_must_match_are_as_many_on_both_sides(
     one: int, two: int, alike: bool
 ) -> None:
-    sizes = pace({"A": Warmed(one, alike), "B": Warmed(two, False)}, 0.2)
-    assert sizes["A"] == sizes["B"] == pace({"B": Warmed(two), "A": Warmed(one)}, 0.2)["A"]
+    sizes = size_bursts({"A": Warmed(one, alike), "B": Warmed(two, False)}, 0.2)
+    assert sizes["A"] == sizes["B"] == size_bursts({"B": Warmed(two), "A": Warmed(one)}, 0.2)["A"]
 
 
 @pytest.mark.parametrize(("runs", "dropped"), [(7, 0), (8, 1), (15, 1), (40, 1)])
 def test_within_a_stretch_one_run_is_dropped_of_eight_or_more(runs: int, dropped: int) -> None:
     diary: list[tuple[str, Span]] = []
-    list(islice(blocks({"A": Span(0, runs, 1, 9)}, lambda one, size: bursts(diary, one, size)), 2))
+    list(
+        islice(
+            iterate_blocks({"A": Span(0, runs, 1, 9)}, lambda one, size: bursts(diary, one, size)),
+            2,
+        )
+    )
     assert [size.drop for _, size in diary] == [9, dropped, dropped, dropped]
 
 
@@ -185,19 +198,19 @@ def test_a_side_is_warm_after_150_milliseconds(
 ) -> None:
     """In bursts of a quarter of that; what the last burst took is a run's time."""
     side: Any = worker
-    assert warm(side) == found
+    assert warm_up(side) == found
     assert [(one["at"], one["runs"]) for one in worker.asked] == [(0, runs) for runs in asked]
 
 
 def test_a_burst_is_what_was_asked_for() -> None:
     worker: Any = Runs(3, 4, 5)
-    assert burst(worker, Span(7, 3, 2, 6)) == Burst((3, 4, 5), (0.5,) * 3, 2, True)
+    assert request_burst(worker, Span(7, 3, 2, 6)) == Burst((3, 4, 5), (0.5,) * 3, 2, True)
     assert worker.asked == [{"at": 7, "runs": 3, "each": 2, "drop": 6}]
 
 
 def test_a_process_is_ready_before_the_next_starts() -> None:
     diary: list[str] = []
-    with live(lambda: Fake("A", diary), lambda: Fake("B", diary)) as found:  # type: ignore[arg-type, return-value]
+    with start_in_turn(lambda: Fake("A", diary), lambda: Fake("B", diary)) as found:  # type: ignore[arg-type, return-value]
         assert [started for _, started in found] == [Started(3, 2, 1, {"CPU": 4})] * 2
     assert diary == [
         *("A starts", "A load", "A first", "B starts", "B load", "B first"),

@@ -22,7 +22,7 @@ from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.reading import read_workload
 from ortune.core.workload import Workload
 from ortune.data import stream
@@ -37,8 +37,8 @@ from ortune.measurement.workloads.loadgen import Loadgen
 from ortune.measurement.workloads.shapes import Shapes
 from ortune.measurement.workloads.throughput import Throughput
 from ortune.reporting.sections import verdict
-from ortune.search.experiment.keys import different, job_key
-from ortune.search.recipe.space import Target
+from ortune.search.experiment.keys import describe_difference, job_key
+from ortune.search.recipe.space import SearchTarget
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -64,13 +64,13 @@ def bench(
     """Open a workbench in this process; sample k has `rows[k]` rows."""
     model = folder / "toy.onnx"
     slow = RUN_NS / (1000 * model.stat().st_size)
-    stream.write(folder / "f", ({"x": np.full((n, 4), n, np.float32)} for n in rows))
+    stream.write_stream(folder / "f", ({"x": np.full((n, 4), n, np.float32)} for n in rows))
     job = WorkerJob(
         {MAIN: model}, backend or Scripted(slow=slow), {MAIN: folder / "f"}, folder, workload
     )
     with ExitStack() as stack:
         opened = Workbench(job, stack)
-        opened.open()
+        opened.open_sessions()
         yield opened
 
 
@@ -170,10 +170,10 @@ def test_calls_that_wait_too_long_are_given_up_and_count_as_long_as_they_waited(
 
 def test_both_sides_of_a_pair_get_one_schedule_and_every_burst_another() -> None:
     one, two = Arrivals(rate=50, seconds=2), Arrivals(rate=50, seconds=2)
-    assert one.schedule(7) == two.schedule(7)
-    assert one.schedule(7) != one.schedule(8)
-    assert one.schedule(7) != Arrivals(rate=50, seconds=2, seed=1).schedule(7)
-    gaps = np.diff(Arrivals(rate=50, seconds=200).schedule(0)) / 1e9
+    assert one.schedule_arrivals(7) == two.schedule_arrivals(7)
+    assert one.schedule_arrivals(7) != one.schedule_arrivals(8)
+    assert one.schedule_arrivals(7) != Arrivals(rate=50, seconds=2, seed=1).schedule_arrivals(7)
+    gaps = np.diff(Arrivals(rate=50, seconds=200).schedule_arrivals(0)) / 1e9
     assert gaps.mean() == pytest.approx(1 / 50, rel=0.05)
     assert gaps.std() == pytest.approx(1 / 50, rel=0.05)
 
@@ -301,17 +301,17 @@ def test_entries_are_alike_where_no_shape_and_no_schedule_tells_them_apart(
 )
 def test_bad_fields_are_two_lines(text: str, said: str) -> None:
     with pytest.raises(OrtuneError) as caught:
-        parse(Workload, text)
+        parse_plugin(Workload, text)
     assert said in caught.value.what
     assert len(str(caught.value).splitlines()) == 2
 
 
 def test_a_search_tries_the_best_split_and_all_cpus_with_every_recipe() -> None:
-    target = Target(Cpu(), Capabilities(), splits=(1, 2, 4, 0))
-    assert target.variants(FACTS, Throughput()) == [Cpu(threads=1), Cpu()]
+    target = SearchTarget(Cpu(), Capabilities(), splits=(1, 2, 4, 0))
+    assert target.list_variants(FACTS, Throughput()) == [Cpu(threads=1), Cpu()]
     pinned = replace(target, backend=Cpu(threads=3), pinned=frozenset({"threads"}))
-    assert pinned.variants(FACTS, Throughput()) == [Cpu(threads=3)]
-    assert Target(Cpu(), Capabilities()).variants(FACTS, Latency()) == [Cpu()]
+    assert pinned.list_variants(FACTS, Throughput()) == [Cpu(threads=3)]
+    assert SearchTarget(Cpu(), Capabilities()).list_variants(FACTS, Latency()) == [Cpu()]
 
 
 def test_the_batch_may_be_said_beside_the_workload() -> None:
@@ -325,15 +325,17 @@ def test_another_workload_is_another_job(tmp_path: Path) -> None:
     one = studies.study(tmp_path).job
     two = replace(one, workload=Throughput())
     assert job_key(one) != job_key(two)
-    assert different(one, two) == "its workload is latency, not throughput"
+    assert describe_difference(one, two) == "its workload is latency, not throughput"
 
 
 def test_a_report_says_what_a_speedup_is_of(tmp_path: Path) -> None:
     made = studies.study(tmp_path)
-    assert wording.workload(made) == ""
+    assert wording.describe_workload(made) == ""
     other = studies.changed(made, job=replace(made.job, workload=Throughput(sessions=2)))
-    assert wording.workload(other).endswith("A speed-up is the ratio of time per inference.")
-    assert " under throughput(sessions=2) (99 %" in verdict.answer(other)
+    assert wording.describe_workload(other).endswith(
+        "A speed-up is the ratio of time per inference."
+    )
+    assert " under throughput(sessions=2) (99 %" in verdict.describe_answer(other)
 
 
 @pytest.mark.parametrize("kind", [Arrivals(rate=1e6), Loadgen(scenario="offline")])

@@ -16,10 +16,10 @@ from ortune.core.observer import Probe, Range
 from ortune.data import stream
 from ortune.graph.io import file
 from ortune.graph.ir import edit
-from ortune.graph.parts.probed import watched
+from ortune.graph.parts.probed import open_probe
 from ortune.quantizers.calibration import calibrate as calibrating
-from ortune.quantizers.calibration.activity import Inactive, activity_probes, inactive
-from ortune.quantizers.calibration.calibrate import calibrate, calibrate_groups
+from ortune.quantizers.calibration.activity import Inactive, find_inactive, make_activity_probes
+from ortune.quantizers.calibration.calibrate import calibrate_groups, compute_ranges
 from ortune.quantizers.observers.channels import Channels
 from ortune.quantizers.observers.entropy import Entropy
 from ortune.quantizers.observers.min_max import MinMax
@@ -88,7 +88,7 @@ def model(text: str) -> ir.Model:
 
 
 def feeds(path: Path, samples: Sequence[dict[str, np.ndarray]]) -> Path:
-    stream.write(path / "feeds.stream", samples)
+    stream.write_stream(path / "feeds.stream", samples)
     return path / "feeds.stream"
 
 
@@ -102,7 +102,9 @@ def test_every_kind_of_tensor_over_ragged_samples(tmp_path: Path) -> None:
     names = ["x", "doubled", "moved", "kept", "half", "brain", "whole", "y"]
     source = ramps(tmp_path, 4, 7, 2)
     made = model(CHAIN)
-    found = calibrate(made, [Probe(name, MinMax()) for name in names], source, [0, 1, 2], tmp_path)
+    found = compute_ranges(
+        made, [Probe(name, MinMax()) for name in names], source, [0, 1, 2], tmp_path
+    )
     assert found == {
         "x": Range(0, 6),
         "doubled": Range(0, 12),
@@ -114,7 +116,7 @@ def test_every_kind_of_tensor_over_ragged_samples(tmp_path: Path) -> None:
         "y": Range(-8, 0),
     }
     assert edit.take_notes(made) == ""
-    only = calibrate(made, [Probe("moved", MinMax())], source, [0], tmp_path)
+    only = compute_ranges(made, [Probe("moved", MinMax())], source, [0], tmp_path)
     assert only["moved"] == Range(-4, 2)
 
 
@@ -164,7 +166,7 @@ def test_groups_are_answered_apart_in_one_go(tmp_path: Path) -> None:
         Range(-4, 12),
     ]
     for group, answers in zip(([0, 1, 2, 3], first, second), found.ranges, strict=True):
-        alone = calibrate(model(CHAIN), probes, source, group, tmp_path / "alone")
+        alone = compute_ranges(model(CHAIN), probes, source, group, tmp_path / "alone")
         assert alone == answers
 
 
@@ -184,7 +186,7 @@ def test_moments_come_through_files(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     source = feeds(tmp_path, [{"x": x[:2]}, {"x": x[2:]}])
     probe = Probe("doubled", LayerMoments(), "moments")
-    found = calibrate(model(CHAIN), [probe], source, [0, 1], tmp_path)["moments"].moments
+    found = compute_ranges(model(CHAIN), [probe], source, [0, 1], tmp_path)["moments"].moments
     assert found is not None
     wide = 2 * x.astype(np.float64)
     assert found.count == 5
@@ -196,7 +198,7 @@ def test_moments_come_through_files(tmp_path: Path) -> None:
 def test_what_is_not_finite_is_named(tmp_path: Path, bad: float) -> None:
     source = feeds(tmp_path, [{"x": np.full((1, 2), bad, np.float32)}])
     with pytest.raises(BadData, match=r"tensor 'moved': 2 (NaN|infinite) of 2 values"):
-        calibrate(model(CHAIN), [Probe("moved", MinMax())], source, [0], tmp_path)
+        compute_ranges(model(CHAIN), [Probe("moved", MinMax())], source, [0], tmp_path)
 
 
 def bodies(path: Path, *taken: bool, turns: int = 3) -> Path:
@@ -242,7 +244,7 @@ def test_a_branch_that_is_never_taken_has_no_answer(tmp_path: Path) -> None:
     source = bodies(tmp_path, True, True)
     probes = [Probe("twice", MinMax()), Probe("b", Entropy())]
     made = model(BODIES)
-    found = calibrate(made, probes, source, [0, 1], tmp_path)
+    found = compute_ranges(made, probes, source, [0, 1], tmp_path)
     assert list(found) == ["twice"]
     assert edit.take_notes(made) == "no range: 'b' held no value on the samples"
 
@@ -260,7 +262,7 @@ def test_an_if_by_itself_keeps_the_shape(tmp_path: Path) -> None:
     """)
     x = np.array([[1, 2, 3], [4, -5, 6]], np.float32)
     source = feeds(tmp_path, [{"x": x, "c": np.array(c)} for c in (True, False)])
-    found = calibrate(made, [Probe("twice", Channels())], source, [0, 1], tmp_path)
+    found = compute_ranges(made, [Probe("twice", Channels())], source, [0, 1], tmp_path)
     assert found["twice"].channels == ((2, 8), (-10, 4), (6, 12))
 
 
@@ -268,7 +270,7 @@ def test_turns_of_a_scan_are_told_apart(tmp_path: Path) -> None:
     x = np.array([[1, -1], [2, 5], [3, 0]], np.float32)
     source = feeds(tmp_path, [{"x": x}, {"x": x[:2]}])
     probes = [Probe("sum", MinMax(average=1.0)), Probe("row", MinMax()), Probe("all", MinMax())]
-    found = calibrate(model(SCAN), probes, source, [0, 1], tmp_path)
+    found = compute_ranges(model(SCAN), probes, source, [0, 1], tmp_path)
     assert found == {"sum": Range(3, 4), "row": Range(-1, 5), "all": Range(-6, 1)}
 
 
@@ -287,7 +289,7 @@ def test_an_old_loop_stacks_its_turns(tmp_path: Path) -> None:
     """)
     x = np.array([0, 10], np.float32)
     source = feeds(tmp_path, [{"x": x, "turns": np.array(n)} for n in (1, 4, 0)])
-    found = calibrate(made, [Probe("w", MinMax(average=1.0))], source, [0, 1, 2], tmp_path)
+    found = compute_ranges(made, [Probe("w", MinMax(average=1.0))], source, [0, 1, 2], tmp_path)
     assert found["w"] == Range(4, 14)
 
 
@@ -305,7 +307,7 @@ def test_what_cannot_be_handed_out_is_noted_and_no_failure(tmp_path: Path) -> No
     """)
     source = feeds(tmp_path, [{"x": np.ones((3, 2), np.float32), "c": np.array(True)}])
     probes = [Probe(name, MinMax()) for name in ("a", "y", "gone")]
-    found = calibrate(made, probes, source, [0], tmp_path)
+    found = compute_ranges(made, probes, source, [0], tmp_path)
     assert found == {"y": Range(-1, -1)}
     notes = edit.take_notes(made)
     assert "'a' is in an If inside a Scan, whose turns must be alike" in notes
@@ -326,16 +328,16 @@ def test_weights_are_linked_not_copied(tmp_path: Path, beside: bool) -> None:
     onnx.save(proto, path, save_as_external_data=beside, size_threshold=100)
     link.symlink_to(path)
     loaded = file.load(link)
-    with watched(loaded, tmp_path / "work") as files:
+    with open_probe(loaded, tmp_path / "work") as files:
         assert files.written == 0
         links = [p for p in files.folder.iterdir() if p.name.startswith("source")]
         assert [p.stat().st_nlink for p in links] == [2]
     loaded.graph.initializers["v"].const_value = ir.tensor(-weight)
-    with watched(loaded, tmp_path / "work") as files:
+    with open_probe(loaded, tmp_path / "work") as files:
         assert files.written == weight.nbytes
     source = feeds(tmp_path, [{"x": np.eye(64, dtype=np.float32)}])
     probes = [Probe("h", MinMax()), Probe("y", MinMax())]
-    found = calibrate(loaded, probes, source, [0], tmp_path / "work")
+    found = compute_ranges(loaded, probes, source, [0], tmp_path / "work")
     assert found["h"] == Range(weight.min(), weight.max())
     squared = -weight @ weight
     assert found["y"].high == pytest.approx(squared.max(), rel=1e-5)
@@ -358,9 +360,9 @@ def test_inactive_tensors_and_channels(tmp_path: Path) -> None:
     v = np.array([[1, -1, 0, 2, 0], [0, -2, 0, 1, 3]], np.float32)
     source = feeds(tmp_path, [{"x": x, "v": v}])
     names = ["x", "c", "y", "u", "t", "gone"]
-    probes = activity_probes(made, names)
-    answers = calibrate(made, probes, source, [0], tmp_path)
-    assert inactive(made, answers, names) == [
+    probes = make_activity_probes(made, names)
+    answers = compute_ranges(made, probes, source, [0], tmp_path)
+    assert find_inactive(made, answers, names) == [
         Inactive("x", "", 1.0, of=3),
         Inactive("y", "Relu", None, (1,), 2),
         Inactive("u", "Relu", 0.0, of=5),
@@ -389,10 +391,10 @@ def test_a_model_of_more_than_two_gigabytes_is_not_copied(tmp_path: Path) -> Non
         data.seek((rows - 1) * 4096)
         data.write(np.full(1024, 3, np.float32).tobytes())
     loaded = file.load(tmp_path / "big.onnx")
-    with watched(loaded, tmp_path / "work") as files:
+    with open_probe(loaded, tmp_path / "work") as files:
         assert files.written == 0
     source = feeds(tmp_path, [{"x": np.array([0, rows - 1])}])
-    found = calibrate(loaded, [Probe("found", MinMax())], source, [0], tmp_path / "work")
+    found = compute_ranges(loaded, [Probe("found", MinMax())], source, [0], tmp_path / "work")
     assert found == {"found": Range(0, 3)}
 
 
@@ -403,7 +405,7 @@ def test_memory_does_not_depend_on_the_samples(tmp_path: Path) -> None:
         for _ in range(600):
             yield {"x": draw.normal(size=(16, int(draw.integers(4_000, 16_384)))).astype("f4")}
 
-    stream.write(tmp_path / "feeds.stream", rows())
+    stream.write_stream(tmp_path / "feeds.stream", rows())
     assert (tmp_path / "feeds.stream").stat().st_size > 300 * 2**20
     probes = [Probe(name, Entropy()) for name in ("x", "doubled", "moved", "kept", "y")]
     few, many = (

@@ -17,7 +17,7 @@ from ortune.quantizers.observers.min_max import MinMax
 
 
 def _document(entries: tuple[ranges_file.Entry, ...]) -> dict[str, object]:
-    return ranges_file.document(
+    return ranges_file.build_document(
         entries,
         model=Path("somewhere/model.onnx"),
         digest="abc",
@@ -41,10 +41,10 @@ def test_ranges_are_read_back_exactly(tmp_path: Path) -> None:
         Probe("w", MinMax(), name="w|moments"),
         Probe("never", MinMax()),
     ]
-    kept = ranges_file.entries(ranges, probes, "min-max")
+    kept = ranges_file.make_entries(ranges, probes, "min-max")
     path = tmp_path / "ranges.json"
     path.write_text(json.dumps(_document(kept)), encoding="utf-8")
-    found = ranges_file.read(path)
+    found = ranges_file.read_ranges(path)
     assert [entry.range for entry in found.entries.values()] == [ranges["x"], ranges["y"]]
     assert found.entries["y"].observer == "channels"
     assert (found.model, found.model_name, found.observer) == ("abc", "model.onnx", "min-max")
@@ -57,7 +57,7 @@ def test_the_files_digest_is_of_its_content(tmp_path: Path) -> None:
     one, two = tmp_path / "a.json", tmp_path / "b.json"
     one.write_text(json.dumps(_document((ranges_file.Entry("x", 0.0, 1.0),))), encoding="utf-8")
     two.write_text(json.dumps(_document((ranges_file.Entry("x", 0.0, 1.5),))), encoding="utf-8")
-    assert ranges_file.read(one).digest != ranges_file.read(two).digest
+    assert ranges_file.read_ranges(one).digest != ranges_file.read_ranges(two).digest
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, says: str) -> N
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(BadData, match=says):
-        ranges_file.read(path)
+        ranges_file.read_ranges(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"none\.json"):
-        ranges_file.read(tmp_path / "none.json")
+        ranges_file.read_ranges(tmp_path / "none.json")
 
 
 def test_the_cache_holds_the_bits_of_the_step() -> None:
     ranges = {"input": Range(-2.1179039, 2.64), "a:0": Range(0.0, 127.0), "zero": Range(0.0, 0.0)}
-    text = tensorrt_cache.text(ranges, "8.6.1")
+    text = tensorrt_cache.format_cache(ranges, "8.6.1")
     bits = struct.unpack(">I", struct.pack(">f", 2.64 / 127))[0]
     assert text.splitlines() == [
         "TRT-8601-EntropyCalibration2",
@@ -104,7 +104,7 @@ def test_the_cache_holds_the_bits_of_the_step() -> None:
 def test_a_cache_of_tensorrt_is_read_as_symmetric_ranges(tmp_path: Path) -> None:
     path = tmp_path / "model.cache"
     path.write_text("TRT-8401-EntropyCalibration2\ninput: 3caa54fc\n366: 0\n", encoding="utf-8")
-    found = ranges_file.read(path)
+    found = ranges_file.read_ranges(path)
     assert found.symmetric
     assert found.model == ""
     # An ImageNet picture, normalized: the brightest blue is 2.64.
@@ -115,7 +115,7 @@ def test_a_cache_of_tensorrt_is_read_as_symmetric_ranges(tmp_path: Path) -> None
 
 def test_the_cache_is_read_back_to_a_float32(tmp_path: Path) -> None:
     ranges = {"x": Range(-3.3, 1.0), "y: z": Range(0.0, 1e-3)}
-    found = tensorrt_cache.parse(tensorrt_cache.text(ranges, "10.3.0"), "here")
+    found = tensorrt_cache.parse_cache(tensorrt_cache.format_cache(ranges, "10.3.0"), "here")
     assert {n: r.high for n, r in found.items()} == pytest.approx({"x": 3.3, "y: z": 1e-3})
 
 
@@ -123,9 +123,9 @@ def test_the_cache_is_read_back_to_a_float32(tmp_path: Path) -> None:
     ("version", "number"), [("8.6.1", "8601"), ("10.14.1", "101401"), ("7.1.3.4", "7103")]
 )
 def test_versions_are_written_as_tensorrt_counts(version: str, number: str) -> None:
-    assert tensorrt_cache.text({}, version) == f"TRT-{number}-EntropyCalibration2\n"
+    assert tensorrt_cache.format_cache({}, version) == f"TRT-{number}-EntropyCalibration2\n"
 
 
 def test_a_version_that_is_none_is_refused() -> None:
     with pytest.raises(BadSettings, match="'8'"):
-        tensorrt_cache.text({}, "8")
+        tensorrt_cache.format_cache({}, "8")

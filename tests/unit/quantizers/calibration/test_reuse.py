@@ -18,7 +18,7 @@ from ortune.core.observer import Probe, Range
 from ortune.core.step import Recipe
 from ortune.data import feeds
 from ortune.data.feeds import Feeds
-from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file, names
 from ortune.quantizers.calibration import ranges_file, reuse
 from ortune.quantizers.int8_static import Int8Static
@@ -31,10 +31,10 @@ STEP = Int8Static(head=True, min_side=1)
 
 def _write(path: Path, model: Path, ranges: Mapping[str, Range], digest: str = "") -> Path:
     kept = tuple(ranges_file.Entry(name, seen.low, seen.high) for name, seen in ranges.items())
-    found = ranges_file.document(
+    found = ranges_file.build_document(
         kept,
         model=model,
-        digest=digest or file.digest(model),
+        digest=digest or file.compute_digest(model),
         quantizer=str(STEP),
         observer="min-max",
         samples=ranges_file.Samples(),
@@ -46,12 +46,12 @@ def _write(path: Path, model: Path, ranges: Mapping[str, Range], digest: str = "
 
 def _tensors(model: Path) -> list[str]:
     loaded = file.load(model)
-    names.unique(loaded)
+    names.make_names_unique(loaded)
     return [probe.tensor for probe in STEP.probes(loaded)]
 
 
 def _feeds(model: Path, data: Path, folder: Path) -> Feeds:
-    return feeds.load(data, facts(file.load(model)).inputs, folder)
+    return feeds.load(data, read_facts(file.load(model)).inputs, folder)
 
 
 def _scales(path: Path) -> set[float]:
@@ -63,7 +63,7 @@ def test_a_file_answers_every_probe_without_samples(tmp_path: Path) -> None:
     model, _ = write_classifier(tmp_path, samples=16)
     asked = _tensors(model)
     path = _write(tmp_path / "r.json", model, dict.fromkeys(asked, Range(0.0, 255.0)))
-    known, notes = reuse.load(path, model)
+    known, notes = reuse.load_ranges(path, model)
     events: list[Event] = []
     out = tmp_path / "out.onnx"
     made = build(model, Recipe("r", (STEP,)), out, known=known, sink=events.append)
@@ -79,7 +79,7 @@ def test_what_the_file_lacks_is_named_or_observed(tmp_path: Path) -> None:
     first, *others = _tensors(model)
     assert others
     path = _write(tmp_path / "r.json", model, {first: Range(0.0, 255.0)})
-    known, _ = reuse.load(path, model)
+    known, _ = reuse.load_ranges(path, model)
     recipe, out = Recipe("r", (STEP,)), tmp_path / "out.onnx"
     with pytest.raises(BadData, match=f"has no ranges of {others[0]}"):
         build(model, recipe, out, known=known)
@@ -94,7 +94,7 @@ def test_ranges_are_not_used_behind_a_step_that_changed_the_model(tmp_path: Path
     model, _ = write_classifier(tmp_path, samples=16)
     asked = _tensors(model)
     path = _write(tmp_path / "r.json", model, dict.fromkeys(asked, Range(0.0, 255.0)))
-    known, _ = reuse.load(path, model)
+    known, _ = reuse.load_ranges(path, model)
     first = Int8Static(min_side=32)
     with pytest.raises(BadData, match="behind a step that changed it"):
         build(model, Recipe("r", (first, STEP)), tmp_path / "out.onnx", known=known)
@@ -106,8 +106,10 @@ def test_builds_of_one_folder_are_told_apart_by_the_file(tmp_path: Path) -> None
     made = []
     for top in (255.0, 510.0):
         path = _write(tmp_path / f"{top}.json", model, dict.fromkeys(asked, Range(0.0, top)))
-        known, _ = reuse.load(path, model)
-        made.append(build_in(tmp_path / "c", model, Recipe("r", (STEP,)), Material(known=known)))
+        known, _ = reuse.load_ranges(path, model)
+        made.append(
+            build_in(tmp_path / "c", model, Recipe("r", (STEP,)), Material(saved_ranges=known))
+        )
     assert [_scales(one.path) for one in made] == [{1.0}, {2.0}]
 
 
@@ -115,15 +117,17 @@ def test_another_models_file_needs_the_same_tensors(tmp_path: Path) -> None:
     model, _ = write_classifier(tmp_path, samples=16)
     asked = _tensors(model)
     ranges = dict.fromkeys(asked, Range(0.0, 1.0))
-    known, notes = reuse.load(_write(tmp_path / "a.json", model, ranges, digest="other"), model)
+    known, notes = reuse.load_ranges(
+        _write(tmp_path / "a.json", model, ranges, digest="other"), model
+    )
     assert known.entries.keys() == set(asked)
     assert "made for another file" in notes[0]
     strange = _write(tmp_path / "b.json", model, ranges | {"k": Range(0, 1)}, digest="other")
     with pytest.raises(BadData, match="it has no k"):
-        reuse.load(strange, model)
+        reuse.load_ranges(strange, model)
     few = _write(tmp_path / "c.json", model, {asked[0]: Range(0, 1)}, digest="other")
     with pytest.raises(BadData, match=f"the file has no {asked[1]}"):
-        reuse.load(few, model)
+        reuse.load_ranges(few, model)
 
 
 def test_an_observer_that_tells_more_is_not_answered_by_a_range() -> None:
@@ -138,13 +142,13 @@ def test_an_observer_that_tells_more_is_not_answered_by_a_range() -> None:
     )
     plain = [Probe("x", STEP.observer), Probe("y", STEP.observer)]
     more = [Probe("x", Channels()), Probe("y", Channels())]
-    assert reuse.answers(known, model, STEP, plain) == {
+    assert reuse.answer_probes(known, model, STEP, plain) == {
         "x": Range(-1, 1),
         "y": Range(0, 2, ((0.0, 2.0),)),
     }
-    assert set(reuse.answers(known, model, STEP, more)) == {"y"}
+    assert set(reuse.answer_probes(known, model, STEP, more)) == {"y"}
     named = [Probe("x", MinMax(), name="x|another")]
-    assert reuse.answers(known, model, STEP, named) == {}
+    assert reuse.answer_probes(known, model, STEP, named) == {}
 
 
 def test_symmetric_ranges_are_cut_to_what_an_operator_can_give(tmp_path: Path) -> None:
@@ -160,8 +164,8 @@ def test_symmetric_ranges_are_cut_to_what_an_operator_can_give(tmp_path: Path) -
         }""",
         {"lo": np.float32(0), "hi": np.float32(6)},
     )
-    known = ranges_file.read(path)
-    found = reuse.answers(known, model, STEP, [Probe(n, STEP.observer) for n in "xrcs"])
+    known = ranges_file.read_ranges(path)
+    found = reuse.answer_probes(known, model, STEP, [Probe(n, STEP.observer) for n in "xrcs"])
     assert found == {"x": Range(-127, 127), "r": Range(0, 127), "c": Range(0, 6), "s": Range(0, 1)}
 
 

@@ -10,25 +10,32 @@ from hypothesis import strategies as st
 from tests.unit.quantizing import dequantize, normal, snr, stored_bytes, unchecked
 
 from ortune.core.errors import BadData, BadSettings
-from ortune.quantizers.common.block_grid import Packed, Spec, fold, nearest, pack, unpack
+from ortune.quantizers.common.block_grid import (
+    BlockSpec,
+    PackedWeight,
+    compute_block_steps,
+    pack_integers,
+    split_into_blocks,
+    unpack_integers,
+)
 from ortune.quantizers.common.rounding import blocks
 from ortune.quantizers.common.weights.blockwise import pack_rows
 from ortune.quantizers.common.weights.matmuls import Rows
 
 SPECS = st.builds(
-    Spec, st.sampled_from([4, 8]), st.sampled_from([16, 32, 64, 128, 256]), st.booleans()
+    BlockSpec, st.sampled_from([4, 8]), st.sampled_from([16, 32, 64, 128, 256]), st.booleans()
 )
 
 
-def packed(rows: np.ndarray, spec: Spec, method: str = "rtn", second=None) -> Packed:  # type: ignore[no-untyped-def]
+def packed(rows: np.ndarray, spec: BlockSpec, method: str = "rtn", second=None) -> PackedWeight:  # type: ignore[no-untyped-def]
     """Pack rows as the quantizers do."""
-    order = None if second is None else blocks.order(second, 0.01, act_order=True)
+    order = None if second is None else blocks.compute_order(second, 0.01, act_order=True)
     value = ir.val("w", const_value=ir.tensor(rows))
     ir.Graph([], [], nodes=[], initializers=[value], name="g")
     return pack_rows(Rows(value, turned=False), spec, method, order)  # type: ignore[arg-type]
 
 
-def kernel(x: np.ndarray, held: Packed) -> np.ndarray:
+def kernel(x: np.ndarray, held: PackedWeight) -> np.ndarray:
     """Multiply by onnxruntime's MatMulNBits, activations in float."""
     names = ["x", "b", "s", *(["z"] if held.zero is not None else [])]
     arrays = [held.integers, held.scale, *([held.zero] if held.zero is not None else [])]
@@ -56,7 +63,7 @@ def kernel(x: np.ndarray, held: Packed) -> np.ndarray:
 @settings(max_examples=40, deadline=None)
 @given(SPECS, st.integers(1, 40), st.integers(1, 300), st.integers(0, 99))
 def test_what_is_packed_is_what_the_kernel_multiplies_with(
-    spec: Spec, rows: int, width: int, seed: int
+    spec: BlockSpec, rows: int, width: int, seed: int
 ) -> None:
     held = packed(normal(rows, width, seed=seed), spec)
     x = normal(3, width, seed=seed + 1)
@@ -68,13 +75,13 @@ def test_what_is_packed_is_what_the_kernel_multiplies_with(
 @settings(max_examples=40, deadline=None)
 @given(SPECS, st.integers(1, 300), st.integers(0, 99), st.sampled_from([0.0, 1.0, -4.0]))
 def test_rounding_errs_by_half_a_step_and_keeps_zero(
-    spec: Spec, width: int, seed: int, shift: float
+    spec: BlockSpec, width: int, seed: int, shift: float
 ) -> None:
     rows = normal(4, width, seed=seed) + np.float32(shift)
     rows[:, 0] = 0
-    folded = fold(rows, spec)
-    steps = nearest(folded, spec)
-    error = np.abs(folded - steps.values(steps.integers(folded, spec)))
+    folded = split_into_blocks(rows, spec)
+    steps = compute_block_steps(folded, spec)
+    error = np.abs(folded - steps.dequantize_blocks(steps.quantize_blocks(folded, spec)))
     # The far end of a symmetric grid has one integer less: up to a whole step is cut off there.
     assert (error <= np.abs(steps.scale[..., None]) * (1.001 if spec.symmetric else 0.501)).all()
     assert np.median(error / np.abs(steps.scale[..., None])) <= 0.5
@@ -84,20 +91,20 @@ def test_rounding_errs_by_half_a_step_and_keeps_zero(
 @given(st.sampled_from([4, 8]), st.integers(1, 9), st.integers(0, 9))
 def test_packing_is_undone(bits: int, width: int, seed: int) -> None:
     whole = np.random.default_rng(seed).integers(0, 1 << bits, (3, width)).astype(np.uint8)
-    again = unpack(pack(whole, bits), bits)  # type: ignore[arg-type]
+    again = unpack_integers(pack_integers(whole, bits), bits)  # type: ignore[arg-type]
     assert np.array_equal(again[:, :width], whole) and not again[:, width:].any()
 
 
 @settings(max_examples=20, deadline=None)
 @given(SPECS, st.integers(1, 200), st.integers(0, 99))
-def test_refined_grids_are_never_worse(spec: Spec, width: int, seed: int) -> None:
-    folded = fold(normal(4, width, seed=seed), spec)
+def test_refined_grids_are_never_worse(spec: BlockSpec, width: int, seed: int) -> None:
+    folded = split_into_blocks(normal(4, width, seed=seed), spec)
 
     def loss(steps):  # type: ignore[no-untyped-def]
         return ((folded - steps.values(steps.integers(folded, spec))) ** 2).sum(axis=-1)
 
-    start = nearest(folded, spec)
-    assert (loss(blocks.refine(folded, start, spec)) <= loss(start)).all()
+    start = compute_block_steps(folded, spec)
+    assert (loss(blocks.refine_steps(folded, start, spec)) <= loss(start)).all()
 
 
 def correlated(count: int, width: int, seed: int = 3) -> np.ndarray:
@@ -111,7 +118,7 @@ def correlated(count: int, width: int, seed: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("block", [32, 128])
 def test_each_method_beats_the_one_before_on_unseen_inputs(symmetric: bool, block: int) -> None:
-    spec, rows = Spec(4, block, symmetric), normal(96, 192, seed=2)
+    spec, rows = BlockSpec(4, block, symmetric), normal(96, 192, seed=2)
     x, unseen = np.split(correlated(1500, 192), [1000])
     second = (x.T @ x / len(x)).astype(np.float64)
     wanted = unseen @ rows.T
@@ -129,29 +136,31 @@ def test_each_method_beats_the_one_before_on_unseen_inputs(symmetric: bool, bloc
 
 @pytest.mark.parametrize("act_order", [True, False])
 def test_gptq_with_independent_inputs_is_rounding(act_order: bool) -> None:
-    spec, rows = Spec(4, 32, False), normal(8, 80)
-    folded = fold(rows, spec)
-    steps = nearest(folded, spec)
-    order = blocks.order(np.eye(80), 0.01, act_order=act_order)
+    spec, rows = BlockSpec(4, 32, False), normal(8, 80)
+    folded = split_into_blocks(rows, spec)
+    steps = compute_block_steps(folded, spec)
+    order = blocks.compute_order(np.eye(80), 0.01, act_order=act_order)
     found = blocks.round_rows(rows, steps, order, spec)
-    assert np.array_equal(found, steps.integers(folded, spec))
+    assert np.array_equal(found, steps.quantize_blocks(folded, spec))
 
 
 def test_inputs_that_never_move_and_inputs_that_repeat_are_survived() -> None:
     x = normal(50, 40)
     x[:, 3], x[:, 7] = 0, x[:, 8]
-    order = blocks.order((x.T @ x / 50).astype(np.float64), 0.01, act_order=True)
-    spec, rows = Spec(4, 16, True), normal(4, 40)
-    found = blocks.round_rows(rows, nearest(fold(rows, spec), spec), order, spec)
+    order = blocks.compute_order((x.T @ x / 50).astype(np.float64), 0.01, act_order=True)
+    spec, rows = BlockSpec(4, 16, True), normal(4, 40)
+    found = blocks.round_rows(
+        rows, compute_block_steps(split_into_blocks(rows, spec), spec), order, spec
+    )
     assert np.isfinite(found).all() and found.min() >= 0 and found.max() <= spec.top
     with pytest.raises(BadData, match="not finite"):
-        blocks.order(np.full((4, 4), np.nan), 0.01, act_order=True)
+        blocks.compute_order(np.full((4, 4), np.nan), 0.01, act_order=True)
 
 
 def test_steps_survive_float16_and_empty_blocks() -> None:
     rows = np.concatenate([normal(2, 32, scale=1e-6), np.zeros((2, 32), np.float32)], axis=1)
     for symmetric in (True, False):
-        held = packed(rows.astype(np.float16), Spec(4, 32, symmetric))
+        held = packed(rows.astype(np.float16), BlockSpec(4, 32, symmetric))
         assert held.scale.dtype == np.float16 and np.isfinite(held.scale).all()
         assert (held.scale != 0).all() and not dequantize(held)[:, 32:].any()
 
@@ -159,4 +168,4 @@ def test_steps_survive_float16_and_empty_blocks() -> None:
 @pytest.mark.parametrize("block", [0, 8, 48, 512])
 def test_blocks_that_no_kernel_takes_are_refused(block: int) -> None:
     with pytest.raises(BadSettings, match=f"block={block}"):
-        Spec(4, block, True)
+        BlockSpec(4, block, True)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, quantize, run, snr
 
-from ortune.quantizers.common.layers import assembled
+from ortune.quantizers.common.layers import evaluate_constant
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
 GATES = """
@@ -73,7 +73,7 @@ def test_what_depends_on_an_input_is_no_weight() -> None:
         {"held": normal(4, 4)},
     )
     values = {v.name: v for node in made.graph for v in node.outputs}
-    assert assembled(values["y"], 17) is None
-    found = assembled(values["z"], 17)
+    assert evaluate_constant(values["y"], 17) is None
+    found = evaluate_constant(values["z"], 17)
     assert found is not None
     assert np.array_equal(found, np.hstack([normal(4, 4)] * 2).T)

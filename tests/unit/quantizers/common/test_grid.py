@@ -26,8 +26,8 @@ def test_round_trip_is_within_half_a_step(
     one: float, two: float, kind: grids.Kind, symmetric: bool, seed: int
 ) -> None:
     seen = Range(min(one, two), max(one, two))
-    assume(grids.usable(seen))
-    grid = grids.activation(seen, kind, symmetric=symmetric)
+    assume(grids.can_cover(seen))
+    grid = grids.make_activation_grid(seen, kind, symmetric=symmetric)
     values = np.random.default_rng(seed).uniform(seen.low, seen.high, 50).astype(np.float32)
     back = grid.dequantize(grid.quantize(values))
     # Half a step, and another half where the rounded zero point shifts the ends of the range.
@@ -40,14 +40,16 @@ def test_round_trip_is_within_half_a_step(
 
 @given(BOUND, BOUND, KINDS, st.booleans())
 def test_zero_is_exact(one: float, two: float, kind: grids.Kind, symmetric: bool) -> None:
-    grid = grids.activation(Range(min(one, two), max(one, two)), kind, symmetric=symmetric)
+    grid = grids.make_activation_grid(
+        Range(min(one, two), max(one, two)), kind, symmetric=symmetric
+    )
     zero = np.zeros(3, np.float32)
     assert np.array_equal(grid.dequantize(grid.quantize(zero)), zero)
 
 
 @given(st.floats(2.0**-10, 1000, width=32))
 def test_a_grid_from_zero_never_ends_beyond_the_range(high: float) -> None:
-    grid = grids.activation(Range(0, high), "u8")
+    grid = grids.make_activation_grid(Range(0, high), "u8")
     assert grid.zero == 0
     assert np.float32(255) * grid.scale <= np.float32(high)
 
@@ -57,9 +59,9 @@ def test_weights_lose_half_a_step_a_channel(
     values: np.ndarray, reduce_range: bool, kind: grids.Kind, data: st.DataObject
 ) -> None:
     axis = data.draw(st.one_of(st.none(), st.integers(0, values.ndim - 1)))
-    grid = grids.weight_grid(values, axis, kind, reduce_range=reduce_range)
+    grid = grids.make_weight_grid(values, axis, kind, reduce_range=reduce_range)
     integers = grid.quantize(values)
-    step = grid._along(grid.scale, values.ndim)
+    step = grid._align_to_axis(grid.scale, values.ndim)
     assert np.all(np.abs(grid.dequantize(integers) - values) <= step * 0.5 * (1 + 1e-4))
     reach = 64 if reduce_range else 127
     assert np.abs(integers.astype(int) - grid.zero.flat[0].astype(int)).max() <= reach
@@ -68,7 +70,7 @@ def test_weights_lose_half_a_step_a_channel(
 def test_blocks_of_rows_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).normal(size=(7, 5, 3)).astype(np.float32)
     for axis in (0, 1, 2, None):
-        grid = grids.weight_grid(values, axis)
+        grid = grids.make_weight_grid(values, axis)
         whole = grid.quantize(values)
         monkeypatch.setattr(grids, "BLOCK", 20)
         assert np.array_equal(grid.quantize(values), whole)
@@ -77,7 +79,7 @@ def test_blocks_of_rows_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_channel_of_zeros_stays_zero() -> None:
     values = np.array([[1.0, 2.0], [0.0, 0.0]], np.float32)
-    grid = grids.weight_grid(values, 0)
+    grid = grids.make_weight_grid(values, 0)
     integers = grid.quantize(values)
     assert np.array_equal(integers[1], [0, 0])
     assert grid.scale[1] > 0
@@ -89,7 +91,7 @@ def test_a_channel_of_zeros_stays_zero() -> None:
 )
 def test_bias_fits_int32_and_keeps_its_value(values: np.ndarray, x_scale: float) -> None:
     weight = grids.Grid(np.full(4, 1e-9, np.float32), np.zeros(4, np.int8), 0)
-    integers, scale, wide = grids.bias(values, np.float32(x_scale), weight)
+    integers, scale, wide = grids.quantize_bias(values, np.float32(x_scale), weight)
     assert integers.dtype == np.int32
     assert np.all(wide.scale >= weight.scale)
     back = integers.astype(np.float64) * scale
@@ -97,7 +99,7 @@ def test_bias_fits_int32_and_keeps_its_value(values: np.ndarray, x_scale: float)
 
 
 def test_agrees_with_quantize_linear() -> None:
-    grid = grids.activation(Range(-1.3, 2.7), "u8")
+    grid = grids.make_activation_grid(Range(-1.3, 2.7), "u8")
     values = np.linspace(-2, 3, 1001).astype(np.float32)
     model = model_of(
         "g (float[n] x) => (uint8[n] y) { y = QuantizeLinear(x, s, z) }",
@@ -108,4 +110,4 @@ def test_agrees_with_quantize_linear() -> None:
 
 @pytest.mark.parametrize("seen", [Range(0, 0), Range(-1e-20, 1e-20)])
 def test_ranges_without_a_grid(seen: Range) -> None:
-    assert not grids.usable(seen)
+    assert not grids.can_cover(seen)

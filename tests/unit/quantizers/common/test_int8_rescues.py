@@ -6,7 +6,7 @@ import pytest
 
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
@@ -59,13 +59,17 @@ def test_every_rescue_is_another_recipe_that_can_be_spelled(ops: dict[str, int])
     keys = {Recipe("", steps).key for steps in [(step,), *found]}
     assert len(keys) == len(found) + 1
     for one in {one for steps in found for one in steps}:
-        assert parse(Quantizer if isinstance(one, Quantizer) else Transform, str(one)) == one
+        assert (
+            parse_plugin(Quantizer if isinstance(one, Quantizer) else Transform, str(one)) == one
+        )
 
 
 def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = catalog.names
+    names = catalog.list_plugins
     monkeypatch.setattr(
-        catalog, "names", lambda base: [n for n in names(base) if n in ("mse", "clip-weights")]
+        catalog,
+        "list_plugins",
+        lambda base: [n for n in names(base) if n in ("mse", "clip-weights")],
     )
     assert [str(steps[0]) for steps in rescues(CNN, Int8Static())] == [
         "clip-weights",

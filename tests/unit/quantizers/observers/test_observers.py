@@ -321,4 +321,4 @@ def test_values_far_from_zero_keep_their_bins() -> None:
 )
 def test_settings_that_cannot_be(text: str) -> None:
     with pytest.raises(BadSettings):
-        spelling.parse(Observer, text)
+        spelling.parse_plugin(Observer, text)

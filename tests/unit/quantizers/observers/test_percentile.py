@@ -82,7 +82,7 @@ def test_of_a_large_run_evenly_spread_values_are_counted(observer: Percentile) -
     found, exact = watch.result(), np.percentile(values, [0.05, 99.95])
     assert [found.low, found.high] == pytest.approx(list(exact), abs=0.06)
     assert isinstance(watch, Histogram)
-    assert watch.seen == Range(float(values.min()), float(values.max())), "of all values"
+    assert watch.range == Range(float(values.min()), float(values.max())), "of all values"
     assert watch.counts.sum() == pytest.approx(values.size, rel=1e-4)
 
 

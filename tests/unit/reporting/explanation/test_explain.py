@@ -13,7 +13,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.result import as_json
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.reporting.explanation.explain import NO_SURVEY, Explanation, explained
+from ortune.reporting.explanation.explain import NO_SURVEY, Explanation, explain_study
 from ortune.search.mixed_precision.survey import MixtureTried
 
 
@@ -23,7 +23,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def of(study: Study, **asked: str) -> Explanation:
-    return explained(study, (surveys.SURVEY,), **asked)
+    return explain_study(study, (surveys.SURVEY,), **asked)
 
 
 def test_plans_are_numbered_as_they_were_tried(study: Study) -> None:
@@ -62,7 +62,7 @@ def test_the_journal_says_what_was_expected_of_a_mixture(study: Study) -> None:
         *(surveys.WHOLE, surveys.MIXED, surveys.plan("fragile"), ("fragile",), 3, 0.52, 0.8),
         *(Interval(0.5, 0.49, 0.52), 0.6, True, "the best so far"),
     )
-    held = explained(study, (surveys.SURVEY, line)).winner.mixture
+    held = explain_study(study, (surveys.SURVEY, line)).winner.mixture
     assert held is not None
     assert (held.expected_ratio, held.expected_lost, held.lost) == (0.52, 0.8, 0.6)
     assert (held.kept, held.why) == (True, "the best so far")
@@ -72,7 +72,7 @@ def test_the_journal_says_what_was_expected_of_a_mixture(study: Study) -> None:
 def test_regions_that_the_plan_leaves_itself_are_not_given_back(study: Study) -> None:
     own = surveys.cost("fragile", 0.0, 0.0, "ff")
     survey = replace(surveys.SURVEY, regions=(own, *surveys.REGIONS[1:]))
-    found = explained(study, (survey,))
+    found = explain_study(study, (survey,))
     assert found.winner.mixture is None
     assert found.surveys[0].regions[0].became == "left in float by int8-static itself"
 
@@ -97,7 +97,7 @@ def test_each_region_says_what_became_of_it(study: Study) -> None:
 
 def test_a_region_that_could_not_be_measured_says_so(study: Study) -> None:
     survey = replace(surveys.SURVEY, regions=(*surveys.REGIONS, surveys.FAILED))
-    found = explained(study, (survey,))
+    found = explain_study(study, (survey,))
     assert found.surveys[0].regions[-1].why == "not measured: the worker died"
     assert found.winner.mixture is not None
     assert found.winner.mixture.expected_cost == pytest.approx(0.003)
@@ -105,7 +105,7 @@ def test_a_region_that_could_not_be_measured_says_so(study: Study) -> None:
 
 def test_a_survey_of_another_precision_than_the_winners(study: Study) -> None:
     elsewhere = replace(surveys.plan(), backend=studies.Cpu(threads=2))
-    found = explained(study, (replace(surveys.SURVEY, plan=elsewhere),))
+    found = explain_study(study, (replace(surveys.SURVEY, plan=elsewhere),))
     assert {one.winner for one in found.surveys[0].regions} == {""}
     assert found.surveys[0].regions[0].became == "the winner is of another precision"
     assert found.winner.mixture is None
@@ -154,7 +154,7 @@ def test_a_plan_that_is_not_there_has_near_names(study: Study, text: str) -> Non
 
 
 def test_without_a_survey_that_is_told(study: Study) -> None:
-    found = explained(study, ())
+    found = explain_study(study, ())
     assert found.surveys == ()
     assert found.notes == (f"{NO_SURVEY} in this run",)
     assert all(one.mixture is None for one in found.plans)

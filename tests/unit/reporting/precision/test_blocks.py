@@ -18,14 +18,14 @@ from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.reporting.beside import whole
+from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part
-from ortune.reporting.explanation.explain import Explanation, explained
-from ortune.reporting.html import page, render
+from ortune.reporting.explanation.explain import Explanation, explain_study
+from ortune.reporting.html import render_html, render_page
 from ortune.reporting.precision import drawing, regions
 from ortune.reporting.precision import explained as telling
-from ortune.reporting.python.sensitivity import draw
-from ortune.reporting.terminal import printed
+from ortune.reporting.python.sensitivity import write_picture
+from ortune.reporting.terminal import make_renderables
 from ortune.search.experiment.surveys import RegionJournal
 from ortune.search.mixed_precision.survey import SharedCost
 
@@ -34,7 +34,7 @@ HOSTILE = "<img src=x onerror=alert(1)> \"q\" 'a' & [bold]x[/bold]"
 
 def shown(parts: tuple[Part, ...], width: int = 200) -> str:
     out = io.StringIO()
-    for item in printed(parts):
+    for item in make_renderables(parts):
         Console(file=out, width=width).print(item)
     return out.getvalue()
 
@@ -49,78 +49,82 @@ def study(tmp_path: Path) -> Study:
 
 
 def of(study: Study, **asked: str) -> Explanation:
-    return explained(study, (surveys.SURVEY,), **asked)
+    return explain_study(study, (surveys.SURVEY,), **asked)
 
 
 def test_regions_of_a_pattern_stand_in_one_row() -> None:
-    rows = table(regions.sensitivity_parts(found())).rows
+    rows = table(regions.build_sensitivity_parts(found())).rows
     assert [row[0] for row in rows] == ["slow and 2 others like it", "fragile", "odd"]
     assert rows[0][3:] == ("0.001 to 0.01", "-10 [-11, -9]", "5e-05 to saves nothing")
     assert rows[1] == ("fragile", "MatMul", "2", "0.08 [0.072, 0.088]", "10 [9, 11]", "0.008")
     assert rows[2][3:] == ("-", "-", "the worker died")
-    every = table(regions.sensitivity_parts(found(), every=True)).rows
+    every = table(regions.build_sensitivity_parts(found(), show_all=True)).rows
     assert [row[0] for row in every] == ["slow", "fragile", "alike", "plain", "odd"]
 
 
 def test_what_was_not_reached_is_named() -> None:
     names = tuple(f"layer{k}" for k in range(10))
-    told = shown(regions.sensitivity_parts(found(finished="time", not_reached=names)))
+    told = shown(regions.build_sensitivity_parts(found(finished="time", not_reached=names)))
     assert "Not reached, for lack of time: layer0, " in told
     assert "layer7 and 2 others. Give more --time." in told
-    assert "kept from an earlier call" in shown(regions.sensitivity_parts(found(kept=True)))
+    assert "kept from an earlier call" in shown(regions.build_sensitivity_parts(found(kept=True)))
 
 
 def test_neighbours_that_lose_the_same_are_named_where_it_is_much() -> None:
     shared = (SharedCost("fragile", "plain", 0.05), SharedCost("plain", "alike", 0.001))
-    told = " ".join(shown(regions.sensitivity_parts(found(shared=shared))).split())
+    told = " ".join(shown(regions.build_sensitivity_parts(found(shared=shared))).split())
     assert "both together once: fragile and plain 0.05. Giving one" in told
     for pairs in ((), shared[1:]):
-        assert "both together once" not in shown(regions.sensitivity_parts(found(shared=pairs)))
+        assert "both together once" not in shown(
+            regions.build_sensitivity_parts(found(shared=pairs))
+        )
 
 
 def test_what_the_step_leaves_itself_is_said() -> None:
-    rows = table(regions.sensitivity_parts(found(regions=(surveys.cost("head", 0.0, 0.0),)))).rows
+    rows = table(
+        regions.build_sensitivity_parts(found(regions=(surveys.cost("head", 0.0, 0.0),)))
+    ).rows
     assert rows[0][-1] == "left in float by the step itself"
 
 
 @pytest.mark.parametrize(("by", "said"), [("node", "5 nodes"), ("op", "5 operators")])
 def test_what_was_taken_at_a_time_is_said(by: str, said: str) -> None:
-    assert said in shown(regions.sensitivity_parts(found(by=by)))
+    assert said in shown(regions.build_sensitivity_parts(found(by=by)))
 
 
 @pytest.mark.parametrize("width", [40, 100])
 def test_a_run_is_told_at_any_width(study: Study, width: int) -> None:
-    told = " ".join(shown(telling.parts(of(study)), width).split())
+    told = " ".join(shown(telling.build_explanation_parts(of(study)), width).split())
     assert "given back to float" in told
     assert "The way to it" in told
     assert "no time left" in told
 
 
 def test_a_node_is_told_in_words(study: Study) -> None:
-    told = " ".join(shown(telling.parts(of(study, node="fragile"))).split())
+    told = " ".join(shown(telling.build_explanation_parts(of(study, node="fragile"))).split())
     assert "In the winner (plan 2, int8-static, mixed @ cpu) it computes in float32." in told
     assert "region fragile, 2 nodes (MatMul), accuracy cost 0.08 [0.072, 0.088] (cosine)" in told
     assert "Plans that leave it out by name" in told
-    gone = explained(study, (surveys.SURVEY,), node="alike")
-    assert "no node of this name" not in shown(telling.parts(gone))
+    gone = explain_study(study, (surveys.SURVEY,), node="alike")
+    assert "no node of this name" not in shown(telling.build_explanation_parts(gone))
 
 
 def test_a_plan_is_told_whole(study: Study) -> None:
-    told = " ".join(shown(telling.parts(of(study, plan="1"))).split())
+    told = " ".join(shown(telling.build_explanation_parts(of(study, plan="1"))).split())
     assert "Plan 1: int8-static @ cpu" in told
     assert "outside the accuracy budget" in told
     assert surveys.WHOLE in told
-    mixed = shown(telling.parts(of(study, plan="2")))
+    mixed = shown(telling.build_explanation_parts(of(study, plan="2")))
     assert "It leaves 1 of 3 regions out: fragile." in mixed
 
 
 def test_a_report_draws_what_the_journal_has(study: Study) -> None:
     root = written(study)
-    assert not any(part.name.startswith("precision") for part in whole(study))
+    assert not any(part.name.startswith("precision") for part in build_report_parts(study))
     RegionJournal(root).add(replace(surveys.SURVEY, regions=(*surveys.REGIONS, LONG)))
-    part = next(part for part in whole(study) if part.name == "precision-1")
+    part = next(part for part in build_report_parts(study) if part.name == "precision-1")
     assert any(isinstance(block, Scatter) for block in part.blocks)
-    text = render(study)
+    text = render_html(study)
     assert "Precision by region: int8-static @ cpu" in text
     assert "given back in the winner" in text
     assert "<img src=x" not in text
@@ -132,7 +136,7 @@ LONG = replace(surveys.cost(HOSTILE, 0.01, 0.05), pattern="cc")
 def test_a_journal_that_cannot_be_read_is_told_in_the_report(study: Study) -> None:
     root = written(study)
     (root / "regions.jsonl").write_text("{]\n")
-    part = next(part for part in whole(study) if part.name == "precision")
+    part = next(part for part in build_report_parts(study) if part.name == "precision")
     assert "Regions are left out" in str(part.blocks)
 
 
@@ -146,20 +150,20 @@ ODD = (
 
 
 def test_any_figures_are_drawn() -> None:
-    plot = regions.sensitivity_picture(found(regions=ODD))
+    plot = regions.draw_sensitivity(found(regions=ODD))
     assert len(plot.points) == len(ODD) - 1
-    root = ElementTree.fromstring(drawing.svg(plot))
+    root = ElementTree.fromstring(drawing.render_svg(plot))
     circles = [one for one in root.iter() if one.tag.endswith("circle")]
     assert len(circles) == len(plot.points)
-    assert "nan" not in drawing.svg(plot)
-    assert "inf" not in drawing.svg(plot)
-    assert page("t", regions.sensitivity_parts(found(regions=ODD))).count("<svg") >= 2
-    assert drawing.svg(regions.sensitivity_picture(found(regions=()))).startswith("<svg")
+    assert "nan" not in drawing.render_svg(plot)
+    assert "inf" not in drawing.render_svg(plot)
+    assert render_page("t", regions.build_sensitivity_parts(found(regions=ODD))).count("<svg") >= 2
+    assert drawing.render_svg(regions.draw_sensitivity(found(regions=()))).startswith("<svg")
 
 
 def test_names_are_told_without_what_all_begin_with() -> None:
     same = [replace(one, region=f"/model/blocks/{one.region}") for one in surveys.REGIONS]
-    plot = regions.picture([(one, regions.OTHER) for one in same], "")
+    plot = regions.draw_regions([(one, regions.OTHER) for one in same], "")
     assert [point.label for point in plot.points] == ["fragile", "plain", "alike"]
     assert plot.named[0] == 0
 
@@ -168,15 +172,15 @@ def test_names_are_told_without_what_all_begin_with() -> None:
 def test_a_picture_is_a_file(tmp_path: Path, name: str) -> None:
     if name.endswith("png"):
         pytest.importorskip("PIL")
-    drawing.demand_writable(tmp_path / name)
-    path = draw(found(), tmp_path / name)
+    drawing.require_plot_suffix(tmp_path / name)
+    path = write_picture(found(), tmp_path / name)
     begins = {".svg": b"<svg xmlns", ".png": b"\x89PNG", ".html": b"<!DOCTYPE html>"}
     assert path.read_bytes().startswith(begins[path.suffix])
 
 
 def test_a_png_has_what_the_svg_has(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    path = drawing.write(regions.sensitivity_picture(found()), tmp_path / "plot.png")
+    path = drawing.write_plot(regions.draw_sensitivity(found()), tmp_path / "plot.png")
     with image.open(path) as drawn:
         colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 20)}
         assert drawn.size == (1520, 800)
@@ -186,4 +190,4 @@ def test_a_png_has_what_the_svg_has(tmp_path: Path) -> None:
 
 def test_another_ending_is_refused() -> None:
     with pytest.raises(BadSettings, match=r"plot\.gif"):
-        drawing.demand_writable(Path("plot.gif"))
+        drawing.require_plot_suffix(Path("plot.gif"))

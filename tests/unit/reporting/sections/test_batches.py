@@ -13,8 +13,12 @@ from ortune.core.step import Recipe
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
 from ortune.measurement.workloads.arrivals import Arrivals
-from ortune.reporting.sections.batches import BatchesSection, crossing, within
-from ortune.search.batch_rows import at, own_batch, rows
+from ortune.reporting.sections.batches import (
+    BatchesSection,
+    describe_best_plans,
+    select_row_within,
+)
+from ortune.search.batch_rows import at, read_search_batch, rows
 
 FLOAT, INT8 = Plan(Recipe("clean"), Cpu(threads=1)), Plan(Recipe("int8"), Cpu(threads=1))
 
@@ -48,7 +52,7 @@ CROSSED = study(
 
 
 def words(made: Study) -> str:
-    return crossing(made, rows(made))
+    return describe_best_plans(made, rows(made))
 
 
 def test_it_is_empty_where_one_batch_was_timed() -> None:
@@ -124,7 +128,7 @@ def test_of_those_within_a_latency_the_one_of_most_samples_a_second_is_taken(
     limit: float, batch: int | None, says: str
 ) -> None:
     made = replace(CROSSED, ending=replace(CROSSED.ending, max_latency=limit))
-    taken = within(rows(made), limit)
+    taken = select_row_within(rows(made), limit)
     assert (taken.batch if taken else None) == batch
     _, _, said, table = BatchesSection().blocks(made)
     assert said == Text(says, "plain" if batch else "warn")
@@ -157,6 +161,6 @@ def test_a_workload_with_pauses_has_no_rate() -> None:
 def test_the_searchs_own_batch_is_the_workloads() -> None:
     job = replace(CROSSED.job, workload=replace(CROSSED.job.workload, batch=4))
     made = replace(CROSSED, header=replace(CROSSED.header, job=job))
-    assert own_batch(CROSSED) == 1 and own_batch(made) == 4
+    assert read_search_batch(CROSSED) == 1 and read_search_batch(made) == 4
     assert at(made, 4) is made
     assert at(made, 16).job.workload.batch == 16 and not at(made, 16).batches

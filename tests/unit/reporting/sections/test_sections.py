@@ -26,8 +26,8 @@ from ortune.core.trial import (
     Untried,
     Verdict,
 )
-from ortune.core.wording import megabytes, milliseconds, number
-from ortune.reporting.blocks import gather
+from ortune.core.wording import format_megabytes, format_milliseconds, format_score_value
+from ortune.reporting.blocks import gather_parts
 
 SECTIONS = (
     "batches",
@@ -83,10 +83,10 @@ def scored(verdict: Verdict, needed: int | None) -> tuple[Score, ...]:
 
 
 def test_all_are_found_in_order(study: Study) -> None:
-    assert tuple(catalog.names(Section)) == SECTIONS
-    names = [part.name for part in gather(study)]
+    assert tuple(catalog.list_plugins(Section)) == SECTIONS
+    names = [part.name for part in gather_parts(study)]
     assert names[:4] == ["verdict", "plans", "comparison", "search"] and names[-1] == "reproduce"
-    shown = [part.name for part in gather(study, terminal=True)]
+    shown = [part.name for part in gather_parts(study, terminal=True)]
     assert shown == ["verdict", "comparison", "ranking"]
 
 
@@ -138,7 +138,7 @@ def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
     title = Heading("Notes", folded=True)
     assert blocks("notes", told) == [title, Text(outlook), Text(*ending.notes)]
     assert blocks("notes", study) == []
-    shown = [one for part in gather(told, terminal=True) for one in part.blocks]
+    shown = [one for part in gather_parts(told, terminal=True) for one in part.blocks]
     assert not any(outlook in str(one) or ending.notes[0] in str(one) for one in shown)
 
 
@@ -195,7 +195,7 @@ def test_milliseconds_are_of_the_blocks_behind_the_ratio_beside_them(study: Stud
     assert found.rows[0] == ("latency, ms", "2.000", "1.040"), "not the search's 1 ms"
     shown = [
         name
-        for one in gather(study)
+        for one in gather_parts(study)
         for b in one.blocks
         if isinstance(b, Table)
         for name in b.columns
@@ -301,10 +301,16 @@ def test_reproduce_quotes_the_folder(study: Study) -> None:
 
 def test_numbers() -> None:
     times = {51_234: "0.05123", 1_919_999: "1.920", 12_304_000: "12.30", 5.4e9: "5400", 0: "-"}
-    assert {ns: milliseconds(ns) for ns in times} == times and milliseconds(None) == "-"
+    assert {ns: format_milliseconds(ns) for ns in times} == times and format_milliseconds(
+        None
+    ) == "-"
     sizes = {None: "-", 812: "0.0008", 5_400_000: "5.4", 438_123_456: "438"}
-    assert {size: megabytes(size) for size in sizes} == sizes
-    assert (number(0.99996), number(float("nan")), number(None)) == ("0.99996", "-", "-")
+    assert {size: format_megabytes(size) for size in sizes} == sizes
+    assert (
+        format_score_value(0.99996),
+        format_score_value(float("nan")),
+        format_score_value(None),
+    ) == ("0.99996", "-", "-")
 
 
 def test_plans_that_were_left_out_are_listed_with_the_reason(study: Study) -> None:

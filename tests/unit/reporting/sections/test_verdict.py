@@ -10,7 +10,7 @@ from benchmarks.noise import again
 from tests.unit import studies
 
 from ortune.bundle.pack import pack
-from ortune.bundle.read import evidence, read
+from ortune.bundle.read import collect_evidence, read_bundle
 from ortune.core.plugins import codec
 from ortune.core.section import Text
 from ortune.core.study import Study
@@ -81,21 +81,21 @@ def test_a_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
 
 
 def test_a_bundle_carries_it(study: Study, tmp_path: Path) -> None:
-    bundle = read(pack(study, tmp_path / "toy.ortune"))
+    bundle = read_bundle(pack(study, tmp_path / "toy.ortune"))
     assert bundle.evidence.trials[-1].predicted == FORESEEN
     assert again.stated(bundle.evidence)[1] == FORESEEN
 
 
 def test_an_older_bundle_predicts_from_its_raw_samples(tmp_path: Path) -> None:
     made = studies.study(tmp_path)
-    taken = evidence(made, [made.best])
+    taken = collect_evidence(made, [made.best])
     data = codec.encode(taken)
     for trial in data["trials"]:
         del trial["predicted"]
     old = codec.decode(type(taken), data)
     measured = old.trials[-1].measurement
     assert measured is not None
-    assert again.stated(old)[1] == stats.prediction(measured.pairs)
+    assert again.stated(old)[1] == stats.predict_ratio(measured.pairs)
 
 
 def test_a_trial_keeps_it_through_json() -> None:

@@ -13,7 +13,7 @@ from ortune.core.section import Table, Text
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import Interval, Plan, Trial
 from ortune.reporting.sections.ranking import RankingSection
-from ortune.reporting.sections.verdict import VerdictSection, answer
+from ortune.reporting.sections.verdict import VerdictSection, describe_answer
 
 MB = 1_000_000
 
@@ -46,7 +46,9 @@ def why(study: Study, trial: Trial) -> str:
 
 def test_the_smallest_is_named_by_its_size_first() -> None:
     made = study(Goal("size"), LEVEL, QUICK)
-    assert answer(made).startswith("size 2 of 5.4 MB, 1.00x as fast as the original (99 %")
+    assert describe_answer(made).startswith(
+        "size 2 of 5.4 MB, 1.00x as fast as the original (99 %"
+    )
     said = "Chosen by: the least size that is not slower beyond the noise (--prefer size)."
     assert texts(made)[said] == "plain"
     assert why(made, QUICK) == "finalist: needs more size than the winner"
@@ -56,30 +58,32 @@ def test_the_smallest_is_named_by_its_size_first() -> None:
 def test_of_memory_the_peak_is_named() -> None:
     assert LEVEL.measurement is not None
     lean = replace(LEVEL, measurement=replace(LEVEL.measurement, peak_rss=50 * MB))
-    assert answer(study(Goal("memory"), lean)).startswith("memory 50 of 90 MB, 1.00x as fast")
+    assert describe_answer(study(Goal("memory"), lean)).startswith(
+        "memory 50 of 90 MB, 1.00x as fast"
+    )
 
 
 def test_speed_alone_is_not_explained() -> None:
     made = study(Goal(), LEVEL, QUICK)
-    assert answer(made).startswith("2.00x as fast")
+    assert describe_answer(made).startswith("2.00x as fast")
     assert not any("Chosen by" in text for text in texts(made))
 
 
 def test_a_bound_is_said_and_what_breaks_it_tells_so_in_its_row() -> None:
     made = study(Goal(max_size=3 << 20), final("3333", 0.8, 3 * MB), QUICK)
-    assert answer(made).startswith("1.25x as fast")
+    assert describe_answer(made).startswith("1.25x as fast")
     assert "Chosen by: the fastest plan (--max-size 3 MiB)." in texts(made)
     assert why(made, QUICK) == "finalist: 4.768 MiB is above --max-size 3 MiB"
 
 
 def test_where_nothing_keeps_a_bound_it_is_said_that_the_original_does_not_either() -> None:
     made = study(Goal(max_size=1 << 20), QUICK)
-    assert answer(made) == (
+    assert describe_answer(made) == (
         "the original stays, but does not keep what was asked: 5.15 MiB is above --max-size 1 MiB"
     )
     warned = [text for text, tone in texts(made).items() if tone == "warn"]
     assert warned == [
-        answer(made),
+        describe_answer(made),
         "No plan keeps it, keeps the accuracy budget and is not slower.",
     ]
 
@@ -88,7 +92,7 @@ def test_where_nothing_keeps_a_bound_it_is_said_that_the_original_does_not_eithe
 def test_where_nothing_needs_less_the_original_stays(prefer: str) -> None:
     made = study(Goal("size" if prefer == "size" else "memory"), final("4444", 1.5, MB))
     said = f"nothing of less {prefer} was within the budget and not slower beyond the noise"
-    assert answer(made) == f"the original stays: {said}"
+    assert describe_answer(made) == f"the original stays: {said}"
 
 
 def test_a_faster_plan_that_needs_more_is_said_to_lose_to_the_original() -> None:

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.search.test_adaptive import BF16, CPU, OPENVINO, trial, view
 
 from ortune.core.backend import Backend
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal, Trial
 from ortune.search.expectation.expectations import Expectations
 
-DYNAMIC = Recipe("int8-dynamic", (parse(Quantizer, "int8-dynamic"),))
-ROUNDED = Recipe("int8-weights", (parse(Quantizer, "int8-weights"),))
+DYNAMIC = Recipe("int8-dynamic", (parse_plugin(Quantizer, "int8-dynamic"),))
+ROUNDED = Recipe("int8-weights", (parse_plugin(Quantizer, "int8-weights"),))
 SETTINGS = replace(CPU, arena=False)
 
 
@@ -23,7 +23,7 @@ def ran(recipe: Recipe, backend: Backend, lost: float, ratio: float = 0.5) -> Tr
 
 
 def keeps(recipe: Recipe, backend: Backend, *trials: Trial) -> float:
-    return Expectations(view(trials)).of([Plan(recipe, backend)])[0].keeps
+    return Expectations(view(trials)).estimate_plans([Plan(recipe, backend)])[0].keeps
 
 
 @pytest.mark.parametrize(("lost", "low", "high"), [(1.1, 0.0, 0.01), (0.9, 0.97, 1.0)])

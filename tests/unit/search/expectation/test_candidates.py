@@ -8,12 +8,12 @@ import pytest
 from tests.unit.search.test_adaptive import BF16, CPU, OPENVINO, trial
 
 from ortune.core.backend import Backend
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal, Status, Trial
-from ortune.search.expectation.candidates import hopeless
+from ortune.search.expectation.candidates import find_obstacle
 
-INT8 = Recipe("int8", (parse(Quantizer, "int8-weights"),))
+INT8 = Recipe("int8", (parse_plugin(Quantizer, "int8-weights"),))
 OTHER = replace(OPENVINO, threads=2)
 
 
@@ -26,18 +26,18 @@ def died(backend: Backend) -> Trial:
 
 
 def test_what_died_dies_again_under_the_hint() -> None:
-    assert "died there" in hopeless(Plan(INT8, OTHER), [died(OPENVINO)])
-    assert not hopeless(Plan(INT8, BF16), [died(OPENVINO)])
-    assert not hopeless(Plan(INT8, CPU), [died(OPENVINO)])
+    assert "died there" in find_obstacle(Plan(INT8, OTHER), [died(OPENVINO)])
+    assert not find_obstacle(Plan(INT8, BF16), [died(OPENVINO)])
+    assert not find_obstacle(Plan(INT8, CPU), [died(OPENVINO)])
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_setting_that_kills_what_runs_without_it_condemns_no_other(order: int) -> None:
     trials = [ran(OPENVINO), died(OTHER)][::order]
-    assert not hopeless(Plan(INT8, replace(OPENVINO, threads=3)), trials)
+    assert not find_obstacle(Plan(INT8, replace(OPENVINO, threads=3)), trials)
 
 
 def test_what_is_too_large_is_so_everywhere() -> None:
     over = "95.4 MiB is above --max-size 1 MiB"
     large = replace(ran(OPENVINO), status=Status.TOO_LARGE, ratio=None, scores=(), why=over)
-    assert hopeless(Plan(INT8, CPU), [ran(CPU), large]) == over
+    assert find_obstacle(Plan(INT8, CPU), [ran(CPU), large]) == over

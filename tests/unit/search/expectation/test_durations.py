@@ -8,14 +8,14 @@ import pytest
 from tests.unit.search.expectation.test_priors import timed
 from tests.unit.search.test_adaptive import CPU, FACTS, trial, view
 
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal, Status
-from ortune.search.expectation.durations import Durations, units, work
+from ortune.search.expectation.durations import Durations, compute_work_units, count_build_work
 
 
 def recipe(*steps: str) -> Recipe:
-    return Recipe("given", tuple(parse(Quantizer, step) for step in steps))
+    return Recipe("given", tuple(parse_plugin(Quantizer, step) for step in steps))
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_rounding_with_a_search_takes_longer_the_wider_layers_are(
 
 def test_tables_are_not_rounded() -> None:
     large = replace(FACTS, weight_bytes=10**9)
-    assert units(large, 0.0)["products"] > 1
-    assert units(replace(large, table_bytes=10**9), 0.0)["products"] == 0
+    assert compute_work_units(large, 0.0)["products"] > 1
+    assert compute_work_units(replace(large, table_bytes=10**9), 0.0)["products"] == 0
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_tables_are_not_rounded() -> None:
     ],
 )
 def test_steps_that_look_at_their_inputs_are_told_apart(steps: str, inputs: int) -> None:
-    assert dict(work(recipe(*steps.split()))).get("inputs", 0) == inputs
+    assert dict(count_build_work(recipe(*steps.split()))).get("inputs", 0) == inputs
 
 
 def test_what_was_given_up_took_at_least_so_long() -> None:

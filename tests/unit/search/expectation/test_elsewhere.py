@@ -18,15 +18,15 @@ from ortune.core.trial import Plan, Proposal
 from ortune.search.expectation import priors
 from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.features import latency_features
-from ortune.search.expectation.priors import elsewhere, model_kind
+from ortune.search.expectation.priors import model_kind, transfer_observations
 from ortune.search.expectation.surrogate import Normal
-from ortune.search.warm_start import joined, tallied
+from ortune.search.warm_start import count_timings, merge_records
 
 EVERY = [
     Plan(recipe, backend)
     for target in SPACE.targets
-    for backend in SPACE.variants(target)
-    for recipe in SPACE.recipes(target, backend)
+    for backend in SPACE.list_variants(target)
+    for recipe in SPACE.list_recipes(target, backend)
 ]
 ONE = PlanTally(model_kind(FACTS), {"hint:cpu": 1.0})
 CONV = Facts({"Conv": 50}, 50, 1, 80_000_000, {}, 17, 8, (), ())
@@ -43,18 +43,21 @@ def known(ratio: float, *plans: Plan, times: int = 1, facts: Facts = FACTS) -> P
     paid = NOTHING
     for _ in range(times):
         trials = [trial(Proposal(one, "search"), ratio) for one in plans]
-        paid = joined(paid, tallied(trials, facts))
+        paid = merge_records(paid, count_timings(trials, facts))
     return paid
 
 
 def expected(one: Plan, paid: Paid = NOTHING) -> Normal:
-    return Expectations(view(paid=paid)).of([one])[0].latency
+    return Expectations(view(paid=paid)).estimate_plans([one])[0].latency
 
 
 def deviation(paid: Paid, facts: Facts = FACTS) -> float:
     """Return how far a model of these facts may lie from the only tally."""
-    (found,) = elsewhere(paid, facts)
-    return found.features["elsewhere:hint:cpu"] * priors.load().part("latency", "elsewhere:").sd
+    (found,) = transfer_observations(paid, facts)
+    return (
+        found.features["elsewhere:hint:cpu"]
+        * priors.load().feature_prior("latency", "elsewhere:").sd
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_sizes_go_by_weights(parameters: int, found: str) -> None:
 
 @pytest.mark.parametrize("one", EVERY, ids=str)
 def test_a_record_has_the_features_of_the_plans_it_is_of(one: Plan) -> None:
-    (found,) = elsewhere(known(0.2, one), FACTS)
+    (found,) = transfer_observations(known(0.2, one), FACTS)
     own = {name: w for name, w in latency_features(one).items() if not name.startswith("plan:")}
     assert {n: w for n, w in found.features.items() if not n.startswith("elsewhere:")} == own
     assert found.value == pytest.approx(math.log(0.2))
@@ -126,13 +129,15 @@ def test_many_plans_of_one_search_count_little_more_than_one() -> None:
 def test_one_measurement_in_this_run_outweighs_the_record() -> None:
     paid = known(0.2, plan(BF16), times=12)
     made = trial(Proposal(plan(BF16), "screen", effort="screen"), 0.95, effort="screen")
-    found = Expectations(view([made], paid=paid)).of([plan(BF16)])[0].latency
+    found = Expectations(view([made], paid=paid)).estimate_plans([plan(BF16)])[0].latency
     assert math.log(0.75) < found.mean < math.log(0.95)
 
 
 def test_the_profile_says_which_layers_are_worth_it() -> None:
     found = [
-        Expectations(view(by_operator=shares)).of([plan(CPU, "int8-dynamic")])[0].latency.mean
+        Expectations(view(by_operator=shares))
+        .estimate_plans([plan(CPU, "int8-dynamic")])[0]
+        .latency.mean
         for shares in ({"MatMul": 0.9, "Gelu": 0.1}, {}, {"MatMul": 0.1, "Gelu": 0.9})
     ]
     assert found == sorted(found)

@@ -10,21 +10,21 @@ from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.measurement.workloads.latency import Latency
 from ortune.search.expectation.features import latency_features
-from ortune.search.recipe.space import Space, Target
-from ortune.search.warm_start import FEATURES, plain
+from ortune.search.recipe.space import SearchTarget, Space
+from ortune.search.warm_start import FEATURES, is_recordable
 
 
 def plan(steps: str, backend: str) -> Plan:
     found = [
-        parse(Quantizer if one.startswith(("int", "clip", "req")) else Transform, one)
+        parse_plugin(Quantizer if one.startswith(("int", "clip", "req")) else Transform, one)
         for one in steps.split()
     ]
-    return Plan(Recipe("given", tuple(found)), parse(Backend, backend))  # type: ignore[type-abstract]
+    return Plan(Recipe("given", tuple(found)), parse_plugin(Backend, backend))  # type: ignore[type-abstract]
 
 
 def public(given: Plan) -> list[str]:
@@ -61,7 +61,7 @@ def public(given: Plan) -> list[str]:
 def test_features_say_what_a_plan_is(given: Plan, found: str) -> None:
     assert public(given) == found.split(" ")
     assert latency_features(given) == {
-        f"plan:{given.spelled}": 1.0,
+        f"plan:{given.spelling}": 1.0,
         **latency_features(given, public=True),
     }
 
@@ -139,16 +139,16 @@ def test_most_plans_of_a_search_are_told_apart_and_all_may_be_recorded(
     given, every = Facts(ops, 9, 5_000_000, 9, {}, 17, 8, (), ()), list[Plan]()
     flags = "avx2 avx512_vnni avx512_bf16 avx512_fp16 amx_bf16"
     offered = Capabilities(effective_cpus=2, instruction_sets=tuple(flags.split()))
-    targets = [Target(one, offered, frozenset({"threads"})) for one in (Cpu(1), Openvino(1))]
+    targets = [SearchTarget(one, offered, frozenset({"threads"})) for one in (Cpu(1), Openvino(1))]
     space = Space(given, targets, Latency(), Cpu(1))
     for target in targets:
-        for backend in space.variants(target):
-            every += [Plan(recipe, backend) for recipe in space.recipes(target, backend)]
-    every += [rescue for one in every for rescue in space.rescues(one)]
+        for backend in space.list_variants(target):
+            every += [Plan(recipe, backend) for recipe in space.list_recipes(target, backend)]
+    every += [rescue for one in every for rescue in space.list_rescues(one)]
     for one in (every[1], every[-1]):
-        every += [plan for plans in space.neighbours(one).values() for plan in plans]
-    found = {one.spelled: tuple(public(one)) for one in every}
+        every += [plan for plans in space.list_neighbours(one).values() for plan in plans]
+    found = {one.spelling: tuple(public(one)) for one in every}
     assert len(found) > 40
     assert len(set(found.values())) > 0.8 * len(found)
-    assert all(map(plain, {name for names in found.values() for name in names}))
+    assert all(map(is_recordable, {name for names in found.values() for name in names}))
     assert max(map(len, found.values())) <= FEATURES

@@ -10,7 +10,7 @@ from tests.unit.search.test_adaptive import BASE, CPU, FACTS, OPENVINO, SPACE, v
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe, Step
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Score, Verdict
 from ortune.quantizers.bias_correction import BiasCorrection
@@ -34,9 +34,9 @@ def timed(ms: float, weight_bytes: int) -> View:
 
 
 def expected(asked: View, steps: str, backend: Backend = CPU) -> Normal:
-    made = tuple(parse(Quantizer, one) for one in steps.split())
+    made = tuple(parse_plugin(Quantizer, one) for one in steps.split())
     recipe = Recipe(steps, made) if made else AS_IS
-    return Expectations(asked).of([Plan(recipe, backend)])[0].latency
+    return Expectations(asked).estimate_plans([Plan(recipe, backend)])[0].latency
 
 
 def test_a_network_that_reads_weights_all_the_time_is_as_fast_as_they_are_small() -> None:
@@ -69,7 +69,9 @@ def test_a_step_of_the_kit_takes_half_as_much_off_the_strain_of_decibels(kit: St
     def brought(budget: str) -> tuple[float, float]:
         plans = [Plan(Recipe("", made), CPU) for made in steps]
         asked = replace(view(), budget=Budget.parse(budget))
-        alone, after = (found.strain for found in Expectations(asked).of(plans))
+        alone, after = (
+            found.log_budget_utilization for found in Expectations(asked).estimate_plans(plans)
+        )
         return after.mean - alone.mean, math.sqrt(after.sd**2 - alone.sd**2)
 
     power, amplitude = brought("cosine>=0.99"), brought("snr>=30")
@@ -113,7 +115,7 @@ def test_a_fusion_that_is_off_in_a_variant_may_bring_much() -> None:
 def test_a_fast_mix_speaks_for_its_first_quantizer_alone() -> None:
     """Gains of two quantizers do not add up: a layer is quantized once."""
     reads = timed(20.0, 367_000_000)
-    steps = [parse(Quantizer, one) for one in ("int4-weights(head=false)", "int8-dynamic")]
+    steps = [parse_plugin(Quantizer, one) for one in ("int4-weights(head=false)", "int8-dynamic")]
     mix = Recipe("mix", tuple(steps))
     first = reads.trials[0]
     fast = replace(
@@ -122,7 +124,7 @@ def test_a_fast_mix_speaks_for_its_first_quantizer_alone() -> None:
     asked = replace(reads, trials=(first, fast))
     alone = expected(asked, "int4-weights(block=128)")
     assert math.exp(alone.mean) < 0.28
-    assert alone.below(math.log(0.18)) > 0.2
+    assert alone.probability_below(math.log(0.18)) > 0.2
 
 
 def test_tables_are_not_read() -> None:
@@ -142,7 +144,7 @@ def test_a_hint_does_not_read_weights_faster() -> None:
 
 def test_what_packed_weights_bring_on_one_backend_says_little_of_another() -> None:
     reads = timed(20.0, 367_000_000)
-    recipe = Recipe("int4-weights", (parse(Quantizer, "int4-weights"),))
+    recipe = Recipe("int4-weights", (parse_plugin(Quantizer, "int4-weights"),))
     first = reads.trials[0]
     slow = replace(
         first, key="s", plan=Plan(recipe, OPENVINO), ratio=Interval(0.65, 0.6, 0.7), stage="search"
@@ -157,12 +159,14 @@ def test_what_packed_weights_bring_on_one_backend_says_little_of_another() -> No
 def test_integers_under_a_hint_for_half_floats_are_feared_and_measured_all_the_same() -> None:
     found = expected(view(), "int8-static", replace(OPENVINO, precision="f16"))
     assert found.mean > expected(view(), "int8-static", OPENVINO).mean + 1
-    assert found.below(math.log(0.5)) > 0.02
+    assert found.probability_below(math.log(0.5)) > 0.02
 
 
 def test_losses_of_a_mix_speak_of_its_first_quantizer() -> None:
     """A mix that keeps the budget easily makes what it is mostly made of likelier."""
-    steps = tuple(parse(Quantizer, one) for one in ("int4-weights(head=false)", "int8-dynamic"))
+    steps = tuple(
+        parse_plugin(Quantizer, one) for one in ("int4-weights(head=false)", "int8-dynamic")
+    )
     first = view().trials[0]
     score = Score("cosine", 0.998, 1.0, 0.998, 1.0, 32, Verdict.PROVED)
     mixed = replace(
@@ -170,5 +174,5 @@ def test_losses_of_a_mix_speak_of_its_first_quantizer() -> None:
         stage="search", scores=(score,),
     )  # fmt: skip
     asked, plain = replace(view(), trials=(first, mixed)), Plan(Recipe("n", steps[:1]), CPU)
-    before, after = (Expectations(one).of([plain])[0].keeps for one in (view(), asked))
+    before, after = (Expectations(one).estimate_plans([plain])[0].keeps for one in (view(), asked))
     assert after > before + 0.2

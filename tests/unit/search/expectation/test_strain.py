@@ -8,7 +8,15 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.expectation.strain import LEAST, MOST, lost, lost_at, spread, strain, together
+from ortune.search.expectation.strain import (
+    LEAST,
+    MOST,
+    budget_utilization,
+    combine_losses,
+    log_budget_utilization,
+    log_utilization_sd,
+    utilization_from_log,
+)
 
 
 def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LIKELY) -> Score:
@@ -33,18 +41,20 @@ def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LI
 def test_it_is_the_logarithm_of_lost_over_allowed(
     budget: str, value: float, base: float, verdict: Verdict, expected: float
 ) -> None:
-    found = strain(scored(value, base, verdict), Budget.parse(budget))
+    found = log_budget_utilization(scored(value, base, verdict), Budget.parse(budget))
     assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_verdict_decides_the_sign() -> None:
     budget = Budget.parse("cosine>=0.99")
-    assert strain(scored(0.999, verdict=Verdict.FAILS), budget) == 0.05
-    assert strain(scored(0.98, verdict=Verdict.LIKELY), budget) == -0.05
+    assert log_budget_utilization(scored(0.999, verdict=Verdict.FAILS), budget) == 0.05
+    assert log_budget_utilization(scored(0.98, verdict=Verdict.LIKELY), budget) == -0.05
 
 
 def test_what_cannot_be_scored_is_far_outside() -> None:
-    found = strain(scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99"))
+    found = log_budget_utilization(
+        scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99")
+    )
     assert found == MOST
 
 
@@ -67,7 +77,7 @@ def test_what_cannot_be_scored_is_far_outside() -> None:
 def test_losses_are_counted_so_that_they_add_up(
     budget: str, value: float, base: float, verdict: Verdict, expected: float
 ) -> None:
-    found = lost(scored(value, base, verdict), Budget.parse(budget))
+    found = budget_utilization(scored(value, base, verdict), Budget.parse(budget))
     assert found == pytest.approx(expected, abs=1e-9)
 
 
@@ -79,17 +89,21 @@ def test_an_expected_strain_is_as_much_lost_as_a_score_of_it(
     budget: str, value: float, base: float
 ) -> None:
     score, limit = scored(value, base, Verdict.FAILS), Budget.parse(budget)
-    assert lost_at(strain(score, limit), limit) == pytest.approx(lost(score, limit))
+    assert utilization_from_log(log_budget_utilization(score, limit), limit) == pytest.approx(
+        budget_utilization(score, limit)
+    )
 
 
 def test_what_cannot_be_scored_loses_nobody_knows_what() -> None:
-    found = lost(scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99"))
+    found = budget_utilization(
+        scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99")
+    )
     assert math.isnan(found)
 
 
 def test_losses_add_up() -> None:
-    assert together(math.log(0.5), math.log(0.25)) == pytest.approx(math.log(0.75))
-    assert together(math.log(0.25), math.log(0.5)) == pytest.approx(math.log(0.75))
+    assert combine_losses(math.log(0.5), math.log(0.25)) == pytest.approx(math.log(0.75))
+    assert combine_losses(math.log(0.25), math.log(0.5)) == pytest.approx(math.log(0.75))
 
 
 @pytest.mark.parametrize(
@@ -107,5 +121,5 @@ def test_losses_add_up() -> None:
 def test_of_counted_answers_a_few_decide_by_chance(
     budget: str, value: float, base: float, expected: float
 ) -> None:
-    found = spread(scored(value, base), Budget.parse(budget))
+    found = log_utilization_sd(scored(value, base), Budget.parse(budget))
     assert found == pytest.approx(expected, abs=1e-9), "ten samples"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
+from ortune.search.expectation.surrogate import Normal, Observation, Surrogate
 
 UNIT = Normal(0.0, 1.0)
 TABLE = np.linspace(-6, 6, 20_001)
@@ -22,14 +22,14 @@ def unit(name: str) -> Normal:
 
 def test_without_records_the_prior_is_expected() -> None:
     priors = {"a": Normal(1.0, 0.3), "b": Normal(-2.0, 0.4)}
-    (found,) = Surrogate(priors.__getitem__, []).expect([{"a": 1.0, "b": 0.5}])
+    (found,) = Surrogate(priors.__getitem__, []).predict_plans([{"a": 1.0, "b": 0.5}])
     assert found.mean == pytest.approx(0.0)
     assert found.sd == pytest.approx(math.hypot(0.3, 0.2))
 
 
 def test_one_record_moves_what_it_shares_by_the_share_of_its_variance() -> None:
-    found = Surrogate(unit, [Observed({"a": 1.0, "b": 1.0}, 4.0, 1.0)])
-    a, c = found.expect([{"a": 1.0}, {"c": 1.0}])
+    found = Surrogate(unit, [Observation({"a": 1.0, "b": 1.0}, 4.0, 1.0)])
+    a, c = found.predict_plans([{"a": 1.0}, {"c": 1.0}])
     assert a.mean == pytest.approx(4.0 / 3)
     assert a.sd == pytest.approx(math.sqrt(1 - 1 / 3))
     assert (c.mean, c.sd) == (0.0, 1.0)
@@ -41,13 +41,13 @@ def test_it_is_the_regression_with_priors_of_the_textbook(seed: int) -> None:
     names, rows = "abcd", rng.normal(size=(6, 4))
     values, noise = rng.normal(size=6), rng.uniform(0.1, 1, 6)
     records = [
-        Observed(dict(zip(names, row, strict=True)), float(v), float(n))
+        Observation(dict(zip(names, row, strict=True)), float(v), float(n))
         for row, v, n in zip(rows, values, noise, strict=True)
     ]
     precision = rows.T @ np.diag(1 / noise**2) @ rows + np.eye(4)
     weights = np.linalg.solve(precision, rows.T @ (values / noise**2))
     asked = rng.normal(size=4)
-    (found,) = Surrogate(unit, records).expect([dict(zip(names, asked, strict=True))])
+    (found,) = Surrogate(unit, records).predict_plans([dict(zip(names, asked, strict=True))])
     assert found.mean == pytest.approx(float(asked @ weights), abs=1e-6)
     assert found.sd == pytest.approx(
         math.sqrt(float(asked @ np.linalg.solve(precision, asked))), abs=1e-6
@@ -61,14 +61,18 @@ def test_the_gain_is_the_mean_of_what_falls_below_the_best(
     grid = (np.arange(4_000) + 0.5) / 4_000
     draws = mean + sd * np.sqrt(2) * _inverse_error(2 * grid - 1)
     expected = float(np.maximum(0, best - draws).mean())
-    assert Normal(mean, sd).gain(best) == pytest.approx(expected, abs=2e-3 * max(1.0, sd))
-    assert Normal(mean, sd).below(best) == pytest.approx(float((draws < best).mean()), abs=2e-3)
+    assert Normal(mean, sd).improvement_over(best) == pytest.approx(
+        expected, abs=2e-3 * max(1.0, sd)
+    )
+    assert Normal(mean, sd).probability_below(best) == pytest.approx(
+        float((draws < best).mean()), abs=2e-3
+    )
 
 
 def test_what_is_known_gains_what_it_is_below_the_best() -> None:
-    assert Normal(-1.0, 0.0).gain(-0.5) == 0.5
-    assert Normal(-0.5, 0.0).gain(-1.0) == 0.0
-    assert Normal(-1.0, 0.0).below(-0.5) == 1.0
+    assert Normal(-1.0, 0.0).improvement_over(-0.5) == 0.5
+    assert Normal(-0.5, 0.0).improvement_over(-1.0) == 0.0
+    assert Normal(-1.0, 0.0).probability_below(-0.5) == 1.0
 
 
 def _inverse_error(x: np.ndarray) -> np.ndarray:

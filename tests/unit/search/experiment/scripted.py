@@ -13,7 +13,7 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Edit, Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.measurement.job import Failure
@@ -23,7 +23,7 @@ from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
 
 SEARCH, FINAL = tuple(range(100)), tuple(range(100, 200))
-LOSSY = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
+LOSSY = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
 BASE_NS = 30_000_000
 EDITS = (Edit("int8-dynamic", 2),)
 
@@ -119,7 +119,7 @@ def scripted(root: Path, patch: pytest.MonkeyPatch, script: Script) -> Context:
         return Files({"": source}, EDITS, size, bool(plan.recipe.steps), "artefacts/0123")
 
     source = studies.write_model(root / "toy.onnx", studies.MODEL)
-    patch.setattr(measure, "start", start)
+    patch.setattr(measure, "start_worker", start)
     patch.setattr(evaluate, "build_all", build)
     parts = {
         name: ScoredPart(name, of, root / "none", np.ones((len(of), 1)), proof=proof)

@@ -24,21 +24,21 @@ from tests.unit.search.experiment.scripted import (
 from tests.unit.surveys import SURVEY
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Goal, Outcome, outcome
+from ortune.core.acceptance import Goal, Outcome, classify_outcome
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, silent
-from ortune.core.plugins.spelling import parse
+from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, ignore_event
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Proposal, Score, Status, Verdict
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming
-from ortune.search.abandon import Beaten
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort
+from ortune.search.abandon import StoppingRule
 from ortune.search.experiment import evaluate, measure
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import Ledger
-from ortune.search.experiment.surveys import read
+from ortune.search.experiment.surveys import read_journal
 from ortune.search.mixed_precision.survey import SurveyRequest
 
 
@@ -60,7 +60,7 @@ told: list[Event] = []
 
 
 def tried(attempts: Attempts, plan: Plan = LOSSY, **more: Any) -> Any:
-    return attempts.one(Proposal(plan, "quantization", "a try"), **more)
+    return attempts.try_plan(Proposal(plan, "quantization", "a try"), **more)
 
 
 def test_a_plan_is_timed_against_the_original_and_scored_on_the_searchs_samples(
@@ -87,7 +87,7 @@ def test_a_build_that_takes_longer_than_it_may_fails_and_costs_no_more(
 
     def endless(*_: object) -> Files:
         while True:
-            time_limit.check()
+            time_limit.check_time()
 
     monkeypatch.setattr(evaluate, "build_all", endless)
     trial = tried(attempts, build_s=0.05)
@@ -134,7 +134,7 @@ def test_what_may_yet_win_is_scored_and_what_is_only_screened_is_not(
     assert tried(attempts).scores
     plan = replace(LOSSY, backend=Cpu(threads=2))
     script.ratio = 0.5
-    screened = attempts.one(Proposal(plan, "runtime", effort="screen", score=False))
+    screened = attempts.try_plan(Proposal(plan, "runtime", effort="screen", score=False))
     assert (screened.status, screened.scores) == (Status.SCREENED, ())
     assert [len(pair.blocks) for pair in screened.measurement.pairs] == [1]
 
@@ -145,7 +145,7 @@ def test_full_effort_stops_for_no_answer_and_scores_whatever_the_time_was(
     script.ratio, attempts.pair_seconds = 1.5, 60.0
     decided = tried(attempts)
     plan = replace(LOSSY, backend=Cpu(threads=2))
-    full = attempts.one(Proposal(plan, "all", effort="full"))
+    full = attempts.try_plan(Proposal(plan, "all", effort="full"))
     assert full.status is Status.SLOWER and full.scores
     few, all_of_them = (len(t.measurement.pairs[0].blocks) for t in (decided, full))
     assert (few, all_of_them) == (3, 24)
@@ -155,31 +155,35 @@ def test_a_plan_a_thousand_times_slower_is_stopped_at_its_first_warm_up_run(
     attempts: Attempts, script: Script
 ) -> None:
     script.ratio = 1000.0
-    trial = tried(attempts, stop=Beaten(0.5))
+    trial = tried(attempts, stop=StoppingRule(0.5))
     assert (
         trial.stopped == trial.why == "stopped after a warm-up run: 2000.00 times the best so far"
     )
-    assert (trial.status, trial.scores, outcome(trial)) == (Status.SLOWER, (), Outcome.SLOWER)
+    assert (trial.status, trial.scores, classify_outcome(trial)) == (
+        Status.SLOWER,
+        (),
+        Outcome.SLOWER,
+    )
     assert len(script.asked("burst", "candidate")) == 1
     assert script.asked("score", "candidate") == []
-    assert tried(attempts, stop=Beaten(0.5)) is trial
+    assert tried(attempts, stop=StoppingRule(0.5)) is trial
 
 
 def test_what_is_stopped_and_faster_than_the_original_is_called_not_scored(
     attempts: Attempts, script: Script
 ) -> None:
     script.ratio = 0.9
-    trial = tried(attempts, stop=Beaten(0.5))
+    trial = tried(attempts, stop=StoppingRule(0.5))
     assert trial.stopped.startswith("stopped after its first burst: 1.80 times")
-    assert (trial.status, outcome(trial)) == (Status.SCREENED, Outcome.UNSCORED)
+    assert (trial.status, classify_outcome(trial)) == (Status.SCREENED, Outcome.UNSCORED)
     assert len(script.asked("burst", "candidate")) == 2, "a warm-up and a burst"
 
 
 def test_nothing_is_stopped_where_all_of_it_is_wanted(attempts: Attempts, script: Script) -> None:
     script.ratio = 5.0
-    full = attempts.one(Proposal(LOSSY, "all", effort="full"), stop=Beaten(0.5))
+    full = attempts.try_plan(Proposal(LOSSY, "all", effort="full"), stop=StoppingRule(0.5))
     plan = replace(LOSSY, backend=Cpu(threads=2))
-    history = tried(attempts, plan, always_score=True, stop=Beaten(0.5))
+    history = tried(attempts, plan, always_score=True, stop=StoppingRule(0.5))
     for trial in (full, history):
         assert trial.scores and not trial.stopped
 
@@ -215,7 +219,9 @@ def test_a_recipe_that_builds_the_model_of_another_is_not_run_a_second_time(
 ) -> None:
     files = Files({"": Path("toy.onnx")}, EDITS, 12, True, "artefacts/0123", "abcd")
     monkeypatch.setattr(evaluate, "build_all", lambda *_: files)
-    twin = replace(LOSSY, recipe=Recipe("longer", (*LOSSY.recipe.steps, parse(Quantizer, "fp16"))))
+    twin = replace(
+        LOSSY, recipe=Recipe("longer", (*LOSSY.recipe.steps, parse_plugin(Quantizer, "fp16")))
+    )
     first = tried(attempts)
     assert (first.status, first.content) == (Status.OK, "abcd")
     script.diary.clear()
@@ -240,7 +246,7 @@ def test_a_plan_of_the_search_that_gave_the_same_with_the_same_plugins_stands_fo
     first = tried(attempts)
     steps = LOSSY.recipe.steps
     plans = [
-        replace(LOSSY, recipe=Recipe(name, (*steps, parse(Quantizer, name))))
+        replace(LOSSY, recipe=Recipe(name, (*steps, parse_plugin(Quantizer, name))))
         for name in ("fp16", "int4-weights", "int8-weights")
     ]
     built.append(replace(files, content="dcba"))
@@ -257,7 +263,9 @@ def test_what_a_build_computes_may_be_unknown(
 ) -> None:
     files = Files({"": Path("toy.onnx")}, EDITS, 12, True, "artefacts/0123")
     monkeypatch.setattr(evaluate, "build_all", lambda *_: files)
-    twin = replace(LOSSY, recipe=Recipe("longer", (*LOSSY.recipe.steps, parse(Quantizer, "fp16"))))
+    twin = replace(
+        LOSSY, recipe=Recipe("longer", (*LOSSY.recipe.steps, parse_plugin(Quantizer, "fp16")))
+    )
     assert [tried(attempts, one).status for one in (LOSSY, twin)] == [Status.OK] * 2
 
 
@@ -267,19 +275,19 @@ OTHER = replace(LOSSY, backend=Cpu(threads=2))
 def test_a_screened_plan_is_timed_anew_where_more_is_wanted(
     attempts: Attempts, script: Script
 ) -> None:
-    screened = attempts.one(Proposal(LOSSY, "runtime", effort="screen", score=False))
+    screened = attempts.try_plan(Proposal(LOSSY, "runtime", effort="screen", score=False))
     assert screened.effort == "screen"
     full = tried(attempts)
     assert (full.effort, full.status) == ("search", Status.OK)
     assert len(script.asked("starts", "candidate")) == 2
-    assert attempts.one(Proposal(LOSSY, "runtime", effort="screen")) is full, "it has more"
+    assert attempts.try_plan(Proposal(LOSSY, "runtime", effort="screen")) is full, "it has more"
 
 
 def test_only_what_was_stopped_is_timed_anew_for_its_score(
     attempts: Attempts, script: Script
 ) -> None:
     script.ratio = 5.0
-    stopped = tried(attempts, stop=Beaten(0.5))
+    stopped = tried(attempts, stop=StoppingRule(0.5))
     assert stopped.stopped and not stopped.scores
     again = tried(attempts, always_score=True)
     assert again.scores and not again.stopped
@@ -308,7 +316,7 @@ def test_what_is_larger_than_asked_is_recorded_and_not_timed(
 
 def test_a_screen_and_the_history_time_also_what_is_too_large(attempts: Attempts) -> None:
     limited(attempts, 11)
-    screened = attempts.one(Proposal(LOSSY, "runtime", effort="screen", score=False))
+    screened = attempts.try_plan(Proposal(LOSSY, "runtime", effort="screen", score=False))
     assert screened.status is Status.SCREENED
     assert tried(attempts, OTHER, always_score=True).status is Status.OK
 
@@ -318,7 +326,7 @@ def test_the_originals_trial_takes_its_own_time_and_builds_nothing(
 ) -> None:
     now = count(1000.0, 7.0)
     monkeypatch.setattr(evaluate, "perf_counter", lambda: next(now))
-    attempts.baseline()
+    attempts.measure_baseline()
     (trial,) = attempts.ledger.trials
     assert (trial.seconds, trial.building) == (7.0, 0.0)
 
@@ -331,7 +339,7 @@ class TestVersus:
         tried(attempts, replace(LOSSY, backend=Cpu(threads=3)))
         before = list(attempts.ledger.trials)
         script.diary.clear()
-        start, started = measure.start, []
+        start, started = measure.start_worker, []
 
         def build(context: Any, plan: Plan, sink: Any) -> Files:
             return Files({"": Path(str(plan.backend))}, (), 12, True, "")
@@ -341,8 +349,8 @@ class TestVersus:
             return start(context, models, backend, label)
 
         monkeypatch.setattr(evaluate, "build_all", build)
-        monkeypatch.setattr(measure, "start", noted)
-        found = attempts.versus(LOSSY, OTHER)
+        monkeypatch.setattr(measure, "start_worker", noted)
+        found = attempts.time_against(LOSSY, OTHER)
         assert found is not None and found.value == pytest.approx(2.0)
         assert started == [(one.backend, Path(str(one.backend))) for one in (OTHER, LOSSY)]
         assert script.diary[0] == ("baseline", "ends", None)
@@ -350,7 +358,7 @@ class TestVersus:
         assert len(script.asked("load", "candidate")) == 2, "both are made ready"
         assert script.asked("score", "candidate") == []
         assert attempts.ledger.trials == before
-        found = attempts.versus(OTHER, LOSSY)
+        found = attempts.time_against(OTHER, LOSSY)
         assert found is not None and found.value == pytest.approx(0.5)
         assert script.asked("score", "candidate") == [], "not even the one that may win"
 
@@ -358,13 +366,13 @@ class TestVersus:
         self, attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         script.fails = "candidate", "load"
-        assert attempts.versus(LOSSY, OTHER) is None
+        assert attempts.time_against(LOSSY, OTHER) is None
 
         def refuse(*_: object) -> Files:
             raise OrtuneError("no layer to quantize", fix="-")
 
         monkeypatch.setattr(evaluate, "build_all", refuse)
-        assert attempts.versus(LOSSY, OTHER) is None
+        assert attempts.time_against(LOSSY, OTHER) is None
 
 
 def test_what_cannot_be_built_is_a_trial_that_failed(
@@ -389,7 +397,7 @@ def test_a_candidate_that_dies_is_a_trial_that_failed(
     assert (trial.status, trial.error) == (Status.FAILED, "the candidate died")
     assert (trial.why, trial.reproduce) == (trial.error, "run it again")
     assert 0 < trial.seconds < 600
-    final = attempts.final(trial)
+    final = attempts.measure_final(trial)
     assert (final.status, final.part, final.error) == (
         Status.FAILED,
         "final",
@@ -403,9 +411,9 @@ def test_a_score_that_cannot_be_had_is_a_trial_that_failed(
     def refuse(*_: object, **__: object) -> tuple[Score, ...]:
         raise BadData("record 3 is 1.5, outside its bounds", fix="-")
 
-    monkeypatch.setattr(measure, "score", refuse)
+    monkeypatch.setattr(measure, "score_plan", refuse)
     trial = tried(attempts)
-    final = attempts.final(trial)
+    final = attempts.measure_final(trial)
     for one in (trial, final):
         assert (one.status, one.why) == (Status.FAILED, "record 3 is 1.5, outside its bounds")
         assert (one.error, one.reproduce) == (one.why, "run it again")
@@ -417,14 +425,14 @@ def test_an_original_that_dies_ends_the_search(attempts: Attempts, script: Scrip
     with pytest.raises(BaselineFailed):
         tried(attempts)
     with pytest.raises(BaselineFailed):
-        attempts.final(replace(studies.baseline(), plan=LOSSY))
+        attempts.measure_final(replace(studies.baseline(), plan=LOSSY))
 
 
 class TestFinalist:
     def test_it_is_measured_in_five_fresh_pairs(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
         script.diary.clear()
-        found = attempts.final(trial)
+        found = attempts.measure_final(trial)
         assert stats.PAIRS == 5
         assert len(found.measurement.pairs) == 5
         assert len(script.asked("starts", "candidate")) == 5
@@ -433,7 +441,7 @@ class TestFinalist:
         assert script.diary[0] == ("baseline", "ends", None)
         assert (found.part, found.key, found.stage) == ("final", trial.key, "final")
         assert found.ratio.high < 1 and found.predicted.low < found.ratio.low
-        assert attempts.final(trial) is found, "known: not run again"
+        assert attempts.measure_final(trial) is found, "known: not run again"
         assert len(script.asked("starts", "candidate")) == 5
         tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
         assert len(script.asked("starts", "baseline")) == 6, "a new one for the next plan"
@@ -441,7 +449,7 @@ class TestFinalist:
     def test_it_is_scored_once_on_all_samples(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
         script.diary.clear()
-        found = attempts.final(trial)
+        found = attempts.measure_final(trial)
         assert script.asked("score", "candidate") == [list(SEARCH), list(FINAL)]
         assert found.score.samples == len(SEARCH) + len(FINAL)
 
@@ -450,13 +458,13 @@ class TestFinalist:
     ) -> None:
         trial = tried(attempts)
         assert trial.score.verdict is Verdict.LIKELY, "the search has no sample that proves"
-        found = attempts.final(trial)
+        found = attempts.measure_final(trial)
         assert (found.score.verdict, found.score.proved_on) == (Verdict.PROVED, len(FINAL))
 
     def test_the_error_is_shared_by_all_that_may_be_judged(self, attempts: Attempts) -> None:
         attempts.context = replace(attempts.context, finalists=3)
         trials = [tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in range(1, 5)]
-        scores = [attempts.final(one).score for one in trials]
+        scores = [attempts.measure_final(one).score for one in trials]
         assert [score.error for score in scores] == [pytest.approx(0.05 / 3)] * 4
         proved = Verdict.PROVED
         assert [score.verdict is proved for score in scores] == [True, True, True, False]
@@ -466,33 +474,33 @@ class TestFinalist:
     ) -> None:
         one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
         script.noise = lambda index: 3.0 if index in FINAL[:3] else 0.001
-        assert attempts.final(one).score.verdict is Verdict.LIKELY
+        assert attempts.measure_final(one).score.verdict is Verdict.LIKELY
         script.noise = lambda index: 0.001
-        assert attempts.final(two).score.verdict is Verdict.LIKELY
+        assert attempts.measure_final(two).score.verdict is Verdict.LIKELY
 
     def test_one_that_died_before_it_was_scored_spends_nothing(
         self, attempts: Attempts, script: Script
     ) -> None:
         one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
         script.fails = "candidate", "load"
-        assert attempts.final(one).score is None
+        assert attempts.measure_final(one).score is None
         script.fails = "", ""
-        assert attempts.final(two).score.verdict is Verdict.PROVED
+        assert attempts.measure_final(two).score.verdict is Verdict.PROVED
 
     def test_a_proof_by_construction_spends_nothing(
         self, attempts: Attempts, script: Script
     ) -> None:
         script.noise = lambda index: 0.0
-        exact = attempts.final(tried(attempts, Plan(AS_IS, Cpu(threads=2))))
+        exact = attempts.measure_final(tried(attempts, Plan(AS_IS, Cpu(threads=2))))
         assert (exact.score.verdict, exact.score.proved_on) == (Verdict.PROVED, None)
-        other = attempts.final(tried(attempts))
+        other = attempts.measure_final(tried(attempts))
         assert (other.score.verdict, other.score.proved_on) == (Verdict.PROVED, len(FINAL))
 
     def test_held_out_samples_bring_it_down(self, attempts: Attempts, script: Script) -> None:
         script.noise = lambda index: 3.0 if index in FINAL else 0.001
         trial = tried(attempts)
         assert trial.status is Status.OK, "the search does not see them"
-        found = attempts.final(trial)
+        found = attempts.measure_final(trial)
         assert found.status is Status.FAILS and found.score.verdict is Verdict.FAILS
         assert "leaves the budget" in found.why
 
@@ -502,13 +510,13 @@ class TestFinalist:
         parts = attempts.context.parts
         shared = {**parts, "final": replace(parts["search"], name="final")}
         attempts.context = replace(attempts.context, parts=shared)
-        found = attempts.final(tried(attempts))
+        found = attempts.measure_final(tried(attempts))
         assert found.score.samples == len(SEARCH)
 
 
 def test_the_original_is_timed_against_itself(attempts: Attempts, script: Script) -> None:
-    attempts.baseline()
-    attempts.baseline()
+    attempts.measure_baseline()
+    attempts.measure_baseline()
     (trial,) = attempts.ledger.trials
     assert len(script.asked("starts", "baseline")) == 2, "once, by two processes"
     assert trial.ratio == Interval(1.0, 1.0, 1.0)
@@ -527,19 +535,19 @@ def started() -> list[tuple[Plan, str]]:
 
 def test_a_known_plan_is_announced_by_the_stage_that_asks_for_it(attempts: Attempts) -> None:
     tried(attempts)
-    attempts.one(Proposal(LOSSY, "history", "what quantization alone brings"))
+    attempts.try_plan(Proposal(LOSSY, "history", "what quantization alone brings"))
     assert started() == [(LOSSY, "quantization"), (LOSSY, "history")]
 
 
 def test_every_plan_is_announced_before_it_runs(attempts: Attempts) -> None:
-    trial = attempts.one(Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11"))
-    attempts.final(trial)
+    trial = attempts.try_plan(Proposal(LOSSY, "runtime", "a try", neighbour_of="aa11"))
+    attempts.measure_final(trial)
     assert started() == [(LOSSY, "runtime"), (LOSSY, "final")]
     kinds = [type(e) for e in told if isinstance(e, (TrialStarted, Timing, TrialDone))]
     assert kinds[0] is TrialStarted and kinds[-1] is TrialDone and Timing in kinds
     assert kinds.count(TrialDone) == 2
     assert (trial.proposed, trial.neighbour_of) == ("a try", "aa11")
-    again = attempts.final(trial)
+    again = attempts.measure_final(trial)
     assert [(e.trial, e.cached) for e in told if isinstance(e, TrialDone)][-1] == (again, True)
     assert started()[2:] == [(LOSSY, "final")]
 
@@ -562,16 +570,16 @@ def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.Mo
     ):
         monkeypatch.setattr(module, name, noted(getattr(module, name)))
     attempts.pair_seconds = 0.02
-    attempts.baseline()
+    attempts.measure_baseline()
     trial = tried(attempts)
     other = replace(LOSSY, backend=Cpu(threads=2))
-    attempts.one(Proposal(other, "runtime", effort="screen", score=False))
-    attempts.final(trial)
+    attempts.try_plan(Proposal(other, "runtime", effort="screen", score=False))
+    attempts.measure_final(trial)
     assert given == [
         Effort(max_blocks=12, seconds=2, decide=False),
         Effort(seconds=0.02, burst=0.1),
         Effort(max_blocks=1, decide=False, burst=0.06),
-        claiming(0.02),
+        claim_effort(0.02),
     ]
 
 
@@ -586,8 +594,8 @@ def test_a_finalists_pairs_may_get_other_seconds_than_the_usual(
         return fresh(base, worker, pairs, effort, *more)
 
     monkeypatch.setattr(measure, "fresh_pairs", noted)
-    attempts.final(tried(attempts), 0.003)
-    assert given == [replace(claiming(attempts.pair_seconds), seconds=0.003)]
+    attempts.measure_final(tried(attempts), 0.003)
+    assert given == [replace(claim_effort(attempts.pair_seconds), seconds=0.003)]
 
 
 FILES = Files({"": Path("toy.onnx")}, EDITS, 12, True, "")
@@ -606,8 +614,8 @@ def test_scoring_may_take_what_the_longest_run_of_the_last_block_says(
         asked.append(run_ns)
         return scored(Verdict.LIKELY)
 
-    monkeypatch.setattr(measure, "score", score)
-    final = attempts.final(tried(attempts))
+    monkeypatch.setattr(measure, "score_plan", score)
+    final = attempts.measure_final(tried(attempts))
     assert final.scores and asked == [15_000_000] * 2, "half of the original's 30 ms"
     monkeypatch.setattr(measure, "time_pair", lambda *_: Pair(blocks))
     tried(attempts, OTHER)
@@ -618,13 +626,21 @@ def test_a_finalist_whose_scores_are_known_is_not_scored_again(
     attempts: Attempts, script: Script
 ) -> None:
     trial = replace(studies.baseline(), plan=LOSSY)
-    arguments = attempts.context, trial, FILES, 1, Effort(seconds=0.01), silent, stats.NOTHING
+    arguments = (
+        attempts.context,
+        trial,
+        FILES,
+        1,
+        Effort(seconds=0.01),
+        ignore_event,
+        stats.NOTHING,
+    )
     known = scored(Verdict.PROVED)
-    assert measure.finalist(*arguments, known=known).scores == known
+    assert measure.measure_finalist(*arguments, former_scores=known).scores == known
     assert script.asked("score", "candidate") == []
-    found = measure.finalist(*arguments)
+    found = measure.measure_finalist(*arguments)
     assert found.score is not None and found.score.verdict is Verdict.LIKELY
-    proved = measure.finalist(*arguments, provable=True)
+    proved = measure.measure_finalist(*arguments, provable=True)
     assert proved.score is not None and proved.score.verdict is Verdict.PROVED
 
 
@@ -637,7 +653,9 @@ def test_a_measured_plan_says_what_it_took(
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     base: Any = Scripted(script, "baseline", Cpu())
     part, effort = attempts.context.parts["search"], Effort(max_blocks=1)
-    trial = measure.attempt(attempts.context, "k", LOSSY, FILES, part, base, effort, silent)
+    trial = measure.measure_plan(
+        attempts.context, "k", LOSSY, FILES, part, base, effort, ignore_event
+    )
     assert (trial.status is Status.FAILED) is bool(fails)
     assert 7.0 <= trial.seconds < 700.0
 
@@ -645,22 +663,22 @@ def test_a_measured_plan_says_what_it_took(
 def test_a_finalist_is_judged_by_what_the_rest_of_the_run_learnt(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempts.baseline()
+    attempts.measure_baseline()
     one, two = (tried(attempts, replace(LOSSY, backend=Cpu(threads=n))) for n in (1, 2))
     asked: list[str] = []
-    learnt = measure.learnt
+    learnt = measure.pool_variance
 
-    def noted(trials: Any, but: str = "") -> stats.Learnt:
+    def noted(trials: Any, but: str = "") -> stats.PooledVariance:
         asked.append(but)
         return learnt(trials, but)
 
-    monkeypatch.setattr(measure, "learnt", noted)
-    attempts.final(one)
-    found = attempts.final(two)
+    monkeypatch.setattr(measure, "pool_variance", noted)
+    attempts.measure_final(one)
+    found = attempts.measure_final(two)
     assert asked == [one.key, two.key]
     rest = learnt(attempts.ledger.trials, but=two.key)
     assert rest.df == 1 + stats.PAIRS - 1
-    assert found.ratio == stats.ratio(found.measurement.pairs, learnt=rest)
+    assert found.ratio == stats.latency_ratio(found.measurement.pairs, learnt=rest)
 
 
 def scored(verdict: Verdict) -> tuple[Score, ...]:
@@ -683,7 +701,7 @@ def scored(verdict: Verdict) -> tuple[Score, ...]:
 def test_accuracy_is_judged_before_time(
     attempts: Attempts, ratio: Interval, scores: tuple[Score, ...], status: Status
 ) -> None:
-    assert measure.conclude(attempts.context, ratio, scores)[0] is status
+    assert measure.decide_status(attempts.context, ratio, scores)[0] is status
 
 
 @pytest.mark.parametrize(
@@ -698,13 +716,13 @@ def test_accuracy_is_judged_before_time(
 def test_an_interval_that_holds_one_is_no_difference(
     attempts: Attempts, ratio: Interval, says: str
 ) -> None:
-    assert says in measure.conclude(attempts.context, ratio, scored(Verdict.PROVED))[1]
+    assert says in measure.decide_status(attempts.context, ratio, scored(Verdict.PROVED))[1]
 
 
 def test_a_survey_stands_in_the_journal_of_the_run(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = SurveyRequest(SURVEY.plan, "it fails the budget")
-    monkeypatch.setattr(evaluate, "survey", lambda context, request, seconds, *_: SURVEY)
-    attempts.survey(asked, 5.0)
-    assert read(attempts.context.root) == attempts.surveys.known == [SURVEY]
+    monkeypatch.setattr(evaluate, "survey_plan", lambda context, request, seconds, *_: SURVEY)
+    attempts.survey_regions(asked, 5.0)
+    assert read_journal(attempts.context.root) == attempts.journal.surveys == [SURVEY]

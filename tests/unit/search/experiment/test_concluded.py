@@ -12,7 +12,7 @@ import pytest
 from tests.unit.studies import CLEAN, FACTS, baseline, job, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, outcome
+from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.trial import Block, Burst, Measurement, Pair, Plan, Status, Trial
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing import stats
@@ -45,7 +45,7 @@ def test_a_run_learns_from_its_equal_pair_and_every_other_finalist() -> None:
         measured("a", "final", -0.1, 0.1),
         measured("b", "final", 0.2, 0.3, 0.4),
     ]
-    every, but = measure.learnt(trials), measure.learnt(trials, but="a")
+    every, but = measure.pool_variance(trials), measure.pool_variance(trials, but="a")
     assert (every.df, but.df) == (1 + 1 + 2, 1 + 2)
     assert every.squares == pytest.approx(0.01 + 0.02 + 0.02, rel=1e-4)
     assert but.squares == pytest.approx(0.01 + 0.02, rel=1e-4)
@@ -54,28 +54,28 @@ def test_a_run_learns_from_its_equal_pair_and_every_other_finalist() -> None:
 def test_what_the_others_learnt_takes_a_claim_back_and_says_so(context: Context) -> None:
     rng = np.random.default_rng(0)
     final = measured("a", "final", *(-0.02 + rng.normal(0, 0.003, 5)))
-    alone = measure.concluded(context, final, stats.NOTHING)
-    assert (alone.status, outcome(alone)) == (Status.OK, Outcome.FASTER)
-    loud = measure.concluded(context, alone, stats.Learnt(8 * 0.04**2, 8))
-    assert (loud.status, outcome(loud)) == (Status.OK, Outcome.LEVEL)
+    alone = measure.judge_trial(context, final, stats.NOTHING)
+    assert (alone.status, classify_outcome(alone)) == (Status.OK, Outcome.FASTER)
+    loud = measure.judge_trial(context, alone, stats.PooledVariance(8 * 0.04**2, 8))
+    assert (loud.status, classify_outcome(loud)) == (Status.OK, Outcome.LEVEL)
     assert loud.why == "no faster beyond the noise"
     assert loud.predicted != alone.predicted and loud.measurement == alone.measurement
-    assert measure.concluded(context, loud, stats.NOTHING) == alone, "it follows from the pairs"
+    assert measure.judge_trial(context, loud, stats.NOTHING) == alone, "it follows from the pairs"
     slow = measured("a", "final", *(0.02 + rng.normal(0, 0.003, 5)))
-    assert measure.concluded(context, slow, stats.NOTHING).status is Status.SLOWER
+    assert measure.judge_trial(context, slow, stats.NOTHING).status is Status.SLOWER
 
 
 def test_what_a_search_sorts_out_is_slower_only_beyond_the_noise(context: Context) -> None:
-    near = measure.concluded(context, measured("a", "search", 0.05), stats.NOTHING)
+    near = measure.judge_trial(context, measured("a", "search", 0.05), stats.NOTHING)
     assert near.ratio is not None and near.ratio.low < 1 < near.ratio.high
     assert (near.status, near.why) == (Status.LEVEL, "no faster beyond the noise")
-    far = measure.concluded(context, measured("a", "search", 0.5), stats.NOTHING)
-    assert (far.status, outcome(far)) == (Status.SLOWER, Outcome.SLOWER)
+    far = measure.judge_trial(context, measured("a", "search", 0.5), stats.NOTHING)
+    assert (far.status, classify_outcome(far)) == (Status.SLOWER, Outcome.SLOWER)
 
 
 def test_what_was_not_measured_stays_as_it_is(context: Context) -> None:
     died = replace(trial("a", Plan(CLEAN, Cpu()), 1.0), measurement=None, status=Status.FAILED)
-    assert measure.concluded(context, died, stats.NOTHING) is died
+    assert measure.judge_trial(context, died, stats.NOTHING) is died
 
 
 def test_a_worker_gets_a_fresh_folder_and_the_limits_of_its_context(
@@ -92,7 +92,7 @@ def test_a_worker_gets_a_fresh_folder_and_the_limits_of_its_context(
     deadlines = Deadlines({"load": 9.0})
     context = replace(context, timeout_s=7.0, memory_limit=5, deadlines=deadlines)
     for _ in range(2):
-        found: Any = measure.start(context, {}, Cpu(threads=2), "final")
+        found: Any = measure.start_worker(context, {}, Cpu(threads=2), "final")
         assert found == "a worker"
     (one, limits), (two, _) = started
     limits.pop("sink")
@@ -120,15 +120,15 @@ def test_what_was_stopped_is_slower_beyond_the_noise_or_by_a_lone_block_far_behi
     one = Pair(pair(math.log(ratio)).blocks[:1])
     taken = Measurement((one,) * pairs, 1, 1, 1)
     made = replace(measured("a", "search"), measurement=taken, stopped=STOPPED, scores=())
-    found = measure.concluded(context, made, stats.NOTHING)
+    found = measure.judge_trial(context, made, stats.NOTHING)
     assert (found.status, found.why) == (status, STOPPED)
 
 
 def test_what_has_scores_or_was_not_stopped_is_concluded_by_its_interval(context: Context) -> None:
     log = math.log(0.5)
     made = measured("a", "search", log)
-    stopped = measure.concluded(context, replace(made, stopped=STOPPED), stats.NOTHING)
+    stopped = measure.judge_trial(context, replace(made, stopped=STOPPED), stats.NOTHING)
     assert (stopped.status, stopped.why) == (Status.OK, "2.00x as fast, accuracy proved")
-    bare = measure.concluded(context, replace(made, scores=()), stats.NOTHING)
+    bare = measure.judge_trial(context, replace(made, scores=()), stats.NOTHING)
     assert bare.status is Status.SCREENED
     assert bare.why == "0.50 times the original's latency, not scored"

@@ -28,12 +28,12 @@ def test_samples_take_a_tenth_of_the_model_or_there_is_one(
     paths = golden.inputs_path(root, ""), golden.outputs_path(root, "", made.best)
     for path in paths:
         path.unlink()
-    feeds = stream.write(
+    feeds = stream.write_stream(
         tmp_path / "feeds.stream", ({"x": np.full((2, 4), i, np.float32)} for i in range(5))
     )
     assert feeds == 5
     context = SimpleNamespace(root=root, feeds={"": tmp_path / "feeds.stream"})
-    golden.write(made, context)  # type: ignore[arg-type]
+    golden.write_golden_samples(made, context)  # type: ignore[arg-type]
     assert [len(stream.Stream(path)) for path in paths] == [kept, kept]
     assert stream.Stream(paths[0])[0]["x"].max() == 0
 
@@ -45,8 +45,8 @@ def test_the_inputs_alone_let_any_trial_be_packed_later(tmp_path: Path) -> None:
     for path in inputs.parent.iterdir():
         path.unlink()
     feeds = tmp_path / "feeds.stream"
-    stream.write(feeds, ({"x": np.full((2, 4), i, np.float32)} for i in range(5)))
+    stream.write_stream(feeds, ({"x": np.full((2, 4), i, np.float32)} for i in range(5)))
     golden.write_inputs(SimpleNamespace(root=root, feeds={"": feeds}))  # type: ignore[arg-type]
     assert len(stream.Stream(inputs)) == golden.COUNT
-    golden.ensure(made, made.best)
+    golden.ensure_outputs(made, made.best)
     assert len(stream.Stream(golden.outputs_path(root, "", made.best))) == golden.COUNT

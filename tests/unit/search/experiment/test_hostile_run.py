@@ -21,7 +21,7 @@ from ortune.core.trial import Plan
 from ortune.search.experiment import golden
 from ortune.search.experiment.ledger import (
     Ledger,
-    locked,
+    lock_run,
     read_header,
     read_study,
     write_ending,
@@ -123,7 +123,7 @@ def test_links_out_of_the_folder_are_neither_written_through_nor_handed_on(
     refused(run, "links out of the run's folder")
     with pytest.raises(BadData, match="links out of the run's folder"):
         read_header(run)
-    with pytest.raises(BadData, match="links out of the run's folder"), locked(run):
+    with pytest.raises(BadData, match="links out of the run's folder"), lock_run(run):
         raise AssertionError("locked")
     model = str(tmp_path / "source/toy.onnx")
     page, bundle = str(tmp_path / "page.html"), str(tmp_path / "x.ortune")

@@ -18,7 +18,12 @@ from ortune.core.plugins import catalog
 from ortune.core.study import Job
 from ortune.measurement.workloads.throughput import Throughput
 from ortune.metrics.cosine import Cosine
-from ortune.search.experiment.keys import different, job_key, model_digest, place
+from ortune.search.experiment.keys import (
+    describe_difference,
+    job_key,
+    model_digest,
+    worker_environment,
+)
 
 COUNTS: list[tuple[dict[str, Any], str]] = [
     ({"model_digest": "other"}, "other model"),
@@ -44,14 +49,18 @@ def test_what_results_depend_on_is_in_the_key_and_is_named(
 ) -> None:
     other = replace(one, **fields)
     assert job_key(other) != job_key(one)
-    assert different(one, other).startswith(said)
-    assert different(one, other).count("its ") + different(one, other).count("other ") == 1
+    assert describe_difference(one, other).startswith(said)
+    assert (
+        describe_difference(one, other).count("its ")
+        + describe_difference(one, other).count("other ")
+        == 1
+    )
 
 
 def test_by_what_the_winner_is_chosen_is_named_and_no_trial_depends_on_it(one: Job) -> None:
     other = replace(one, wanted=Goal("size"))
     assert job_key(other) == job_key(one)
-    assert different(one, other) == "its winner is the fastest, not --prefer size"
+    assert describe_difference(one, other) == "its winner is the fastest, not --prefer size"
 
 
 @pytest.mark.parametrize("fields", [{"model": "elsewhere/toy.onnx"}, {"budget_rule": "given"}])
@@ -62,9 +71,9 @@ def test_where_the_model_lies_and_why_the_budget_is_so_do_not_count(
 
 
 def test_equal_jobs_differ_in_nothing_and_several_differences_are_joined(one: Job) -> None:
-    assert different(one, replace(one)) == ""
+    assert describe_difference(one, replace(one)) == ""
     other = replace(one, on="openvino", model_digest="x", machine={"cpu": "y"})
-    assert different(one, other) == "its --on is , not openvino, other model and machine"
+    assert describe_difference(one, other) == "its --on is , not openvino, other model and machine"
 
 
 def test_an_edited_workload_is_another_job(one: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +92,15 @@ def test_a_models_content_and_name_count_and_its_place_does_not(tmp_path: Path) 
 
 
 def test_workers_run_where_the_job_says_that_a_backend_does(one: Job) -> None:
-    assert place(one, Openvino()) == "here" == place(replace(one, on="auto"), Cpu())
+    assert (
+        worker_environment(one, Openvino())
+        == "here"
+        == worker_environment(replace(one, on="auto"), Cpu())
+    )
     there = replace(one, on="auto,openvino in vino")
-    assert (place(there, Openvino(threads=2)), place(there, Cpu())) == ("vino", "here")
-    assert place(there, Bucketed(inner=Openvino())) == "vino"
+    assert (worker_environment(there, Openvino(threads=2)), worker_environment(there, Cpu())) == (
+        "vino",
+        "here",
+    )
+    assert worker_environment(there, Bucketed(inner=Openvino())) == "vino"
     assert job_key(there) != job_key(replace(one, on="auto,openvino in other"))

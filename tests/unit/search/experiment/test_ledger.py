@@ -36,13 +36,13 @@ from ortune.metrics.cosine import Cosine
 from ortune.metrics.function import Function
 from ortune.search.experiment.ledger import (
     Ledger,
-    begun,
-    ended,
-    locked,
+    disable_imports,
+    has_trials,
+    is_finished,
+    lock_run,
     read_header,
     read_study,
     read_trials,
-    unimported,
     write_ending,
     write_header,
 )
@@ -146,12 +146,12 @@ def test_a_full_disk_is_told_in_two_lines(tmp_path: Path) -> None:
 
 def test_a_folder_holds_one_search_at_a_time(tmp_path: Path) -> None:
     with (
-        locked(tmp_path),
+        lock_run(tmp_path),
         pytest.raises(BadData, match="another search is running"),
-        locked(tmp_path),
+        lock_run(tmp_path),
     ):
         raise AssertionError("two at once")
-    with locked(tmp_path):
+    with lock_run(tmp_path):
         pass
 
 
@@ -160,7 +160,7 @@ def test_where_nothing_can_be_held_the_search_goes_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
     done = []
-    with locked(tmp_path):
+    with lock_run(tmp_path):
         done.append(1)
     assert done == [1]
     assert not (tmp_path / "lock").exists()
@@ -258,16 +258,16 @@ def test_the_folder_is_synced_once_when_the_ledger_is_new(
 
 def test_a_run_has_begun_with_its_first_trial_or_while_a_search_is_at_work(tmp_path: Path) -> None:
     root = tmp_path / "run"
-    assert not begun(root) and not root.exists(), "asking makes nothing"
+    assert not has_trials(root) and not root.exists(), "asking makes nothing"
     root.mkdir()
-    assert not begun(root)
+    assert not has_trials(root)
     (root / "ledger.jsonl").touch()
-    assert not begun(root)
-    with locked(root):
-        assert begun(root)
-    assert not begun(root)
+    assert not has_trials(root)
+    with lock_run(root):
+        assert has_trials(root)
+    assert not has_trials(root)
     Ledger(root).append(trial("a"))
-    assert begun(root)
+    assert has_trials(root)
 
 
 def test_trials_are_read_and_a_torn_line_is_kept_for_who_writes_it(tmp_path: Path) -> None:
@@ -281,12 +281,12 @@ def test_trials_are_read_and_a_torn_line_is_kept_for_who_writes_it(tmp_path: Pat
 
 
 def test_a_run_came_to_its_end_unless_it_was_killed_or_interrupted(tmp_path: Path) -> None:
-    assert not ended(tmp_path)
+    assert not is_finished(tmp_path)
     for finished, came in (("done", True), ("time", True), ("interrupted", False)):
         write_ending(tmp_path, Ending(finished=finished))
-        assert ended(tmp_path) is came
+        assert is_finished(tmp_path) is came
     (tmp_path / "ending.json").write_text("[]")
-    assert not ended(tmp_path)
+    assert not is_finished(tmp_path)
 
 
 def test_trials_at_other_batches_are_read_by_their_number(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_the_direction_of_a_function_that_is_not_imported_is_read_off_scores_and
     asked = replace(job(names=()), budget=Budget(Function("gone:fn"), limit, relative))
     scores = [Score("function", 0.4, 0.4, low, high, 9) for low, high in ends]
     trials = [replace(trial("a"), scores=(one,)) for one in scores]
-    found = unimported(asked, [replace(trial("b"), scores=()), *trials])
+    found = disable_imports(asked, [replace(trial("b"), scores=()), *trials])
     assert found.budget.metric.higher_is_better is not lower
     assert replace(found, budget=asked.budget) == asked, "nothing else changes"
     assert (found.budget.limit, found.budget.relative) == (limit, relative)
@@ -343,7 +343,7 @@ def test_a_study_is_read_without_the_function_that_scored_it(tmp_path: Path) -> 
 
 def test_a_metric_of_ortunes_own_stays_as_it_is() -> None:
     asked = replace(job(names=()), budget=Budget(Cosine(), 0.99))
-    assert unimported(asked, []) is asked
+    assert disable_imports(asked, []) is asked
 
 
 @pytest.mark.parametrize("name", ["header.json", "workers"])
@@ -356,11 +356,11 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_read(
     (root / "again").symlink_to(root / "sub")
     assert read_header(root) is None, "a link within it is none"
     (root / name).symlink_to(mine)
-    for refuses in (read_header, locked):
+    for refuses in (read_header, lock_run):
         with pytest.raises(BadData, match=f"{name}' links out of the run's folder") as caught:
             refuses(root)
         assert caught.value.fix.startswith("do not trust this file, or put")
-    assert begun(root), "no other search may begin there"
+    assert has_trials(root), "no other search may begin there"
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "..", "C:\\x", "\\x", "a/../../x", "a\0b"])

@@ -16,13 +16,13 @@ from ortune.core.event import Event, Note
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Verdict
 from ortune.measurement.job import MAIN
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import read_header, write_header
-from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.prepare import prepare_context
 from ortune.search.experiment.request import ExperimentRequest
-from ortune.search.experiment.scores import score
+from ortune.search.experiment.scores import score_plan
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -89,7 +89,7 @@ def prepared(here: Path, finalists: int = 3, **given: object) -> tuple[Context, 
 
     request = ExperimentRequest(here / "toy.onnx", **given)  # type: ignore[arg-type]
     (here / "run").mkdir()
-    return prepare(request, here / "run", listen, finalists=finalists), said
+    return prepare_context(request, here / "run", listen, finalists=finalists), said
 
 
 def test_a_generators_samples_are_divided_with_their_calls(here: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_search_profiles_the_original_once(here: Path) -> None:
     assert header.by_operator == {"Mul": 1.0}
     write_header(here / "run", replace(header, by_operator={"Conv": 1.0}))
     request = ExperimentRequest(here / "toy.onnx")
-    prepare(request, here / "run", lambda event: None, finalists=3)
+    prepare_context(request, here / "run", lambda event: None, finalists=3)
     assert read_header(here / "run") == replace(header, by_operator={"Conv": 1.0})
 
 
@@ -175,9 +175,9 @@ def test_no_output_is_ignored_where_a_function_scores(here: Path) -> None:
 def judged(context: Context) -> Verdict | None:
     """Judge the original as if it were a finalist."""
     plan = Plan(AS_IS, context.job.baseline)
-    with measure.start(context, context.models, plan.backend, "test") as worker:
-        ready(worker)
-        return score(context, worker, plan, *context.evaluation())[0].verdict
+    with measure.start_worker(context, context.models, plan.backend, "test") as worker:
+        wait_until_ready(worker)
+        return score_plan(context, worker, plan, *context.evaluation_parts())[0].verdict
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_groups_are_of_all_samples_and_stay(here: Path, function: str, match: st
     with pytest.raises(BadData, match=match):
         context, _ = prepared(here, evaluate=f"functions:{function}", budget="score>=base-0.2")
         plan = Plan(AS_IS, context.job.baseline)
-        with measure.start(context, context.models, plan.backend, "test") as worker:
-            ready(worker)
+        with measure.start_worker(context, context.models, plan.backend, "test") as worker:
+            wait_until_ready(worker)
             worker.ask("evaluate", function=context.evaluate)
-            score(context, worker, plan, *context.evaluation())
+            score_plan(context, worker, plan, *context.evaluation_parts())
 
 
 def test_few_samples_are_shared_and_prove_nothing(here: Path) -> None:

@@ -13,7 +13,7 @@ from ortune.core.errors import BadData
 from ortune.core.step import Recipe
 from ortune.core.trial import Interval, Plan
 from ortune.quantizers.int8_dynamic import Int8Dynamic
-from ortune.search.experiment.surveys import NAME, RegionJournal, read
+from ortune.search.experiment.surveys import NAME, RegionJournal, read_journal
 from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey
 
 PLAN = Plan(Recipe("int8-dynamic", (Int8Dynamic(exclude=('a "b", [c]',)),)), Cpu(threads=1))
@@ -34,15 +34,15 @@ def test_it_comes_back_in_order(tmp_path: Path) -> None:
     first.add(SURVEY)
     first.add(TRIED)
     again = RegionJournal(tmp_path)
-    assert (again.known, again.mixtures) == ([SURVEY], [TRIED])
-    assert read(tmp_path) == [SURVEY, TRIED]
+    assert (again.surveys, again.mixtures) == ([SURVEY], [TRIED])
+    assert read_journal(tmp_path) == [SURVEY, TRIED]
 
 
 def test_what_is_not_known_comes_back_too(tmp_path: Path) -> None:
     nothing = Interval(math.nan, math.nan, math.nan)
     broken = RegionCost("b", ("b",), "q", ("Conv",), nothing, nothing, error="no time was left")
     RegionJournal(tmp_path).add(Survey("key", PLAN, (broken,), math.nan, error="it died"))
-    (found,) = read(tmp_path)
+    (found,) = read_journal(tmp_path)
     assert isinstance(found, Survey)
     assert math.isnan(found.regions[0].accuracy_cost.value)
     assert found.error == "it died"
@@ -54,12 +54,12 @@ def test_a_line_of_an_older_version_is_read(tmp_path: Path) -> None:
     line = json.loads(path.read_text())
     line["mixture"] |= {"correction": 1.6, "stored": ["b"]}
     path.write_text(json.dumps(line) + "\n")
-    assert read(tmp_path) == [TRIED]
+    assert read_journal(tmp_path) == [TRIED]
 
 
 def test_no_journal_is_empty(tmp_path: Path) -> None:
-    assert read(tmp_path) == []
-    assert RegionJournal(tmp_path).known == []
+    assert read_journal(tmp_path) == []
+    assert RegionJournal(tmp_path).surveys == []
     assert not (tmp_path / NAME).exists()
 
 
@@ -67,9 +67,9 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
     RegionJournal(tmp_path).add(SURVEY)
     whole = (tmp_path / NAME).read_bytes()
     (tmp_path / NAME).write_bytes(whole + whole[:50])
-    assert read(tmp_path) == [SURVEY]
+    assert read_journal(tmp_path) == [SURVEY]
     RegionJournal(tmp_path).add(TRIED)
-    assert read(tmp_path) == [SURVEY, TRIED]
+    assert read_journal(tmp_path) == [SURVEY, TRIED]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,6 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_said(line: bytes, tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(line + b"\n")
     with pytest.raises(BadData) as caught:
-        read(tmp_path)
+        read_journal(tmp_path)
     assert NAME in caught.value.what
     assert caught.value.fix

@@ -15,16 +15,16 @@ from tests.unit import studies
 from ortune.backends.cpu import Cpu
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.metrics.cosine import Cosine
 from ortune.metrics.snr import Snr
 from ortune.search.experiment import scores
 from ortune.search.experiment.context import Context, ScoredPart
-from ortune.search.experiment.scores import records, score
+from ortune.search.experiment.scores import collect_records, score_plan
 
-LOSSY = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
+LOSSY = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu(threads=1))
 EXACT = Plan(AS_IS, Cpu(threads=2))
 SEARCH, FINAL = (0, 2, 4), (1, 3, 5, 7)
 
@@ -83,7 +83,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def given(context: Context, worker: Any, plan: Plan = LOSSY) -> tuple[Score, ...]:
-    return score(context, worker, plan, *context.evaluation())
+    return score_plan(context, worker, plan, *context.evaluation_parts())
 
 
 def test_each_part_is_scored_against_its_own_outputs_and_labels(context: Context) -> None:
@@ -169,7 +169,7 @@ def test_the_basis_says_on_what_answers_were_compared(context: Context) -> None:
 
 def test_records_are_a_table_a_metric(context: Context) -> None:
     worker: Any = Answering()
-    one, two = records(worker, [Cosine(), Snr()], context.parts["search"], 7.0)
+    one, two = collect_records(worker, [Cosine(), Snr()], context.parts["search"], 7.0)
     assert len(one) == len(two) == 3 and one.dtype == np.float64
     assert worker.asked[0]["timeout_s"] == 7.0 and worker.asked[0]["beside"] == ()
 
@@ -182,7 +182,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append({"rows": rows.tolist(), "base": base, "groups": groups, **more})
         return Score("cosine", 1.0, 1.0, 1.0, 1.0, len(rows), Verdict.LIKELY)
 
-    monkeypatch.setattr(scores, "judge", judge)
+    monkeypatch.setattr(scores, "judge_accuracy", judge)
     return calls
 
 
@@ -214,7 +214,7 @@ class TestEvaluate:
 
     def test_a_part_has_its_own_records(self, context: Context, judged: list[Any]) -> None:
         worker: Any = Answering(records=[[0.0], [0.1], [0.2], [0.3]])
-        (found,) = score(context, worker, EXACT, context.parts["search"])
+        (found,) = score_plan(context, worker, EXACT, context.parts["search"])
         assert judged[0]["rows"] == [[0.0], [0.2]] and found.samples == 2
         assert judged[0]["exact"] is False, "its outputs were not compared"
         given(context, worker)

@@ -18,9 +18,9 @@ from tests.unit.search.mixed_precision.models import HEADER, transformer
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData
-from ortune.core.event import silent
+from ortune.core.event import ignore_event
 from ortune.core.plugins import codec
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Status, Trial
 from ortune.measurement.job import Failure, WorkerJob
@@ -31,7 +31,7 @@ from ortune.measurement.worker.workbench import Workbench
 from ortune.search.experiment import measure, surveys
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import Ledger
-from ortune.search.experiment.surveys import SurveyProgress, survey
+from ortune.search.experiment.surveys import SurveyProgress, survey_plan
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 
 SECONDS = {"load": 1.0, "score": 0.5, "first": 0.1}
@@ -105,17 +105,17 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
         return Pair((block,) * 5)
 
     monkeypatch.setattr(surveys, "Worker", lambda job, **more: Inside(made, job, **more))
-    monkeypatch.setattr(measure, "start", start)
+    monkeypatch.setattr(measure, "start_worker", start)
     monkeypatch.setattr(surveys, "time_pair", time_pair)
     yield made
 
 
 def surveyed(known: Context, script: Script, seconds: float = 100.0, *quantizers: str) -> Survey:
-    steps = [parse(Quantizer, one) for one in quantizers or ("int8-dynamic(min_side=8)",)]
+    steps = [parse_plugin(Quantizer, one) for one in quantizers or ("int8-dynamic(min_side=8)",)]
     plan = Plan(Recipe("int8", tuple(steps)), Cpu(threads=1))
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
-        return survey(known, SurveyRequest(plan), seconds, silent, live, script)  # type: ignore[arg-type]
+        return survey_plan(known, SurveyRequest(plan), seconds, ignore_event, live, script)  # type: ignore[arg-type]
 
 
 def toy(root: Path, blocks: int) -> Context:
@@ -204,7 +204,7 @@ def test_biases_that_were_corrected_are_a_region_s_own(tmp_path: Path, script: S
 
 def test_a_plan_that_was_tried_is_not_timed_again(tmp_path: Path, script: Script) -> None:
     known = toy(tmp_path / "run", 1)
-    plan = Plan(Recipe("", (parse(Quantizer, "int8-dynamic(min_side=8)"),)), Cpu(threads=1))
+    plan = Plan(Recipe("", (parse_plugin(Quantizer, "int8-dynamic(min_side=8)"),)), Cpu(threads=1))
     ratio = Interval(0.25, 0.2, 0.3)
     Ledger(known.root).append(Trial("key", plan, "search", Status.FAILS, ratio))
     found = surveyed(known, script)
@@ -272,7 +272,7 @@ def test_a_plan_that_decides_nothing_is_no_survey(tmp_path: Path, script: Script
     known = toy(tmp_path / "run", 1)
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
-        found = survey(known, Plan(AS_IS, Cpu()), 10, silent, live, script)  # type: ignore[arg-type]
+        found = survey_plan(known, Plan(AS_IS, Cpu()), 10, ignore_event, live, script)  # type: ignore[arg-type]
     assert "decides a precision" in found.error
     assert found.regions == ()
 

@@ -12,7 +12,7 @@ import ortune as ot
 from ortune.cli.main import main
 from ortune.core.budget import Budget
 from ortune.core.trial import Verdict
-from ortune.core.wording import fallen
+from ortune.core.wording import list_failed_outputs
 from ortune.search.experiment import parts
 
 TWO = """
@@ -51,12 +51,14 @@ def test_one_that_falls_is_named_and_does_not_decide(task: tuple[Path, Path, Pat
     one, two, data = task
     found = ot.verify(one, two, data=data, budget="top1(output=logits)>=base-0.05")
     assert found.verdict is not Verdict.FAILS
-    (said,) = fallen(found.scores)
+    (said,) = list_failed_outputs(found.scores)
     assert said.startswith("cosine(output=hidden) is 0.")
     assert "does not read" in said
     watched = [s.metric for s in found.scores if "output=" in s.metric]
     assert watched == ["top1(output=logits)", "cosine(output=hidden)", "snr(output=value)"]
-    assert not fallen(ot.verify(one, one, data=data, budget="top1(output=logits)>=base").scores)
+    assert not list_failed_outputs(
+        ot.verify(one, one, data=data, budget="top1(output=logits)>=base").scores
+    )
 
 
 def test_it_can_be_ignored(
@@ -101,9 +103,9 @@ OUTPUTS = [
 )
 def test_what_a_metric_does_not_read(budget: str, watched: list[str]) -> None:
     metric = Budget.parse(budget).metric
-    found = parts.limits(metric, OUTPUTS, [1], ())
+    found = parts.make_output_limits(metric, OUTPUTS, [1], ())
     assert [getattr(limit.metric, "output", "") for limit in found] == watched
-    some = parts.limits(metric, OUTPUTS, [1], ("value",))
+    some = parts.make_output_limits(metric, OUTPUTS, [1], ("value",))
     assert [getattr(limit.metric, "output", "") for limit in some] == [
         name for name in watched if name != "value"
     ]
@@ -111,7 +113,7 @@ def test_what_a_metric_does_not_read(budget: str, watched: list[str]) -> None:
 
 def test_top1_reads_the_only_scores_that_fit() -> None:
     outputs = [{name: OUTPUTS[0][name] for name in ("logits", "value", "count")}]
-    found = parts.limits(Budget.parse("top1>=base").metric, outputs, [1], ())
+    found = parts.make_output_limits(Budget.parse("top1>=base").metric, outputs, [1], ())
     assert [str(limit) for limit in found] == [
         "snr(output=value)>=30",
         "agreement(output=count)>=0.99",

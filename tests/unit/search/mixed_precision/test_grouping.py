@@ -13,12 +13,12 @@ from tests.unit.search.mixed_precision.models import HEADER, transformer
 
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.search.mixed_precision.grouping import neighbours, regions, weights
+from ortune.search.mixed_precision.grouping import find_neighbours, find_regions, find_weights
 
 
 @pytest.mark.parametrize("blocks", [1, 6])
 def test_equal_blocks_are_equal_regions(blocks: int) -> None:
-    found = regions(transformer(blocks))
+    found = find_regions(transformer(blocks))
     kinds = Counter(one.pattern for one in found)
     assert list(kinds.values()) == [blocks] * 4
     assert [one.ops for one in found[:4]] == [("MatMul",) * 3, *[("MatMul",)] * 3]
@@ -27,7 +27,7 @@ def test_equal_blocks_are_equal_regions(blocks: int) -> None:
 
 
 def test_projections_that_share_an_input_are_one_with_their_biases() -> None:
-    first, *others = regions(transformer(1))
+    first, *others = find_regions(transformer(1))
     assert first.bytes == 3 * 32 * 32 * 4
     assert len(first.nodes) == 4
     assert [one.bytes for one in others] == [32 * 32 * 4, 32 * 64 * 4, 64 * 32 * 4]
@@ -35,18 +35,18 @@ def test_projections_that_share_an_input_are_one_with_their_biases() -> None:
 
 def test_by_node_every_layer_is_alone_and_by_op_all_are_together() -> None:
     model = transformer(2)
-    assert len(regions(model, "node")) == 12
-    (one,) = regions(model, "op")
+    assert len(find_regions(model, "node")) == 12
+    (one,) = find_regions(model, "op")
     assert (one.name, len(one.layers)) == ("MatMul", 12)
 
 
 def test_every_layer_lies_in_exactly_one_region() -> None:
     model = transformer(3)
-    held = [node for node in edit.every_node(model) if weights(node)]
+    held = [node for node in edit.walk_nodes(model) if find_weights(node)]
     for by in ("region", "node", "op"):
-        found = Counter(name for one in regions(model, by) for name in one.nodes)
+        found = Counter(name for one in find_regions(model, by) for name in one.nodes)
         assert set(found.values()) == {1}
-        layers = [name for one in regions(model, by) for name in one.layers]
+        layers = [name for one in find_regions(model, by) for name in one.layers]
         assert len(layers) == len(held)
 
 
@@ -63,7 +63,7 @@ def test_what_is_fused_with_a_convolution_goes_with_it() -> None:
         }}""",
         {"w": normal(4, 3, 3, 3), "v": normal(4, 4, 3, 3)},
     )
-    one, two = regions(model)
+    one, two = find_regions(model)
     assert [len(one.nodes), len(two.nodes)] == [3, 1]
     assert one.pattern != two.pattern
 
@@ -75,7 +75,8 @@ def test_a_larger_picture_is_another_pattern() -> None:
     }}"""
     held = {"w": normal(4, 4, 3, 3)}
     small, large, same = (
-        regions(model_of(text.replace("SIZE", size), held))[0].pattern for size in ("8", "16", "8")
+        find_regions(model_of(text.replace("SIZE", size), held))[0].pattern
+        for size in ("8", "16", "8")
     )
     assert small == same != large
 
@@ -92,7 +93,7 @@ def test_layers_that_share_a_weight_are_one_whatever_is_asked() -> None:
         {"table": normal(64, 32), "w": normal(32, 32)},
     )
     for by in ("region", "node"):
-        tied, alone = regions(model, by)
+        tied, alone = find_regions(model, by)
         assert tied.ops == ("Gather", "MatMul")
         assert tied.bytes == 64 * 32 * 4
         assert alone.ops == ("MatMul",)
@@ -118,7 +119,7 @@ def test_layers_in_bodies_count_and_weights_put_together_in_the_graph() -> None:
             "r": normal(1, 32, 8),
         },
     )
-    (one,) = regions(model)  # they share the recurrent weight
+    (one,) = find_regions(model)  # they share the recurrent weight
     assert one.ops == ("LSTM", "LSTM")
     assert one.bytes == 3 * 32 * 8 * 4
 
@@ -126,7 +127,7 @@ def test_layers_in_bodies_count_and_weights_put_together_in_the_graph() -> None:
 def test_grouping_leaves_the_model_as_it_is() -> None:
     model = transformer(1)
     before = [node.name for node in model.graph]
-    regions(model)
+    find_regions(model)
     assert [node.name for node in model.graph] == before
 
 
@@ -161,5 +162,5 @@ def test_who_reads_what_another_makes_is_its_neighbour(
     weights = np.full((8, 8), 0.5, np.float32)
     made.graph.initializer.extend(numpy_helper.from_array(weights, name) for name in "uvw")
     model = ir.from_proto(made)
-    names.unique(model)
-    assert list(neighbours(model, regions(model, "node"))) == found
+    names.make_names_unique(model)
+    assert list(find_neighbours(model, find_regions(model, "node"))) == found

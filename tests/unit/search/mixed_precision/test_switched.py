@@ -15,12 +15,12 @@ from ortune.graph.ir import edit
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.int8_weights import Int8Weights
-from ortune.search.mixed_precision.choice import alone
-from ortune.search.mixed_precision.grouping import regions
+from ortune.search.mixed_precision.choice import isolate_region
+from ortune.search.mixed_precision.grouping import find_regions
 from ortune.search.mixed_precision.switched import (
     SWITCHES,
-    Switched,
-    changed_constants,
+    SwitchableModel,
+    find_changed_constants,
     give_constants,
 )
 
@@ -51,14 +51,14 @@ STEPS = [Int8Static(min_side=8, head=True), Int8Dynamic(min_side=8), Int8Weights
 @pytest.mark.parametrize("kind", ["products", "convolutions"])
 def test_each_switch_gives_the_form_with_that_region_alone(step: Quantizer, kind: str) -> None:
     plain = transformer(2) if kind == "products" else convolutions()
-    names.unique(plain)
+    names.make_names_unique(plain)
     feeds = {"h0": normal(1, 8, 32)} if kind == "products" else {"x": normal(1, 3, 8, 8)}
-    found = regions(plain)
+    found = find_regions(plain)
     every = [name for one in found for name in one.layers]
-    board = Switched(plain, len(found))
+    board = SwitchableModel(plain, len(found))
     wanted = []
     for at, region in enumerate(found):
-        form, own = plain.clone(), alone(step, plain, region.layers, every)
+        form, own = plain.clone(), isolate_region(step, plain, region.layers, every)
         ranges = observe(form, own.probes(form), [feeds])
         try:
             own.apply(form, ranges)
@@ -68,7 +68,7 @@ def test_each_switch_gives_the_form_with_that_region_alone(step: Quantizer, kind
             wanted.append(unchecked(plain, feeds, "DISABLE_ALL"))
             continue
         wanted.append(unchecked(form, feeds, "DISABLE_ALL"))
-        board.add(at, form, region.nodes)
+        board.add_region(at, form, region.nodes)
 
     def run(*on: int) -> np.ndarray:
         given = np.isin(np.arange(len(found)), on)
@@ -102,7 +102,7 @@ def made(text: str = TEXT, a: float = 1.0, b: float = 1.0, **more: np.ndarray) -
 def test_a_region_gets_the_constants_of_its_nodes_alone() -> None:
     plain, feeds = made(), {"x": normal(1, 4, seed=2)}
     other = made(MORE, 2.0, 3.0, c=normal(4, seed=3))
-    constants = changed_constants(plain, other)
+    constants = find_changed_constants(plain, other)
     for nodes, wanted in (
         (["n0"], made(MORE, 2.0, 1.0, c=normal(4, seed=3))),
         (["n1", "n2"], made(b=3.0)),
@@ -122,13 +122,15 @@ def test_a_region_gets_the_constants_of_its_nodes_alone() -> None:
 
 def test_what_changes_the_graph_is_refused() -> None:
     with pytest.raises(Refused, match="change the graph"):
-        changed_constants(made(), made(TEXT.replace("q = Relu(p) y", "q = Relu(p) r = Relu(q) y")))
+        find_changed_constants(
+            made(), made(TEXT.replace("q = Relu(p) y", "q = Relu(p) r = Relu(q) y"))
+        )
     with pytest.raises(Refused, match="is another"):
-        changed_constants(made(), made(TEXT.replace("Relu", "Neg")))
+        find_changed_constants(made(), made(TEXT.replace("Relu", "Neg")))
     looped = """<ir_version: 8, opset_import: ["": 20]>
     g (float[1,4] x, bool s) => (float[1,4] y) {
     y = If (s) <then_branch = t () => (m) { m = Neg(x) },
                 else_branch = e () => (n) { n = Abs(x) }> }"""
     one, two = (model_of(looped, {}) for _ in range(2))
     with pytest.raises(Refused, match="body"):
-        changed_constants(one, two)
+        find_changed_constants(one, two)

@@ -20,9 +20,9 @@ from ortune.transforms.simplify import Simplify
 
 def test_weights_count_twice(tmp_path: Path) -> None:
     model, _ = write_classifier(tmp_path, samples=4)
-    needed = 2 * file.size(model) + (256 << 20)
-    assert compare.lacks(model, needed) is None
-    said = compare.lacks(model, needed - 1)
+    needed = 2 * file.count_file_bytes(model) + (256 << 20)
+    assert compare.describe_memory_lack(model, needed) is None
+    said = compare.describe_memory_lack(model, needed - 1)
     assert said is not None and "0.3 GB" in said and "numbers are not compared" in said
 
 
@@ -40,7 +40,7 @@ def test_without_memory_the_numeric_check_is_named(
         return [{"records": [[[1.0, 0.0, 1.0]]]}]
 
     monkeypatch.setattr(compare, "ask_once", ask)
-    monkeypatch.setattr(compare, "outputs", ask)
+    monkeypatch.setattr(compare, "compute_outputs", ask)
     monkeypatch.setattr(compare.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
     monkeypatch.setattr(compare.Snr, "aggregate", lambda self, rows: 200.0)
     out = tmp_path / "out.onnx"

@@ -10,7 +10,7 @@ from onnx import parser
 
 from ortune.core.errors import OutOfTime
 from ortune.core.progress import time_limit
-from ortune.core.reading import step
+from ortune.core.reading import read_step
 from ortune.core.step import Recipe
 from ortune.search.recipe.build import build
 
@@ -24,7 +24,7 @@ g (float[2, 4] x) => (float[2, 4] y) {{ y = Softmax(x) }}"""
 def test_a_step_for_newer_opsets_says_so(opset: int, said: str, tmp_path: Path) -> None:
     model = tmp_path / "m.onnx"
     onnx.save(parser.parse_model(TEXT.format(opset=opset)), model)
-    built = build(model, Recipe("one", (step("fuse-attention"),)), tmp_path / "out.onnx")
+    built = build(model, Recipe("one", (read_step("fuse-attention"),)), tmp_path / "out.onnx")
     assert [edit.note for edit in built.edits] == [said]
 
 
@@ -37,6 +37,6 @@ def test_a_build_whose_time_is_up_ends_and_leaves_no_step_out(steps: str, tmp_pa
     { two = Add(one, one) z = MatMul(x, w) y = Mul(z, two) }"""
     onnx.save(parser.parse_model(text), model)
     with pytest.raises(OutOfTime), time_limit.at_most(0):
-        build(model, Recipe("one", (step(steps),)), tmp_path / "out.onnx")
+        build(model, Recipe("one", (read_step(steps),)), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
-    build(model, Recipe("one", (step(steps),)), tmp_path / "out.onnx")
+    build(model, Recipe("one", (read_step(steps),)), tmp_path / "out.onnx")

@@ -7,10 +7,10 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Plan
-from ortune.search.recipe.space import Space, extended
+from ortune.search.recipe.space import Space, list_extension_plans
 
 
 def facts(ops: dict[str, int]) -> Facts:
@@ -24,8 +24,8 @@ WHOLE = "int8-static(head=true)"
 def steps(text: str) -> tuple[Step, ...]:
     found: list[Step] = []
     for one in text.split(" + "):
-        kind = Quantizer if one.split("(")[0] in catalog.names(Quantizer) else Transform
-        found.append(parse(kind, one))
+        kind = Quantizer if one.split("(")[0] in catalog.list_plugins(Quantizer) else Transform
+        found.append(parse_plugin(kind, one))
     return tuple(found)
 
 
@@ -44,23 +44,23 @@ def plan(text: str, *, before: str = "") -> Plan:
     ],
 )
 def test_the_head_of_a_convolutional_network(kept: str, more: str) -> None:
-    (found,) = extended(plan(kept, before="simplify + fuse-clip"), CNN)
+    (found,) = list_extension_plans(plan(kept, before="simplify + fuse-clip"), CNN)
     assert found == plan(more, before="simplify + fuse-clip")
     assert found.recipe.name == more
-    assert not list(extended(found, CNN))
+    assert not list(list_extension_plans(found, CNN))
 
 
 @pytest.mark.parametrize("kept", ["int8-dynamic", "fp16", "simplify"])
 def test_nothing_goes_further(kept: str) -> None:
-    assert not list(extended(plan(kept), CNN))
+    assert not list(list_extension_plans(plan(kept), CNN))
 
 
 def test_the_original_and_networks_without_a_head_have_none() -> None:
-    assert not list(extended(Plan(AS_IS, Cpu(1)), CNN))
-    assert not list(extended(plan("int8-static"), facts({"MatMul": 48, "Softmax": 6})))
+    assert not list(list_extension_plans(Plan(AS_IS, Cpu(1)), CNN))
+    assert not list(list_extension_plans(plan("int8-static"), facts({"MatMul": 48, "Softmax": 6})))
 
 
 def test_offers_have_it_too() -> None:
     """A plan that follows is the one that was offered, not a second of the same kind."""
-    offered = Space(CNN, [], None, Cpu(1)).extensions(plan("int8-static"))  # type: ignore[arg-type]
-    assert [one.spelled for one in offered] == [plan(WHOLE).spelled]
+    offered = Space(CNN, [], None, Cpu(1)).list_extensions(plan("int8-static"))  # type: ignore[arg-type]
+    assert [one.spelling for one in offered] == [plan(WHOLE).spelling]

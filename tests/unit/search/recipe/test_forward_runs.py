@@ -11,14 +11,19 @@ import pytest
 from tests.unit.quantizing import model_of, normal, run, snr
 
 from ortune.core.errors import BadData
-from ortune.core.reading import step
+from ortune.core.reading import read_step
 from ortune.core.session import Tensors
 from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
 from ortune.graph.io import file
 from ortune.graph.ir import spec
 from ortune.quantizers.common.float16.format import BFLOAT16, FLOAT16
-from ortune.quantizers.common.float16.islands import islands, layers, narrowed, switched
+from ortune.quantizers.common.float16.islands import (
+    add_switches,
+    group_into_layers,
+    list_narrow_nodes,
+    select_islands,
+)
 from ortune.quantizers.fp16 import Fp16
 from ortune.search.recipe.build import build
 
@@ -59,7 +64,7 @@ def written(folder: Path) -> tuple[Path, feeds.Feeds]:
     (folder / "data").mkdir()
     for k, sample in enumerate(SAMPLES):
         np.savez(folder / "data" / f"{k}.npz", **sample)
-    return path, feeds.load(folder / "data", spec.inputs(model), folder)
+    return path, feeds.load(folder / "data", spec.list_inputs(model), folder)
 
 
 def error(path: Path) -> float:
@@ -70,7 +75,7 @@ def error(path: Path) -> float:
 def built(text: str, folder: Path) -> tuple[Path, str]:
     """Build one step with samples; return the file and the step's note."""
     path, given = written(folder)
-    made = build(path, Recipe("one", (step(text),)), folder / "out.onnx", feeds=given)
+    made = build(path, Recipe("one", (read_step(text),)), folder / "out.onnx", feeds=given)
     return made.path, made.edits[-1].note
 
 
@@ -108,27 +113,29 @@ def test_auto_leaves_alone_what_is_near_enough(tmp_path: Path) -> None:
 def test_without_samples_there_is_no_cost(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
     with pytest.raises(BadData, match="needs samples: what a layer costs is measured"):
-        build(path, Recipe("one", (step("fp16(islands=1)"),)), tmp_path / "out.onnx")
+        build(path, Recipe("one", (read_step("fp16(islands=1)"),)), tmp_path / "out.onnx")
 
 
 def converted(model: ir.Model) -> list:
     trial = model.clone()
     nodes = list(trial.graph)
     Fp16(loss=1000).apply(trial, {})
-    return narrowed(nodes, ir.DataType.FLOAT16)
+    return list_narrow_nodes(nodes, ir.DataType.FLOAT16)
 
 
 def test_layers_begin_with_a_heavy_operator() -> None:
     model = network()
     nodes = list(model.graph)
-    found = layers(nodes, converted(model))
+    found = group_into_layers(nodes, converted(model))
     assert [[nodes[one.place].name for one in part] for part in found] == LAYERS
 
 
 @pytest.mark.parametrize("format", [FLOAT16, BFLOAT16])
 def test_switched_off_nothing_changes_and_on_it_rounds(format) -> None:
     model = network()
-    copy, name = switched(model, layers(list(model.graph), converted(model)), format)
+    copy, name = add_switches(
+        model, group_into_layers(list(model.graph), converted(model)), format
+    )
     feed = SAMPLES[0]
     before = run(model, feed, "DISABLE_ALL")[0]
     off = run(copy, {**feed, name: np.zeros(5, bool)}, "DISABLE_ALL")[0]
@@ -144,7 +151,9 @@ def test_switched_off_nothing_changes_and_on_it_rounds(format) -> None:
 def test_all_switched_on_it_is_the_converted_file() -> None:
     """Up to what onnxruntime keeps in float32 between operators without a float16 kernel."""
     model = network()
-    copy, name = switched(model, layers(list(model.graph), converted(model)), FLOAT16)
+    copy, name = add_switches(
+        model, group_into_layers(list(model.graph), converted(model)), FLOAT16
+    )
     feed = SAMPLES[0]
     on = run(copy, {**feed, name: np.ones(5, bool)}, "DISABLE_ALL")[0]
     half = network()
@@ -155,13 +164,13 @@ def test_all_switched_on_it_is_the_converted_file() -> None:
 
 def test_a_pair_is_found_where_each_alone_gains_nothing() -> None:
     model = network()
-    parts = layers(list(model.graph), converted(model))
+    parts = group_into_layers(list(model.graph), converted(model))
 
     def noise(switched: ir.Model, values: Sequence[Tensors]) -> Sequence[float]:
         rows = [next(iter(one.values())) for one in values]
         return [0.0 if not row.any() else 0.1 if row[1] or row[2] else 1e-7 for row in rows]
 
-    found = islands(model, parts, FLOAT16, noise, 2)
+    found = select_islands(model, parts, FLOAT16, noise, 2)
     assert [len(layer) for layer in found.layers] == [2, 2]
     assert found.before == pytest.approx(10)
     assert found.after == pytest.approx(70)
@@ -169,13 +178,13 @@ def test_a_pair_is_found_where_each_alone_gains_nothing() -> None:
 
 def test_what_overflows_is_given_back_first() -> None:
     model = network()
-    parts = layers(list(model.graph), converted(model))
+    parts = group_into_layers(list(model.graph), converted(model))
 
     def noise(switched: ir.Model, values: Sequence[Tensors]) -> Sequence[float]:
         rows = [next(iter(one.values())) for one in values]
         return [0.0 if not row.any() else float("inf") if row[3] else 1e-6 for row in rows]
 
-    (layer,) = islands(model, parts, FLOAT16, noise, None).layers
+    (layer,) = select_islands(model, parts, FLOAT16, noise, None).layers
     assert [list(model.graph)[place].name for place in layer] == LAYERS[3]
 
 
@@ -183,5 +192,5 @@ def test_old_runs_keep_their_keys() -> None:
     assert "islands" not in Recipe("r", (Fp16(),)).key
     assert Recipe("r", (Fp16(),)).key == "847fadda793f4fbc"
     assert Recipe("r", (Fp16(islands=2),)).key != Recipe("r", (Fp16(),)).key
-    found = step("fp16(islands=auto)")
+    found = read_step("fp16(islands=auto)")
     assert isinstance(found, Quantizer) and str(found) == "fp16(islands=auto)"

@@ -22,7 +22,7 @@ from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.observers.percentile import Percentile
 from ortune.search.recipe.build import Material, build_in
-from ortune.search.recipe.editing import following
+from ortune.search.recipe.editing import list_following
 from ortune.transforms.simplify import Simplify
 
 PLAIN = Recipe("plain", (Int8Static(min_side=1),))
@@ -33,7 +33,7 @@ ROUNDED = Recipe("rounded", (AdaptiveRounding(), Int8Static(min_side=1)))
 @pytest.fixture
 def material(tmp_path: Path) -> tuple[Path, Material]:
     model, data = write_classifier(tmp_path, samples=16)
-    inputs = model_facts.facts(file.load(model)).inputs
+    inputs = model_facts.read_facts(file.load(model)).inputs
     fed = feeds.load(data, inputs, tmp_path / "feeds")
     return model, Material(fed, tuple(range(fed.count)), planned=(PLAIN, CLIPPED, ROUNDED))
 
@@ -81,6 +81,6 @@ def test_quantizers_follow_the_same_steps() -> None:
     steps: tuple[Step, ...] = (Simplify(),)
     behind: tuple[Quantizer, ...] = (Int8Static(), Int8Dynamic())
     recipes = [AS_IS, PLAIN, *(Recipe("", (*steps, one)) for one in (*behind, *behind))]
-    assert following(recipes, steps) == behind
-    assert following(recipes, ()) == PLAIN.steps
-    assert following((), steps) == ()
+    assert list_following(recipes, steps) == behind
+    assert list_following(recipes, ()) == PLAIN.steps
+    assert list_following((), steps) == ()

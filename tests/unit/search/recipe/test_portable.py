@@ -13,12 +13,12 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.measurement.workloads.latency import Latency
 from ortune.search.optimize import run
-from ortune.search.recipe.space import Space, Target
+from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
 
 HERE = Capabilities(
@@ -73,22 +73,22 @@ def test_backends(backend: Backend, portable: bool) -> None:
     ],
 )
 def test_integer_layers_that_saturate_without_vnni_take_seven_bits(step: str, made: str) -> None:
-    found = parse(Quantizer, step)
+    found = parse_plugin(Quantizer, step)
     assert found.portable is (not made)
     if made:
-        assert found.made_portable() == parse(Quantizer, made)
+        assert found.made_portable() == parse_plugin(Quantizer, made)
         assert found.made_portable().portable
 
 
-class Bound(type(parse(Quantizer, "fp16"))):  # type: ignore[misc]
+class Bound(type(parse_plugin(Quantizer, "fp16"))):  # type: ignore[misc]
     """A step that no settings make portable."""
 
     portable = False
 
 
 def test_a_recipe_leaves_out_bound_transforms_and_is_none_with_a_bound_quantizer() -> None:
-    simplify, moved = parse(Transform, "simplify"), parse(Transform, "u8s8")
-    static = parse(Quantizer, "int8-static")
+    simplify, moved = parse_plugin(Transform, "simplify"), parse_plugin(Transform, "u8s8")
+    static = parse_plugin(Quantizer, "int8-static")
     found = Recipe("int8-static", (simplify, moved, static)).made_portable()
     assert found is not None
     assert found.name == "int8-static(reduce_range=true)"
@@ -97,38 +97,38 @@ def test_a_recipe_leaves_out_bound_transforms_and_is_none_with_a_bound_quantizer
     assert Recipe("x", (simplify, Bound())).made_portable() is None
 
 
-def space(target: Target) -> Space:
+def space(target: SearchTarget) -> Space:
     return Space(FACTS, [target], Latency(), Cpu())
 
 
 @pytest.mark.parametrize("backend", [Cpu(), Openvino()])
 def test_a_portable_space_offers_portable_plans_alone_and_some(backend: Backend) -> None:
-    target = Target(backend, HERE, portable=True)
+    target = SearchTarget(backend, HERE, portable=True)
     made = space(target)
-    variants = made.variants(target)
+    variants = made.list_variants(target)
     assert variants and all(one.portable and one.threads <= 1 for one in variants)
-    assert len(variants) <= len(made.variants(replace(target, portable=False)))
+    assert len(variants) <= len(made.list_variants(replace(target, portable=False)))
     for variant in variants:
-        offered = list(made.recipes(target, variant))
+        offered = list(made.list_recipes(target, variant))
         assert len({one.key for one in offered}) == len(offered)
         assert any(one.lossy for one in offered)
         assert all(step.portable for one in offered for step in one.steps)
-    around = made.neighbours(Plan(AS_IS, variants[0]))
+    around = made.list_neighbours(Plan(AS_IS, variants[0]))
     plans = [plan for some in around.values() for plan in some]
     assert plans and all(p.backend.portable and p.backend.threads <= 1 for p in plans)
 
 
 def test_without_it_the_space_is_as_before() -> None:
-    target = Target(Openvino(), HERE)
+    target = SearchTarget(Openvino(), HERE)
     made = space(target)
-    assert any(not one.portable for one in made.variants(target))
-    offered = list(made.recipes(target, Openvino()))
+    assert any(not one.portable for one in made.list_variants(target))
+    offered = list(made.list_recipes(target, Openvino()))
     assert any(not step.portable for one in offered for step in one.steps)
 
 
 def test_threads_that_the_user_pins_stay() -> None:
-    target = Target(Cpu(threads=3), HERE, frozenset({"threads"}), portable=True)
-    assert {one.threads for one in space(target).variants(target)} == {3}
+    target = SearchTarget(Cpu(threads=3), HERE, frozenset({"threads"}), portable=True)
+    assert {one.threads for one in space(target).list_variants(target)} == {3}
 
 
 def test_pins_that_are_bound_to_this_machine_are_refused() -> None:

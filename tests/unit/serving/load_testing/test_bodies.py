@@ -43,16 +43,16 @@ def test_over_http() -> None:
     assert line == "POST /v2/models/m%20x/versions/3/infer HTTP/1.1"
     assert found["Authorization"] == "Bearer secret"
     assert int(found["Content-Length"]) == len(body)
-    request = http_body.parse(body, int(found["Inference-Header-Content-Length"]))
+    request = http_body.parse_body(body, int(found["Inference-Header-Content-Length"]))
     same(request)
     assert request.binary
 
 
 def test_over_grpc() -> None:
-    kind = messages.message("ModelInferRequest")
+    kind = messages.find_message_class("ModelInferRequest")
     made = kind.FromString(bodies.grpc_request("m", "3", SAMPLE))
     assert (made.model_name, made.model_version) == ("m", "3")
-    same(messages.parse(made))
+    same(messages.parse_message(made))
 
 
 ANSWER = InferResponse(
@@ -68,14 +68,14 @@ ANSWER = InferResponse(
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_answers_over_http(binary: bool) -> None:
-    chunks, head = http_body.write(ANSWER, InferRequest({}, binary=binary))
+    chunks, head = http_body.encode_response(ANSWER, InferRequest({}, binary=binary))
     found = bodies.read_answer("http", b"".join(chunks), -1 if head is None else head)
     np.testing.assert_array_equal(found["y"], [[1.5, -2]])
     assert found["t"].tolist() == [["ä", "b"]]
 
 
 def test_answers_over_grpc() -> None:
-    found = bodies.read_answer("grpc", messages.write(ANSWER).SerializeToString())
+    found = bodies.read_answer("grpc", messages.build_message(ANSWER).SerializeToString())
     np.testing.assert_array_equal(found["y"], [[1.5, -2]])
     assert found["t"].tolist() == [["ä", "b"]]
 

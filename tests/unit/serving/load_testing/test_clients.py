@@ -15,7 +15,7 @@ from tests.unit.serving.load_testing.toy_servers import Script, over_grpc, over_
 
 from ortune.core.errors import BadData, OrtuneError
 from ortune.serving.load_testing.bodies import check_answers
-from ortune.serving.load_testing.clients import clients
+from ortune.serving.load_testing.clients import open_clients
 from ortune.serving.load_testing.levels import Load, Run
 from ortune.serving.load_testing.requests import LoadTest
 
@@ -24,8 +24,8 @@ BOTH = pytest.mark.parametrize("serving", [over_http, over_grpc])
 
 
 def once(serving: Serving, script: Script, load: Load, **how: object) -> Run:
-    with serving(script) as url, clients(LoadTest(url, **how)) as found:  # type: ignore[arg-type]
-        return found.measure(load, warm_up_s=0.0).runs[0]
+    with serving(script) as url, open_clients(LoadTest(url, **how)) as found:  # type: ignore[arg-type]
+        return found.measure_level(load, warm_up_s=0.0).runs[0]
 
 
 @BOTH
@@ -80,8 +80,8 @@ def test_what_hangs_is_timed_out(serving: Serving) -> None:
 
 def test_few_callers_use_more_connections_in_turn_where_several_processes_answer() -> None:
     script = Script()
-    with over_http(script) as url, clients(LoadTest("m.onnx", processes=2), url) as found:
-        assert found.measure(Load(2, requests=80), warm_up_s=0.0).answered == 80
+    with over_http(script) as url, open_clients(LoadTest("m.onnx", processes=2), url) as found:
+        assert found.measure_level(Load(2, requests=80), warm_up_s=0.0).answer_count == 80
     used = sorted(script.by_connection)
     assert len(used) >= 16
     assert all(count >= 4 for count in used[-16:]), "one after the other"
@@ -89,9 +89,9 @@ def test_few_callers_use_more_connections_in_turn_where_several_processes_answer
 
 def test_connections_that_the_server_closes_are_opened_again() -> None:
     script = Script(closes=True)
-    with over_http(script) as url, clients(LoadTest(url)) as found:
-        assert found.measure(Load(2, requests=6), warm_up_s=0).answered == 6
-        assert found.measure(Load(1, requests=3), warm_up_s=0).answered == 3
+    with over_http(script) as url, open_clients(LoadTest(url)) as found:
+        assert found.measure_level(Load(2, requests=6), warm_up_s=0).answer_count == 6
+        assert found.measure_level(Load(1, requests=3), warm_up_s=0).answer_count == 3
     assert script.connections > 9
 
 
@@ -99,7 +99,7 @@ def test_a_dead_server_is_errors_not_an_end() -> None:
     script = Script()
     with over_http(script) as url:
         pass
-    with pytest.raises(OrtuneError, match="no server answers"), clients(LoadTest(url)):
+    with pytest.raises(OrtuneError, match="no server answers"), open_clients(LoadTest(url)):
         pass
 
 
@@ -108,8 +108,8 @@ def test_several_processes_and_a_batch(serving: Serving) -> None:
     script = Script(delay_s=lambda number: 0.005)
     asked = LoadTest("m.onnx", batch=3, clients=2, check="m.onnx")
     others = psutil.Process().children()
-    with serving(script) as url, clients(asked, url) as found:
-        level = found.measure(Load(3, requests=31), warm_up_s=0.1, pid=os.getpid())
+    with serving(script) as url, open_clients(asked, url) as found:
+        level = found.measure_level(Load(3, requests=31), warm_up_s=0.1, pid=os.getpid())
         assert found.model.batch == 3
         assert found.model.samples[0]["x"].shape == (3, 4)
         children = [one for one in psutil.Process().children() if one not in others]
@@ -118,7 +118,7 @@ def test_several_processes_and_a_batch(serving: Serving) -> None:
         protocol = url.partition(":")[0]
         right = check_answers(answers, 1, samples, _double(2.0), protocol)  # type: ignore[arg-type]
         wrong = check_answers(answers, 0, samples, _double(2.1), protocol)  # type: ignore[arg-type]
-    assert level.answered == 31
+    assert level.answer_count == 31
     assert level.runs[0].server_cpu_s is not None
     assert level.runs[0].server_rss
     assert (right.answers, right.wrong, right.unread) == (31, 0, 1)
@@ -133,7 +133,7 @@ def _double(factor: float) -> object:
 
 def test_samples_of_a_file_are_sent(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(8, dtype=np.float32).reshape(2, 4))
-    with over_http(Script()) as url, clients(LoadTest(url, data=tmp_path)) as found:
+    with over_http(Script()) as url, open_clients(LoadTest(url, data=tmp_path)) as found:
         assert [one["x"].tolist() for one in found.model.samples] == [
             [[0, 1, 2, 3]],
             [[4, 5, 6, 7]],
@@ -143,9 +143,12 @@ def test_samples_of_a_file_are_sent(tmp_path: Path) -> None:
 @BOTH
 def test_the_model_must_be_named_where_there_are_several(serving: Serving) -> None:
     with serving(Script(models=("double", "other"))) as url:
-        with pytest.raises(BadData, match="several models: double, other"), clients(LoadTest(url)):
+        with (
+            pytest.raises(BadData, match="several models: double, other"),
+            open_clients(LoadTest(url)),
+        ):
             pass
-        with clients(LoadTest(url, model="double/1")) as found:
+        with open_clients(LoadTest(url, model="double/1")) as found:
             assert (found.model.name, found.model.version) == ("double", "1")
 
 
@@ -153,7 +156,7 @@ def test_an_unknown_model_is_refused_with_those_there_are() -> None:
     with (
         over_http(Script()) as url,
         pytest.raises(BadData, match="refuses model 'triple': not found") as error,
-        clients(LoadTest(url, model="triple")),
+        open_clients(LoadTest(url, model="triple")),
     ):
         pass
     assert "double" in error.value.fix
@@ -164,17 +167,17 @@ def test_a_server_that_says_less() -> None:
     told = {"/v2/repository/index": None, "/v2/models/double/stats": None}
     with over_http(Script(told=told)) as url:
         with pytest.raises(BadData, match="lists no model"):
-            clients(LoadTest(url)).__enter__()
-        with clients(LoadTest(url, model="double")) as found:
-            level = found.measure(Load(2, requests=10), warm_up_s=0)
-    assert (level.answered, level.runs[0].server) == (10, None)
+            open_clients(LoadTest(url)).__enter__()
+        with open_clients(LoadTest(url, model="double")) as found:
+            level = found.measure_level(Load(2, requests=10), warm_up_s=0)
+    assert (level.answer_count, level.runs[0].server) == (10, None)
 
 
 @pytest.mark.parametrize("inputs", [3, [{"name": "x"}], [{"name": "x", "datatype": 5}], [[]]])
 def test_a_server_that_says_something_else(inputs: object) -> None:
     script = Script(told={"/v2/models/double": {"inputs": inputs}})
     with over_http(script) as url, pytest.raises(OrtuneError, match=r"cannot be read|datatype"):
-        clients(LoadTest(url, model="double")).__enter__()
+        open_clients(LoadTest(url, model="double")).__enter__()
 
 
 def test_a_token_is_sent(tmp_path: Path) -> None:
@@ -182,20 +185,20 @@ def test_a_token_is_sent(tmp_path: Path) -> None:
     with over_http(script) as url:
         for model in ("double", ""):
             with pytest.raises(BadData, match="lets nobody in: no token"):
-                clients(LoadTest(url, model=model)).__enter__()
+                open_clients(LoadTest(url, model=model)).__enter__()
         token = tmp_path / "token"
         token.write_text("secret\n")
-        with clients(LoadTest(url, token_file=token)) as found:
-            assert found.measure(Load(1, requests=3), warm_up_s=0).errors == {}
+        with open_clients(LoadTest(url, token_file=token)) as found:
+            assert found.measure_level(Load(1, requests=3), warm_up_s=0).errors == {}
 
 
 @BOTH
 def test_over_tls(serving: Serving, tmp_path: Path) -> None:
     one, other = pair(tmp_path, "one"), pair(tmp_path, "other")
     with serving(Script(), one) as url:  # type: ignore[call-arg]
-        with clients(LoadTest(url, ca=one.certificate)) as found:
-            assert found.measure(Load(2, requests=10), warm_up_s=0).answered == 10
+        with open_clients(LoadTest(url, ca=one.certificate)) as found:
+            assert found.measure_level(Load(2, requests=10), warm_up_s=0).answer_count == 10
         if serving is over_http:  # gRPC tries again and again for some seconds
             with pytest.raises(OrtuneError, match="no server answers") as error:
-                clients(LoadTest(url, ca=other.certificate)).__enter__()
+                open_clients(LoadTest(url, ca=other.certificate)).__enter__()
             assert "--ca" in error.value.fix

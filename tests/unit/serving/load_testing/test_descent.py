@@ -14,8 +14,8 @@ from ortune.serving.load_testing.descent import (
     STEP,
     ServingSpace,
     TriedSettings,
-    confirm,
-    descend,
+    descend_settings,
+    estimate_ratio,
     find_sustained_rate,
     requests_needed,
 )
@@ -34,37 +34,43 @@ def walked(
         asked.append(one)
         return score(one) / score(Serving()) if len(asked) <= pairs else None
 
-    return descend(space, Serving(), pair), asked
+    return descend_settings(space, Serving(), pair), asked
 
 
 class TestSpace:
     def test_what_lies_next_to_the_defaults(self) -> None:
         start = Serving()
-        assert next(SPACE.neighbours(start, "max_batch", 1)) == Serving(max_batch=16)
-        assert [one.max_batch for one in SPACE.neighbours(start, "max_batch", -1)] == [4, 2, 1]
-        assert [one.instances for one in SPACE.neighbours(start, "instances", 1)] == [2, 4]
-        assert not list(SPACE.neighbours(start, "instances", -1))
-        assert [one.threads for one in SPACE.neighbours(start, "threads", -1)] == [2, 1]
-        delays = [one.max_delay_us for one in SPACE.neighbours(start, "max_delay_us", 1)]
+        assert next(SPACE.list_neighbours(start, "max_batch", 1)) == Serving(max_batch=16)
+        assert [one.max_batch for one in SPACE.list_neighbours(start, "max_batch", -1)] == [
+            4,
+            2,
+            1,
+        ]
+        assert [one.instances for one in SPACE.list_neighbours(start, "instances", 1)] == [2, 4]
+        assert not list(SPACE.list_neighbours(start, "instances", -1))
+        assert [one.threads for one in SPACE.list_neighbours(start, "threads", -1)] == [2, 1]
+        delays = [one.max_delay_us for one in SPACE.list_neighbours(start, "max_delay_us", 1)]
         assert delays == [100, 300, 1000, 3000], "no more than a quarter of the limit"
 
     def test_what_has_no_effect_is_not_said(self) -> None:
         """So that settings that do the same are the same, and measured once."""
         delayed = Serving(max_delay_us=300)
-        assert list(SPACE.neighbours(delayed, "max_batch", -1))[-1] == Serving(max_batch=1)
-        assert not list(SPACE.neighbours(Serving(max_batch=1), "max_delay_us", 1))
+        assert list(SPACE.list_neighbours(delayed, "max_batch", -1))[-1] == Serving(max_batch=1)
+        assert not list(SPACE.list_neighbours(Serving(max_batch=1), "max_delay_us", 1))
         two = Serving(instances=2, threads=1)
-        assert list(SPACE.neighbours(two, "threads", 1)) == [Serving(instances=2)]
+        assert list(SPACE.list_neighbours(two, "threads", 1)) == [Serving(instances=2)]
         narrow = ServingSpace(cpus=4, threads=1, joins=True, limit_us=1e6)
-        assert [one.threads for one in narrow.neighbours(Serving(), "threads", 1)] == [2, 4]
+        assert [one.threads for one in narrow.list_neighbours(Serving(), "threads", 1)] == [2, 4]
         wide = replace(Serving(), threads=4)
-        assert next(narrow.neighbours(wide, "instances", 1)) == Serving(instances=2, threads=2)
+        assert next(narrow.list_neighbours(wide, "instances", 1)) == Serving(
+            instances=2, threads=2
+        )
 
     def test_a_model_that_joins_nothing_has_no_batches(self) -> None:
         space = ServingSpace(cpus=2, threads=2, joins=False, limit_us=20_000)
         for name in ("max_batch", "max_delay_us"):
-            assert not list(space.neighbours(Serving(), name, 1))
-        assert space.spell(Serving()) == "1 instance, 2 threads, max_batch 8, delay 0 us"
+            assert not list(space.list_neighbours(Serving(), name, 1))
+        assert space.spell_settings(Serving()) == "1 instance, 2 threads, max_batch 8, delay 0 us"
 
 
 class TestDescent:
@@ -114,18 +120,18 @@ class TestConfirmed:
     def test_the_interval_holds_as_often_as_it_says(self) -> None:
         rng, held = np.random.default_rng(1), 0
         for _ in range(2000):
-            interval = confirm(np.exp(rng.normal(0.1, 0.05, 6)).tolist())
+            interval = estimate_ratio(np.exp(rng.normal(0.1, 0.05, 6)).tolist())
             assert interval is not None
             held += interval.low <= math.exp(0.1) <= interval.high
         assert 0.935 < held / 2000 < 0.965
 
     def test_pairs_that_agree_by_chance_prove_little(self) -> None:
-        interval = confirm([1.005] * 3)
+        interval = estimate_ratio([1.005] * 3)
         assert interval is not None and interval.low < 1 < interval.high
 
     @pytest.mark.parametrize("ratios", [[], [1.1], [1.1, 0.0]])
     def test_too_few_say_nothing(self, ratios: list[float]) -> None:
-        assert confirm(ratios) is None
+        assert estimate_ratio(ratios) is None
 
 
 Curve = Callable[[float], float]

@@ -126,7 +126,7 @@ def test_callers_without_a_server_do_not_count_errors_by_the_thousand(word: str)
 def test_a_status_is_told_apart_from_a_right_answer() -> None:
     log = Report()
     for word in ("", "503", "503", "timed out", ""):
-        log.add(0, 0, 1, word)
+        log.add_request(0, 0, 1, word)
     assert log.errors == ["", "503", "timed out"]
     assert list(log.entries[3::4]) == [0, 1, 1, 2, 0]
 
@@ -134,6 +134,6 @@ def test_a_status_is_told_apart_from_a_right_answer() -> None:
 def test_answers_that_differ_are_kept_up_to_a_limit() -> None:
     log = Report()
     for number in range(5000):
-        log.keep((0, -1, str(number % 2500).encode()))
+        log.count_answer((0, -1, str(number % 2500).encode()))
     assert (len(log.answers), log.dropped) == (2048, 2 * (2500 - 2048))
     assert set(log.answers.values()) == {2}

@@ -67,7 +67,7 @@ class Machine:
 
     def found(self, seconds: float, **more: float) -> GoalResult:
         scores = Scores(LatencyLimit.parse("p99<=20ms"), **more)  # type: ignore[arg-type]
-        return Search(self.start, SPACE, scores, seconds, clock=lambda: self.now).run()
+        return Search(self.start, SPACE, scores, seconds, clock=lambda: self.now).run_search()
 
 
 def better_with_two(one: Serving) -> float:

@@ -58,7 +58,7 @@ def test_repeats_share_requests_and_time_and_have_their_own_arrivals() -> None:
         return Level(load, (run_of(load, 10.0, rate=50.0),))
 
     loads = [Load(rate=50, seconds=4), Load(rate=100, seconds=4)]
-    found = levels.sweep(loads, 2, measure, lambda *one: told.append(one))
+    found = levels.sweep_loads(loads, 2, measure, lambda *one: told.append(one))
     assert [(one.rate, one.seconds, one.seed) for one in asked] == [
         (50, 2, 0),
         (100, 2, 0),
@@ -74,11 +74,11 @@ def test_the_knee_is_the_level_with_most_power() -> None:
     """Batching answers more up to eight callers; beyond, only latency grows."""
     curve = [(1, 10.0), (2, 12.0), (4, 14.0), (8, 18.0), (16, 40.0), (32, 80.0)]
     found = [once(callers(count), ms) for count, ms in curve]
-    assert levels.knee(found) == 3
-    assert levels.fastest(found) == 3
-    assert levels.knee(found[:1]) is None
+    assert levels.find_knee(found) == 3
+    assert levels.find_fastest(found) == 3
+    assert levels.find_knee(found[:1]) is None
     alone = [once(callers(count), 10.0 * count) for count in (1, 2, 4)]
-    assert levels.knee(alone) == 0, "who computes one at a time gains nothing by more callers"
+    assert levels.find_knee(alone) == 0, "who computes one at a time gains nothing by more callers"
 
 
 def test_levels_with_errors_or_a_growing_queue_are_beyond_the_knee() -> None:
@@ -86,46 +86,51 @@ def test_levels_with_errors_or_a_growing_queue_are_beyond_the_knee() -> None:
         once(callers(1), 10.0),
         once(callers(2), 10.0, errors={"503": 1}),
     ]
-    assert levels.knee(found) == 0
+    assert levels.find_knee(found) == 0
     rates = [Load(rate=one, seconds=10) for one in (50.0, 400.0)]
     behind = [once(rates[0], 10.0, rate=50.0), once(rates[1], 10.0, rate=200.0)]
     assert [one.keeps_up for one in behind] == [True, False]
-    assert levels.knee(behind) == 0
-    assert "falls behind: 199.8 of" in " ".join(levels.remarks(behind, processes=1, shared=0))
+    assert levels.find_knee(behind) == 0
+    assert "falls behind: 199.8 of" in " ".join(levels.list_remarks(behind, processes=1, shared=0))
 
 
 def test_no_answer_is_no_level_and_no_throughput() -> None:
     none = [once(callers(1), 1.0, count=0, errors={"connection refused": 3})] * 2
-    assert levels.knee(none) is None
-    assert levels.fastest(none) is None
+    assert levels.find_knee(none) is None
+    assert levels.find_fastest(none) is None
     assert none[0].rate == 0
     load = callers(4)
     level = Level(load, (Run(load, (MS,) * 100, (), {"503": 900}, {}, 1.0, 0.1, 0.2),))
-    assert (level.rate, level.answered, level.failed, level.requests) == (100, 100, 900, 1000)
+    assert (level.rate, level.answer_count, level.failure_count, level.requests) == (
+        100,
+        100,
+        900,
+        1000,
+    )
     assert not level.keeps_up
 
 
 def test_percentiles_without_enough_answers_are_refused() -> None:
     few, many = once(callers(1), 1.0, count=999), once(callers(1), 1.0, count=1000)
-    assert few.percentile(99) is None
-    assert many.percentile(99) == MS
-    assert few.percentile(95) == MS
-    assert once(callers(1), 1.0, count=1).percentile(50) == MS
+    assert few.compute_percentile(99) is None
+    assert many.compute_percentile(99) == MS
+    assert few.compute_percentile(95) == MS
+    assert once(callers(1), 1.0, count=1).compute_percentile(50) == MS
 
 
 def test_repeats_that_disagree_are_told() -> None:
     load = callers(4)
     calm = Level(load, (run_of(load, 10.0), run_of(load, 10.5)))
     torn = Level(load, (run_of(load, 10.0), run_of(load, 13.0)))
-    assert calm.disagreement() == ""
-    assert torn.disagreement() == "requests/s 400, 307.7; p50 in ms 10, 13"
-    (said,) = levels.remarks([torn], processes=1, shared=0)
+    assert calm.describe_disagreement() == ""
+    assert torn.describe_disagreement() == "requests/s 400, 307.7; p50 in ms 10, 13"
+    (said,) = levels.list_remarks([torn], processes=1, shared=0)
     assert said.startswith("concurrency 4: its repeats do not agree")
 
 
 def test_what_a_reader_must_know() -> None:
     def remarks(level: Level, **how: Any) -> list[str]:
-        return levels.remarks([level], **{"processes": 1, "shared": 0} | how)
+        return levels.list_remarks([level], **{"processes": 1, "shared": 0} | how)
 
     busy, calm = once(callers(32), 1.0, busy=0.97), once(callers(1), 1.0)
     (said,) = remarks(busy)
@@ -143,11 +148,11 @@ def test_what_a_reader_must_know() -> None:
 def test_a_limit_needs_answers_and_no_errors() -> None:
     limit = LatencyLimit.parse("p99<=20ms")
     assert str(limit) == "p99<=20ms"
-    assert once(callers(1), 19.0).keeps(limit) is True
-    assert once(callers(1), 21.0).keeps(limit) is False
-    assert once(callers(1), 19.0, count=900).keeps(limit) is None
-    assert once(callers(1), 19.0, errors={"503": 1}).keeps(limit) is False
-    assert once(callers(1), 19.0, count=0).keeps(limit) is False
+    assert once(callers(1), 19.0).keeps_limit(limit) is True
+    assert once(callers(1), 21.0).keeps_limit(limit) is False
+    assert once(callers(1), 19.0, count=900).keeps_limit(limit) is None
+    assert once(callers(1), 19.0, errors={"503": 1}).keeps_limit(limit) is False
+    assert once(callers(1), 19.0, count=0).keeps_limit(limit) is False
 
 
 @pytest.mark.parametrize(
@@ -176,18 +181,18 @@ def test_a_load_has_one_kind_and_an_end() -> None:
 
 
 def test_a_schedule_keeps_its_rate_exactly() -> None:
-    schedule = Load(rate=100, seconds=2).schedule()
+    schedule = Load(rate=100, seconds=2).draw_schedule()
     assert len(schedule) == 200
     assert schedule[-1] == 2_000_000_000
-    assert schedule == Load(rate=100, seconds=2).schedule()
-    assert schedule != Load(rate=100, seconds=2, seed=1).schedule()
-    assert len(Load(rate=100, requests=500).schedule()) == 500
+    assert schedule == Load(rate=100, seconds=2).draw_schedule()
+    assert schedule != Load(rate=100, seconds=2, seed=1).draw_schedule()
+    assert len(Load(rate=100, requests=500).draw_schedule()) == 500
 
 
 @given(st.integers(1, 64), st.integers(0, 1000), st.integers(1, 8))
 def test_callers_and_requests_are_shared_out(count: int, requests: int, parts: int) -> None:
     load = Load(count, requests=requests, seconds=0 if requests else 1)
-    shares = load.share(parts)
+    shares = load.split_callers(parts)
     assert sum(one.concurrency for one in shares) == count
     assert sum(one.requests for one in shares) == requests
     assert all(one.concurrency > 0 for one in shares)

@@ -172,8 +172,8 @@ async def _reply(
         await asyncio.sleep(script.delay_s(number))
         if (status := script.status(number)) != 200:
             return status, "", json.dumps({"error": f"refused number {status}"}).encode()
-        request = http_body.parse(body, int(headers["inference-header-content-length"]))
-        chunks, head = http_body.write(script.answer(request), request)
+        request = http_body.parse_body(body, int(headers["inference-header-content-length"]))
+        chunks, head = http_body.encode_response(script.answer(request), request)
         more = f"Inference-Header-Content-Length: {head}\r\n" if head is not None else ""
         return 200, more, b"".join(chunks)
     plain: dict[str, Any] = {
@@ -198,13 +198,15 @@ def over_grpc(script: Script, trusted: Pair | None = None) -> Iterator[str]:
         time.sleep(script.delay_s(number))
         if script.status(number) != 200:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the queue is full")
-        found = messages.parse(messages.message("ModelInferRequest").FromString(body))
-        made: bytes = messages.write(script.answer(found)).SerializeToString()
+        found = messages.parse_message(
+            messages.find_message_class("ModelInferRequest").FromString(body)
+        )
+        made: bytes = messages.build_message(script.answer(found)).SerializeToString()
         return made
 
     def told(name: str, content: Callable[[], Any]) -> Any:
         def reply(body: bytes, context: grpc.ServicerContext) -> bytes:
-            kind = messages.message(name)
+            kind = messages.find_message_class(name)
             made: bytes = ParseDict(content(), kind()).SerializeToString()
             return made
 

@@ -12,7 +12,7 @@ import tritonclient.http
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from ortune.serving.protocol.datatypes import datatype
+from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferResponse, Output
 
 ARRAYS: Mapping[str, NDArray[Any]] = {
@@ -38,7 +38,7 @@ def http_inputs(binary: bool, **arrays: NDArray[Any]) -> list[Any]:
     """Return inputs of the client over HTTP."""
     found = []
     for name, array in arrays.items():
-        one = tritonclient.http.InferInput(name, list(array.shape), datatype(array.dtype))
+        one = tritonclient.http.InferInput(name, list(array.shape), find_datatype(array.dtype))
         found.append(one.set_data_from_numpy(array, binary_data=binary))
     return found
 
@@ -59,7 +59,7 @@ def grpc_request(model: str = "m", **arrays: NDArray[Any]) -> Any:
     """Return a message as the client sends it."""
     made = service_pb2.ModelInferRequest(model_name=model)
     for name, array in arrays.items():
-        one = tritonclient.grpc.InferInput(name, list(array.shape), datatype(array.dtype))
+        one = tritonclient.grpc.InferInput(name, list(array.shape), find_datatype(array.dtype))
         one.set_data_from_numpy(array)
         made.inputs.append(one._get_tensor())
         made.raw_input_contents.append(one._get_content())
@@ -73,7 +73,7 @@ def grpc_answer(body: bytes) -> Any:
 
 def response(id: str = "", **arrays: NDArray[Any]) -> InferResponse:
     """Return an answer with these outputs."""
-    outputs = [Output(name, datatype(array.dtype), array) for name, array in arrays.items()]
+    outputs = [Output(name, find_datatype(array.dtype), array) for name, array in arrays.items()]
     return InferResponse("m", "1", id, outputs)
 
 

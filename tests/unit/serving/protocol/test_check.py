@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ortune.core.facts import TensorSpec
-from ortune.serving.protocol.check import check
-from ortune.serving.protocol.inference import Asked, InferRequest
+from ortune.serving.protocol.check import check_request
+from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import Refused, Status
 
 INPUTS = (TensorSpec("x", "float32", ("N", 4)), TensorSpec("ids", "int64", ("N", None)))
@@ -24,7 +24,7 @@ POINT = np.zeros((), np.float32)
 
 def refusal(request: InferRequest, max_batch: int = 8, **more: Any) -> str:
     with pytest.raises(Refused) as caught:
-        check(request, INPUTS, max_batch=max_batch, model="m", **more)
+        check_request(request, INPUTS, max_batch=max_batch, model="m", **more)
     assert caught.value.status is Status.INVALID
     return caught.value.text
 
@@ -32,10 +32,10 @@ def refusal(request: InferRequest, max_batch: int = 8, **more: Any) -> str:
 def test_what_fits_passes() -> None:
     for rows in (1, 8):
         one = {"x": np.zeros((rows, 4), np.float32), "ids": np.zeros((rows, 1), np.int64)}
-        check(InferRequest(one), INPUTS, max_batch=8)
-        check(InferRequest(one), INPUTS, max_batch=0)
+        check_request(InferRequest(one), INPUTS, max_batch=8)
+        check_request(InferRequest(one), INPUTS, max_batch=0)
     declared = {"x": "FP32", "ids": "INT64"}
-    check(InferRequest({"ids": I8, "x": F4}, datatypes=declared), INPUTS, max_batch=2)
+    check_request(InferRequest({"ids": I8, "x": F4}, datatypes=declared), INPUTS, max_batch=2)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_tritons_words(given: dict[str, Any], text: str) -> None:
 
 
 def test_without_a_batch_rows_are_a_dimension_like_others() -> None:
-    check(InferRequest({"x": F4, "ids": I8[:1]}), INPUTS, max_batch=0)
+    check_request(InferRequest({"x": F4, "ids": I8[:1]}), INPUTS, max_batch=0)
     assert "Expected [-1,4], got []" in refusal(InferRequest({"x": POINT, "ids": I8}), 0)
 
 
@@ -82,15 +82,19 @@ def test_the_declared_datatype_counts() -> None:
 
 
 def test_an_unknown_rank_takes_any() -> None:
-    check(InferRequest({"x": F4}), [TensorSpec("x", "float32", None)], max_batch=0)
+    check_request(InferRequest({"x": F4}), [TensorSpec("x", "float32", None)], max_batch=0)
 
 
 def test_outputs_that_are_asked_for() -> None:
     fine = {"x": F4, "ids": I8}
-    check(InferRequest(fine, (Asked("h", True),)), INPUTS, max_batch=8, outputs=OUTPUTS)
-    check(InferRequest(fine, (Asked("h", False, 1),)), INPUTS, max_batch=8, outputs=OUTPUTS)
-    check(InferRequest(fine, binary=True), INPUTS, max_batch=8, outputs=OUTPUTS)
-    unknown = InferRequest(fine, (Asked("z"),))
+    check_request(
+        InferRequest(fine, (OutputRequest("h", True),)), INPUTS, max_batch=8, outputs=OUTPUTS
+    )
+    check_request(
+        InferRequest(fine, (OutputRequest("h", False, 1),)), INPUTS, max_batch=8, outputs=OUTPUTS
+    )
+    check_request(InferRequest(fine, binary=True), INPUTS, max_batch=8, outputs=OUTPUTS)
+    unknown = InferRequest(fine, (OutputRequest("z"),))
     assert refusal(unknown, outputs=OUTPUTS) == "unexpected inference output 'z' for model 'm'"
-    for request in (InferRequest(fine, (Asked("h"),)), InferRequest(fine)):
+    for request in (InferRequest(fine, (OutputRequest("h"),)), InferRequest(fine)):
         assert "sending FP16 data via JSON is not supported" in refusal(request, outputs=OUTPUTS)

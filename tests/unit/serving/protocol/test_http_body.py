@@ -19,8 +19,8 @@ from tests.unit.serving.protocol.kit import (
     same,
 )
 
-from ortune.serving.protocol.http_body import header_length, parse, write
-from ortune.serving.protocol.inference import Asked, InferRequest
+from ortune.serving.protocol.http_body import encode_response, parse_body, parse_header_length
+from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import Refused, Status
 
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
@@ -39,10 +39,10 @@ def blob(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("datatype", ARRAYS)
 def test_every_datatype_of_the_client_in_binary(datatype: str) -> None:
     array = ARRAYS[datatype]
-    found = parse(*http_request(http_inputs(True, x=array, y=array[:0])))
+    found = parse_body(*http_request(http_inputs(True, x=array, y=array[:0])))
     assert same(found.inputs["x"], array) and found.inputs["y"].shape == (0, 2)
     assert found.datatypes == {"x": datatype, "y": datatype} and found.binary
-    answer = http_answer(*write(response(id="7", o=array, n=array[:0]), found))
+    answer = http_answer(*encode_response(response(id="7", o=array, n=array[:0]), found))
     assert same(answer.as_numpy("o"), array) and answer.as_numpy("n").shape == (0, 2)
     assert answer.get_response()["id"] == "7" and answer.get_response()["model_version"] == "1"
 
@@ -51,9 +51,9 @@ def test_every_datatype_of_the_client_in_binary(datatype: str) -> None:
 def test_every_datatype_of_the_client_in_json(datatype: str) -> None:
     array = ARRAYS[datatype]
     asked = [tritonclient.http.InferRequestedOutput("o", binary_data=False)]
-    found = parse(*http_request(http_inputs(False, x=array), outputs=asked))
+    found = parse_body(*http_request(http_inputs(False, x=array), outputs=asked))
     assert same(found.inputs["x"], array)
-    chunks, length = write(response(o=array), found)
+    chunks, length = encode_response(response(o=array), found)
     assert length is None
     wanted = array if datatype != "BYTES" else np.array([["", "é"]], object)
     assert same(http_answer(chunks, length).as_numpy("o"), wanted)
@@ -74,8 +74,8 @@ def test_what_the_client_asks_for() -> None:
         timeout=5000,
         parameters={"mine": 0.5},
     )
-    found = parse(*sent)
-    assert found.outputs == (Asked("a", True, 3), Asked("b", False, 0))
+    found = parse_body(*sent)
+    assert found.outputs == (OutputRequest("a", True, 3), OutputRequest("b", False, 0))
     assert (found.id, found.timeout_us, found.binary) == ("a b", 5000, False)
     assert found.parameters == {
         "sequence_id": 4,
@@ -87,8 +87,8 @@ def test_what_the_client_asks_for() -> None:
 
 
 def test_binary_for_one_output_and_json_for_another() -> None:
-    request = InferRequest({}, (Asked("b", True), Asked("a", False)), binary=True)
-    chunks, length = write(response(b=ARRAYS["INT8"], a=ARRAYS["FP32"]), request)
+    request = InferRequest({}, (OutputRequest("b", True), OutputRequest("a", False)), binary=True)
+    chunks, length = encode_response(response(b=ARRAYS["INT8"], a=ARRAYS["FP32"]), request)
     assert length == len(chunks[0]) and len(chunks) == 2
     answer = http_answer(chunks, length)
     assert same(answer.as_numpy("a"), ARRAYS["FP32"]) and same(
@@ -98,7 +98,7 @@ def test_binary_for_one_output_and_json_for_another() -> None:
 
 def test_data_may_be_nested_in_any_way() -> None:
     for data in ([1, 2], [[1, 2]], [[1], [2]], [[[1]], [[2.0]]]):
-        assert parse(body({**X, "data": data}), None).inputs["x"].tolist() == [[1, 2]]
+        assert parse_body(body({**X, "data": data}), None).inputs["x"].tolist() == [[1, 2]]
 
 
 def test_a_large_tensor_is_no_copy_where_it_lies_aligned() -> None:
@@ -108,17 +108,17 @@ def test_a_large_tensor_is_no_copy_where_it_lies_aligned() -> None:
     room = np.zeros(len(sent) + 8, np.uint8)
     held = room[-length % 8 :][: len(sent)]
     held[:] = np.frombuffer(sent, np.uint8)
-    assert np.shares_memory(parse(held.data, length).inputs["x"], room)
+    assert np.shares_memory(parse_body(held.data, length).inputs["x"], room)
 
 
 def test_nan_is_null_in_json() -> None:
     odd = np.array([np.nan, np.inf, 1], np.float32)
-    ((head,), _) = write(response(o=odd), InferRequest({}))
+    ((head,), _) = encode_response(response(o=odd), InferRequest({}))
     assert json.loads(bytes(head))["outputs"][0]["data"] == [None, None, 1.0]
 
 
 def test_numbers_beyond_float32_are_infinite() -> None:
-    assert parse(body({**X, "data": [1e39, 2**70]}), None).inputs["x"].tolist() == [
+    assert parse_body(body({**X, "data": [1e39, 2**70]}), None).inputs["x"].tolist() == [
         [np.inf, 2.0**70]
     ]
 
@@ -186,44 +186,44 @@ def test_numbers_beyond_float32_are_infinite() -> None:
 )
 def test_what_is_no_request_is_refused(given: bytes, text: str) -> None:
     with pytest.raises(Refused) as caught:
-        parse(given, None, "m")
+        parse_body(given, None, "m")
     assert text in caught.value.text and caught.value.status is Status.INVALID
 
 
 def test_a_million_brackets_are_refused_before_they_are_objects() -> None:
     with pytest.raises(Refused, match="brackets"):
-        parse(body({**X, "data": [[]] * 1_000_001}), None)
+        parse_body(body({**X, "data": [[]] * 1_000_001}), None)
 
 
 @pytest.mark.parametrize(("size", "more"), [(8, b"x"), (0, b""), (4, b""), (8, RAW)])
 def test_sizes_are_held_against_each_other(size: int, more: bytes) -> None:
     head = body(blob(parameters={"binary_data_size": size}))
     with pytest.raises(Refused):
-        parse(head + RAW + more, len(head))
+        parse_body(head + RAW + more, len(head))
 
 
 @pytest.mark.parametrize("length", [-1, 0, 10**6])
 def test_a_wrong_length_of_the_json_is_refused(length: int) -> None:
     with pytest.raises(Refused, match="inference header size should be in range"):
-        parse(body(X), length)
+        parse_body(body(X), length)
 
 
 def test_the_header_is_a_number() -> None:
-    assert header_length(None) is None and header_length("12") == 12
+    assert parse_header_length(None) is None and parse_header_length("12") == 12
     for odd in ("", "nan", "-1", "1.5", "+1", " 1", "²", "٣", "9" * 5000, "1_0"):
         with pytest.raises(Refused, match="Unable to parse"):
-            header_length(odd)
+            parse_header_length(odd)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_what_json_cannot_carry_is_refused(datatype: str) -> None:
     with pytest.raises(Refused, match=f"sending {datatype} data via JSON is not supported"):
-        write(response(o=ARRAYS[datatype]), InferRequest({}))
+        encode_response(response(o=ARRAYS[datatype]), InferRequest({}))
 
 
 def test_bytes_that_are_no_text_want_binary() -> None:
     with pytest.raises(Refused, match="binary_data"):
-        write(response(o=np.array([b"\xff"], object)), InferRequest({}))
+        encode_response(response(o=np.array([b"\xff"], object)), InferRequest({}))
 
 
 leaves = (
@@ -246,7 +246,7 @@ documents = st.recursive(
 @given(documents, st.binary(max_size=40), st.none() | st.integers(-2, 60))
 def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int | None) -> None:
     try:
-        found = parse(json.dumps(document).encode() + tail, length)
+        found = parse_body(json.dumps(document).encode() + tail, length)
     except Refused:
         return
     assert isinstance(found, InferRequest)
@@ -267,7 +267,7 @@ def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int |
 def test_an_input_is_refused_or_fits_its_shape(one: dict[str, Any], tail: bytes) -> None:
     head = body(one)
     try:
-        found = parse(head + tail, len(head))
+        found = parse_body(head + tail, len(head))
     except Refused:
         return
     assert found.inputs["x"].shape == tuple(one["shape"])

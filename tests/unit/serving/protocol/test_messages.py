@@ -14,7 +14,7 @@ from tools import open_inference
 from tritonclient.grpc import service_pb2
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.inference import Asked, InferResponse
+from ortune.serving.protocol.inference import InferResponse, OutputRequest
 from ortune.serving.protocol.status import Refused, Status
 
 TYPED: dict[str, str] = {
@@ -48,9 +48,9 @@ def test_the_descriptors_are_those_of_the_client() -> None:
 
 
 def test_the_pool_is_private() -> None:
-    ours = messages.message("ModelInferRequest")
+    ours = messages.find_message_class("ModelInferRequest")
     assert ours.DESCRIPTOR.file.pool is not descriptor_pool.Default()
-    assert len(messages.methods()) == 20
+    assert len(messages.list_methods()) == 20
     kinds = {name: (one.input_type.name, one.output_type.name) for name, one in _methods()}
     service = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     assert kinds == {
@@ -59,7 +59,7 @@ def test_the_pool_is_private() -> None:
 
 
 def _methods() -> Any:
-    return messages.methods().items()
+    return messages.list_methods().items()
 
 
 @pytest.mark.parametrize("datatype", ARRAYS)
@@ -67,13 +67,16 @@ def test_every_datatype_of_the_client(datatype: str) -> None:
     array = ARRAYS[datatype]
     sent = grpc_request(x=array, y=array[:0])
     sent.id, sent.model_version = "7", "3"
-    found = messages.deserialized(sent.SerializeToString())
+    found = messages.deserialize_request(sent.SerializeToString())
     assert (found.model, found.version, found.request.id) == ("m", "3", "7")
     assert same(found.request.inputs["x"], array) and found.request.binary
     assert found.request.inputs["y"].shape == (0, 2)
     assert found.request.datatypes == {"x": datatype, "y": datatype}
     made = response(id="7", o=array, n=array[:0])
-    for body in (messages.serialized(made), messages.write(made).SerializeToString()):
+    for body in (
+        messages.serialize_response(made),
+        messages.build_message(made).SerializeToString(),
+    ):
         answer = grpc_answer(body)
         assert same(answer.as_numpy("o"), array) and answer.as_numpy("n").shape == (0, 2)
         assert answer.get_response().id == "7" and answer.get_response().model_name == "m"
@@ -83,17 +86,17 @@ def test_every_datatype_of_the_client(datatype: str) -> None:
 def test_typed_contents(datatype: str) -> None:
     array = ARRAYS[datatype]
     sent = typed(TYPED[datatype], array.ravel().tolist(), datatype)
-    assert same(messages.deserialized(sent.SerializeToString()).request.inputs["x"], array)
+    assert same(messages.deserialize_request(sent.SerializeToString()).request.inputs["x"], array)
 
 
 def test_no_elements_need_no_contents() -> None:
-    assert messages.parse(typed("", (), shape=(0, 2))).inputs["x"].shape == (0, 2)
+    assert messages.parse_message(typed("", (), shape=(0, 2))).inputs["x"].shape == (0, 2)
 
 
 def test_large_tensors_are_read_alike() -> None:
     sent = grpc_request(x=LARGE, y=ARRAYS["BYTES"], z=np.zeros((3, 3), np.float16))
-    found = messages.deserialized(sent.SerializeToString()).request.inputs
-    plain = messages.parse(sent).inputs
+    found = messages.deserialize_request(sent.SerializeToString()).request.inputs
+    plain = messages.parse_message(sent).inputs
     for name, array in plain.items():
         assert same(found[name], array) and found[name].flags.aligned
     assert same(found["x"], LARGE)
@@ -101,11 +104,11 @@ def test_large_tensors_are_read_alike() -> None:
 
 def test_large_answers_are_written_alike() -> None:
     made = response(id="1", o=LARGE, s=ARRAYS["BYTES"])
-    back = service_pb2.ModelInferResponse.FromString(messages.serialized(made))
+    back = service_pb2.ModelInferResponse.FromString(messages.serialize_response(made))
     assert back == service_pb2.ModelInferResponse.FromString(
-        messages.write(made).SerializeToString()
+        messages.build_message(made).SerializeToString()
     )
-    streamed = messages.serialized(made, streamed=True)
+    streamed = messages.serialize_response(made, streamed=True)
     assert service_pb2.ModelStreamInferResponse.FromString(streamed).infer_response == back
 
 
@@ -117,16 +120,16 @@ def test_parameters_both_ways() -> None:
     sent.parameters["triton_enable_empty_final_response"].bool_param = True
     sent.outputs.add(name="o").parameters["classification"].int64_param = 3
     sent.outputs.add(name="p")
-    found = messages.parse(sent)
+    found = messages.parse_message(sent)
     assert found.timeout_us == 5000
     assert found.parameters == {
         "sequence_id": "s",
         "rate": 0.5,
         "triton_enable_empty_final_response": True,
     }
-    assert found.outputs == (Asked("o", True, 3), Asked("p", True, 0))
+    assert found.outputs == (OutputRequest("o", True, 3), OutputRequest("p", True, 0))
     told = {"a": True, "b": 3, "c": 0.5, "d": "x"}
-    made = messages.write(InferResponse("m", "1", "", [], told))
+    made = messages.build_message(InferResponse("m", "1", "", [], told))
     assert made.parameters["a"].bool_param and made.parameters["b"].int64_param == 3
     assert made.parameters["c"].double_param == 0.5 and made.parameters["d"].string_param == "x"
 
@@ -191,7 +194,7 @@ WRONG = {
 def test_what_is_wrong_is_refused(name: str) -> None:
     sent, text = WRONG[name]
     with pytest.raises(Refused) as caught:
-        messages.deserialized(sent.SerializeToString())
+        messages.deserialize_request(sent.SerializeToString())
     assert text in caught.value.text and caught.value.status is Status.INVALID
 
 
@@ -200,14 +203,14 @@ def test_a_name_twice_is_refused() -> None:
     sent.inputs.append(sent.inputs[0])
     sent.raw_input_contents.append(sent.raw_input_contents[0])
     with pytest.raises(Refused, match="input 'x' already exists"):
-        messages.parse(sent)
+        messages.parse_message(sent)
 
 
 def test_a_parameter_without_a_value_is_refused() -> None:
     sent = grpc_request(x=ARRAYS["FP32"])
     sent.parameters["mine"].SetInParent()
     with pytest.raises(Refused, match="parameter 'mine'"):
-        messages.parse(sent)
+        messages.parse_message(sent)
 
 
 @pytest.mark.parametrize("size", [0, 100, 32 << 10, 40 << 10])
@@ -215,15 +218,15 @@ def test_other_bytes_are_refused(size: int) -> None:
     for octet in (0, 0x0B, 0x3A, 0x7F, 0xFF):
         body = bytes([octet]) * size
         if not size:
-            assert not messages.deserialized(body).request.inputs
+            assert not messages.deserialize_request(body).request.inputs
             continue
         with pytest.raises(Refused):
-            messages.deserialized(body)
+            messages.deserialize_request(body)
 
 
 def test_a_flood_of_empty_fields_is_refused() -> None:
     with pytest.raises(Refused, match="fields"):
-        messages.deserialized(b"\x2a\0" * 100_000)
+        messages.deserialize_request(b"\x2a\0" * 100_000)
 
 
 @settings(deadline=None)
@@ -231,7 +234,7 @@ def test_a_flood_of_empty_fields_is_refused() -> None:
 def test_nothing_but_a_refusal_escapes(body: bytes) -> None:
     for given_ in (body, body + b"\x3a\x80\x80\x02" + bytes(32 << 10)):
         try:
-            messages.deserialized(given_)
+            messages.deserialize_request(given_)
         except Refused:
             continue
 
@@ -244,7 +247,7 @@ def test_the_walk_over_the_fields_sees_what_protobuf_sees(data: st.DataObject) -
     for place, size in enumerate(sizes):
         sent.inputs.add(name=str(place), datatype="UINT8", shape=[size])
         sent.raw_input_contents.append(bytes([place]) * size)
-    rest, raw = messages.without_raw(sent.SerializeToString())
+    rest, raw = messages.split_raw(sent.SerializeToString())
     assert [bytes(one) for one in raw] == list(sent.raw_input_contents)
     sent.ClearField("raw_input_contents")
     assert service_pb2.ModelInferRequest.FromString(rest) == sent

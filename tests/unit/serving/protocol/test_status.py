@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from ortune.core.errors import BadData, OrtuneError
-from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.protocol.status import Refused, Status, make_refusal
 
 
 @pytest.mark.parametrize("status", Status)
@@ -41,7 +41,7 @@ def test_a_clients_names_are_cut_and_spelled_out() -> None:
     ],
 )
 def test_errors_become_refusals(error: Exception, status: Status, text: str) -> None:
-    found = refused(error)
+    found = make_refusal(error)
     assert found.status is status and text in found.text
     assert "/home" not in found.text and "/var" not in found.text
 
@@ -51,4 +51,4 @@ def test_what_a_runtime_says_loses_its_sources() -> None:
         "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : /onnxruntime_src/onnxruntime/core/a.cc:90 "
         "Got invalid dimensions"
     )
-    assert refused(RuntimeError(said)).text == "Got invalid dimensions"
+    assert make_refusal(RuntimeError(said)).text == "Got invalid dimensions"

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from ortune.serving.protocol import datatypes
-from ortune.serving.protocol.datatypes import elements, from_raw, to_raw
+from ortune.serving.protocol.datatypes import count_elements, from_raw, to_raw
 from ortune.serving.protocol.status import Refused, Status
 
 KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
@@ -26,7 +26,7 @@ KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8
     )
 )
 def test_numbers_come_back(array: NDArray[Any]) -> None:
-    told = datatypes.datatype(array.dtype)
+    told = datatypes.find_datatype(array.dtype)
     back = from_raw("x", told, array.shape, bytes(to_raw(array)))
     assert back.dtype == array.dtype and back.shape == array.shape
     assert back.tobytes() == array.tobytes()
@@ -104,15 +104,15 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_nothing_times_much_is_nothing() -> None:
-    assert elements("x", [0, 1 << 40]) == 0
+    assert count_elements("x", [0, 1 << 40]) == 0
     assert from_raw("x", "FP32", [0, 1 << 40], b"").shape == (0, 1 << 40)
 
 
 def test_datatypes_both_ways() -> None:
     for name in ("BOOL", "UINT8", "INT64", "FP16", "BF16", "FP64", "BYTES"):
-        assert datatypes.datatype(datatypes.dtype(name)) == name
-    assert datatypes.datatype("str") == datatypes.datatype(np.dtype("U3")) == "BYTES"
+        assert datatypes.find_datatype(datatypes.find_dtype(name)) == name
+    assert datatypes.find_datatype("str") == datatypes.find_datatype(np.dtype("U3")) == "BYTES"
     for odd in ("float8_e4m3fn", "", "seq(float32)", np.dtype("c8")):
         with pytest.raises(Refused) as caught:
-            datatypes.datatype(odd)
+            datatypes.find_datatype(odd)
         assert caught.value.status is Status.UNSUPPORTED

@@ -17,9 +17,9 @@ from ortune.serving.server.listeners import (
     Address,
     check_certificate,
     read_tokens,
-    reserve,
     reserve_listeners,
-    resolve,
+    reserve_port,
+    resolve_host,
 )
 from ortune.serving.server.settings import Serve
 
@@ -30,9 +30,9 @@ V6 = Path("/proc/net/if_inet6").is_file() and "00000000000000000000000000000001"
 
 def test_a_free_port_is_kept_and_shared_by_ours() -> None:
     with ExitStack() as stack:
-        address = reserve("127.0.0.1", 0, "--http-port", stack)
+        address = reserve_port("127.0.0.1", 0, "--http-port", stack)
         assert address.port > 0
-        with address.bind() as one, address.bind() as two:
+        with address.bind_socket() as one, address.bind_socket() as two:
             one.listen()
             two.listen()
             with socket.create_connection(("127.0.0.1", address.port), 5):
@@ -47,14 +47,14 @@ def test_a_port_that_is_taken_is_refused_also_when_it_could_be_shared(shared: bo
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(BadSettings, match="is taken") as caught:
-            reserve("127.0.0.1", other.getsockname()[1], "--grpc-port", ExitStack())
+            reserve_port("127.0.0.1", other.getsockname()[1], "--grpc-port", ExitStack())
     assert "--grpc-port" in caught.value.fix and len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "x" * 300])
 def test_a_host_that_is_not_ours(host: str) -> None:
     with pytest.raises(BadSettings, match="--host"):
-        reserve(host, 0, "--http-port", ExitStack())
+        reserve_port(host, 0, "--http-port", ExitStack())
 
 
 def test_a_port_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,19 +64,19 @@ def test_a_port_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "socket", Strict)
     with pytest.raises(BadSettings, match="port 80 belongs to the system") as caught:
-        reserve("127.0.0.1", 80, "--http-port", ExitStack())
+        reserve_port("127.0.0.1", 80, "--http-port", ExitStack())
     assert "1024" in caught.value.fix
 
 
 @pytest.mark.skipif(not V6, reason="this machine has no ::1")
 def test_version_6_of_the_protocol() -> None:
     with ExitStack() as stack:
-        address = reserve("::1", 0, "--http-port", stack)
+        address = reserve_port("::1", 0, "--http-port", stack)
         assert str(address) == f"[::1]:{address.port}"
 
 
 def test_names_and_numbers() -> None:
-    assert resolve("localhost") in ("127.0.0.1", "::1")
+    assert resolve_host("localhost") in ("127.0.0.1", "::1")
     assert str(Address("127.0.0.1", 80)) == "127.0.0.1:80"
 
 

@@ -28,8 +28,8 @@ def lines(journal: Journal, out: io.StringIO) -> list[str]:
 def test_what_a_client_chose_cannot_begin_a_line(as_json: bool) -> None:
     out = io.StringIO()
     journal = Journal(out, as_json=as_json)
-    journal.request(LoggedRequest("http", HOSTILE, "1", HOSTILE, 404, 1.25, error=HOSTILE))
-    journal.event("warning", HOSTILE, path=HOSTILE)
+    journal.log_request(LoggedRequest("http", HOSTILE, "1", HOSTILE, 404, 1.25, error=HOSTILE))
+    journal.log_event("warning", HOSTILE, path=HOSTILE)
     found = lines(journal, out)
     assert len(found) == 2
     assert all(line.isprintable() and line.isascii() for line in found)
@@ -37,8 +37,8 @@ def test_what_a_client_chose_cannot_begin_a_line(as_json: bool) -> None:
 
 def test_json_has_the_fields() -> None:
     out = io.StringIO()
-    journal = Journal(out, as_json=True, every=True)
-    journal.request(LoggedRequest("grpc", "toy", "2", "id-7", "OK", 1.23456, 0.5, 4))
+    journal = Journal(out, as_json=True, log_successes=True)
+    journal.log_request(LoggedRequest("grpc", "toy", "2", "id-7", "OK", 1.23456, 0.5, 4))
     (line,) = lines(journal, out)
     found = json.loads(line)
     assert found.pop("time").endswith("Z") and found.pop("pid")
@@ -58,7 +58,7 @@ def test_json_has_the_fields() -> None:
 def test_text_reads_as_words() -> None:
     out = io.StringIO()
     journal = Journal(out)
-    journal.request(LoggedRequest("http", "toy", "", "", 400, 1.0, error="no input 'z'"))
+    journal.log_request(LoggedRequest("http", "toy", "", "", 400, 1.0, error="no input 'z'"))
     (line,) = lines(journal, out)
     assert line.endswith(
         "WARNING request front=http model=toy status=400 ms=1.0 error=\"no input 'z'\""
@@ -72,8 +72,8 @@ def test_text_reads_as_words() -> None:
 def test_failures_alone_are_logged_unless_asked(status: int | str, level: str) -> None:
     out = io.StringIO()
     journal = Journal(out, as_json=True)
-    journal.request(LoggedRequest("http", "toy", "1", "", 200, 1.0))
-    journal.request(LoggedRequest("http", "toy", "1", "", status, 1.0))
+    journal.log_request(LoggedRequest("http", "toy", "1", "", 200, 1.0))
+    journal.log_request(LoggedRequest("http", "toy", "1", "", status, 1.0))
     (line,) = lines(journal, out)
     assert json.loads(line)["level"] == level
 
@@ -82,7 +82,7 @@ def test_a_flood_is_cut_and_counted() -> None:
     out = io.StringIO()
     journal = Journal(out, as_json=True)
     for _ in range(5000):
-        journal.request(LoggedRequest("http", "toy", "1", "", 400, 1.0))
+        journal.log_request(LoggedRequest("http", "toy", "1", "", 400, 1.0))
     found = [json.loads(line) for line in lines(journal, out)]
     told = [one for one in found if one["event"] == "request"]
     assert 100 <= len(told) <= 300, "a hundred a second, and a second may pass"
@@ -100,7 +100,7 @@ def test_whoever_does_not_read_holds_nobody_up() -> None:
     journal = Journal(Stuck())
     began = time.monotonic()
     for number in range(1000):
-        journal.event("info", "line", number=number)
+        journal.log_event("info", "line", number=number)
     journal.close()
     assert time.monotonic() - began < 10
     free.set()
@@ -109,7 +109,9 @@ def test_whoever_does_not_read_holds_nobody_up() -> None:
 def test_long_words_are_cut() -> None:
     out = io.StringIO()
     journal = Journal(out)
-    journal.request(LoggedRequest("http", "m" * 9000, "1", "i" * 9000, 404, 1.0, error="e" * 9000))
+    journal.log_request(
+        LoggedRequest("http", "m" * 9000, "1", "i" * 9000, 404, 1.0, error="e" * 9000)
+    )
     (line,) = lines(journal, out)
     assert len(line) < 1200
 
@@ -123,7 +125,9 @@ def test_an_observer_sees_every_request_logged_or_not() -> None:
 
     out, seen = io.StringIO(), Seen()
     journal = Journal(out, observer=seen)
-    journal.request(LoggedRequest("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, trace="00-1-2-01"))
+    journal.log_request(
+        LoggedRequest("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, trace="00-1-2-01")
+    )
     assert lines(journal, out) == []
     assert seen == [LoggedRequest("grpc", "toy", "1", "a", "OK", 2.0, 1.0, 3, "", "00-1-2-01")]
 
@@ -132,7 +136,7 @@ def test_libraries_log_here_until_detached() -> None:
     out = io.StringIO()
     journal = Journal(out, as_json=True)
     logger = logging.getLogger("ortune.test.library")
-    with journal.relay(logger.name):
+    with journal.relay_loggers(logger.name):
         logger.info("chatter")
         logger.warning("odd %s", HOSTILE)
         try:

@@ -9,9 +9,9 @@ import pytest
 
 import ortune as ot
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.hardware.cpus import shares
+from ortune.core.hardware.cpus import divide_cpus
 from ortune.serving.server import serve
-from ortune.serving.server.settings import Listening, Serve, read, spelled
+from ortune.serving.server.settings import Listening, Serve, parse_request, spell_request
 
 
 @pytest.mark.parametrize("missing", ["uvicorn", "httptools", "grpc", "google.protobuf", "orjson"])
@@ -49,11 +49,11 @@ def test_a_request_survives_the_way_to_a_process() -> None:
         token_file=Path("tokens"),
         custom_ops=["lib.so"],
     )
-    found = read(spelled(asked))
+    found = parse_request(spell_request(asked))
     assert found.names == asked.names == ("a.onnx", "net=b.ortune")
     assert (found.preferred, found.max_body, found.timeout) == ((4, 8), 1 << 20, 250)
     assert str(found.token_file) == "tokens" and found.custom_ops == asked.custom_ops
-    assert spelled(found) == spelled(asked)
+    assert spell_request(found) == spell_request(asked)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_request_survives_the_way_to_a_process() -> None:
 def test_instances_are_a_number_or_groups_by_device(given: object, held: object) -> None:
     asked = Serve("a.onnx", instances=given)  # type: ignore[arg-type]
     assert asked.instances == held
-    assert read(spelled(asked)).instances == held
+    assert parse_request(spell_request(asked)).instances == held
     with pytest.raises(BadSettings, match=r"instances: .* cannot be read"):
         Serve("a.onnx", instances="two")
 
@@ -101,7 +101,7 @@ def test_numbers_have_bounds(given: dict[str, object]) -> None:
 def test_processes_share_no_cpu(
     cpus: tuple[int, ...], processes: int, wanted: list[tuple[int, ...]]
 ) -> None:
-    assert [tuple(one) for one in shares(cpus, processes)] == wanted
+    assert [tuple(one) for one in divide_cpus(cpus, processes)] == wanted
 
 
 def test_what_is_said_when_it_is_ready() -> None:

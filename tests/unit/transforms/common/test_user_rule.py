@@ -13,7 +13,7 @@ from ortune.cli.main import main
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin
 from ortune.core.plugins import codec, spelling
-from ortune.core.reading import step
+from ortune.core.reading import read_step
 from ortune.core.step import Edit, Recipe, Transform
 from ortune.graph.ir.edit import take_notes
 from ortune.search.recipe.built import steps_key
@@ -124,7 +124,7 @@ def test_a_rule_is_a_step(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_it_keeps_what_the_model_computes(here: Path) -> None:
     feeds = [{"x": normal(n, 8, seed=n)} for n in (0, 1, 3)]
-    rule = spelling.parse(Transform, "./rules.py:unfuse")
+    rule = spelling.parse_plugin(Transform, "./rules.py:unfuse")
     after, count = transformed(MODEL, rule, feeds, may_grow=True)
     assert count == 2 and ops(after)["Div"] == 2
 
@@ -135,7 +135,7 @@ def test_what_the_check_leaves_alone_is_said(here: Path) -> None:
         ("not_at_all", 0, "2 left alone, rejected by never: "),
     ):
         model = model_of(MODEL)
-        assert step(f"rules.py:{name}").apply(model) == count  # type: ignore[call-arg]
+        assert read_step(f"rules.py:{name}").apply(model) == count  # type: ignore[call-arg]
         assert take_notes(model).startswith(note)
 
 
@@ -189,7 +189,7 @@ def test_wrong_words_give_two_lines(
 
 
 def test_a_class_of_its_own_has_fields(here: Path) -> None:
-    made, model = step("./rules.py:Renamed(prefix=mine)"), model_of(MODEL)
+    made, model = read_step("./rules.py:Renamed(prefix=mine)"), model_of(MODEL)
     assert str(made) == "./rules.py:Renamed(prefix=mine)"
     assert made.apply(model) == 6  # type: ignore[call-arg]
     assert all(str(node.name).startswith("mine") for node in model.graph)
@@ -198,8 +198,8 @@ def test_a_class_of_its_own_has_fields(here: Path) -> None:
 @pytest.mark.parametrize("text", ["rules.py:unfuse", "./rules.py:unfuse", "../{}/rules.py:unfuse"])
 def test_the_spelling_survives(here: Path, text: str) -> None:
     text = text.format(here.name)
-    made = step(text)
-    assert str(made) == text and spelling.parse(Transform, str(made)) == made
+    made = read_step(text)
+    assert str(made) == text and spelling.parse_plugin(Transform, str(made)) == made
     again = codec.decode(Recipe, json.loads(json.dumps(codec.encode(Recipe("r", (made,))))))
     assert str(again.steps[0]) == text
     assert codec.encode(again.steps[0]) == codec.encode(made)
@@ -207,7 +207,7 @@ def test_the_spelling_survives(here: Path, text: str) -> None:
 
 
 def test_fields_survive_too(here: Path) -> None:
-    made = step("rules.py:Renamed(prefix=mine)")
+    made = read_step("rules.py:Renamed(prefix=mine)")
     again = codec.decode(Recipe, codec.encode(Recipe("r", (made,))))
     assert str(again.steps[0]) == str(made)
 
@@ -221,16 +221,16 @@ def test_stored_steps_run_no_code(here: Path) -> None:
     with pytest.raises(Refused, match="its code is not run"):
         found.apply(model_of(MODEL))  # type: ignore[call-arg]
     with pytest.raises(BadSettings, match="RuntimeError: run"):
-        step("./loud.py:x")
+        read_step("./loud.py:x")
 
 
 def test_another_text_is_another_step(here: Path) -> None:
-    before = step("rules.py:unfuse")
+    before = read_step("rules.py:unfuse")
     Path("rules.py").write_text(RULES.replace('"""SiLU by Exp."""', '"""Edited."""'))
-    after = step("rules.py:unfuse")
+    after = read_step("rules.py:unfuse")
     assert str(before) == str(after)
     assert steps_key([before]) != steps_key([after])
-    assert steps_key([after]) == steps_key([step("rules.py:unfuse")])
+    assert steps_key([after]) == steps_key([read_step("rules.py:unfuse")])
 
 
 def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
@@ -238,28 +238,28 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(
         "import ortune as ot\nfrom beside_the_rules import p\nown = ot.rule(p, lambda op, x: x)\n"
     )
-    assert step(f"{tmp_path}/rules.py:own").name() == f"{tmp_path}/rules.py:own"
+    assert read_step(f"{tmp_path}/rules.py:own").name() == f"{tmp_path}/rules.py:own"
 
 
 def test_a_name_that_is_no_file_is_a_step(here: Path) -> None:
     with pytest.raises(UnknownPlugin, match="no step 'rules'"):
-        step("rules")
+        read_step("rules")
 
 
 def test_a_search_tries_rules_beside_its_own_recipes(here: Path) -> None:
     from ortune.backends.cpu import Cpu
-    from ortune.graph.analysis.facts import facts
+    from ortune.graph.analysis.facts import read_facts
     from ortune.graph.io import file
-    from ortune.search.recipe.space import recipes
+    from ortune.search.recipe.space import list_recipes
 
-    rule = spelling.parse(Transform, "./rules.py:unfuse")
-    found = facts(file.load("m.onnx"))
-    offered = list(recipes(found, Cpu(), Capabilities(), (rule,), exact=True))
+    rule = spelling.parse_plugin(Transform, "./rules.py:unfuse")
+    found = read_facts(file.load("m.onnx"))
+    offered = list(list_recipes(found, Cpu(), Capabilities(), (rule,), exact=True))
     assert [one.name for one in offered] == ["as-is", "clean", "clean + rules"]
     assert rule in offered[2].steps and rule not in offered[1].steps
-    newer = spelling.parse(Transform, "./rules.py:newer")
+    newer = spelling.parse_plugin(Transform, "./rules.py:newer")
     steps = list(
-        map(str, list(recipes(found, Cpu(), Capabilities(), (newer,), exact=True))[2].steps)
+        map(str, list(list_recipes(found, Cpu(), Capabilities(), (newer,), exact=True))[2].steps)
     )
     assert steps[0] == "raise-opset(to=24)" and "./rules.py:newer" in steps
 

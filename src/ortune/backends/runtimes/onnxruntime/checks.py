@@ -26,15 +26,15 @@ def parse_affinity(text: str) -> list[set[int]]:
         return []
     if not _TEXT.fullmatch(text):
         raise BadSettings(f'affinity="{text}" cannot be read', fix='write CPUs from 1, as "2;3-4"')
-    found = []
+    cpu_sets = []
     for part in text.split(";"):
-        ends = [[int(end) for end in one.split("-")] for one in part.split(",")]
-        found.append(
-            {cpu - 1 for low, *rest in ends for cpu in range(low, (rest or [low])[0] + 1)}
+        ends = [[int(end) for end in span.split("-")] for span in part.split(",")]
+        cpu_sets.append(
+            {cpu - 1 for low, *upper in ends for cpu in range(low, (upper or [low])[0] + 1)}
         )
-    if any(not cpus or -1 in cpus for cpus in found):
+    if any(not cpus or -1 in cpus for cpus in cpu_sets):
         raise BadSettings(f'affinity="{text}" is not allowed', fix="count CPUs from 1, upwards")
-    return found
+    return cpu_sets
 
 
 def check_affinity(text: str, threads: int) -> None:
@@ -45,17 +45,17 @@ def check_affinity(text: str, threads: int) -> None:
     Raises:
         BadSettings: A thread has no entry or too many, or a CPU may not be used.
     """
-    wanted = parse_affinity(text)
-    if not wanted:
+    cpu_sets = parse_affinity(text)
+    if not cpu_sets:
         return
-    if len(wanted) != threads - 1:
+    if len(cpu_sets) != threads - 1:
         raise BadSettings(
-            f'affinity="{text}" binds {wording.count(len(wanted), "thread")}, not the '
+            f'affinity="{text}" binds {wording.format_count(len(cpu_sets), "thread")}, not the '
             f"{threads - 1} beside the caller's",
             fix="give one entry for each thread but the first, separated by ;",
         )
     usable = usable_cpus()
-    if usable and (foreign := sorted(set().union(*wanted) - set(usable))):
+    if usable and (foreign := sorted(set().union(*cpu_sets) - set(usable))):
         raise BadSettings(
             f'affinity="{text}" names CPU {foreign[0] + 1}, which this process may not use',
             fix=f"use {', '.join(str(cpu + 1) for cpu in usable)}",
@@ -76,7 +76,7 @@ _OF_THREADS = "NUM_THREADS"
 """In the name of a key that counts threads, such as OpenVINO's COMPILATION_NUM_THREADS."""
 
 
-def at_least(least: int, **fields: int) -> None:
+def check_minimum(least: int, **fields: int) -> None:
     """Refuse values below a limit.
 
     Raises:
@@ -87,7 +87,7 @@ def at_least(least: int, **fields: int) -> None:
             raise BadSettings(f"{name}={value} is not allowed", fix=f"give {least} or more")
 
 
-def one_of(allowed: Sequence[int], **fields: int) -> None:
+def check_choices(allowed: Sequence[int], **fields: int) -> None:
     """Refuse values that are not in a list.
 
     Raises:
@@ -95,11 +95,11 @@ def one_of(allowed: Sequence[int], **fields: int) -> None:
     """
     for name, value in fields.items():
         if value not in allowed:
-            known = ", ".join(map(str, allowed))
-            raise BadSettings(f"{name}={value} is not allowed", fix=f"give one of {known}")
+            choices = ", ".join(map(str, allowed))
+            raise BadSettings(f"{name}={value} is not allowed", fix=f"give one of {choices}")
 
 
-def agree(*rules: tuple[bool, str, str]) -> None:
+def check_dependencies(*rules: tuple[bool, str, str]) -> None:
     """Refuse a field that says nothing without another one: (holds, field, what it needs).
 
     Raises:
@@ -110,26 +110,26 @@ def agree(*rules: tuple[bool, str, str]) -> None:
             raise BadSettings(f"{name} has no effect", fix=f"set {needed}, or leave {name} out")
 
 
-def pairs(config: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
+def parse_config(config: Sequence[str], fields: Mapping[str, str]) -> dict[str, str]:
     """Read ``key=value`` texts.
 
     Raises:
         BadSettings: One is not of that form, is given twice, has a field of its own, or asks for
             more threads than twice the CPUs.
     """
-    made: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for text in config:
         key, sign, value = (part.strip() for part in text.partition("="))
         if not key or not sign or not value:
             raise BadSettings(f"cannot read the setting '{text}'", fix="write key=value")
-        if key in own:
-            raise BadSettings(f"'{key}' has a field of its own", fix=f"set {own[key]}")
-        if key in made:
+        if key in fields:
+            raise BadSettings(f"'{key}' has a field of its own", fix=f"set {fields[key]}")
+        if key in entries:
             raise BadSettings(f"'{key}' is given twice", fix="keep one")
         if _OF_THREADS in key.upper() and value.lstrip("+-").isdecimal():
             THREADS.check(int(value[:12]), here=True)
-        made[key] = value
-    return made
+        entries[key] = value
+    return entries
 
 
 def thread_counts(cpus: int, present: int) -> list[int]:

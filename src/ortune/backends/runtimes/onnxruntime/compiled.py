@@ -17,16 +17,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from ortune.core.errors import BackendMissing, BadModel, gist
+from ortune.core.errors import BackendMissing, BadModel, summarize_error
 from ortune.core.hardware.cpus import cpu_model, instruction_sets
-from ortune.core.hardware.gpu import driver
-from ortune.graph.io.protobuf import parts
+from ortune.core.hardware.gpu import read_driver_versions
+from ortune.graph.io.protobuf import walk_messages
 
 _NODE = ("EPContext", "com.microsoft")
 
 
 @runtime_checkable
-class Compiling(Protocol):
+class CompilingBackend(Protocol):
     """A backend whose provider compiles models ahead of time."""
 
     def compile(self, path: Path, out: Path) -> None:
@@ -61,12 +61,12 @@ class CompiledNode:
 
 
 def compile_model(
-    path: Path, made: Any, out: Path, provider: str, content: bytes | None = None
+    path: Path, options: Any, out: Path, provider: str, content: bytes | None = None
 ) -> None:
     """Write a model with everything that the provider compiles of it embedded.
 
     Args:
-        made: SessionOptions that have the provider, as a session would be opened with.
+        options: SessionOptions that have the provider, as a session would be opened with.
         content: The model, in the place of the file; external data lies beside the file.
 
     Raises:
@@ -81,26 +81,26 @@ def compile_model(
             fix="pip install 'onnxruntime>=1.23'",
         )
     if content is not None:
-        made.add_session_config_entry(
+        options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(path.absolute().parent)
         )
     try:
         ort.ModelCompiler(
-            made, content or str(path), embed_compiled_data_into_model=True
+            options, content or str(path), embed_compiled_data_into_model=True
         ).compile_to_file(str(out))
     except Exception as error:
         raise BadModel(
-            f"{provider} does not compile {path.name}: {gist(error)}",
+            f"{provider} does not compile {path.name}: {summarize_error(error)}",
             fix="leave --compiled out: it is compiled when it loads",
         ) from error
-    if not contexts(out):
+    if not list_compiled_nodes(out):
         out.unlink()
         raise BackendMissing(
             f"{provider} compiled no node of {path.name}", fix="leave --compiled out"
         )
 
 
-def contexts(path: Path) -> list[CompiledNode]:
+def list_compiled_nodes(path: Path) -> list[CompiledNode]:
     """Return the compiled nodes of a file; none of an ordinary model.
 
     Raises:
@@ -116,22 +116,22 @@ def contexts(path: Path) -> list[CompiledNode]:
             f"{path.name} is no compiled model: {error}", fix="compile it again"
         ) from error
     return [
-        _told(part)
-        for part in parts(proto)
+        _read_compiled_node(part)
+        for part in walk_messages(proto)
         if isinstance(part, onnx.NodeProto) and (part.op_type, part.domain) == _NODE
     ]
 
 
-def _told(node: Any) -> CompiledNode:
+def _read_compiled_node(node: Any) -> CompiledNode:
     """Read a node; of those that share another's bytes (``main_context`` 0) it is the other."""
-    held = {one.name: one for one in node.attribute}
-    source = held["source"].s.decode(errors="replace") if "source" in held else ""
-    embedded = held["embed_mode"].i == 1 if "embed_mode" in held else True
-    main = held["main_context"].i == 1 if "main_context" in held else True
-    return CompiledNode(source, embedded or not (main or held.get("ep_cache_context")))
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    source = attributes["source"].s.decode(errors="replace") if "source" in attributes else ""
+    embedded = attributes["embed_mode"].i == 1 if "embed_mode" in attributes else True
+    main = attributes["main_context"].i == 1 if "main_context" in attributes else True
+    return CompiledNode(source, embedded or not (main or attributes.get("ep_cache_context")))
 
 
-def made_for(
+def describe_build_environment(
     provider: str,
     device: Any = None,
     *packages: str,
@@ -144,20 +144,24 @@ def made_for(
         packages: Distributions that bring the provider.
         more: Anything else, such as the name of a GPU.
     """
-    found = {"provider": provider, "system": f"{platform.system()} {platform.machine()}"}
+    environment = {"provider": provider, "system": f"{platform.system()} {platform.machine()}"}
     for name in ("onnxruntime", *packages):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
+            environment[name] = version(name)
     kind = device.device.type.name if device is not None else ""
     if kind == "CPU":
         flags = " ".join(sorted(instruction_sets()))
-        found["device"] = cpu_model()
-        found["instruction sets"] = hashlib.sha256(flags.encode()).hexdigest()[:16]
+        environment["device"] = cpu_model()
+        environment["instruction sets"] = hashlib.sha256(flags.encode()).hexdigest()[:16]
     elif device is not None:
-        one = device.device
-        told = {**dict(one.metadata), **dict(device.ep_metadata)}
-        found["device"] = f"{kind} {one.vendor} {one.vendor_id:x}:{one.device_id:x}"
-        found |= {key: told[key] for key in sorted(told) if "version" in key.casefold()}
-    if kind != "CPU" and (known := driver().get("driver")):
-        found["driver"] = known
-    return {**found, **more}
+        hardware = device.device
+        metadata = {**dict(hardware.metadata), **dict(device.ep_metadata)}
+        environment["device"] = (
+            f"{kind} {hardware.vendor} {hardware.vendor_id:x}:{hardware.device_id:x}"
+        )
+        environment |= {
+            key: metadata[key] for key in sorted(metadata) if "version" in key.casefold()
+        }
+    if kind != "CPU" and (driver_version := read_driver_versions().get("driver")):
+        environment["driver"] = driver_version
+    return {**environment, **more}

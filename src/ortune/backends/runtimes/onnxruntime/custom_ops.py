@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.backends.runtimes import own_process
-from ortune.core.errors import BadSettings, OrtuneError, gist
+from ortune.core.errors import BadSettings, OrtuneError, summarize_error
 from ortune.core.plugins import user_file, user_function
 from ortune.core.plugins.user_function import here_counts, is_path
 
@@ -20,7 +20,7 @@ _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 """ELF's ``e_machine``."""
 
 
-def library(text: str) -> Path:
+def find_library(text: str) -> Path:
     """Return the shared library; a Python file or module is run and asked for it.
 
     Raises:
@@ -28,12 +28,12 @@ def library(text: str) -> Path:
     """
     path = Path(text)
     if not is_path(text) or text.endswith(".py"):
-        path = _asked(text)
+        path = _import_library_path(text)
     if not path.is_file():
         raise BadSettings(
             f"no library of custom operators '{path}'", fix="build it first, or correct the path"
         )
-    if other := built_for(path):
+    if other := find_foreign_platform(path):
         raise BadSettings(
             f"'{path}' was built for {other}, and this is {platform.machine()} "
             f"{platform.system()}",
@@ -48,14 +48,14 @@ def register(options: Any, libraries: Sequence[str]) -> None:
     Raises:
         BadSettings: One does not load, or holds no custom operators.
     """
-    found: dict[Path, str] = {}
+    spellings: dict[Path, str] = {}
     for text in libraries:
-        found.setdefault(library(text).resolve(), text)
-    for path, text in found.items():
+        spellings.setdefault(find_library(text).resolve(), text)
+    for path, text in spellings.items():
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:
-            reason = gist(str(error).rpartition("failed:")[2].strip() or error)
+            reason = summarize_error(str(error).rpartition("failed:")[2].strip() or error)
             raise BadSettings(
                 f"'{text}' does not load as a library of custom operators: {reason}",
                 fix="it must export RegisterCustomOps, and what it is linked to must be there",
@@ -63,7 +63,7 @@ def register(options: Any, libraries: Sequence[str]) -> None:
 
 
 @cache
-def demand(libraries: tuple[str, ...]) -> None:
+def demand_loadable(libraries: tuple[str, ...]) -> None:
     """Load libraries in a process of its own: a broken one could end this one.
 
     Raises:
@@ -76,10 +76,10 @@ def demand(libraries: tuple[str, ...]) -> None:
         "try:\n    custom_ops.register(onnxruntime.SessionOptions(), sys.argv[1:])\n"
         "except OrtuneError as error:\n    print(f'{error.what}\\n{error.fix}')"
     )
-    done, names = own_process.run(code, *libraries), ", ".join(libraries)
+    done, names = own_process.run_code(code, *libraries), ", ".join(libraries)
     if done is None:
-        what = f"{names}: loading takes more than {own_process.LIMIT_S} s"
-        raise BadSettings(what, fix="repair the library")
+        problem = f"{names}: loading takes more than {own_process.LIMIT_S} s"
+        raise BadSettings(problem, fix="repair the library")
     if done.returncode:
         how = f"ends with exit code {done.returncode}"
         if done.returncode < 0:
@@ -92,7 +92,7 @@ def demand(libraries: tuple[str, ...]) -> None:
         raise BadSettings(lines[0], fix=lines[-1])
 
 
-def built_for(path: Path) -> str:
+def find_foreign_platform(path: Path) -> str:
     """Return the machine or system of a library that is of another one than this; else empty."""
     with path.open("rb") as file:
         head = file.read(20)
@@ -100,10 +100,10 @@ def built_for(path: Path) -> str:
         order = "little" if head[5] == 1 else "big"
         machine = int.from_bytes(head[18:20], order)  # type: ignore[arg-type]
         name = _MACHINES.get(machine, f"machine {machine}")
-        own = platform.machine().lower().replace("amd64", "x86_64")
+        host_machine = platform.machine().lower().replace("amd64", "x86_64")
         if sys.platform != "linux":
             return f"{name} Linux"
-        return name if name != own and own in _MACHINES.values() else ""
+        return name if name != host_machine and host_machine in _MACHINES.values() else ""
     if head[:2] == b"MZ":
         return "" if sys.platform == "win32" else "Windows"
     if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
@@ -111,17 +111,17 @@ def built_for(path: Path) -> str:
     return ""
 
 
-def _asked(text: str) -> Path:
+def _import_library_path(text: str) -> Path:
     module: Any
     if text.endswith(".py"):
-        module = user_file.run(Path(text))
+        module = user_file.run_file(Path(text))
     else:
         here_counts()
         try:
             module = importlib.import_module(text.replace("-", "_"))
         except Exception as error:
             raise BadSettings(
-                f"no library of custom operators '{text}': {user_function.reason(error)}",
+                f"no library of custom operators '{text}': {user_function.describe_error(error)}",
                 fix=f"pip install {text}, or give the path of a library",
             ) from error
     try:
@@ -130,6 +130,7 @@ def _asked(text: str) -> Path:
         raise
     except Exception as error:
         raise BadSettings(
-            f"'{text}' gives no library of custom operators: {user_function.reason(error)}",
+            f"'{text}' gives no library of custom operators: "
+            f"{user_function.describe_error(error)}",
             fix="define get_library_path() in it, as onnxruntime_extensions does",
         ) from error

@@ -41,7 +41,7 @@ _CAPTURE = "graph capture"
 
 
 @dataclass
-class _Bound:
+class _BufferSet:
     """Buffers for one set of input shapes.
 
     Attributes:
@@ -64,27 +64,27 @@ class DeviceSession(ort.OrtSession):
         super().__init__(inner)
         self._place = (device, index)
         self._dims = {value.name: value.shape for value in inner.get_inputs()}
-        self._bound: OrderedDict[Any, _Bound] = OrderedDict()
+        self._buffer_sets: OrderedDict[Any, _BufferSet] = OrderedDict()
         self._lock = Lock()
-        self._staged: _Bound | None = None
+        self._staged: _BufferSet | None = None
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         with self._lock:
-            bound = self._filled(feeds)
-            self._compute(bound)
-            found = bound.binding.copy_outputs_to_cpu()
-        return dict(zip(self._names, found, strict=True))
+            bound = self._fill_buffers(feeds)
+            self._run_bound(bound)
+            outputs = bound.binding.copy_outputs_to_cpu()
+        return dict(zip(self._names, outputs, strict=True))
 
     def stage(self, feeds: Tensors) -> None:
         with self._lock:
-            self._staged = self._filled(feeds)
+            self._staged = self._fill_buffers(feeds)
 
     def compute(self) -> None:
         with self._lock:
             assert self._staged is not None, "compute is asked after stage"
-            self._compute(self._staged)
+            self._run_bound(self._staged)
 
-    def _compute(self, bound: _Bound) -> None:
+    def _run_bound(self, bound: _BufferSet) -> None:
         """Run and wait; buffers that a wrong shape in the file has made too small are given up."""
         bound.binding.synchronize_inputs()
         try:
@@ -96,26 +96,26 @@ class DeviceSession(ort.OrtSession):
             self.inner.run_with_iobinding(bound.binding)
         bound.binding.synchronize_outputs()
 
-    def _filled(self, feeds: Tensors) -> _Bound:
+    def _fill_buffers(self, feeds: Tensors) -> _BufferSet:
         key = tuple((name, array.shape, array.dtype.str) for name, array in feeds.items())
-        bound = self._bound.get(key)
+        bound = self._buffer_sets.get(key)
         if bound is None:
-            bound = self._bound[key] = self._made(feeds)
-            if len(self._bound) > _SHAPES:
-                self._bound.popitem(last=False)
-        self._bound.move_to_end(key)
+            bound = self._buffer_sets[key] = self._make_buffers(feeds)
+            if len(self._buffer_sets) > _SHAPES:
+                self._buffer_sets.popitem(last=False)
+        self._buffer_sets.move_to_end(key)
         for name, array in feeds.items():
             bound.inputs[name].update_inplace(np.require(array, requirements="C"))
         return bound
 
-    def _made(self, feeds: Tensors) -> _Bound:
+    def _make_buffers(self, feeds: Tensors) -> _BufferSet:
         from onnxruntime import OrtValue
 
-        bound = _Bound(self.inner.io_binding())
+        bound = _BufferSet(self.inner.io_binding())
         for name, array in feeds.items():
-            held = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *self._place)
-            bound.inputs[name] = held
-            bound.binding.bind_ortvalue_input(name, held)
+            buffer = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *self._place)
+            bound.inputs[name] = buffer
+            bound.binding.bind_ortvalue_input(name, buffer)
         sizes = {
             dim: size
             for name, array in feeds.items()
@@ -126,41 +126,41 @@ class DeviceSession(ort.OrtSession):
         return bound
 
     def _bind_outputs(
-        self, bound: _Bound, sizes: Mapping[str, int], *, sized: bool = False
+        self, bound: _BufferSet, sizes: Mapping[str, int], *, sized: bool = False
     ) -> None:
         """Give outputs buffers where their shapes are known; else the runtime makes them there."""
         from onnxruntime import OrtValue
 
         bound.sized = False
         for value in self.inner.get_outputs():
-            shape = _resolved(value.shape, sizes) if sized else None
+            shape = _resolve_shape(value.shape, sizes) if sized else None
             if shape is None:
                 bound.binding.bind_output(value.name, *self._place)
                 continue
             dtype = np.dtype(_DTYPES[value.type])
-            held = OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._place)
-            bound.binding.bind_ortvalue_output(value.name, held)
+            buffer = OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._place)
+            bound.binding.bind_ortvalue_output(value.name, buffer)
             bound.sized = True
 
 
-def _resolved(dims: Sequence[Any] | None, sizes: Mapping[str, int]) -> list[int] | None:
+def _resolve_shape(dims: Sequence[Any] | None, sizes: Mapping[str, int]) -> list[int] | None:
     """Return a declared shape with the names filled in; None where one is open."""
     if dims is None:
         return None
-    found = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
-    known = [dim for dim in found if dim is not None]
-    return known if len(known) == len(found) else None
+    shape = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
+    fixed_dims = [dim for dim in shape if dim is not None]
+    return fixed_dims if len(fixed_dims) == len(shape) else None
 
 
-def binds(inner: Any) -> bool:
+def can_bind(inner: Any) -> bool:
     """Say whether all inputs and outputs of a session are tensors that buffers can hold."""
-    return all(one.type in _DTYPES for one in (*inner.get_inputs(), *inner.get_outputs()))
+    return all(value.type in _DTYPES for value in (*inner.get_inputs(), *inner.get_outputs()))
 
 
 @contextmanager
-def session(
+def open_device_session(
     path: Path,
-    made: Any,
+    session_options: Any,
     chain: Sequence[Provider],
     *,
     device: str,
@@ -172,7 +172,7 @@ def session(
     """Open a session on the first provider of a chain, and prove that it runs there.
 
     Args:
-        made: SessionOptions.
+        session_options: SessionOptions.
         chain: Providers in order of preference, each with its options.
         device: The device's kind as onnxruntime names its memory, such as ``cuda``.
         io_binding: Keep inputs and outputs in its memory.
@@ -187,26 +187,28 @@ def session(
     provider, options = chain[0]
 
     def opening(chain: Sequence[Provider]) -> AbstractContextManager[ort.OrtSession]:
-        return ort.session(path, made, provider=provider, chain=chain)
+        return ort.open_session(path, session_options, provider=provider, chain=chain)
 
     with ExitStack() as stack:
         try:
-            opened = entered(stack, opening(chain), provider, index, verbose=verbose)
+            opened = enter_session(stack, opening(chain), provider, index, verbose=verbose)
         except BadModel as error:
             if not graph or _CAPTURE not in error.what:
                 raise
             plain = [(provider, {**options, graph: "0"}), *chain[1:]]
-            opened = entered(stack, opening(plain), provider, index, verbose=verbose)
-            raise _no_graph(path, blocks(opened, provider) or (error.what,)) from error
-        if graph and (reasons := blocks(opened, provider)):
+            opened = enter_session(stack, opening(plain), provider, index, verbose=verbose)
+            raise _no_graph(
+                path, find_graph_obstacles(opened, provider) or (error.what,)
+            ) from error
+        if graph and (reasons := find_graph_obstacles(opened, provider)):
             raise _no_graph(path, reasons)
-        if io_binding and binds(opened.inner):
+        if io_binding and can_bind(opened.inner):
             yield DeviceSession(opened.inner, device, index)
         else:
             yield opened
 
 
-def entered(
+def enter_session(
     stack: ExitStack,
     opening: AbstractContextManager[T],
     provider: str,
@@ -227,44 +229,44 @@ def entered(
     """
     log = messages.RuntimeLog()
     try:
-        with messages.captured(verbose=verbose) as log:
+        with messages.capture_log(verbose=verbose) as log:
             return stack.enter_context(opening)
     except (BackendMissing, BadModel) as error:
         if isinstance(error, BadModel) and _CAPTURE in error.what:
             raise
-        probed = probe.probed(provider, index)
+        probed = probe.probe_provider(provider, index)
         if probed.state != "works":
             reason = log.reason or probed.reason
-            what = f"{provider} does not start ({probed.state}): {reason}"
-            raise BackendMissing(what, fix=probed.fix) from error
+            message = f"{provider} does not start ({probed.state}): {reason}"
+            raise BackendMissing(message, fix=probed.fix) from error
         if isinstance(error, BackendMissing) and log.reason:
             raise BackendMissing(f"{error.what}: {log.reason}", fix=error.fix) from error
         raise
 
 
-def blocks(opened: ort.OrtSession, provider: str) -> tuple[str, ...]:
+def find_graph_obstacles(opened: ort.OrtSession, provider: str) -> tuple[str, ...]:
     """Return what keeps a session from being recorded as one CUDA graph; empty for nothing.
 
     A graph replays the same kernels on the same addresses: sizes must be fixed, and whatever runs
     elsewhere is named (onnxruntime, "CUDA execution provider: using CUDA Graphs").
     """
-    found = []
+    obstacles = []
     for value in opened.inner.get_inputs():
         dims = ["?" if dim is None else str(dim) for dim in value.shape]
         if any(not isinstance(dim, int) for dim in value.shape):
-            found.append(f"input '{value.name}' has no fixed shape ({'x'.join(dims)})")
-    parts = opened.assigned_ops()
+            obstacles.append(f"input '{value.name}' has no fixed shape ({'x'.join(dims)})")
+    parts = opened.list_assigned_ops()
     for other, nodes in parts.items():
         bodies = [name for name, op in nodes if op in _CONTROL]
         if bodies:
-            found.append(f"control flow: {_named(bodies)}")
+            obstacles.append(f"control flow: {_join_names(bodies)}")
         if other != provider and provider in parts:
-            count = wording.count(len(nodes), "node")
-            found.append(f"{count} on {other}: {_named([name for name, _ in nodes])}")
-    return tuple(found)
+            count = wording.format_count(len(nodes), "node")
+            obstacles.append(f"{count} on {other}: {_join_names([name for name, _ in nodes])}")
+    return tuple(obstacles)
 
 
-def _named(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -22,10 +22,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from ortune.core.atomic_write import held, remove, write_text
+from ortune.core.atomic_write import hold_lock, remove_path, write_text
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Progress, Sink, silent
-from ortune.core.outputs import caches
+from ortune.core.event import Progress, Sink, ignore_event
+from ortune.core.outputs import find_cache_folder
 from ortune.core.plugins.plugin import encode
 
 KEY = "key.json"
@@ -70,32 +70,32 @@ class EngineKey:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def folder() -> Path | None:
+def find_engine_folder() -> Path | None:
     """Return the user's folder of engines, there or not; None without a home."""
-    return None if (found := caches()) is None else found / "engines"
+    return None if (cache_folder := find_cache_folder()) is None else cache_folder / "engines"
 
 
-def estimate(home: Path, key: EngineKey) -> float | None:
+def estimate_build_time(home: Path, key: EngineKey) -> float | None:
     """Return how many seconds a build may take, by earlier ones; None where none is like it.
 
     Those of as many nodes on the same device decide, else the nearest within a factor of two,
     in proportion.
     """
     took: dict[int, list[float]] = {}
-    for told in map(_read, home.glob(f"*/{KEY}")):
-        other = told.get("key", {})
+    for record in map(_read_record, home.glob(f"*/{KEY}")):
+        other = record.get("key", {})
         same = (other.get("provider"), other.get("device")) == (key.provider, key.device)
-        if same and isinstance(other.get("nodes"), int) and told.get("seconds"):
-            took.setdefault(other["nodes"], []).append(float(told["seconds"]))
+        if same and isinstance(other.get("nodes"), int) and record.get("seconds"):
+            took.setdefault(other["nodes"], []).append(float(record["seconds"]))
     ratios = {nodes: key.nodes / nodes for nodes in took if nodes > 0}
-    near = [one for one, by in ratios.items() if 1 / _ALIKE <= by <= _ALIKE]
+    near = [node_count for node_count, by in ratios.items() if 1 / _ALIKE <= by <= _ALIKE]
     if not near:
         return None
-    nodes = min(near, key=lambda one: abs(one - key.nodes))
+    nodes = min(near, key=lambda node_count: abs(node_count - key.nodes))
     return median(took[nodes]) * ratios[nodes]
 
 
-def evict(home: Path, most: int, spare: Path | None = None) -> None:
+def evict_engines(home: Path, most: int, spare: Path | None = None) -> None:
     """Remove engines, those used longest ago first, until all take at most so many bytes.
 
     Args:
@@ -104,88 +104,93 @@ def evict(home: Path, most: int, spare: Path | None = None) -> None:
     entries = []
     for path in home.glob(f"*/{KEY}"):
         with suppress(OSError):
-            size = sum(one.stat().st_size for one in path.parent.iterdir() if one.is_file())
+            size = sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file())
             entries.append((path.stat().st_mtime, size, path.parent))
     total = sum(size for _, size, _ in entries)
     for _, size, place in sorted(entries):
         if total <= most:
             return
         if place != spare:
-            with suppress(OrtuneError), held(_lock(home, place.name), OrtuneError("", fix="")):
-                remove(place)
+            with (
+                suppress(OrtuneError),
+                hold_lock(_make_lock_path(home, place.name), OrtuneError("", fix="")),
+            ):
+                remove_path(place)
                 total -= size
 
 
-def sound(place: Path, key: EngineKey) -> bool:
+def is_intact(place: Path, key: EngineKey) -> bool:
     """Whether a folder holds what was kept for a key, to the last byte; nothing is not enough."""
-    told = _read(place / KEY)
-    files = told.get("files")
-    if told.get("key") != encode(key) or not isinstance(files, dict) or not files:
+    record = _read_record(place / KEY)
+    files = record.get("files")
+    if record.get("key") != encode(key) or not isinstance(files, dict) or not files:
         return False
     try:
-        return bool(_files(place) == files)
+        return bool(_hash_files(place) == files)
     except OSError:
         return False
 
 
-def keep(place: Path, key: EngineKey, seconds: float = 0.0) -> None:
+def record_engine(place: Path, key: EngineKey, seconds: float = 0.0) -> None:
     """Write down what lies in a folder and what it was built for.
 
     Args:
         seconds: What the build took; what is known of it without them.
     """
-    took = seconds or _read(place / KEY).get("seconds", 0.0)
-    told = {"key": encode(key), "seconds": took, "files": _files(place)}
-    write_text(place / KEY, json.dumps(told, indent=1))
+    took = seconds or _read_record(place / KEY).get("seconds", 0.0)
+    record = {"key": encode(key), "seconds": took, "files": _hash_files(place)}
+    write_text(place / KEY, json.dumps(record, indent=1))
 
 
-def used(place: Path) -> None:
+def mark_used(place: Path) -> None:
     """Put a folder last in the order in which engines are removed."""
     with suppress(OSError):
         (place / KEY).touch()
 
 
-def _files(place: Path) -> dict[str, str]:
+def _hash_files(place: Path) -> dict[str, str]:
     """Return name -> SHA-256 of every file but the key, those in folders too."""
-    found = {}
-    for path in _inside(place):
+    digests = {}
+    for path in _list_engine_files(place):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found[path.relative_to(place).as_posix()] = digest
-    return found
+        digests[path.relative_to(place).as_posix()] = digest
+    return digests
 
 
-def state(place: Path) -> dict[Path, tuple[int, int]]:
+def snapshot_files(place: Path) -> dict[Path, tuple[int, int]]:
     """Return size and time of change by file: what tells that a session added something."""
-    found = {}
-    for path in _inside(place):
+    snapshot = {}
+    for path in _list_engine_files(place):
         with suppress(OSError):
             seen = path.stat()
-            found[path] = (seen.st_size, seen.st_mtime_ns)
-    return found
+            snapshot[path] = (seen.st_size, seen.st_mtime_ns)
+    return snapshot
 
 
-def _inside(place: Path) -> list[Path]:
-    return sorted(one for one in place.rglob("*") if one.is_file() and one.name != KEY)
+def _list_engine_files(place: Path) -> list[Path]:
+    return sorted(path for path in place.rglob("*") if path.is_file() and path.name != KEY)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_record(path: Path) -> dict[str, Any]:
     """Return what was kept; empty where it is gone or no longer a mapping."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
-def _lock(home: Path, digest: str) -> Path:
+def _make_lock_path(home: Path, digest: str) -> Path:
     return home / _LOCKS / digest
 
 
-def alone(home: Path, key: EngineKey, wait_s: float = WAIT_S) -> AbstractContextManager[None]:
+def lock_engine(
+    home: Path, key: EngineKey, wait_s: float = WAIT_S
+) -> AbstractContextManager[None]:
     """Keep other processes from the folder of a key; the system frees it when one dies."""
-    return held(
-        _lock(home, key.digest),
+    return hold_lock(
+        _make_lock_path(home, key.digest),
         OrtuneError(
             f"another process has built the same engine for {wait_s / 60:.0f} minutes",
             fix="end it, or wait and try again",
@@ -211,7 +216,7 @@ class EngineWatch:
         warm: Gains True for each session opened from the cache, False for each that was built.
     """
 
-    sink: Sink = silent
+    sink: Sink = ignore_event
     root: Path | None = None
     warm: list[bool] = field(default_factory=list)
 
@@ -220,7 +225,7 @@ _WATCH: ContextVar[EngineWatch] = ContextVar("engine_watch")
 
 
 @contextmanager
-def watched(sink: Sink = silent, root: Path | None = None) -> Iterator[EngineWatch]:
+def watch_engines(sink: Sink = ignore_event, root: Path | None = None) -> Iterator[EngineWatch]:
     """Watch the sessions that this thread opens in the block."""
     watch = EngineWatch(sink, root)
     token = _WATCH.set(watch)
@@ -231,7 +236,7 @@ def watched(sink: Sink = silent, root: Path | None = None) -> Iterator[EngineWat
 
 
 @contextmanager
-def opened(
+def open_with_engines(
     key: EngineKey,
     opening: Callable[[Path], AbstractContextManager[T]],
     *,
@@ -253,24 +258,24 @@ def opened(
     """
     watch = _WATCH.get(None) or EngineWatch()
     with ExitStack() as stack:
-        home = root or watch.root or folder()
+        home = root or watch.root or find_engine_folder()
         if home is None:
-            made = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
-            home = Path(stack.enter_context(made))
+            temporary_folder = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+            home = Path(stack.enter_context(temporary_folder))
         place = home / key.digest
         with ExitStack() as session:
-            with alone(home, key):
-                found, warm = _found(session, key, opening, place, watch)
+            with lock_engine(home, key):
+                opened_session, warm = _open_or_build(session, key, opening, place, watch)
                 watch.warm.append(warm)
-                seen = state(place)
-            evict(home, most, spare=place)
-            yield found
-        if state(place) != seen:
-            with alone(home, key):
-                keep(place, key)
+                seen = snapshot_files(place)
+            evict_engines(home, most, spare=place)
+            yield opened_session
+        if snapshot_files(place) != seen:
+            with lock_engine(home, key):
+                record_engine(place, key)
 
 
-def _found(
+def _open_or_build(
     stack: ExitStack,
     key: EngineKey,
     opening: Callable[[Path], AbstractContextManager[T]],
@@ -278,35 +283,35 @@ def _found(
     watch: EngineWatch,
 ) -> tuple[T, bool]:
     """Open from the folder, or build into it; return whether it was there."""
-    if sound(place, key):
-        seen = state(place)
+    if is_intact(place, key):
+        seen = snapshot_files(place)
         try:
             opened = stack.enter_context(opening(place))
         except Exception as error:  # whatever a provider raises of an engine that it cannot use
             _LOG.warning("an engine in %s does not open (%s): it is built again", place, error)
         else:
-            warm = state(place) == seen  # else it has built some of it anew
-            used(place) if warm else keep(place, key)
+            warm = snapshot_files(place) == seen  # else it has built some of it anew
+            mark_used(place) if warm else record_engine(place, key)
             return opened, warm
-    remove(place)
+    remove_path(place)
     place.mkdir(parents=True, mode=0o700)
-    expected = estimate(place.parent, key)
+    expected = estimate_build_time(place.parent, key)
     about = "" if expected is None else f", about {expected:.0f} s by earlier builds"
     work = f"building an engine for {key.provider}"
     _LOG.info("%s (%d nodes)%s", work, key.nodes, about)
     start = time.monotonic()
     try:
-        with _ticking(watch.sink, work, expected or 0.0):
+        with _report_progress(watch.sink, work, expected or 0.0):
             opened = stack.enter_context(opening(place))
     except BaseException:
-        remove(place)
+        remove_path(place)
         raise
-    keep(place, key, time.monotonic() - start)
+    record_engine(place, key, time.monotonic() - start)
     return opened, False
 
 
 @contextmanager
-def _ticking(sink: Sink, work: str, total: float) -> Iterator[None]:
+def _report_progress(sink: Sink, work: str, total: float) -> Iterator[None]:
     """Tell how many seconds the block has taken, now and then."""
     done, start = threading.Event(), time.monotonic()
 

@@ -59,24 +59,24 @@ nobody has a use for here.
 
 
 @cache
-def libraries(package: str = "onnxruntime", folder: str = "capi") -> tuple[Path, ...]:
+def list_libraries(package: str = "onnxruntime", folder: str = "capi") -> tuple[Path, ...]:
     """Return the shared libraries of an installed package, the largest first; none if unknown.
 
     ``x.so.1.2`` counts; nothing is imported.
     """
     spec = importlib.util.find_spec(package)
     places = (spec.submodule_search_locations if spec else None) or []
-    found = {
+    paths = {
         path.resolve()
         for place in places
         for path in (Path(place) / folder).glob("*")
         if any(end in path.name for end in _ENDINGS) and path.is_file()
     }
-    return tuple(sorted(found, key=lambda path: path.stat().st_size, reverse=True))
+    return tuple(sorted(paths, key=lambda path: path.stat().st_size, reverse=True))
 
 
 @cache
-def written(library: Path, text: str) -> bool:
+def has_word(library: Path, text: str) -> bool:
     """Say whether a library holds a text as a word of its own; about 30 ms for 30 MB."""
     word = re.escape(text.encode())
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -84,27 +84,30 @@ def written(library: Path, text: str) -> bool:
         return re.search(rb"%b(?<![\w.]%b)(?![\w.])" % (word, word), data) is not None
 
 
-def demand(keys: Iterable[str]) -> None:
+def demand_session_keys(keys: Iterable[str]) -> None:
     """Refuse keys that the installed onnxruntime does not know.
 
     Raises:
         BadSettings: One of them is unknown.
     """
-    wanted = list(keys)
-    if not wanted:
+    requested_keys = list(keys)
+    if not requested_keys:
         return
-    found = libraries()
-    if not found:
+    library_paths = list_libraries()
+    if not library_paths:
         warnings.warn(
-            f"no library of onnxruntime was found: whether it knows {', '.join(wanted)} is open",
+            f"no library of onnxruntime was found: whether it knows {', '.join(requested_keys)} "
+            "is open",
             stacklevel=2,
         )
         return
-    for key in wanted:
-        if not any(written(library, key) for library in found):
+    for key in requested_keys:
+        if not any(has_word(library, key) for library in library_paths):
             import onnxruntime
 
-            close = difflib.get_close_matches(key, known(found[0]), n=3, cutoff=0.7)
+            close = difflib.get_close_matches(
+                key, list_session_keys(library_paths[0]), n=3, cutoff=0.7
+            )
             raise BadSettings(
                 f"onnxruntime {onnxruntime.__version__} has no session key '{key}'",
                 fix=f"use one that it has, such as {', '.join(close)}"
@@ -114,7 +117,7 @@ def demand(keys: Iterable[str]) -> None:
 
 
 @cache
-def known(library: Path) -> tuple[str, ...]:
+def list_session_keys(library: Path) -> tuple[str, ...]:
     """Return everything in a library that looks like a session key."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return tuple(sorted({match[0].decode() for match in _KEY.finditer(data)}))

@@ -83,12 +83,16 @@ class RuntimeLog:
     @property
     def lines(self) -> list[str]:
         """What was logged, without colours, times and places in the sources."""
-        return [gist(line) for line in _COLOURS.sub("", self.text).splitlines() if line.strip()]
+        return [
+            strip_log_head(line)
+            for line in _COLOURS.sub("", self.text).splitlines()
+            if line.strip()
+        ]
 
     @property
     def real(self) -> list[str]:
         """The lines that no harmless one explains."""
-        return [line for line in self.lines if not explained(line)]
+        return [line for line in self.lines if not explain_line(line)]
 
     @property
     def reason(self) -> str:
@@ -96,18 +100,18 @@ class RuntimeLog:
         return next(iter(self.real), "")
 
 
-def explained(line: str) -> str:
+def explain_line(line: str) -> str:
     """Say why a logged line is harmless; empty for one that is not known to be."""
     return next((why for pattern, why in HARMLESS if re.search(pattern, line)), "")
 
 
-def gist(line: str) -> str:
+def strip_log_head(line: str) -> str:
     """Cut the time, the level and the place in the runtime's sources off a logged line."""
     return _PLACE.sub("", _HEAD.sub("", line)).strip()
 
 
 @contextmanager
-def captured(*, verbose: bool = False) -> Iterator[RuntimeLog]:
+def capture_log(*, verbose: bool = False) -> Iterator[RuntimeLog]:
     """Collect what native code writes to stderr; real lines are written there afterwards.
 
     onnxruntime tells why a provider does not start in its log alone, and goes on without it.

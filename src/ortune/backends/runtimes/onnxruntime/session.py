@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.core import wording
-from ortune.core.errors import BackendMissing, BadModel, gist
+from ortune.core.errors import BackendMissing, BadModel, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import InProcess, Tensors
 
@@ -25,19 +25,25 @@ _TYPE, _ONNX_TYPE = "tensor(bfloat16)", 16
 """As onnxruntime names it; the number of ``TensorProto.BFLOAT16``."""
 
 
-def runner(session: Any) -> Run | None:
+def make_bfloat16_runner(session: Any) -> Run | None:
     """Return what runs a session through its own values; None where its `run` does.
 
     NumPy has no bfloat16: arrays of ml_dtypes' are handed over, and taken, as they lie in memory.
     """
     values = (*session.get_inputs(), *session.get_outputs())
-    return partial(_run, session) if any(one.type == _TYPE for one in values) else None
+    return (
+        partial(_run_with_ort_values, session)
+        if any(value.type == _TYPE for value in values)
+        else None
+    )
 
 
-def _run(session: Any, names: Sequence[str], feeds: Tensors) -> list[NDArray[Any]]:
+def _run_with_ort_values(session: Any, names: Sequence[str], feeds: Tensors) -> list[NDArray[Any]]:
     kept = {name: np.require(array, requirements="C") for name, array in feeds.items()}
-    given = {name: _value(array) for name, array in kept.items()}  # views: `kept` outlives the run
-    return [_array(one) for one in session.run_with_ort_values(list(names), given)]
+    ort_values = {
+        name: _make_ort_value(array) for name, array in kept.items()
+    }  # views: `kept` outlives the run
+    return [_read_array(value) for value in session.run_with_ort_values(list(names), ort_values)]
 
 
 LEVELS = {
@@ -61,54 +67,54 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
-        self._run = runner(inner) or inner.run
+        self._run = make_bfloat16_runner(inner) or inner.run
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         return dict(zip(self._names, self._run(self._names, feeds), strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""
-        return {provider: len(names) for provider, names in self.assigned().items()}
+        return {provider: len(names) for provider, names in self.list_assigned_nodes().items()}
 
-    def assigned(self) -> dict[str, tuple[str, ...]]:
+    def list_assigned_nodes(self) -> dict[str, tuple[str, ...]]:
         """Return provider -> names of the nodes it took, from the runtime's own record.
 
         The nodes are those of the graph when it was divided, before fusions across it. Empty on
         versions that keep no record.
         """
-        taken: dict[str, tuple[str, ...]] = {}
-        for provider, names in self.parts():
-            taken[provider] = (*taken.get(provider, ()), *names)
-        return taken
+        nodes: dict[str, tuple[str, ...]] = {}
+        for provider, names in self.list_graph_parts():
+            nodes[provider] = (*nodes.get(provider, ()), *names)
+        return nodes
 
-    def assigned_ops(self) -> dict[str, list[tuple[str, str]]]:
-        """Return provider -> name and operator of each node that it took, as `assigned`."""
-        taken: dict[str, list[tuple[str, str]]] = {}
-        for part in self._subgraphs():
+    def list_assigned_ops(self) -> dict[str, list[tuple[str, str]]]:
+        """Return provider -> name and operator of each node that it took."""
+        ops: dict[str, list[tuple[str, str]]] = {}
+        for part in self._read_subgraphs():
             nodes = [(node.name or node.op_type, node.op_type) for node in part.get_nodes()]
-            taken.setdefault(part.ep_name, []).extend(nodes)
-        return taken
+            ops.setdefault(part.ep_name, []).extend(nodes)
+        return ops
 
     @property
     def records(self) -> bool:
         """Whether this version of the runtime keeps a record of its placement."""
         return hasattr(self.inner, "get_provider_graph_assignment_info")
 
-    def parts(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return provider and nodes of every part of the divided graph, as `assigned`."""
+    def list_graph_parts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return provider and nodes of every part of the divided graph."""
         return [
             (part.ep_name, tuple(node.name or node.op_type for node in part.get_nodes()))
-            for part in self._subgraphs()
+            for part in self._read_subgraphs()
         ]
 
-    def _subgraphs(self) -> list[Any]:
+    def _read_subgraphs(self) -> list[Any]:
         try:
             return list(self.inner.get_provider_graph_assignment_info())
         except (AttributeError, RuntimeError):
             return []
 
 
-def missing(package: str = "onnxruntime") -> str | None:
+def explain_missing_runtime(package: str = "onnxruntime") -> str | None:
     """Say how to install onnxruntime when it is not there."""
     try:
         import onnxruntime  # noqa: F401
@@ -117,7 +123,7 @@ def missing(package: str = "onnxruntime") -> str | None:
     return None
 
 
-def providers() -> tuple[str, ...]:
+def list_providers() -> tuple[str, ...]:
     """Return the installed runtime's execution providers, its preferred one first; or none."""
     with suppress(ImportError):
         import onnxruntime as ort
@@ -133,18 +139,18 @@ def version_here() -> str:
     return str(ort.__version__)
 
 
-def devices() -> dict[str, tuple[str, ...]]:
+def list_device_kinds() -> dict[str, tuple[str, ...]]:
     """Return provider -> kinds of its devices, such as ``CPU`` or ``GPU``."""
-    found: dict[str, tuple[str, ...]] = {}
+    kinds: dict[str, tuple[str, ...]] = {}
     with suppress(ImportError):
         import onnxruntime as ort
 
-        for one in ort.get_ep_devices():
-            found[one.ep_name] = (*found.get(one.ep_name, ()), one.device.type.name)
-    return found
+        for device in ort.get_ep_devices():
+            kinds[device.ep_name] = (*kinds.get(device.ep_name, ()), device.device.type.name)
+    return kinds
 
 
-def options(
+def make_session_options(
     threads: int,
     level: str,
     *,
@@ -159,40 +165,40 @@ def options(
     """
     import onnxruntime as ort
 
-    made = ort.SessionOptions()
-    made.intra_op_num_threads = threads or effective_cpus()
-    made.inter_op_num_threads = 1
-    made.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
-    made.log_severity_level = _LOG_VERBOSE if verbose else _LOG_FATAL
-    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    op_libraries.register(made, custom_ops)
+    session_options = ort.SessionOptions()
+    session_options.intra_op_num_threads = threads or effective_cpus()
+    session_options.inter_op_num_threads = 1
+    session_options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[level])
+    session_options.log_severity_level = _LOG_VERBOSE if verbose else _LOG_FATAL
+    session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    op_libraries.register(session_options, custom_ops)
     if save_to is not None:
-        made.optimized_model_filepath = str(save_to)
-        made.add_session_config_entry(
+        session_options.optimized_model_filepath = str(save_to)
+        session_options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", f"{save_to.name}.data"
         )
-        keep_beside(made, 1 << 31)
-    return made
+        keep_beside(session_options, 1 << 31)
+    return session_options
 
 
-def log_warnings(made: Any) -> None:
+def log_warnings(session_options: Any) -> None:
     """Let a session log warnings, for whoever reads what it logs while it opens."""
-    made.log_severity_level = _LOG_WARNING
+    session_options.log_severity_level = _LOG_WARNING
 
 
-def keep_beside(made: Any, least: int) -> None:
+def keep_beside(session_options: Any, least: int) -> None:
     """Save weights of `least` bytes and more in a file beside the rewritten graph's."""
-    made.add_session_config_entry(
+    session_options.add_session_config_entry(
         "session.optimized_model_external_initializers_min_size_in_bytes", str(least)
     )
 
 
-def side_by_side(made: Any, threads: int) -> None:
+def side_by_side(session_options: Any, threads: int) -> None:
     """Let independent operators run at the same time, over `threads`; 0 takes the CPUs."""
     import onnxruntime as ort
 
-    made.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    made.inter_op_num_threads = threads or effective_cpus()
+    session_options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    session_options.inter_op_num_threads = threads or effective_cpus()
 
 
 def share_small_arena() -> None:
@@ -210,7 +216,9 @@ def share_small_arena() -> None:
     ort.create_and_register_allocator(memory, as_requested)
 
 
-def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, Any]:
+def _make_provider_arguments(
+    provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]
+) -> dict[str, Any]:
     """Return what InferenceSession is told of providers; nothing where the options have devices.
 
     Raises:
@@ -218,22 +226,24 @@ def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) ->
     """
     if not chain:
         return {"enable_fallback": 0} if provider else {"providers": [_CPU]}
-    if provider not in providers():
+    if provider not in list_providers():
         raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
-    wanted = {**dict(chain), _CPU: {}}
-    named = [(name, dict(options)) for name, options in wanted.items()]
+    options_by_provider = {**dict(chain), _CPU: {}}
+    named = [(name, dict(options)) for name, options in options_by_provider.items()]
     # The runtime's own fall-back prints to stdout and goes on without the provider.
     return {"providers": named, "enable_fallback": 0}
 
 
-def _refusal(error: Exception, provider: str, name: str) -> BackendMissing | BadModel:
+def _make_load_error(error: Exception, provider: str, name: str) -> BackendMissing | BadModel:
     """Return what to raise where no session opens: the provider is at fault, or the model."""
     import onnxruntime as ort
 
     if provider and _NO_START in str(error):
-        return BackendMissing(f"{provider} does not start here: {gist(error)}", fix=_DOCTOR)
+        return BackendMissing(
+            f"{provider} does not start here: {summarize_error(error)}", fix=_DOCTOR
+        )
     return BadModel(
-        f"onnxruntime {ort.__version__} does not load {name}: {gist(error)}",
+        f"onnxruntime {ort.__version__} does not load {name}: {summarize_error(error)}",
         fix=_UNKNOWN_OP
         if "is not a registered function/op" in str(error)
         else "run `ortune inspect` on it; -v shows the runtime's log",
@@ -241,9 +251,9 @@ def _refusal(error: Exception, provider: str, name: str) -> BackendMissing | Bad
 
 
 @contextmanager
-def session(
+def open_session(
     path: Path,
-    made: Any,
+    session_options: Any,
     *,
     provider: str = "",
     chain: Sequence[tuple[str, Mapping[str, str]]] = (),
@@ -256,10 +266,11 @@ def session(
     a profile tells what ran where.
 
     Args:
-        made: SessionOptions; a plug-in provider is already added to them.
+        session_options: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
         chain: Providers of the package in order of preference, each with its options, `provider`
-            first and the CPU's left out; empty where `made` has the devices of a plug-in.
+            first and the CPU's left out; empty where `session_options` has the devices of a
+            plug-in.
         content: What to load in the place of the file; external data lies beside the file.
 
     Raises:
@@ -268,18 +279,18 @@ def session(
     """
     import onnxruntime as ort
 
-    keywords = _providers(provider, chain)
+    keywords = _make_provider_arguments(provider, chain)
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
     if content is not None:
         folder = str(path.absolute().parent)
-        made.add_session_config_entry(
+        session_options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", folder
         )
     try:
-        inner = ort.InferenceSession(content or str(path), made, **keywords)
+        inner = ort.InferenceSession(content or str(path), session_options, **keywords)
     except Exception as error:
-        raise _refusal(error, provider, path.name) from error
+        raise _make_load_error(error, provider, path.name) from error
     if chain and (first := inner.get_providers()[0]) != provider:
         raise BackendMissing(
             f"{provider} does not start here, and the session would run on {first}",
@@ -290,13 +301,13 @@ def session(
     if provider and placed and not placed.get(provider):
         raise BackendMissing(
             f"{provider} took none of "
-            f"{wording.count(sum(placed.values()), 'node')} of {path.name}",
+            f"{wording.format_count(sum(placed.values()), 'node')} of {path.name}",
             fix="leave this backend out with --on cpu",
         )
     yield opened
 
 
-def _value(array: NDArray[Any]) -> Any:
+def _make_ort_value(array: NDArray[Any]) -> Any:
     from onnxruntime import OrtValue
 
     if array.dtype.name != "bfloat16":
@@ -304,22 +315,22 @@ def _value(array: NDArray[Any]) -> Any:
     return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
 
 
-def _array(value: Any) -> NDArray[Any]:
+def _read_array(value: Any) -> NDArray[Any]:
     if value.data_type() != _TYPE:
-        found: NDArray[Any] = value.numpy()
-        return found
+        array: NDArray[Any] = value.numpy()
+        return array
     shape = value.shape()
     size = 2 * math.prod(shape)
     data = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(bytearray(data), _dtype()).reshape(shape)
+    return np.frombuffer(bytearray(data), _load_bfloat16()).reshape(shape)
 
 
-def _dtype() -> np.dtype[Any]:
+def _load_bfloat16() -> np.dtype[Any]:
     try:
         import ml_dtypes
     except ImportError:  # beside numpy and onnxruntime alone it is missing
         raise BackendMissing(
             "an output is bfloat16, which NumPy lacks", fix="pip install ml_dtypes"
         ) from None
-    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return found
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype

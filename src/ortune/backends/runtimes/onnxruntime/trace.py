@@ -40,20 +40,20 @@ class _OrtRecording(ort.OrtSession):
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         start = time.perf_counter_ns()
-        found = super().run(feeds)
+        outputs = super().run(feeds)
         self._walls.append(time.perf_counter_ns() - start)
-        return found
+        return outputs
 
     def recorded(self, runs: int) -> Recorded:
         trace = Path(self.inner.end_profiling())
-        executed = graph(self._graph) if self._graph.is_file() else None
+        executed = read_executed_graph(self._graph) if self._graph.is_file() else None
         walls = np.asarray(self._walls[-runs:], np.float64)
-        assigned = self.assigned() if self.records else None
-        found = read(trace, executed, walls, assigned)
+        assigned = self.list_assigned_nodes() if self.records else None
+        profile = read_trace(trace, executed, walls, assigned)
         if executed is not None:
-            return found
-        parts = [part for part in self.parts() if part[0] == self._provider]
-        return replace(found, nodes=with_parts(found.nodes, parts))
+            return profile
+        parts = [part for part in self.list_graph_parts() if part[0] == self._provider]
+        return replace(profile, nodes=with_parts(profile.nodes, parts))
 
 
 def with_parts(
@@ -68,19 +68,19 @@ def with_parts(
         parts: Provider and source nodes of every part of the graph that it took.
     """
     providers = {provider for provider, _ in parts}
-    own = [at for at, node in enumerate(nodes) if node.provider in providers]
-    every = tuple(name for _, names in parts for name in names)
-    made = [node if node.known else replace(node, known=(node.name,)) for node in nodes]
-    for order, at in enumerate(own):
-        known = parts[order][1] if len(own) == len(parts) else every
-        made[at] = replace(nodes[at], known=known)
-    return tuple(made)
+    positions = [at for at, node in enumerate(nodes) if node.provider in providers]
+    all_names = tuple(name for _, names in parts for name in names)
+    result_nodes = [node if node.known else replace(node, known=(node.name,)) for node in nodes]
+    for order, at in enumerate(positions):
+        sources = parts[order][1] if len(positions) == len(parts) else all_names
+        result_nodes[at] = replace(nodes[at], known=sources)
+    return tuple(result_nodes)
 
 
 @contextmanager
-def session(
+def open_recording(
     path: Path,
-    made: Any,
+    session_options: Any,
     folder: Path,
     *,
     provider: str = "",
@@ -91,16 +91,16 @@ def session(
     """Open a session as `runtimes.onnxruntime.session` does, with the profiler on.
 
     Args:
-        made: SessionOptions; they already say where the executed graph goes, if anywhere.
-        provider: Execution provider that must hold at least one node; empty for the CPU's own.
-        chain: As there.
+        session_options: SessionOptions; they already say where the executed graph goes, if
+        anywhere. provider: Execution provider that must hold at least one node; empty for the
+        CPU's own. chain: As there.
         content: What to load in the place of the file.
     """
-    ort.keep_beside(made, _BESIDE)
-    made.enable_profiling = True
-    made.profile_file_prefix = str(folder / "trace")
-    opening = ort.session(
-        path, made, provider=provider, chain=chain, disabled=disabled, content=content
+    ort.keep_beside(session_options, _BESIDE)
+    session_options.enable_profiling = True
+    session_options.profile_file_prefix = str(folder / "trace")
+    opening = ort.open_session(
+        path, session_options, provider=provider, chain=chain, disabled=disabled, content=content
     )
     with opening as opened:
         yield _OrtRecording(opened.inner, folder, provider)
@@ -136,9 +136,9 @@ class _Call:
 
     @property
     def key(self) -> _Key:
-        found = self.event["args"]
+        arguments = self.event["args"]
         name = self.event["name"].removesuffix(_SUFFIX)
-        return name, found["op_name"], int(found.get("node_index", 0))
+        return name, arguments["op_name"], int(arguments.get("node_index", 0))
 
 
 @dataclass
@@ -147,7 +147,7 @@ class _Run:
     end: float
     top: list[_Call] = field(default_factory=list)
 
-    def calls(self) -> Iterable[_Call]:
+    def walk_calls(self) -> Iterable[_Call]:
         """Yield every call, those of bodies after the node that holds them."""
         pending = list(reversed(self.top))
         while pending:
@@ -156,7 +156,7 @@ class _Run:
             pending += reversed(call.inside)
 
 
-def graph(path: Path) -> Graph:
+def read_executed_graph(path: Path) -> Graph:
     """Read an executed graph that the runtime saved; weights are left on the disk."""
     import onnx
 
@@ -164,8 +164,8 @@ def graph(path: Path) -> Graph:
     constants: set[str] = set()
 
     def walk(body: Any, parent: str) -> None:
-        constants.update(one.name for one in body.initializer)
-        constants.update(one.values.name for one in body.sparse_initializer)
+        constants.update(tensor.name for tensor in body.initializer)
+        constants.update(tensor.values.name for tensor in body.sparse_initializer)
         for node in body.node:
             nodes.append(
                 Executed(
@@ -185,7 +185,7 @@ def graph(path: Path) -> Graph:
     return Graph(tuple(nodes), frozenset(constants))
 
 
-def read(
+def read_trace(
     trace: Path,
     executed: Graph | None,
     walls: NDArray[np.float64],
@@ -198,36 +198,37 @@ def read(
         walls: Wall time of each run in ns, from outside.
         assigned: Provider -> nodes, from the runtime's record; None where it keeps none.
     """
-    runs = _runs(json.loads(trace.read_text(encoding="utf-8")))[-len(walls) :]
+    runs = _group_runs(json.loads(trace.read_text(encoding="utf-8")))[-len(walls) :]
     order = np.argsort(walls, kind="stable")
     kept = order[len(order) // 4 : len(order) - len(order) // 4]
     middle = runs[int(order[len(order) // 2])]
     chosen = [middle, *(runs[i] for i in kept if runs[i] is not middle)]
     parallel = any(len({call.thread for call in run.top}) > 1 for run in chosen)
     for run in chosen:
-        _spans(run.top, run.end, parallel=parallel)
+        _assign_spans(run.top, run.end, parallel=parallel)
     keys: dict[_Key, None] = {}
     for run in chosen:
-        keys.update(dict.fromkeys(call.key for call in run.calls()))
-    nodes, index = _matched(list(keys), executed)
-    summed = _summed(nodes, index, chosen)
+        keys.update(dict.fromkeys(call.key for call in run.walk_calls()))
+    nodes, index = _match_nodes(list(keys), executed)
+    summed = _sum_runs(nodes, index, chosen)
     lines = [
-        Slice(index[c.key], 1e3 * (c.start - middle.start), 1e3 * c.kernel) for c in middle.calls()
+        Slice(index[c.key], 1e3 * (c.start - middle.start), 1e3 * c.kernel)
+        for c in middle.walk_calls()
     ]
-    first = {one.index: at for at, one in reversed(list(enumerate(lines)))}
+    first = {line.index: at for at, line in reversed(list(enumerate(lines)))}
     ran = sorted(range(len(summed)), key=lambda i: (not summed[i].calls, first.get(i, len(lines))))
     place = {old: new for new, old in enumerate(ran)}
-    made = tuple(summed[i] for i in ran)
+    ordered_nodes = tuple(summed[i] for i in ran)
     placed: dict[str, tuple[str, ...]] = {}
-    for node in made:
+    for node in ordered_nodes:
         if node.calls:
             placed[node.provider] = (*placed.get(node.provider, ()), node.name)
     return Recorded(
-        nodes=made,
+        nodes=ordered_nodes,
         runs=len(chosen),
         wall_ns=float(np.mean(walls[kept])),
         run_ns=1e3 * float(np.mean([run.end - run.start for run in chosen])),
-        timeline=tuple(replace(one, index=place[one.index]) for one in lines),
+        timeline=tuple(replace(line, index=place[line.index]) for line in lines),
         constants=tuple(sorted(executed.constants)) if executed else (),
         placement=placed if assigned is None else assigned,
         parallel=parallel,
@@ -236,14 +237,14 @@ def read(
     )
 
 
-def _runs(events: Iterable[Mapping[str, Any]]) -> list[_Run]:
+def _group_runs(events: Iterable[Mapping[str, Any]]) -> list[_Run]:
     """Return the runs in order, each with its calls nested as the bodies are."""
-    known = list(events)
-    runs = [_Run(e["ts"], e["ts"] + e["dur"]) for e in known if e["name"] == "model_run"]
+    all_events = list(events)
+    runs = [_Run(e["ts"], e["ts"] + e["dur"]) for e in all_events if e["name"] == "model_run"]
     runs.sort(key=lambda run: run.start)
     calls = [
         _Call(e, float(e["ts"]), float(e["dur"]), int(e["tid"]))
-        for e in known
+        for e in all_events
         if e["cat"] == "Node" and e["name"].endswith(_SUFFIX)
     ]
     calls.sort(key=lambda call: (call.start, -call.kernel))
@@ -262,20 +263,20 @@ def _runs(events: Iterable[Mapping[str, Any]]) -> list[_Run]:
     return runs
 
 
-def _spans(calls: Sequence[_Call], end: float, *, parallel: bool) -> None:
+def _assign_spans(calls: Sequence[_Call], end: float, *, parallel: bool) -> None:
     """Give every call the time until the next one starts, less that of the calls inside it."""
     for call, until in zip(calls, [*(after.start for after in calls[1:]), end], strict=False):
         call.span = call.kernel if parallel else max(call.kernel, until - call.start)
-        _spans(call.inside, call.start + call.kernel, parallel=parallel)
-        inside = sum(_total(one) for one in call.inside)
+        _assign_spans(call.inside, call.start + call.kernel, parallel=parallel)
+        inside = sum(_sum_spans(inner_call) for inner_call in call.inside)
         call.span = max(0.0, call.span - inside)
 
 
-def _total(call: _Call) -> float:
-    return call.span + sum(_total(one) for one in call.inside)
+def _sum_spans(call: _Call) -> float:
+    return call.span + sum(_sum_spans(inner_call) for inner_call in call.inside)
 
 
-def _matched(
+def _match_nodes(
     keys: Sequence[_Key], executed: Graph | None
 ) -> tuple[list[Executed], dict[_Key, int]]:
     """Find the node of the executed graph for each kernel of the trace.
@@ -291,58 +292,62 @@ def _matched(
     for key in sorted(keys, key=lambda key: key[2]):
         name, op_type, _ = key
         same = named[name] or unnamed[op_type]
-        found = next((at for at in same if nodes[at].op_type == op_type), None)
-        if found is None:
+        position = next((at for at in same if nodes[at].op_type == op_type), None)
+        if position is None:
             nodes.append(Executed(name, op_type))
-            found = len(nodes) - 1
+            position = len(nodes) - 1
         else:
-            same.remove(found)
-            nodes[found] = replace(nodes[found], name=name)
-        index[key] = found
+            same.remove(position)
+            nodes[position] = replace(nodes[position], name=name)
+        index[key] = position
     return nodes, index
 
 
-def _summed(
+def _sum_runs(
     nodes: Sequence[Executed], index: Mapping[_Key, int], runs: Sequence[_Run]
 ) -> list[Executed]:
     """Fill in times, calls, provider and tensors; shapes are those of the first run given."""
     spans, kernels, counts = (np.zeros(len(nodes)) for _ in range(3))
     seen: dict[int, Mapping[str, Any]] = {}
-    for call in (call for run in runs for call in run.calls()):
+    for call in (call for run in runs for call in run.walk_calls()):
         at = index[call.key]
         spans[at] += call.span
-        kernels[at] += max(0.0, call.kernel - sum(_total(one) for one in call.inside))
+        kernels[at] += max(
+            0.0, call.kernel - sum(_sum_spans(inner_call) for inner_call in call.inside)
+        )
         counts[at] += 1
         seen.setdefault(at, call.event["args"])
-    made = []
+    timed_nodes = []
     for at, node in enumerate(nodes):
         if at not in seen:
-            made.append(node)
+            timed_nodes.append(node)
             continue
-        made.append(
+        timed_nodes.append(
             replace(
                 node,
                 provider=seen[at].get("provider", ""),
                 calls=max(1, round(counts[at] / len(runs))),
                 span_ns=1e3 * spans[at] / len(runs),
                 kernel_ns=1e3 * kernels[at] / len(runs),
-                inputs=_operands(seen[at].get("input_type_shape", ())),
-                outputs=_operands(seen[at].get("output_type_shape", ())),
+                inputs=_read_operands(seen[at].get("input_type_shape", ())),
+                outputs=_read_operands(seen[at].get("output_type_shape", ())),
             )
         )
-    return made
+    return timed_nodes
 
 
-def _operands(listed: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, ...]:
-    found = []
-    for one in listed:
-        for kind, shape in one.items():
+def _read_operands(listed: Iterable[Mapping[str, Sequence[int]]]) -> tuple[Operand, ...]:
+    operands = []
+    for entry in listed:
+        for kind, shape in entry.items():
             dtype = _DTYPES.get(kind, kind)
-            found.append(Operand(dtype, tuple(shape), math.prod(shape) * bits(dtype) // 8))
-    return tuple(found)
+            operands.append(
+                Operand(dtype, tuple(shape), math.prod(shape) * count_bits(dtype) // 8)
+            )
+    return tuple(operands)
 
 
-def bits(dtype: str) -> int:
+def count_bits(dtype: str) -> int:
     """Return the bits of an element, 0 for those without a fixed size."""
     if dtype == "bool":
         return 8

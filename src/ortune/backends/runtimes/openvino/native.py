@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.runtimes import own_process
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
-from ortune.core.errors import BadModel, gist
+from ortune.core.errors import BadModel, summarize_error
 from ortune.core.session import Executed, InProcess, Operand, Recorded, Recording, Session, Tensors
 
 _SKIPPED = 2
@@ -59,13 +59,13 @@ DRIVERS: Mapping[str, str] = {
 """Device -> what brings it, beside the device itself."""
 
 
-def installed() -> bool:
+def is_openvino_installed() -> bool:
     """Say whether the runtime's own package is there."""
     return importlib.util.find_spec("openvino") is not None
 
 
 @cache
-def missing(device: str = "CPU") -> str | None:
+def explain_missing_device(device: str = "CPU") -> str | None:
     """Return what keeps the runtime from a device of this machine and how to fix it, or None.
 
     GPU and NPU are asked in a process of its own: their drivers are loaded.
@@ -73,11 +73,13 @@ def missing(device: str = "CPU") -> str | None:
     Args:
         device: In OpenVINO's spelling: CPU, GPU, NPU, AUTO.
     """
-    if not installed():
+    if not is_openvino_installed():
         return "pip install openvino"
     if device not in DRIVERS:
         return None
-    return own_process.refusal(f"OpenVINO's {device} device", _ASK, device, DRIVERS[device])
+    return own_process.find_load_failure(
+        f"OpenVINO's {device} device", _ASK, device, DRIVERS[device]
+    )
 
 
 _ASK = f"""
@@ -96,12 +98,12 @@ else:
 """
 
 
-class Compiled(InProcess):
+class CompiledSession(InProcess):
     """A compiled model behind the Session protocol."""
 
     def __init__(self, compiled: Any) -> None:
-        self._compiled, self._own = compiled, threading.local()
-        self.provider = _shown(compiled)
+        self._compiled, self._local = compiled, threading.local()
+        self.provider = _name_runtime(compiled)
         self._nodes = 1  # a device may show no graph: it compiles the model as one
         with suppress(RuntimeError):
             self._nodes = len(compiled.get_runtime_model().get_ops())
@@ -110,37 +112,39 @@ class Compiled(InProcess):
     @property
     def request(self) -> Any:
         """The calling thread's request: one computes for one caller at a time."""
-        if not hasattr(self._own, "request"):
-            self._own.request = self._compiled.create_infer_request()
-        return self._own.request
+        if not hasattr(self._local, "request"):
+            self._local.request = self._compiled.create_infer_request()
+        return self._local.request
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs by name, copied out of the runtime's buffers."""
-        found = self.request.infer(dict(feeds), share_inputs=True, share_outputs=True)
-        return {name: found[port].copy() for name, port in self._outputs}
+        outputs = self.request.infer(dict(feeds), share_inputs=True, share_outputs=True)
+        return {name: outputs[port].copy() for name, port in self._outputs}
 
     def placement(self) -> Mapping[str, int]:
         """All nodes of the compiled model run here."""
         return {self.provider: self._nodes}
 
 
-def _shown(compiled: Any) -> str:
+def _name_runtime(compiled: Any) -> str:
     """Return the runtime's name, and the devices that it really computes on where no CPU is."""
-    devices = [str(one).strip("()") for one in compiled.get_property("EXECUTION_DEVICES")]
+    devices = [str(device).strip("()") for device in compiled.get_property("EXECUTION_DEVICES")]
     return PROVIDER if devices == ["CPU"] else f"{PROVIDER} {', '.join(devices)}"
 
 
 @contextmanager
-def session(path: Path, options: Mapping[str, str], device: str = "CPU") -> Iterator[Session]:
+def open_native_session(
+    path: Path, options: Mapping[str, str], device: str = "CPU"
+) -> Iterator[Session]:
     """Compile a model for a device; there is no other that it would fall back to.
 
     Raises:
         BadModel: OpenVINO does not accept it.
     """
-    yield Compiled(compiled(path, options, device))
+    yield CompiledSession(compile_for_device(path, options, device))
 
 
-def takes(
+def query_native_nodes(
     path: Path, options: Mapping[str, str], device: str = "CPU"
 ) -> dict[str, tuple[str, ...]]:
     """Return device -> names of the model's operations that it has kernels for.
@@ -152,28 +156,28 @@ def takes(
     """
     core = load().Core()
     if device == "AUTO":  # it does not tell; the device that it chooses does
-        chosen = compiled(path, options, device).get_property("EXECUTION_DEVICES")
+        chosen = compile_for_device(path, options, device).get_property("EXECUTION_DEVICES")
         device, options = str(chosen[0]).strip("()"), {}
-    with _refusing("load", path):
-        found = core.query_model(core.read_model(str(path)), device, dict(options))
-    taken: dict[str, list[str]] = {}
-    for name, place in found.items():
-        taken.setdefault(place, []).append(name)
-    return {f"{PROVIDER} {place}": tuple(names) for place, names in taken.items()}
+    with _translate_errors("load", path):
+        device_by_name = core.query_model(core.read_model(str(path)), device, dict(options))
+    names_by_device: dict[str, list[str]] = {}
+    for name, place in device_by_name.items():
+        names_by_device.setdefault(place, []).append(name)
+    return {f"{PROVIDER} {place}": tuple(names) for place, names in names_by_device.items()}
 
 
 @contextmanager
-def _refusing(verb: str, path: Path) -> Iterator[None]:
+def _translate_errors(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         raise BadModel(
-            f"openvino does not {verb} {path.name}: {_reason(error)}",
+            f"openvino does not {verb} {path.name}: {_summarize_report(error)}",
             fix="leave this backend out with --on cpu",
         ) from None
 
 
-def _reason(error: Exception) -> str:
+def _summarize_report(error: Exception) -> str:
     """Return which operators OpenVINO does not convert and why the first, from its report."""
     text = str(error)
     failed = re.search(r"(?:Conversion is failed for|No conversion rule found for.*?): (.*)", text)
@@ -181,8 +185,8 @@ def _reason(error: Exception) -> str:
     kept = [line for line in lines if _NOISE.search(line) is None]
     why = next((line for line in kept if not line.startswith("--")), "")
     if failed is None:
-        return gist(why or error)
-    return gist(f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}")
+        return summarize_error(why or error)
+    return summarize_error(f"it does not convert {failed[1].strip()}{f': {why}' if why else ''}")
 
 
 _NOISE = re.compile(
@@ -191,28 +195,28 @@ _NOISE = re.compile(
 )
 
 
-def save(path: Path, out: Path) -> None:
+def write_ir(path: Path, out: Path) -> None:
     """Write a model in OpenVINO's own format; weights keep their types.
 
     Raises:
         BadModel: OpenVINO does not read the model.
     """
     openvino = load()
-    with _refusing("convert", path):
+    with _translate_errors("convert", path):
         openvino.save_model(openvino.Core().read_model(str(path)), out, compress_to_fp16=False)
 
 
-def compiled(path: Path, options: Mapping[str, str], device: str = "CPU") -> Any:
+def compile_for_device(path: Path, options: Mapping[str, str], device: str = "CPU") -> Any:
     """Return OpenVINO's own compiled model.
 
     Raises:
         BadModel: OpenVINO does not accept it.
     """
-    with _refusing("load", path):
+    with _translate_errors("load", path):
         return load().Core().compile_model(str(path), device, dict(options))
 
 
-class _Counting(Compiled):
+class _CountingSession(CompiledSession):
     """A compiled model whose layers are counted; the counters are means over all runs so far."""
 
     def __init__(self, compiled: Any) -> None:
@@ -223,30 +227,32 @@ class _Counting(Compiled):
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         start = time.perf_counter_ns()
-        found = super().run(feeds)
+        outputs = super().run(feeds)
         self._walls.append(time.perf_counter_ns() - start)
         if len(self._walls) == _SKIPPED:
-            self._before = self._counters()
-        return found
+            self._before = self._read_counters()
+        return outputs
 
-    def _counters(self) -> dict[str, float]:
+    def _read_counters(self) -> dict[str, float]:
         """Return layer -> microseconds of all runs so far; those that were not run are left out.
 
         The mean is cut to whole microseconds: half of one is put back.
         """
         return {
-            one.node_name: (one.real_time.total_seconds() * 1e6 + 0.5) * len(self._walls)
-            for one in self.request.get_profiling_info()
-            if one.status == one.Status.EXECUTED
+            layer.node_name: (layer.real_time.total_seconds() * 1e6 + 0.5) * len(self._walls)
+            for layer in self.request.get_profiling_info()
+            if layer.status == layer.Status.EXECUTED
         }
 
     def recorded(self, runs: int) -> Recorded:
         """Read the counters; all runs but the first two count, whatever `runs` says."""
-        after = self._counters()
+        after = self._read_counters()
         counted = max(1, len(self._walls) - _SKIPPED)
-        taken = {n: max(0.0, t - self._before.get(n, 0.0)) / counted for n, t in after.items()}
+        layer_times = {
+            n: max(0.0, t - self._before.get(n, 0.0)) / counted for n, t in after.items()
+        }
         wall = float(np.mean(self._walls[_SKIPPED:] or self._walls))
-        nodes, constants = executed(self._graph, taken, self.provider)
+        nodes, constants = read_runtime_graph(self._graph, layer_times, self.provider)
         return Recorded(
             nodes=nodes,
             runs=counted,
@@ -258,13 +264,13 @@ class _Counting(Compiled):
         )
 
 
-def executed(
-    graph: Any, taken: Mapping[str, float], provider: str = PROVIDER
+def read_runtime_graph(
+    graph: Any, layer_times: Mapping[str, float], provider: str = PROVIDER
 ) -> tuple[tuple[Executed, ...], tuple[str, ...]]:
     """Read a runtime graph.
 
     Args:
-        taken: Layer -> microseconds of a run.
+        layer_times: Layer -> microseconds of a run.
         provider: What ran them.
 
     Returns:
@@ -273,55 +279,57 @@ def executed(
     nodes: list[tuple[int, Executed]] = []
     constants: list[str] = []
     for op in graph.get_ordered_ops():
-        info = {key: _text(op.get_rt_info()[key]) for key in op.get_rt_info()}
-        name, kind = op.get_friendly_name(), _layer(op)
+        info = {key: _decode_text(op.get_rt_info()[key]) for key in op.get_rt_info()}
+        name, kind = op.get_friendly_name(), _read_layer_type(op)
         if kind == "Const":
-            constants.append(_tensor(op))
+            constants.append(_name_tensor(op))
         if kind in ("Const", "Input", "Parameter", "Output", "Result"):
             continue
         sources = [port.get_source_output() for port in op.inputs()]
-        spent = 1e3 * taken.get(name, 0.0)
-        one = Executed(
+        spent = 1e3 * layer_times.get(name, 0.0)
+        layer = Executed(
             name,
             kind,
             provider=provider,
-            reads=tuple(_tensor(port.get_node(), port.get_index()) for port in sources),
-            writes=tuple(_tensor(op, index) for index in range(len(op.outputs()))),
+            reads=tuple(_name_tensor(port.get_node(), port.get_index()) for port in sources),
+            writes=tuple(_name_tensor(op, index) for index in range(len(op.outputs()))),
             known=tuple(part for part in info.get("originalLayersNames", "").split(",") if part),
-            calls=int(name in taken),
+            calls=int(name in layer_times),
             span_ns=spent,
             kernel_ns=spent,
-            inputs=_operands(sources),
-            outputs=_operands(op.outputs()),
+            inputs=_read_operands(sources),
+            outputs=_read_operands(op.outputs()),
         )
-        nodes.append((int(info.get("execOrder", "0") or 0), one))
+        nodes.append((int(info.get("execOrder", "0") or 0), layer))
     nodes.sort(key=lambda item: (not item[1].calls, item[0]))
     return tuple(node for _, node in nodes), tuple(constants)
 
 
 @contextmanager
-def recording(path: Path, options: Mapping[str, str], device: str = "CPU") -> Iterator[Recording]:
+def open_native_recording(
+    path: Path, options: Mapping[str, str], device: str = "CPU"
+) -> Iterator[Recording]:
     """Compile a model with counters on."""
-    yield _Counting(compiled(path, {**options, "PERF_COUNT": "YES"}, device))
+    yield _CountingSession(compile_for_device(path, {**options, "PERF_COUNT": "YES"}, device))
 
 
-def _tensor(op: Any, index: int = 0) -> str:
+def _name_tensor(op: Any, index: int = 0) -> str:
     """Name an output apart from the values of the model: layers have the names of nodes."""
     name: str = op.get_friendly_name()
-    return name if _layer(op) in ("Input", "Parameter") else f"layer {name}:{index}"
+    return name if _read_layer_type(op) in ("Input", "Parameter") else f"layer {name}:{index}"
 
 
-def _layer(op: Any) -> str:
-    return _text(op.get_rt_info()["layerType"])
+def _read_layer_type(op: Any) -> str:
+    return _decode_text(op.get_rt_info()["layerType"])
 
 
-def _text(value: Any) -> str:
+def _decode_text(value: Any) -> str:
     return str(value.astype(str) if hasattr(value, "astype") else value)
 
 
-def _operands(ports: Iterable[Any]) -> tuple[Operand, ...]:
+def _read_operands(ports: Iterable[Any]) -> tuple[Operand, ...]:
     """Describe tensors; none of them when a shape is only known in a run."""
-    found = []
+    operands = []
     for port in ports:
         if port.get_partial_shape().is_dynamic:
             return ()
@@ -330,5 +338,5 @@ def _operands(ports: Iterable[Any]) -> tuple[Operand, ...]:
         name = kind.get_type_name()
         dtype = _DTYPES.get(name, re.sub(r"^(u?)i?(?=\d+$)", r"\1int", name))
         size = math.prod(shape) * kind.bitwidth // 8
-        found.append(Operand(dtype, shape, size, _layer(port.get_node()) == "Const"))
-    return tuple(found)
+        operands.append(Operand(dtype, shape, size, _read_layer_type(port.get_node()) == "Const"))
+    return tuple(operands)

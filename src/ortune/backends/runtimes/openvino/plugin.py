@@ -22,13 +22,13 @@ from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.backends.runtimes.openvino.native import DRIVERS
 from ortune.core.errors import BackendMissing
 from ortune.core.session import Recording, Session
-from ortune.graph.io.protobuf import fixed
+from ortune.graph.io.protobuf import drop_initializer_inputs
 
 PACKAGE = "onnxruntime-ep-openvino"
 PROVIDER = "OpenVINOExecutionProvider"
 
 
-def session(
+def open_plugin_session(
     path: Path, threads: int, options: Mapping[str, str], *, verbose: bool, device: str = "CPU"
 ) -> AbstractContextManager[Session]:
     """Open a session; options go through ``load_config``, elsewhere they are ignored.
@@ -39,11 +39,13 @@ def session(
     Raises:
         BackendMissing: The plug-in is not installed, offers no such device, or took no node.
     """
-    made = _options(threads, options, verbose, device)
-    return ort.session(path, made, provider=PROVIDER, content=fixed(path))
+    session_options = _make_session_options(threads, options, verbose, device)
+    return ort.open_session(
+        path, session_options, provider=PROVIDER, content=drop_initializer_inputs(path)
+    )
 
 
-def record(
+def open_plugin_recording(
     path: Path,
     threads: int,
     options: Mapping[str, str],
@@ -55,23 +57,29 @@ def record(
     """Open the same session with the profiler on; a graph of compiled nodes cannot be saved.
 
     Raises:
-        BackendMissing: As `session`.
+        BackendMissing: As `open_plugin_session`.
     """
-    made = _options(threads, options, verbose, device)
-    return ort_record.session(path, made, folder, provider=PROVIDER, content=fixed(path))
+    session_options = _make_session_options(threads, options, verbose, device)
+    return ort_record.open_recording(
+        path, session_options, folder, provider=PROVIDER, content=drop_initializer_inputs(path)
+    )
 
 
-def takes(
+def query_plugin_nodes(
     path: Path, threads: int, options: Mapping[str, str], device: str = "CPU"
 ) -> dict[str, tuple[str, ...]]:
     """Return provider -> names of the nodes it takes, onnxruntime's own rewriting off.
 
     Raises:
-        BackendMissing: As `session`.
+        BackendMissing: As `open_plugin_session`.
     """
-    made = _options(threads, options, verbose=False, device=device, level="disabled")
-    with ort.session(path, made, provider=PROVIDER, content=fixed(path)) as opened:
-        return opened.assigned()
+    session_options = _make_session_options(
+        threads, options, verbose=False, device=device, level="disabled"
+    )
+    with ort.open_session(
+        path, session_options, provider=PROVIDER, content=drop_initializer_inputs(path)
+    ) as opened:
+        return opened.list_assigned_nodes()
 
 
 def compile_ahead(
@@ -80,29 +88,31 @@ def compile_ahead(
     """Write a model as it is compiled for a device.
 
     Raises:
-        BackendMissing: As `session`.
+        BackendMissing: As `open_plugin_session`.
         BadModel: The plug-in does not compile it.
     """
-    made = _options(threads, options, verbose=False, device=device)
-    compiled.compile_model(path, made, out, PROVIDER, content=fixed(path))
+    session_options = _make_session_options(threads, options, verbose=False, device=device)
+    compiled.compile_model(
+        path, session_options, out, PROVIDER, content=drop_initializer_inputs(path)
+    )
 
 
-def compiled_for(device: str) -> dict[str, str]:
+def describe_plugin_build(device: str) -> dict[str, str]:
     """Return what `compile_ahead` compiles for: see `compiled.made_for`.
 
     Raises:
         BackendMissing: As `devices`.
     """
-    return compiled.made_for(PROVIDER, devices(device)[0], PACKAGE)
+    return compiled.describe_build_environment(PROVIDER, devices(device)[0], PACKAGE)
 
 
-def _options(
+def _make_session_options(
     threads: int, options: Mapping[str, str], verbose: bool, device: str, level: str = "all"
 ) -> Any:
-    made = ort.options(threads, level, verbose=verbose)
+    session_options = ort.make_session_options(threads, level, verbose=verbose)
     config = {"load_config": json.dumps({device: dict(options)})}
-    made.add_provider_for_devices(devices(device)[:1], config)
-    return made
+    session_options.add_provider_for_devices(devices(device)[:1], config)
+    return session_options
 
 
 def devices(device: str = "CPU") -> list[Any]:
@@ -124,12 +134,16 @@ def devices(device: str = "CPU") -> list[Any]:
         ) from None
     import onnxruntime
 
-    plug_in.register(Path(plugin.get_library_path()), PACKAGE)
+    plug_in.register_library(Path(plugin.get_library_path()), PACKAGE)
     kind = getattr(onnxruntime.OrtHardwareDeviceType, device)
-    every = onnxruntime.get_ep_devices()
-    found = [one for one in every if one.ep_name == PROVIDER and one.device.type == kind]
-    if found:
-        return found
+    all_devices = onnxruntime.get_ep_devices()
+    matches = [
+        candidate
+        for candidate in all_devices
+        if candidate.ep_name == PROVIDER and candidate.device.type == kind
+    ]
+    if matches:
+        return matches
     if device == "CPU":
         raise BackendMissing(
             "the installed OpenVINO plug-in takes Intel CPUs only (onnxruntime PR#31981)",
@@ -141,7 +155,7 @@ def devices(device: str = "CPU") -> list[Any]:
 
 
 @cache
-def missing(device: str = "CPU") -> str | None:
+def explain_missing_plugin(device: str = "CPU") -> str | None:
     """Return what keeps the plug-in from a device here and how to fix it, or None.
 
     Asked in a process of its own: a registration holds for the life of a process, and a broken
@@ -158,4 +172,4 @@ def missing(device: str = "CPU") -> str | None:
         "try:\n    plugin.devices(sys.argv[1])\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
     )
-    return own_process.refusal("the installed plug-in", code, device)
+    return own_process.find_load_failure("the installed plug-in", code, device)

@@ -11,8 +11,8 @@ from typing import Any
 
 from ortune.backends.runtimes.tensorrt import library, profiles
 from ortune.backends.runtimes.tensorrt.profiles import Profile
-from ortune.core.atomic_write import atomic
-from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
+from ortune.core.atomic_write import open_draft
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
 
 _FIX = "leave this backend out with --on cpu"
 
@@ -40,7 +40,7 @@ class BuildOptions:
     timing_cache: Path | None = None
 
 
-def engine(path: Path, options: BuildOptions) -> bytes:
+def build_engine(path: Path, options: BuildOptions) -> bytes:
     """Return the serialized engine of an ONNX file.
 
     Raises:
@@ -48,10 +48,10 @@ def engine(path: Path, options: BuildOptions) -> bytes:
         BadModel: TensorRT does not take the model; the text has its reason.
         BadSettings: An input is of open size and has no range.
     """
-    ranges = profiles.parse(options.profiles)
-    trt = library.load()
+    ranges = profiles.parse_profiles(options.profiles)
+    trt = library.import_tensorrt()
     library.CudaDevice(options.device)
-    log = library.logger(trt)
+    log = library.make_logger(trt)
     builder = trt.Builder(log)
     library.add_plugins(trt, log, builder.get_plugin_registry(), options.plugins)
     typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
@@ -61,7 +61,7 @@ def engine(path: Path, options: BuildOptions) -> bytes:
         reason = "it does not say why"
         if parser.num_errors:
             error = parser.get_error(0)
-            reason = gist(f"node {error.node()}: {error.desc()}")
+            reason = summarize_error(f"node {error.node()}: {error.desc()}")
         raise BadModel(f"TensorRT does not read {path.name}: {reason}", fix=_FIX)
     config = builder.create_builder_config()
     config.builder_optimization_level = options.level
@@ -78,30 +78,30 @@ def engine(path: Path, options: BuildOptions) -> bytes:
     log.errors.clear()  # of a cache that did not fit
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise library.refuse(f"TensorRT builds no engine of {path.name}", log, _FIX)
+        raise library.make_tensorrt_error(f"TensorRT builds no engine of {path.name}", log, _FIX)
     if (
         kept is not None and cache is not None
     ):  # for the next build; a full disk costs time and no more
-        with suppress(OSError, OrtuneError), atomic(kept, durable=False) as draft:
+        with suppress(OSError, OrtuneError), open_draft(kept, durable=False) as draft:
             draft.write_bytes(bytes(cache.serialize()))
     return bytes(plan)
 
 
-def layers(plan: bytes, options: BuildOptions) -> str:
+def describe_layers(plan: bytes, options: BuildOptions) -> str:
     """Return what TensorRT's inspector says of an engine's layers, as indented JSON.
 
     Raises:
         BadModel: The engine does not load.
     """
-    trt = library.load()
-    log = library.logger(trt)
-    loaded = deserialize(trt, log, plan, options.plugins)
+    trt = library.import_tensorrt()
+    log = library.make_logger(trt)
+    loaded = deserialize_engine(trt, log, plan, options.plugins)
     inspector = loaded.create_engine_inspector()
     text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
     return json.dumps(json.loads(text), indent=1) + "\n"
 
 
-def deserialize(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
+def deserialize_engine(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
     """Return an engine that was read back.
 
     Raises:
@@ -109,15 +109,15 @@ def deserialize(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
     """
     runtime = trt.Runtime(log)
     library.add_plugins(trt, log, runtime.get_plugin_registry(), plugins)
-    found = runtime.deserialize_cuda_engine(plan)
-    if found is None:
-        raise library.refuse(
+    engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        raise library.make_tensorrt_error(
             f"TensorRT {trt.__version__} does not load the engine",
             log,
             "an engine runs on the TensorRT and the kind of device that it was built with: "
             "build it again there",
         )
-    return found
+    return engine
 
 
 def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Profile]) -> None:
@@ -126,7 +126,10 @@ def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Prof
     Raises:
         BadSettings: An open input has no range, or a range is about no input, or contradicts it.
     """
-    inputs = {one.name: one for one in map(network.get_input, range(network.num_inputs))}
+    inputs = {
+        network_input.name: network_input
+        for network_input in map(network.get_input, range(network.num_inputs))
+    }
     for name in {name for profile in ranges for name in profile}:
         if name not in inputs:
             raise BadSettings(
@@ -146,20 +149,20 @@ def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Prof
             )
         if not profile:
             continue
-        made = builder.create_optimization_profile()
-        for given in profile.values():
-            ends = (given.least, given.best, given.most)
+        trt_profile = builder.create_optimization_profile()
+        for shape_range in profile.values():
+            ends = (shape_range.least, shape_range.best, shape_range.most)
             try:
-                if given.values:
-                    made.set_shape_input(given.name, *map(list, ends))
+                if shape_range.values:
+                    trt_profile.set_shape_input(shape_range.name, *map(list, ends))
                 else:
-                    made.set_shape(given.name, *ends)
+                    trt_profile.set_shape(shape_range.name, *ends)
             except ValueError as error:
                 raise BadSettings(
-                    f"profile '{given}': {gist(error)}",
+                    f"profile '{shape_range}': {summarize_error(error)}",
                     fix="give sizes that the model's input takes",
                 ) from None
-        config.add_optimization_profile(made)
+        config.add_optimization_profile(trt_profile)
 
 
 def _start_cache(config: Any, path: Path) -> Any:

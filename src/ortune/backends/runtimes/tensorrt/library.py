@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, gist
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, summarize_error
 
 _NO_DEVICE = "a driver and a device of NVIDIA's are needed here"
 
@@ -44,9 +44,9 @@ class CudaDevice:
 
         self._runtime = runtime
         self._device = device
-        self.use()
+        self.make_current()
 
-    def use(self) -> None:
+    def make_current(self) -> None:
         """Let this thread's calls go to the device.
 
         Raises:
@@ -59,37 +59,41 @@ class CudaDevice:
                 fix="`nvidia-smi` lists the devices; a driver must be has_bindings",
             )
 
-    def stream(self) -> int:
+    def create_stream(self) -> int:
         """Return the handle of a new stream."""
-        return int(self._call("cudaStreamCreate"))
+        return int(self._call_runtime("cudaStreamCreate"))
 
     def drop_stream(self, stream: int) -> None:
         """Give a stream back."""
-        self._call("cudaStreamDestroy", stream)
+        self._call_runtime("cudaStreamDestroy", stream)
 
     def allocate(self, size: int) -> int:
         """Return the address of fresh device memory of at least one byte."""
-        return int(self._call("cudaMalloc", max(size, 1)))
+        return int(self._call_runtime("cudaMalloc", max(size, 1)))
 
     def free(self, address: int) -> None:
         """Give device memory back."""
-        self._call("cudaFree", address)
+        self._call_runtime("cudaFree", address)
 
     def to_device(self, address: int, array: NDArray[Any], stream: int) -> None:
         """Begin to copy an array, which must live until the stream is synchronized."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._call("cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, kind, stream)
+        self._call_runtime(
+            "cudaMemcpyAsync", address, array.ctypes.data, array.nbytes, kind, stream
+        )
 
     def to_host(self, array: NDArray[Any], address: int, stream: int) -> None:
         """Begin to fill an array from device memory."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-        self._call("cudaMemcpyAsync", array.ctypes.data, address, array.nbytes, kind, stream)
+        self._call_runtime(
+            "cudaMemcpyAsync", array.ctypes.data, address, array.nbytes, kind, stream
+        )
 
-    def wait(self, stream: int) -> None:
+    def synchronize_stream(self, stream: int) -> None:
         """Wait until everything on a stream is done."""
-        self._call("cudaStreamSynchronize", stream)
+        self._call_runtime("cudaStreamSynchronize", stream)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def _call_runtime(self, name: str, *arguments: Any) -> Any:
         error, *values = getattr(self._runtime, name)(*arguments)
         if int(error):
             raise OrtuneError(
@@ -106,30 +110,33 @@ _MODULES = ("tensorrt", "tensorrt_bindings")
 """The first is a name for the second, which comes in a wheel of its own."""
 
 
-def installed() -> bool:
+def is_tensorrt_installed() -> bool:
     """Say whether TensorRT's own package is there."""
     return any(importlib.util.find_spec(name) for name in _MODULES)
 
 
-def missing() -> str | None:
+def explain_missing_tensorrt() -> str | None:
     """Return what to do so that engines can be built and run here, None where they can."""
-    if not installed() or not has_bindings():
+    if not is_tensorrt_installed() or not has_bindings():
         return f"`ortune env add tensorrt-engine`, or {INSTALL}"
     return no_device()
 
 
-def load() -> Any:
+def import_tensorrt() -> Any:
     """Return the module.
 
     Raises:
         BackendMissing: It is not installed, does not load, or is older than TensorRT 10.
     """
-    name = next((one for one in _MODULES if importlib.util.find_spec(one)), _MODULES[0])
+    name = next(
+        (module_name for module_name in _MODULES if importlib.util.find_spec(module_name)),
+        _MODULES[0],
+    )
     try:
         tensorrt = importlib.import_module(name)
     except ImportError as error:
         raise BackendMissing(
-            f"TensorRT's Python package does not load: {gist(error)}", fix=INSTALL
+            f"TensorRT's Python package does not load: {summarize_error(error)}", fix=INSTALL
         ) from None
     if int(tensorrt.__version__.partition(".")[0]) < _LEAST:
         raise BackendMissing(
@@ -139,7 +146,7 @@ def load() -> Any:
     return tensorrt
 
 
-def logger(trt: Any) -> Any:
+def make_logger(trt: Any) -> Any:
     """Return a logger that keeps errors as lines, in ``errors``, and drops everything else."""
 
     class Log(trt.ILogger):  # type: ignore[misc]
@@ -154,9 +161,9 @@ def logger(trt: Any) -> Any:
     return Log()
 
 
-def said(log: Any) -> str:
+def read_first_error(log: Any) -> str:
     """Return the first error that was logged, in one line; a word where there is none."""
-    return gist(log.errors[0]) if log.errors else "it does not say why"
+    return summarize_error(log.errors[0]) if log.errors else "it does not say why"
 
 
 def add_plugins(trt: Any, log: Any, registry: Any, plugins: Iterable[str]) -> None:
@@ -173,11 +180,11 @@ def add_plugins(trt: Any, log: Any, registry: Any, plugins: Iterable[str]) -> No
     for path in plugins:
         if registry.load_library(path) is None:
             raise BadSettings(
-                f"TensorRT does not load the plug-in library {path}: {said(log)}",
+                f"TensorRT does not load the plug-in library {path}: {read_first_error(log)}",
                 fix="build it with this TensorRT's headers; docs/tensorrt.md has an example",
             )
 
 
-def refuse(what: str, log: Any, fix: str) -> BadModel:
+def make_tensorrt_error(problem: str, log: Any, fix: str) -> BadModel:
     """Return the error that says what TensorRT did not do, and its own first reason."""
-    return BadModel(f"{what}: {said(log)}", fix=fix)
+    return BadModel(f"{problem}: {read_first_error(log)}", fix=fix)

@@ -47,9 +47,9 @@ class ShapeRange:
         ends = [self.least] if self.least == self.most else [self.least, self.most]
         if self.best != self.most:
             ends.append(self.best)
-        return f"{self.name}{sign}{'..'.join(comma.join(map(str, one)) for one in ends)}"
+        return f"{self.name}{sign}{'..'.join(comma.join(map(str, shape)) for shape in ends)}"
 
-    def holds(self, shape: Numbers) -> bool:
+    def holds_shape(self, shape: Numbers) -> bool:
         """Say whether a shape lies between the least and the most."""
         return len(shape) == len(self.least) and all(
             low <= size <= high
@@ -61,38 +61,38 @@ Profile: TypeAlias = Mapping[str, ShapeRange]
 """Input -> its range, of one optimization profile."""
 
 
-def parse(texts: Iterable[str]) -> tuple[Profile, ...]:
+def parse_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
     """Read spelled ranges; an input that is given once belongs to every profile.
 
     Raises:
         BadSettings: One is not of the form, its ends contradict each other, or inputs are given
             for different numbers of profiles.
     """
-    given: dict[str, list[ShapeRange]] = {}
+    ranges_by_input: dict[str, list[ShapeRange]] = {}
     for text in texts:
-        found = _read(text)
-        given.setdefault(found.name, []).append(found)
-    count = max((len(ranges) for ranges in given.values()), default=0)
-    for name, ranges in given.items():
+        shape_range = _parse_range(text)
+        ranges_by_input.setdefault(shape_range.name, []).append(shape_range)
+    count = max((len(ranges) for ranges in ranges_by_input.values()), default=0)
+    for name, ranges in ranges_by_input.items():
         if len(ranges) not in (1, count):
             raise BadSettings(
                 f"'{name}' has {len(ranges)} profiles where another input has {count}",
                 fix="give each input once, or once for every profile",
             )
     return tuple(
-        {name: ranges[min(at, len(ranges) - 1)] for name, ranges in given.items()}
+        {name: ranges[min(at, len(ranges) - 1)] for name, ranges in ranges_by_input.items()}
         for at in range(count)
     )
 
 
-def _read(text: str) -> ShapeRange:
-    found = _RANGE.fullmatch(text)
-    if found is None:
+def _parse_range(text: str) -> ShapeRange:
+    match = _RANGE.fullmatch(text)
+    if match is None:
         raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX)
-    values = found["sign"] == "="
+    values = match["sign"] == "="
     comma = "," if values else "x"
     try:
-        ends = [tuple(map(int, part.split(comma))) for part in found["ends"].split("..")]
+        ends = [tuple(map(int, part.split(comma))) for part in match["ends"].split("..")]
     except ValueError:
         raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX) from None
     least, most, best = ends[0], ends[min(1, len(ends) - 1)], ends[-1]
@@ -103,10 +103,10 @@ def _read(text: str) -> ShapeRange:
         raise BadSettings(
             f"'{text}': the best does not lie between the least and the most", fix=_FIX
         )
-    return ShapeRange(found["name"], least, best, most, values)
+    return ShapeRange(match["name"], least, best, most, values)
 
 
-def observed(
+def derive_ranges(
     seen: Sequence[Mapping[str, Numbers]], declared: Mapping[str, Sequence[int | str | None]]
 ) -> tuple[ShapeRange, ...]:
     """Return the ranges of inputs with open sizes, from the shapes of samples.
@@ -117,9 +117,9 @@ def observed(
         seen: Input -> shape, a sample each.
         declared: Input -> its dimensions in the model; what is no number is open.
     """
-    found = []
+    shape_ranges = []
     for name, dims in declared.items():
-        if all(isinstance(one, int) and one >= 0 for one in dims):
+        if all(isinstance(dim, int) and dim >= 0 for dim in dims):
             continue
         shapes = [sample[name] for sample in seen if name in sample]
         if not shapes:
@@ -127,11 +127,13 @@ def observed(
         often = Counter(shapes)
         best = max(often, key=lambda shape: (often[shape], shape))
         by_axis = list(zip(*shapes, strict=True))
-        found.append(ShapeRange(name, tuple(map(min, by_axis)), best, tuple(map(max, by_axis))))
-    return tuple(found)
+        shape_ranges.append(
+            ShapeRange(name, tuple(map(min, by_axis)), best, tuple(map(max, by_axis)))
+        )
+    return tuple(shape_ranges)
 
 
-def trtexec(profiles: Sequence[Profile]) -> tuple[str, ...]:
+def list_trtexec_options(profiles: Sequence[Profile]) -> tuple[str, ...]:
     """Return the options by which trtexec builds with the same profiles.
 
     A name with a colon or a comma is put in quotes.
@@ -142,7 +144,10 @@ def trtexec(profiles: Sequence[Profile]) -> tuple[str, ...]:
             words.append(f"--profile={at}")
         names = {name: f"'{name}'" if set(name) & set(":,") else name for name in profile}
         for option, end in (("min", "least"), ("opt", "best"), ("max", "most")):
-            sizes = {name: "x".join(map(str, getattr(one, end))) for name, one in profile.items()}
+            sizes = {
+                name: "x".join(map(str, getattr(shape_range, end)))
+                for name, shape_range in profile.items()
+            }
             shapes = ",".join(f"{names[name]}:{size}" for name, size in sizes.items())
             words.append(f"--{option}Shapes={shapes}")
     return tuple(words)

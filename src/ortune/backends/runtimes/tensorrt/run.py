@@ -39,7 +39,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 @contextmanager
-def session(path: Path, options: BuildOptions) -> Iterator[Session]:
+def open_engine(path: Path, options: BuildOptions) -> Iterator[Session]:
     """Open an engine, or build one of an ONNX file.
 
     Raises:
@@ -47,7 +47,7 @@ def session(path: Path, options: BuildOptions) -> Iterator[Session]:
         BadModel: TensorRT does not take the file.
         BadSettings: An input is of open size and has no range.
     """
-    plan = path.read_bytes() if path.suffix in SUFFIXES else build.engine(path, options)
+    plan = path.read_bytes() if path.suffix in SUFFIXES else build.build_engine(path, options)
     opened = TensorrtSession(plan, options)
     try:
         yield opened
@@ -59,18 +59,18 @@ class TensorrtSession(InProcess):
     """An engine behind the Session protocol; each calling thread has a context of its own."""
 
     def __init__(self, plan: bytes, options: BuildOptions) -> None:
-        self._trt = library.load()
+        self._trt = library.import_tensorrt()
         self._cuda = CudaDevice(options.device)
-        self._log = library.logger(self._trt)
-        self._engine = build.deserialize(self._trt, self._log, plan, options.plugins)
-        self._io = describe(self._trt, self._engine)
-        self._own, self._all = threading.local(), list[EngineContext]()
+        self._log = library.make_logger(self._trt)
+        self._engine = build.deserialize_engine(self._trt, self._log, plan, options.plugins)
+        self._io = read_engine_io(self._trt, self._engine)
+        self._local, self._contexts = threading.local(), list[EngineContext]()
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Copy in, run once, copy out."""
         self.stage(feeds)
-        self._mine.start()
-        return self._mine.fetch()
+        self._thread_context.enqueue_run()
+        return self._thread_context.fetch_outputs()
 
     def stage(self, feeds: Tensors) -> None:
         """Copy inputs to the device and make room for outputs.
@@ -78,12 +78,12 @@ class TensorrtSession(InProcess):
         Raises:
             BadData: A shape lies outside every profile, or an input is missing or of another type.
         """
-        self._mine.stage(feeds)
+        self._thread_context.stage_inputs(feeds)
 
     def compute(self) -> None:
         """Run once on what was staged; returns when the device is done."""
-        self._mine.start()
-        self._mine.wait()
+        self._thread_context.enqueue_run()
+        self._thread_context.synchronize()
 
     def placement(self) -> Mapping[str, int]:
         """All layers of the engine run here."""
@@ -91,20 +91,20 @@ class TensorrtSession(InProcess):
 
     def close(self) -> None:
         """Give the device memory of all threads back."""
-        for one in self._all:
-            one.close()
-        self._all.clear()
+        for context in self._contexts:
+            context.close()
+        self._contexts.clear()
 
     @property
-    def _mine(self) -> EngineContext:
-        if not hasattr(self._own, "context"):
-            self._cuda.use()
-            self._own.context = EngineContext(
+    def _thread_context(self) -> EngineContext:
+        if not hasattr(self._local, "context"):
+            self._cuda.make_current()
+            self._local.context = EngineContext(
                 self._trt, self._engine, self._io, self._cuda, self._log
             )
-            self._all.append(self._own.context)
-        found: EngineContext = self._own.context
-        return found
+            self._contexts.append(self._local.context)
+        context: EngineContext = self._local.context
+        return context
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,11 @@ class Io:
     @property
     def by_value(self) -> frozenset[str]:
         """Inputs whose values decide shapes: TensorRT reads them in the host's memory."""
-        ranges = (one for profile in self.profiles for one in profile.values())
-        return frozenset(one.name for one in ranges if one.values)
+        ranges = (shape_range for profile in self.profiles for shape_range in profile.values())
+        return frozenset(shape_range.name for shape_range in ranges if shape_range.values)
 
 
-def describe(trt: Any, engine: Any) -> Io:
+def read_engine_io(trt: Any, engine: Any) -> Io:
     """Ask an engine for names, types and ranges.
 
     Raises:
@@ -156,119 +156,126 @@ def describe(trt: Any, engine: Any) -> Io:
 
 
 class EngineContext:
-    """Takes one call after the other: `stage`, `start` as often as wanted, `fetch`."""
+    """Takes `stage_inputs`, then `enqueue_run` as often as wanted, then `fetch_outputs`."""
 
     def __init__(self, trt: Any, engine: Any, io: Io, cuda: CudaDevice, log: Any) -> None:
         self._io, self._cuda, self._log = io, cuda, log
         self._context = engine.create_execution_context()
         if self._context is None:
-            raise library.refuse("TensorRT makes no execution context", log, "free GPU memory")
-        self._stream = cuda.stream()
-        self._room: dict[str, tuple[int, int]] = {}  # tensor -> address and bytes
+            raise library.make_tensorrt_error(
+                "TensorRT makes no execution context", log, "free GPU memory"
+            )
+        self._stream = cuda.create_stream()
+        self._buffers: dict[str, tuple[int, int]] = {}  # tensor -> address and bytes
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._held: dict[str, NDArray[Any]] = {}  # what the stream still reads
+        self._staged_inputs: dict[str, NDArray[Any]] = {}  # what the stream still reads
         self._grown: dict[str, tuple[int, ...]] = {}  # outputs whose size the run found
-        self._allocator = _allocator(trt, self, self._grown)
+        self._allocator = _make_allocator(trt, self, self._grown)
         self._profile = 0
 
-    def stage(self, feeds: Tensors) -> None:
+    def stage_inputs(self, feeds: Tensors) -> None:
         """Copy inputs to the device; where their shapes changed, make room for outputs.
 
         Raises:
             BadData: A shape lies outside every profile, or an input is missing or of another type.
         """
-        self._held = {name: self._checked(name, feeds) for name in self._io.inputs}
-        shapes = {name: array.shape for name, array in self._held.items()}
+        self._staged_inputs = {name: self._check_input(name, feeds) for name in self._io.inputs}
+        shapes = {name: array.shape for name, array in self._staged_inputs.items()}
         fresh, self._shapes = shapes != self._shapes, {}
         if fresh:
-            self._choose(shapes)
-        for name, array in self._held.items():
-            self._take(name, array, fresh)
+            self._choose_profile(shapes)
+        for name, array in self._staged_inputs.items():
+            self._bind_input(name, array, fresh)
         if fresh or self._io.by_value:
             self._make_room()
         self._shapes = shapes
 
-    def start(self) -> None:
+    def enqueue_run(self) -> None:
         """Put one run on the stream.
 
         Raises:
             BadModel: TensorRT refuses.
         """
         if not self._context.execute_async_v3(self._stream):
-            raise library.refuse("TensorRT did not run", self._log, "build the engine again")
+            raise library.make_tensorrt_error(
+                "TensorRT did not run", self._log, "build the engine again"
+            )
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the device is done."""
-        self._cuda.wait(self._stream)
+        self._cuda.synchronize_stream(self._stream)
 
-    def fetch(self) -> dict[str, NDArray[Any]]:
+    def fetch_outputs(self) -> dict[str, NDArray[Any]]:
         """Copy outputs to fresh arrays behind the run, and wait for all of it."""
         if self._grown:
-            self.wait()  # sizes are known when the run is done
-        found = {}
+            self.synchronize()  # sizes are known when the run is done
+        outputs = {}
         for name, dtype in self._io.outputs.items():
             shape = self._grown.get(name) or self._context.get_tensor_shape(name)
-            found[name] = np.empty(tuple(shape), dtype)
-            self._cuda.to_host(found[name], self._room[name][0], self._stream)
-        self.wait()
-        return found
+            outputs[name] = np.empty(tuple(shape), dtype)
+            self._cuda.to_host(outputs[name], self._buffers[name][0], self._stream)
+        self.synchronize()
+        return outputs
 
-    def room(self, name: str, size: int) -> int:
+    def reserve_memory(self, name: str, size: int) -> int:
         """Return the address of at least this much device memory for a tensor."""
-        address, there = self._room.get(name, (0, 0))
+        address, there = self._buffers.get(name, (0, 0))
         if size > there or not address:
             if address:
-                del self._room[name]
+                del self._buffers[name]
                 self._cuda.free(address)
             address = self._cuda.allocate(size)
-            self._room[name] = (address, size)
+            self._buffers[name] = (address, size)
         return address
 
     def close(self) -> None:
         """Give memory and stream back."""
-        for address, _ in self._room.values():
+        for address, _ in self._buffers.values():
             self._cuda.free(address)
-        self._room.clear()
+        self._buffers.clear()
         self._cuda.drop_stream(self._stream)
 
-    def _checked(self, name: str, feeds: Tensors) -> NDArray[Any]:
+    def _check_input(self, name: str, feeds: Tensors) -> NDArray[Any]:
         """Return an input as one piece of memory."""
         if name not in feeds:
             raise BadData(f"input '{name}' is missing", fix=f"give {', '.join(self._io.inputs)}")
-        array, wanted = np.require(feeds[name], requirements="C"), np.dtype(self._io.inputs[name])
-        if array.dtype != wanted:
+        array, dtype = np.require(feeds[name], requirements="C"), np.dtype(self._io.inputs[name])
+        if array.dtype != dtype:
             raise BadData(
-                f"input '{name}' is {array.dtype}, the engine takes {wanted}",
-                fix=f"convert it to {wanted}",
+                f"input '{name}' is {array.dtype}, the engine takes {dtype}",
+                fix=f"convert it to {dtype}",
             )
         return array
 
-    def _choose(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def _choose_profile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Take the first profile whose ranges hold these shapes."""
         fitting = (
             at
             for at, ranges in enumerate(self._io.profiles)
-            if all(one.values or one.holds(shapes[name]) for name, one in ranges.items())
+            if all(
+                shape_range.values or shape_range.holds_shape(shapes[name])
+                for name, shape_range in ranges.items()
+            )
         )
-        found = next(fitting, None)
-        if found is None:
-            raise self._outside(shapes)
-        if found != self._profile:
-            if not self._context.set_optimization_profile_async(found, self._stream):
-                raise library.refuse(
-                    f"TensorRT does not change to profile {found}", self._log, "build it again"
+        index = next(fitting, None)
+        if index is None:
+            raise self._make_range_error(shapes)
+        if index != self._profile:
+            if not self._context.set_optimization_profile_async(index, self._stream):
+                raise library.make_tensorrt_error(
+                    f"TensorRT does not change to profile {index}", self._log, "build it again"
                 )
-            self.wait()
-            self._profile = found
+            self.synchronize()
+            self._profile = index
 
-    def _take(self, name: str, array: NDArray[Any], fresh: bool) -> None:
+    def _bind_input(self, name: str, array: NDArray[Any], fresh: bool) -> None:
         """Say an input's shape and address, and copy it; values that decide shapes stay here."""
         if fresh and not self._context.set_input_shape(name, array.shape):
-            raise self._outside({name: array.shape})
+            raise self._make_range_error({name: array.shape})
         if name in self._io.by_value:
             self._context.set_tensor_address(name, array.ctypes.data)
             return
-        address = self.room(name, array.nbytes)
+        address = self.reserve_memory(name, array.nbytes)
         if fresh:
             self._context.set_tensor_address(name, address)
         self._cuda.to_device(address, array, self._stream)
@@ -287,18 +294,22 @@ class EngineContext:
                 self._context.set_output_allocator(name, self._allocator)
                 continue
             size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-            self._context.set_tensor_address(name, self.room(name, size))
+            self._context.set_tensor_address(name, self.reserve_memory(name, size))
 
-    def _outside(self, shapes: Mapping[str, tuple[int, ...]]) -> BadData:
-        given = ", ".join(f"{name}:{'x'.join(map(str, one))}" for name, one in shapes.items())
-        known = "; ".join(", ".join(map(str, ranges.values())) for ranges in self._io.profiles)
+    def _make_range_error(self, shapes: Mapping[str, tuple[int, ...]]) -> BadData:
+        spelled_shapes = ", ".join(
+            f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()
+        )
+        allowed_ranges = "; ".join(
+            ", ".join(map(str, ranges.values())) for ranges in self._io.profiles
+        )
         return BadData(
-            f"{given} lies outside the engine's profiles: {known}",
+            f"{spelled_shapes} lies outside the engine's profiles: {allowed_ranges}",
             fix="build it with a profile that holds these shapes",
         )
 
 
-def _allocator(trt: Any, context: EngineContext, grown: dict[str, tuple[int, ...]]) -> Any:
+def _make_allocator(trt: Any, context: EngineContext, grown: dict[str, tuple[int, ...]]) -> Any:
     """Return what gives outputs room whose size is known only by running.
 
     Args:
@@ -312,7 +323,7 @@ def _allocator(trt: Any, context: EngineContext, grown: dict[str, tuple[int, ...
         def reallocate_output_async(
             self, tensor_name: str, memory: Any, size: int, alignment: int, stream: int
         ) -> int:
-            return context.room(tensor_name, size)
+            return context.reserve_memory(tensor_name, size)
 
         def notify_shape(self, tensor_name: str, shape: Any) -> None:
             grown[tensor_name] = tuple(shape)

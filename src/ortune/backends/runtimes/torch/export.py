@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortune.backends.runtimes.torch.module import ModuleSource, is_folder, load, tensors
+from ortune.backends.runtimes.torch.module import ModuleSource, is_folder, load_module, walk_answer
 from ortune.core.session import Tensors
 
 _INSIDE = 1_500_000_000
@@ -28,82 +28,90 @@ class Interface:
     outputs: tuple[str, ...] = ()
     dynamic: tuple[tuple[str, int, str], ...] = ()
 
-    def axes(self, name: str) -> dict[int, str]:
+    def list_dynamic_axes(self, name: str) -> dict[int, str]:
         """Return the dynamic axes of an input with their names."""
-        return {axis: dim for given, axis, dim in self.dynamic if given == name}
+        return {axis: dim for input_name, axis, dim in self.dynamic if input_name == name}
 
 
-def exporters(source: str) -> tuple[str, ...]:
+def list_exporters(source: str) -> tuple[str, ...]:
     """Return the names of the exporters that a module may be given to."""
-    own = ("transformers",) if is_folder(source) else ()
-    return (*own, "dynamo", "torchscript")
+    folder_exporters = ("transformers",) if is_folder(source) else ()
+    return (*folder_exporters, "dynamo", "torchscript")
 
 
-def export(
-    how: str, given: ModuleSource, asked: Interface, sample: Tensors, out: Path, opset: int | None
+def run_exporter(
+    how: str,
+    module_source: ModuleSource,
+    interface: Interface,
+    sample: Tensors,
+    out: Path,
+    opset: int | None,
 ) -> None:
     """Write a module as ONNX; whatever the exporter raises passes.
 
     Args:
-        how: One of `exporters`.
-        given: The module.
-        asked: Names and dynamic dimensions.
+        how: One of `list_exporters`.
+        module_source: The module.
+        interface: Names and dynamic dimensions.
         sample: The inputs that it is traced with.
         out: The file.
         opset: Of the default domain; the exporter's own choice without.
     """
     import torch
 
-    module, keywords = load(given)
-    example = {name: tensor(sample[name]) for name in asked.inputs}
+    module, keywords = load_module(module_source)
+    example = {name: copy_to_tensor(sample[name]) for name in interface.inputs}
     shared = {
-        "input_names": list(asked.inputs),
-        "output_names": list(asked.outputs),
+        "input_names": list(interface.inputs),
+        "output_names": list(interface.outputs),
         "opset_version": opset,
     }
     with torch.no_grad():
         if how == "transformers":
-            _export_folder(module, asked, example, out, opset)
+            _export_folder(module, interface, example, out, opset)
         elif how == "dynamo":
-            axes = tuple(asked.axes(name) or None for name in asked.inputs)
+            axes = tuple(interface.list_dynamic_axes(name) or None for name in interface.inputs)
             program = torch.onnx.export(
-                flat(module, keywords, asked.inputs),
+                flatten_module(module, keywords, interface.inputs),
                 tuple(example.values()),
-                dynamic_shapes=(axes,) if asked.dynamic else None,
+                dynamic_shapes=(axes,) if interface.dynamic else None,
                 dynamo=True,
                 verbose=False,
                 **shared,
             )
             weights = module.state_dict().values()
-            size = sum(one.numel() * one.element_size() for one in weights)
+            size = sum(weight.numel() * weight.element_size() for weight in weights)
             program.save(out, external_data=size > _INSIDE)
         else:
             torch.onnx.export(
-                flat(module, keywords, asked.inputs),
+                flatten_module(module, keywords, interface.inputs),
                 tuple(example.values()),
                 str(out),
-                dynamic_axes={name: asked.axes(name) for name in asked.inputs},
+                dynamic_axes={
+                    name: interface.list_dynamic_axes(name) for name in interface.inputs
+                },
                 dynamo=False,
                 **shared,
             )
 
 
 def _export_folder(
-    module: Any, asked: Interface, example: Mapping[str, Any], out: Path, opset: int | None
+    module: Any, interface: Interface, example: Mapping[str, Any], out: Path, opset: int | None
 ) -> None:
     """Have transformers write a model of its own, as its exporter knows it."""
     import torch
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     shapes = {
-        name: dict.fromkeys(asked.axes(name), torch.export.Dim.DYNAMIC) for name in asked.inputs
+        name: dict.fromkeys(interface.list_dynamic_axes(name), torch.export.Dim.DYNAMIC)
+        for name in interface.inputs
     }
     config = OnnxConfig(dynamic_shapes=shapes, opset_version=opset)
-    found = OnnxExporter().export(module, dict(example), config=config)
-    OnnxExporter.save_program(found.program, out)
+    export_result = OnnxExporter().export(module, dict(example), config=config)
+    OnnxExporter.save_program(export_result.program, out)
 
 
-def flat(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
+def flatten_module(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
     """Return a module of tensors in order that answers with a tuple of them.
 
     Args:
@@ -120,34 +128,34 @@ def flat(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
             super().__init__()
             self.model = module
 
-        def forward(self, *given: Any) -> Any:
-            made = (
-                self.model(**dict(zip(names, given, strict=True)))
+        def forward(self, *arguments: Any) -> Any:
+            answer = (
+                self.model(**dict(zip(names, arguments, strict=True)))
                 if by_name
-                else self.model(*given)
+                else self.model(*arguments)
             )
-            return tuple(value for _, value in tensors(made))
+            return tuple(value for _, value in walk_answer(answer))
 
     return Flat().eval()
 
 
-def answers(
+def run_eagerly(
     module: Any, keywords: set[str], names: Sequence[str], sample: Tensors
 ) -> list[tuple[str, Any]]:
     """Run a module eagerly; return its tensors with the keys on the way to them."""
     import torch
 
-    given = {name: tensor(sample[name]) for name in names}
+    inputs = {name: copy_to_tensor(sample[name]) for name in names}
     with torch.inference_mode():
         by_name = set(names) <= keywords
-        made = module(**given) if by_name else module(*given.values())
+        answer = module(**inputs) if by_name else module(*inputs.values())
         return [
             (name, value.float() if value.dtype == torch.bfloat16 else value)
-            for name, value in tensors(made)
+            for name, value in walk_answer(answer)
         ]
 
 
-def tensor(array: Any) -> Any:
+def copy_to_tensor(array: Any) -> Any:
     """Return a tensor of its own for an array that may be read-only."""
     import torch
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, with_article
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, summarize_error, with_article
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 
 _SHOWN = 4
 """Keys that an error names."""
@@ -60,7 +60,8 @@ def load_folder(source: str) -> Any:
         )
     except Exception as error:
         raise BadModel(
-            f"transformers does not load_folder {source}: {gist(user_function.reason(error))}",
+            f"transformers does not load {source}: "
+            f"{summarize_error(user_function.describe_error(error))}",
             fix="give a folder that save_pretrained wrote; code of its own is never run",
         ) from error
     return model.eval()
@@ -68,8 +69,8 @@ def load_folder(source: str) -> Any:
 
 def folder_inputs(model: Any) -> list[TensorSpec]:
     """Return what a model of transformers takes, dynamic dimensions by name; empty if unknown."""
-    taken = inspect.signature(model.forward).parameters
-    specs = {spec.name: spec for spec in _known_inputs(model.config)}
+    parameters = inspect.signature(model.forward).parameters
+    specs = {spec.name: spec for spec in _list_input_specs(model.config)}
     first = getattr(model, "main_input_name", "")
     beside = {
         "input_ids": ("attention_mask", "token_type_ids"),
@@ -78,7 +79,7 @@ def folder_inputs(model: Any) -> list[TensorSpec]:
     names = [first, *beside.get(first, ())]
     if getattr(model.config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
-    return [specs[name] for name in names if name in taken and name in specs]
+    return [specs[name] for name in names if name in parameters and name in specs]
 
 
 def folder_sizes(model: Any) -> dict[str, int]:
@@ -87,7 +88,7 @@ def folder_sizes(model: Any) -> dict[str, int]:
     return {"batch": 2, "sequence": min(_LENGTH, most), "target": _TARGET, "samples": _SECOND}
 
 
-def _known_inputs(config: Any) -> Iterator[TensorSpec]:
+def _list_input_specs(config: Any) -> Iterator[TensorSpec]:
     words = getattr(config, "vocab_size", None)
     tokens: tuple[str, ...] = ("batch", "sequence")
     yield TensorSpec("input_ids", "int64", tokens, words)
@@ -135,7 +136,7 @@ def is_source(text: str) -> bool:
     return program or user_function.is_function(text) or is_folder(text)
 
 
-def load(given: ModuleSource) -> tuple[Any, set[str]]:
+def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
     """Return the module in evaluation mode, and the names that it takes as keywords.
 
     Raises:
@@ -144,38 +145,40 @@ def load(given: ModuleSource) -> tuple[Any, set[str]]:
     """
     import torch
 
-    source = given.source
+    source = module_source.source
     if not source:
         raise BadSettings("torch is given no module", fix="write torch(source=pkg.module:factory)")
     if user_function.is_function(source):
         torch.manual_seed(SEED)
-        module = user_function.function(source, "a function that makes a module")()
+        module = user_function.import_function(source, "a function that makes a module")()
         if not isinstance(module, torch.nn.Module):
             raise BadModel(
                 f"{source} returns {with_article(type(module).__name__)}, not a torch.nn.Module",
                 fix="return the module itself",
             )
-        _fill(module, given)
+        _load_weights(module, module_source)
         return module.eval(), set(inspect.signature(module.forward).parameters)
     if is_folder(source):
         module = load_folder(source)
-        _fill(module, given)
+        _load_weights(module, module_source)
         return module, set(inspect.signature(module.forward).parameters)
-    if given.weights:
+    if module_source.weights:
         raise BadSettings(
             f"{source} holds its own weights", fix="leave weights= out, or give a factory"
         )
-    return _file(Path(source))
+    return _load_file(Path(source))
 
 
-def _fill(module: Any, given: ModuleSource) -> None:
-    if given.weights:
-        path = Path(given.weights)
-        state = read_checkpoint(path, given.key, given.prefix, unsafe=given.unsafe)
+def _load_weights(module: Any, module_source: ModuleSource) -> None:
+    if module_source.weights:
+        path = Path(module_source.weights)
+        state = read_checkpoint(
+            path, module_source.key, module_source.prefix, unsafe=module_source.unsafe
+        )
         fill_module(module, path, state)
 
 
-def _file(path: Path) -> tuple[Any, set[str]]:
+def _load_file(path: Path) -> tuple[Any, set[str]]:
     import torch
 
     if path.suffix != ".pt2" and path.suffix not in SCRIPTS:
@@ -194,12 +197,13 @@ def _file(path: Path) -> tuple[Any, set[str]]:
         return script, {argument.name for argument in script.forward.schema.arguments}
     except Exception as error:
         raise BadModel(
-            f"torch does not load {path.name}: {gist(user_function.reason(error))}",
+            f"torch does not load {path.name}: "
+            f"{summarize_error(user_function.describe_error(error))}",
             fix="a state dict is given as torch(source=pkg.module:factory, weights=...)",
         ) from error
 
 
-def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def walk_answer(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the tensors in a module's answer in order, each with the keys on the way to it."""
     import torch
 
@@ -207,10 +211,10 @@ def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from tensors(item, f"{name}.{key}" if name else str(key))
+            yield from walk_answer(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
-            yield from tensors(item, f"{name}.{index}" if name else "")
+            yield from walk_answer(item, f"{name}.{index}" if name else "")
 
 
 def read_checkpoint(
@@ -229,14 +233,15 @@ def read_checkpoint(
         BadModel: It cannot be read_checkpoint, or holds more than tensors and `unsafe` is off.
         BadSettings: There is no such key or prefix, or there are several state dicts.
     """
-    found = _nested(path, _content(path, unsafe), key)
-    state = {str(name): value for name, value in found.items() if _is_tensor(value)}
+    state_dict = _find_state_dict(path, _load_content(path, unsafe), key)
+    state = {str(name): value for name, value in state_dict.items() if _is_tensor(value)}
     if not prefix:
         return state
     stripped = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
     if not stripped:
         raise BadSettings(
-            f"no name in {path} begins with '{prefix}'", fix=f"its names are: {_some(state)}"
+            f"no name in {path} begins with '{prefix}'",
+            fix=f"its names are: {_join_first_names(state)}",
         )
     return stripped
 
@@ -247,34 +252,40 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         BadModel: Names or shapes are not the module's.
     """
-    wanted = set(module.state_dict())
-    missing, more = sorted(wanted - set(state)), sorted(set(state) - wanted)
+    expected = set(module.state_dict())
+    missing, more = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or more:
-        parts = [f"{count(len(missing), 'name')} missing ({_some(missing)})"] * bool(missing)
-        parts += [f"{count(len(more), 'name')} too many ({_some(more)})"] * bool(more)
+        parts = [
+            f"{format_count(len(missing), 'name')} missing ({_join_first_names(missing)})"
+        ] * bool(missing)
+        parts += [
+            f"{format_count(len(more), 'name')} too many ({_join_first_names(more)})"
+        ] * bool(more)
         raise BadModel(
-            f"{path} does not fill_module the module: {', '.join(parts)}", fix=_fix(wanted, state)
+            f"{path} does not fill the module: {', '.join(parts)}",
+            fix=_suggest_fix(expected, state),
         )
     try:
         module.load_state_dict(state)
     except RuntimeError as error:
         raise BadModel(
-            f"{path} does not fill_module the module: {gist(user_function.reason(error))}",
+            f"{path} does not fill the module: "
+            f"{summarize_error(user_function.describe_error(error))}",
             fix="give the state dict of this very module",
         ) from error
 
 
-def _fix(wanted: set[str], state: Mapping[str, Any]) -> str:
+def _suggest_fix(expected: set[str], state: Mapping[str, Any]) -> str:
     """Say which prefix to strip, where that makes the names the module's."""
-    first = next(iter(sorted(wanted)), "")
+    first = next(iter(sorted(expected)), "")
     for name in state:
         prefix = name.removesuffix(first)
-        if first and prefix != name and {one.removeprefix(prefix) for one in state} >= wanted:
+        if first and prefix != name and {key.removeprefix(prefix) for key in state} >= expected:
             return f"--strip-prefix {prefix}"
     return "give the state dict of this very module, --state-dict-key or --strip-prefix"
 
 
-def _content(path: Path, unsafe: bool) -> Any:
+def _load_content(path: Path, unsafe: bool) -> Any:
     import torch
 
     if not path.is_file():
@@ -287,32 +298,34 @@ def _content(path: Path, unsafe: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=not unsafe)
     except pickle.UnpicklingError as error:
         if unsafe or "weights_only" not in str(error).lower():
-            raise _unread(path, error) from error
+            raise _make_read_error(path, error) from error
         raise BadModel(
             f"{path} holds more than tensors, and reading that would run code of the file",
             fix="save the module's state_dict() alone, or give --unsafe-pickle if you trust it",
         ) from error
     except Exception as error:
-        raise _unread(path, error) from error
+        raise _make_read_error(path, error) from error
 
 
-def _unread(path: Path, error: Exception) -> BadModel:
-    reason = gist(user_function.reason(error))
+def _make_read_error(path: Path, error: Exception) -> BadModel:
+    reason = summarize_error(user_function.describe_error(error))
     return BadModel(f"{path} is no checkpoint: {reason}", fix="give what torch.save wrote")
 
 
-def _nested(path: Path, found: Any, key: str) -> Mapping[str, Any]:
+def _find_state_dict(path: Path, content: Any, key: str) -> Mapping[str, Any]:
     """Return the state dict that a checkpoint holds."""
     for part in filter(None, key.split(".")):
-        inner = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+        inner = content.get(part) if isinstance(content, Mapping) else getattr(content, part, None)
         if inner is None:
-            raise BadSettings(f"{path} has no '{key}'", fix=f"use one of {_keys(found)}")
-        found = inner
-    if hasattr(found, "state_dict"):  # a whole module, which only an unsafe pickle brings
-        found = found.state_dict()
-    if _is_state(found) or found == {}:  # of a module without weights
-        return dict(found)
-    inside = {name: value for name, value in _items(found) if _is_state(value)}
+            raise BadSettings(
+                f"{path} has no '{key}'", fix=f"use one of {_describe_keys(content)}"
+            )
+        content = inner
+    if hasattr(content, "state_dict"):  # a whole module, which only an unsafe pickle brings
+        content = content.state_dict()
+    if _is_state(content) or content == {}:  # of a module without weights
+        return dict(content)
+    inside = {name: value for name, value in _list_items(content) if _is_state(value)}
     if len(inside) == 1:
         return dict(next(iter(inside.values())))
     if inside:
@@ -321,17 +334,18 @@ def _nested(path: Path, found: Any, key: str) -> Mapping[str, Any]:
             fix=f"give --state-dict-key, one of {', '.join(inside)}",
         )
     raise BadModel(
-        f"{path} holds no state dict", fix=f"give --state-dict-key; it has {_keys(found)}"
+        f"{path} holds no state dict",
+        fix=f"give --state-dict-key; it has {_describe_keys(content)}",
     )
 
 
 def _is_state(value: Any) -> bool:
     """Whether a mapping has tensors and no mapping of them: counts may lie between."""
-    held = [one for _, one in _items(value)]
-    return any(map(_is_tensor, held)) and not any(isinstance(one, Mapping) for one in held)
+    items = [item for _, item in _list_items(value)]
+    return any(map(_is_tensor, items)) and not any(isinstance(item, Mapping) for item in items)
 
 
-def _items(value: Any) -> list[tuple[str, Any]]:
+def _list_items(value: Any) -> list[tuple[str, Any]]:
     return [(str(k), v) for k, v in value.items()] if isinstance(value, Mapping) else []
 
 
@@ -341,11 +355,11 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _keys(found: Any) -> str:
-    return _some([name for name, _ in _items(found)]) or type(found).__name__
+def _describe_keys(content: Any) -> str:
+    return _join_first_names([name for name, _ in _list_items(content)]) or type(content).__name__
 
 
-def _some(names: Any) -> str:
-    known = list(names)
-    more = ["..."] * (len(known) > _SHOWN)
-    return ", ".join([*known[:_SHOWN], *more])
+def _join_first_names(names: Any) -> str:
+    all_names = list(names)
+    more = ["..."] * (len(all_names) > _SHOWN)
+    return ", ".join([*all_names[:_SHOWN], *more])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.backends.runtimes.torch.module import ModuleSource, load, tensors
+from ortune.backends.runtimes.torch.module import ModuleSource, load_module, walk_answer
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.session import InProcess, Session, Tensors
@@ -29,7 +29,7 @@ def compiler_missing() -> str | None:
 
 
 @contextmanager
-def session(
+def open_module_session(
     path: Path, source: str, weights: str, threads: int, *, mode: str | None, bf16: bool
 ) -> Iterator[Session]:
     """Load the module whose ONNX export is `path`.
@@ -50,12 +50,12 @@ def session(
             fix=f"install {compiler}, or leave compile=true out",
         )
     torch.set_num_threads(threads)
-    module, keywords = load(ModuleSource(source, weights))
+    module, keywords = load_module(ModuleSource(source, weights))
     call = module if mode is None else torch.compile(module, mode=mode)
-    yield _Module(call, keywords, *protobuf.interface(path), bf16=bf16)
+    yield _ModuleSession(call, keywords, *protobuf.read_interface(path), bf16=bf16)
 
 
-class _Module(InProcess):
+class _ModuleSession(InProcess):
     def __init__(
         self,
         call: Any,
@@ -73,22 +73,22 @@ class _Module(InProcess):
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs under the names of the ONNX file."""
-        given = {}
+        inputs = {}
         for name in self._inputs:
             array = feeds[name] if feeds[name].flags.writeable else feeds[name].copy()
             plain = np.ascontiguousarray(array).reshape(array.shape)
-            given[name] = self._torch.from_numpy(plain)
+            inputs[name] = self._torch.from_numpy(plain)
         with ExitStack() as stack:
             stack.enter_context(self._torch.inference_mode())
             if self._bf16:
                 stack.enter_context(self._torch.autocast("cpu", dtype=self._torch.bfloat16))
-            made = self._call(**given) if self._by_name else self._call(*given.values())
-        values = named(made, self._outputs)
+            answer = self._call(**inputs) if self._by_name else self._call(*inputs.values())
+        values = name_outputs(answer, self._outputs)
         wide = {n: v.float() if v.dtype == self._torch.bfloat16 else v for n, v in values.items()}
         return {name: value.numpy() for name, value in wide.items()}
 
 
-def named(made: Any, names: Sequence[str]) -> dict[str, Any]:
+def name_outputs(answer: Any, names: Sequence[str]) -> dict[str, Any]:
     """Give the tensors in a module's answer the names of the file's outputs.
 
     A mapping that has all the names is read by them; else the tensors count in order, nested ones
@@ -97,13 +97,13 @@ def named(made: Any, names: Sequence[str]) -> dict[str, Any]:
     Raises:
         BadModel: There are fewer tensors than names.
     """
-    if isinstance(made, Mapping) and set(names) <= set(made):
-        return {name: made[name] for name in names}
-    found = [value for _, value in tensors(made)]
-    if len(found) < len(names):
+    if isinstance(answer, Mapping) and set(names) <= set(answer):
+        return {name: answer[name] for name in names}
+    values = [value for _, value in walk_answer(answer)]
+    if len(values) < len(names):
         raise BadModel(
-            f"the module returns {wording.count(len(found), 'tensor')}, the file has "
-            f"{wording.count(len(names), 'output')}",
+            f"the module returns {wording.format_count(len(values), 'tensor')}, the file has "
+            f"{wording.format_count(len(names), 'output')}",
             fix="give the module that the file was exported from",
         )
-    return dict(zip(names, found, strict=False))
+    return dict(zip(names, values, strict=False))

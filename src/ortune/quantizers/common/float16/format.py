@@ -46,12 +46,12 @@ class Format:
         """As operator schemas call it."""
         return frozenset({f"tensor({self.name})", f"seq(tensor({self.name}))"})
 
-    def array(self, values: NDArray[Any]) -> NDArray[Any]:
+    def round_values(self, values: NDArray[Any]) -> NDArray[Any]:
         """Round to nearest; what stands for infinity becomes the largest value."""
         kept = np.where(np.isinf(values), values, np.clip(values, -self.largest, self.largest))
         return kept.astype(self.numpy)
 
-    def holds(self, values: NDArray[Any], *, may_vanish: bool) -> bool:
+    def can_hold(self, values: NDArray[Any], *, may_vanish: bool) -> bool:
         """A constant fits unless it overflows, or all of it would lose its leading digits."""
         if not values.size:
             return True
@@ -81,7 +81,7 @@ LIKE = ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike")
 
 
 @functools.cache
-def schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+def find_schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
     """Return the operator's schema, or None outside the ONNX domains."""
     try:
         return onnx.defs.get_schema(op, version, domain)
@@ -89,7 +89,7 @@ def schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
         return None
 
 
-def formal(
+def list_formal_parameters(
     parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int
 ) -> Iterator[onnx.defs.OpSchema.FormalParameter | None]:
     """Yield the formal parameter of each of `count` arguments; the last may be variadic."""
@@ -97,28 +97,32 @@ def formal(
         yield parameters[min(index, len(parameters) - 1)] if parameters else None
 
 
-def kinds(model: ir.Model) -> dict[ir.Value, ValueKind]:
+def infer_value_kinds(model: ir.Model) -> dict[ir.Value, ValueKind]:
     """Return the kind of every value of the main graph and its bodies.
 
     Declared types count first; where shape inference left none, the schema's type variables are
     followed from inputs to outputs.
     """
-    found: dict[ir.Value, ValueKind] = {}
-    _of_graph(model.graph, found, model.opset_imports)
-    return found
+    value_kinds: dict[ir.Value, ValueKind] = {}
+    _infer_graph_kinds(model.graph, value_kinds, model.opset_imports)
+    return value_kinds
 
 
-def _of_graph(graph: ir.Graph, found: dict[ir.Value, ValueKind], versions: dict[str, int]) -> None:
+def _infer_graph_kinds(
+    graph: ir.Graph, value_kinds: dict[ir.Value, ValueKind], versions: dict[str, int]
+) -> None:
     for value in (*graph.inputs, *graph.initializers.values()):
-        found[value] = _declared(value) or ValueKind.OTHER
+        value_kinds[value] = _read_declared_kind(value) or ValueKind.OTHER
     for node in graph:
-        for body in edit.bodies(node):
-            _of_graph(body, found, versions)
-        for value, kind in zip(node.outputs, _outputs(node, found, versions), strict=True):
-            found[value] = _declared(value) or kind
+        for body in edit.list_bodies(node):
+            _infer_graph_kinds(body, value_kinds, versions)
+        for value, kind in zip(
+            node.outputs, _infer_output_kinds(node, value_kinds, versions), strict=True
+        ):
+            value_kinds[value] = _read_declared_kind(value) or kind
 
 
-def _declared(value: ir.Value) -> ValueKind | None:
+def _read_declared_kind(value: ir.Value) -> ValueKind | None:
     match value.type:
         case None:
             return None
@@ -130,31 +134,33 @@ def _declared(value: ir.Value) -> ValueKind | None:
             return ValueKind.OTHER
 
 
-def _outputs(
-    node: ir.Node, found: dict[ir.Value, ValueKind], versions: dict[str, int]
+def _infer_output_kinds(
+    node: ir.Node, value_kinds: dict[ir.Value, ValueKind], versions: dict[str, int]
 ) -> list[ValueKind]:
     count = len(node.outputs)
-    if (by_attribute := _by_attribute(node)) is not None:
+    if (by_attribute := _infer_from_attribute(node)) is not None:
         return [by_attribute] * count
     if node.op_type in LIKE and node.inputs[0] is not None:
-        return [found.get(node.inputs[0], ValueKind.OTHER)]
-    if inner := list(edit.bodies(node)):
+        return [value_kinds.get(node.inputs[0], ValueKind.OTHER)]
+    if inner := list(edit.list_bodies(node)):
         skip = {"Loop": 1}.get(node.op_type, 0)
-        made = [found.get(value, ValueKind.OTHER) for value in inner[0].outputs[skip:]]
-        return (made + [ValueKind.OTHER] * count)[:count]
-    known = schema(node.op_type, node.domain, versions.get(node.domain, 1))
-    given = [
-        ValueKind.OTHER if value is None else found.get(value, ValueKind.OTHER)
+        body_kinds = [value_kinds.get(value, ValueKind.OTHER) for value in inner[0].outputs[skip:]]
+        return (body_kinds + [ValueKind.OTHER] * count)[:count]
+    op_schema = find_schema(node.op_type, node.domain, versions.get(node.domain, 1))
+    input_kinds = [
+        ValueKind.OTHER if value is None else value_kinds.get(value, ValueKind.OTHER)
         for value in node.inputs
     ]
-    if known is None:
-        return [given[0] if given else ValueKind.OTHER] * count
+    if op_schema is None:
+        return [input_kinds[0] if input_kinds else ValueKind.OTHER] * count
     bound: dict[str, ValueKind] = {}
-    for kind, parameter in zip(given, formal(known.inputs, len(given)), strict=True):
+    for kind, parameter in zip(
+        input_kinds, list_formal_parameters(op_schema.inputs, len(input_kinds)), strict=True
+    ):
         if parameter is not None and kind is not ValueKind.OTHER:
             bound.setdefault(parameter.type_str, kind)
     result = []
-    for parameter in formal(known.outputs, count):
+    for parameter in list_formal_parameters(op_schema.outputs, count):
         text = parameter.type_str if parameter else ""
         fixed = (
             ValueKind(text)
@@ -165,7 +171,7 @@ def _outputs(
     return result
 
 
-def _by_attribute(node: ir.Node) -> ValueKind | None:
+def _infer_from_attribute(node: ir.Node) -> ValueKind | None:
     """The kind of what an attribute types, None for all other nodes."""
     if node.domain:
         return None
@@ -174,17 +180,17 @@ def _by_attribute(node: ir.Node) -> ValueKind | None:
             tensor = edit.const_tensor(node.outputs[0])
             dtype = None if tensor is None else tensor.dtype
         case "ConstantOfShape":
-            value = edit.attribute(node, "value", None)
+            value = edit.read_attribute(node, "value", None)
             dtype = ir.DataType.FLOAT if value is None else value.dtype
         case "Cast":
-            dtype = ir.DataType(edit.attribute(node, "to", 0))
+            dtype = ir.DataType(edit.read_attribute(node, "to", 0))
         case "SequenceEmpty":
-            is_float = edit.attribute(node, "dtype", 1) == ir.DataType.FLOAT
+            is_float = edit.read_attribute(node, "dtype", 1) == ir.DataType.FLOAT
             return ValueKind.FLOATS if is_float else ValueKind.OTHER
         case "RandomNormal" | "RandomUniform":
-            dtype = ir.DataType(edit.attribute(node, "dtype", 1))
+            dtype = ir.DataType(edit.read_attribute(node, "dtype", 1))
         case op if op in LIKE and "dtype" in node.attributes:
-            dtype = ir.DataType(edit.attribute(node, "dtype", 0))
+            dtype = ir.DataType(edit.read_attribute(node, "dtype", 0))
         case _:
             return None
     return ValueKind.FLOAT if dtype == ir.DataType.FLOAT else ValueKind.OTHER

@@ -22,7 +22,7 @@ from ortune.core import wording
 from ortune.core.step import Noise
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16.format import Format
-from ortune.quantizers.common.nodes import take_output
+from ortune.quantizers.common.nodes import replace_output
 
 HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
 """Operators worth two Casts even between nodes that stay in float32; each begins a layer."""
@@ -39,7 +39,7 @@ _LONG = 12
 _KEPT = 32
 """Choices that are measured again once the worst layers are back."""
 
-NAMED = 30
+MAX_NAMES = 30
 """Nodes that a note lists by name; it counts them all."""
 
 _SHARE = 4
@@ -47,7 +47,7 @@ _SHARE = 4
 
 
 @dataclass(frozen=True)
-class Narrow:
+class NarrowNode:
     """A node that becomes 16-bit: its place in the graph, and which of its values do."""
 
     place: int
@@ -57,7 +57,7 @@ class Narrow:
 
 @dataclass(frozen=True)
 class Islands:
-    """The answer of `islands`.
+    """The answer of `select_islands`.
 
     Attributes:
         layers: Places of the nodes of each layer that stays in float32, the worst first.
@@ -70,32 +70,34 @@ class Islands:
     after: float
 
 
-def narrowed(nodes: Sequence[ir.Node], dtype: ir.DataType) -> list[Narrow]:
+def list_narrow_nodes(nodes: Sequence[ir.Node], dtype: ir.DataType) -> list[NarrowNode]:
     """Return which of a graph's nodes, listed before it was converted, read or make the type."""
-    found = []
+    narrow_nodes = []
     for place, node in enumerate(nodes):
         read = [k for k, v in enumerate(node.inputs) if v is not None and v.dtype == dtype]
-        made = [k for k, v in enumerate(node.outputs) if v.dtype == dtype]
-        if node.graph is not None and made:
-            found.append(Narrow(place, tuple(read), tuple(made)))
-    return found
+        written = [k for k, v in enumerate(node.outputs) if v.dtype == dtype]
+        if node.graph is not None and written:
+            narrow_nodes.append(NarrowNode(place, tuple(read), tuple(written)))
+    return narrow_nodes
 
 
-def layers(nodes: Sequence[ir.Node], narrow: Sequence[Narrow]) -> list[list[Narrow]]:
+def group_into_layers(
+    nodes: Sequence[ir.Node], narrow: Sequence[NarrowNode]
+) -> list[list[NarrowNode]]:
     """Return the layers: a heavy operator and some of the light ones behind it, in order."""
-    found: list[list[Narrow]] = []
-    for one in narrow:
-        if not found or nodes[one.place].op_type in HEAVY or len(found[-1]) >= _LONG:
-            found.append([])
-        found[-1].append(one)
-    size = math.ceil(len(found) / MOST)
-    together = (found[k : k + size] for k in range(0, len(found), size))
-    return [list(chain.from_iterable(some)) for some in together]
+    groups: list[list[NarrowNode]] = []
+    for entry in narrow:
+        if not groups or nodes[entry.place].op_type in HEAVY or len(groups[-1]) >= _LONG:
+            groups.append([])
+        groups[-1].append(entry)
+    size = math.ceil(len(groups) / MOST)
+    together = (groups[k : k + size] for k in range(0, len(groups), size))
+    return [list(chain.from_iterable(neighbours)) for neighbours in together]
 
 
-def islands(
+def select_islands(
     model: ir.Model,
-    parts: Sequence[Sequence[Narrow]],
+    parts: Sequence[Sequence[NarrowNode]],
     format: Format,
     noise: Noise,
     most: int | None,
@@ -106,23 +108,26 @@ def islands(
         noise: Runs the model; see `ortune.core.step.Noise`.
         most: Layers to give back; None for as few as bring the outputs near enough.
     """
-    copy, name = switched(model, parts, format)
+    copy, name = add_switches(model, parts, format)
     count = len(parts)
     limit = max(2, count // _SHARE) if most is None else min(most, count)
     switches = _Trials(copy, name, count, noise)
-    groups, back = _groups(model, parts), list[int]()
-    now = before = switches.now(back)
-    while len(back) < limit and not (most is None and _decibels(now) >= ENOUGH_DB):
-        left = dict.fromkeys(group - {*back} for group in groups)
-        choices = [group for group in left if 0 < len(group) <= limit - len(back)]
-        gains = {g: _gain(now, one) / len(g) for g, one in switches.each(back, choices).items()}
+    groups, back = _list_groups(model, parts), list[int]()
+    now = before = switches.measure_noise(back)
+    while len(back) < limit and not (most is None and _to_decibels(now) >= ENOUGH_DB):
+        open_groups = dict.fromkeys(group - {*back} for group in groups)
+        choices = [group for group in open_groups if 0 < len(group) <= limit - len(back)]
+        gains = {
+            g: _compute_gain(now, entry) / len(g)
+            for g, entry in switches.measure_choices(back, choices).items()
+        }
         groups = sorted((g for g in gains if gains[g] > 0), key=lambda g: -gains[g])[:_KEPT]
         if not groups:
             break
-        back += _taken(groups, max(1, limit // _SHARE), limit - len(back))
-        now = switches.now(back)
-    layers = tuple(tuple(one.place for one in parts[k]) for k in back)
-    return Islands(layers, _decibels(before), _decibels(now))
+        back += _pick_layers(groups, max(1, limit // _SHARE), limit - len(back))
+        now = switches.measure_noise(back)
+    layers = tuple(tuple(entry.place for entry in parts[k]) for k in back)
+    return Islands(layers, _to_decibels(before), _to_decibels(now))
 
 
 class _Trials:
@@ -131,110 +136,115 @@ class _Trials:
     def __init__(self, model: ir.Model, name: str, count: int, noise: Noise) -> None:
         self._model, self._name, self._count, self._noise = model, name, count, noise
 
-    def now(self, back: Sequence[int]) -> float:
-        return self._run([back])[0]
+    def measure_noise(self, back: Sequence[int]) -> float:
+        return self._run_model([back])[0]
 
-    def each(
+    def measure_choices(
         self, back: Sequence[int], choices: Sequence[frozenset[int]]
     ) -> dict[frozenset[int], float]:
         """Return the noise with each of the choices back too."""
-        found = self._run([[*back, *group] for group in choices]) if choices else []
-        return dict(zip(choices, found, strict=True))
+        noises = self._run_model([[*back, *group] for group in choices]) if choices else []
+        return dict(zip(choices, noises, strict=True))
 
-    def _run(self, off: Sequence[Sequence[int]]) -> Sequence[float]:
-        rows = [np.zeros(self._count, bool), *(_on(self._count, one) for one in off)]
+    def _run_model(self, off: Sequence[Sequence[int]]) -> Sequence[float]:
+        rows = [
+            np.zeros(self._count, bool),
+            *(_make_switch_row(self._count, layers) for layers in off),
+        ]
         return self._noise(self._model, [{self._name: row} for row in rows])[1:]
 
 
-def _groups(model: ir.Model, parts: Sequence[Sequence[Narrow]]) -> list[frozenset[int]]:
+def _list_groups(model: ir.Model, parts: Sequence[Sequence[NarrowNode]]) -> list[frozenset[int]]:
     """Return what may go back at once: a layer, and a layer with those that read it.
 
     A tensor is rounded by who makes it and by who reads it: one of them alone may gain nothing.
     """
     nodes = list(model.graph)
-    layer = {nodes[one.place]: k for k, part in enumerate(parts) for one in part}
-    found = [frozenset({k}) for k in range(len(parts))]
+    layer = {nodes[entry.place]: k for k, part in enumerate(parts) for entry in part}
+    groups = [frozenset({k}) for k in range(len(parts))]
     for k, part in enumerate(parts):
-        values = [value for one in part for value in nodes[one.place].outputs]
+        values = [value for entry in part for value in nodes[entry.place].outputs]
         readers = {layer[use.node] for v in values for use in v.uses() if use.node in layer}
-        found += [frozenset({k, reader}) for reader in sorted(readers - {k})]
-        found.append(frozenset({k, *readers}))
-    return list(dict.fromkeys(found))
+        groups += [frozenset({k, reader}) for reader in sorted(readers - {k})]
+        groups.append(frozenset({k, *readers}))
+    return list(dict.fromkeys(groups))
 
 
-def _taken(groups: Sequence[frozenset[int]], wanted: int, room: int) -> list[int]:
+def _pick_layers(groups: Sequence[frozenset[int]], goal: int, room: int) -> list[int]:
     """Return the layers of the first groups: about as many as wanted, none beyond the room."""
-    found: dict[int, None] = {}
+    picks: dict[int, None] = {}
     for group in groups:
-        more = [k for k in sorted(group) if k not in found]
-        if len(found) >= wanted:
+        more = [k for k in sorted(group) if k not in picks]
+        if len(picks) >= goal:
             break
-        if len(found) + len(more) <= room:
-            found |= dict.fromkeys(more)
-    return list(found)
+        if len(picks) + len(more) <= room:
+            picks |= dict.fromkeys(more)
+    return list(picks)
 
 
-def _gain(now: float, then: float) -> float:
+def _compute_gain(now: float, then: float) -> float:
     """Return by how much the noise falls; from no number to a number more than anything."""
     if math.isinf(now):
         return 0.0 if math.isinf(then) else math.inf
     return max(0.0, now - then)
 
 
-def switched(
-    model: ir.Model, parts: Sequence[Sequence[Narrow]], format: Format
+def add_switches(
+    model: ir.Model, parts: Sequence[Sequence[NarrowNode]], format: Format
 ) -> tuple[ir.Model, str]:
     """Return a copy that rounds where a layer's switch is on, and the name of its switches.
 
     The switches are one input of truths, shape [layers].
     """
     copy = model.clone()
-    made = _Switches(copy, len(parts), format)
-    order = {one.place: k for k, part in enumerate(parts) for one in part}
-    which = {one.place: one for part in parts for one in part}
+    rewriter = _Switches(copy, len(parts), format)
+    order = {entry.place: k for k, part in enumerate(parts) for entry in part}
+    entries = {entry.place: entry for part in parts for entry in part}
     for place, node in enumerate(list(copy.graph)):
         if place in order:
-            made.switch(node, which[place], order[place])
-    return copy, str(made.switches.name)
+            rewriter.switch_node(node, entries[place], order[place])
+    return copy, str(rewriter.switches.name)
 
 
 class _Switches:
     def __init__(self, model: ir.Model, count: int, format: Format) -> None:
         self._graph, self._format = model.graph, format
         self._editor = edit.Editor(model.graph)
-        name = self._editor.fresh("switches")
+        name = self._editor.reserve_name("switches")
         self.switches = ir.val(name, dtype=ir.DataType.BOOL, shape=[count])
         model.graph.inputs.append(self.switches)
         self._flags: dict[int, ir.Value] = {}
         self._rounded: dict[ir.Value, ir.Value] = {}
         self._layer: dict[ir.Value, int] = {}
 
-    def switch(self, node: ir.Node, narrow: Narrow, layer: int) -> None:
+    def switch_node(self, node: ir.Node, narrow: NarrowNode, layer: int) -> None:
         """Round what a node reads and makes in 16 bits, where its layer's switch is on."""
         for index in narrow.inputs:
             value = node.inputs[index]
             if value is not None and self._layer.get(value) != layer:
-                node.replace_input_with(index, self._chosen(value, layer, node))
+                node.replace_input_with(index, self._select_value(value, layer, node))
         for index in narrow.outputs:
             value = node.outputs[index]
             uses = list(value.uses())
-            instead = self._chosen(value, layer, None)
+            instead = self._select_value(value, layer, None)
             for use in uses:
                 use.node.replace_input_with(use.idx, instead)
             self._layer[instead] = layer
             if value.is_graph_output():
-                take_output(self._editor, self._graph, value, instead)
+                replace_output(self._editor, self._graph, value, instead)
 
-    def _chosen(self, value: ir.Value, layer: int, before: ir.Node | None) -> ir.Value:
+    def _select_value(self, value: ir.Value, layer: int, before: ir.Node | None) -> ir.Value:
         """Return the value, rounded where the switch is on: in front of a node, or behind it."""
         if value not in self._rounded:
             array = edit.const_array(value)
             if array is not None:
-                narrow: NDArray[np.float32] = self._format.array(array).astype(np.float32)
-                self._rounded[value] = self._editor.constant(f"{value.name}_rounded", narrow)
+                narrow: NDArray[np.float32] = self._format.round_values(array).astype(np.float32)
+                self._rounded[value] = self._editor.add_constant(f"{value.name}_rounded", narrow)
             else:
-                down = self._editor.node("Cast", [value], {"to": int(self._format.dtype)})
-                up = self._editor.node("Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)})
+                down = self._editor.make_node("Cast", [value], {"to": int(self._format.dtype)})
+                up = self._editor.make_node(
+                    "Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)}
+                )
                 up.outputs[0].shape, up.outputs[0].dtype = value.shape, ir.DataType.FLOAT
                 maker = value.producer()
                 if maker is None:
@@ -243,12 +253,12 @@ class _Switches:
                     edit.insert_after(maker, down, up)
                 self._rounded[value] = up.outputs[0]
         if layer not in self._flags:
-            place = self._editor.constant("layer", np.asarray(layer, np.int64))
-            node = self._editor.node("Gather", [self.switches, place], name=f"switch_{layer}")
+            place = self._editor.add_constant("layer", np.asarray(layer, np.int64))
+            node = self._editor.make_node("Gather", [self.switches, place], name=f"switch_{layer}")
             edit.insert_first(self._graph, node)
             self._flags[layer] = node.outputs[0]
         rounded, flag = self._rounded[value], self._flags[layer]
-        node = self._editor.node("Where", [flag, rounded, value], name=f"{value.name}_chosen")
+        node = self._editor.make_node("Where", [flag, rounded, value], name=f"{value.name}_chosen")
         node.outputs[0].shape, node.outputs[0].dtype = value.shape, ir.DataType.FLOAT
         if before is not None:
             edit.insert_before(before, node)
@@ -259,24 +269,25 @@ class _Switches:
         return node.outputs[0]
 
 
-def told(found: Islands, nodes: Sequence[ir.Node]) -> str:
+def describe_islands(selection: Islands, nodes: Sequence[ir.Node]) -> str:
     """Say which layers went back, each by its first node's name."""
-    if not found.layers:
-        return f"no layer given back to float32: the outputs are at {found.before:.1f} dB"
-    first = [str(nodes[layer[0]].name) for layer in found.layers]
-    more = f" and {len(first) - NAMED} more" if len(first) > NAMED else ""
+    if not selection.layers:
+        return f"no layer given back to float32: the outputs are at {selection.before:.1f} dB"
+    first = [str(nodes[layer[0]].name) for layer in selection.layers]
+    more = f" and {len(first) - MAX_NAMES} more" if len(first) > MAX_NAMES else ""
     return (
-        f"{wording.count(len(first), 'layer')} given back to float32 by the error of the outputs, "
-        f"{found.before:.1f} dB before and {found.after:.1f} dB behind: "
-        f"{', '.join(first[:NAMED])}{more}"
+        f"{wording.format_count(len(first), 'layer')} given back to float32 by the error of the "
+        "outputs, "
+        f"{selection.before:.1f} dB before and {selection.after:.1f} dB behind: "
+        f"{', '.join(first[:MAX_NAMES])}{more}"
     )
 
 
-def _on(count: int, off: Sequence[int]) -> NDArray[np.bool_]:
+def _make_switch_row(count: int, off: Sequence[int]) -> NDArray[np.bool_]:
     row = np.ones(count, bool)
     row[list(off)] = False
     return row
 
 
-def _decibels(noise: float) -> float:
+def _to_decibels(noise: float) -> float:
     return math.inf if noise == 0 else -10 * math.log10(noise)

@@ -17,7 +17,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Noise, Quantizer, Step
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16 import overflow
 from ortune.quantizers.common.float16.format import (
@@ -25,13 +25,20 @@ from ortune.quantizers.common.float16.format import (
     MASK,
     Format,
     ValueKind,
-    formal,
-    kinds,
-    schema,
+    find_schema,
+    infer_value_kinds,
+    list_formal_parameters,
 )
-from ortune.quantizers.common.float16.islands import HEAVY, NAMED, islands, layers, narrowed, told
+from ortune.quantizers.common.float16.islands import (
+    HEAVY,
+    MAX_NAMES,
+    describe_islands,
+    group_into_layers,
+    list_narrow_nodes,
+    select_islands,
+)
 from ortune.quantizers.common.float16.overflow import MOVERS, Pin, Rules
-from ortune.quantizers.common.node_filter import literally, wanted
+from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
 
 FLOAT = ir.DataType.FLOAT
 CONTROL = ("If", "Loop", "Scan")
@@ -56,7 +63,7 @@ Halves: TypeAlias = Sequence[bool | None]
 """Whether each value of a node is to be in half; None where it is not float."""
 
 
-class Halver:
+class HalfConverter:
     """Converts one model's graphs in place, by the kinds of its values before; not its functions.
 
     Attributes:
@@ -85,39 +92,39 @@ class Halver:
         self._constants: dict[ir.Value, ir.Value] = {}
         self._casts: dict[tuple[ir.Value, ir.DataType, ir.Graph | None], ir.Value] = {}
 
-    def main(self, graph: ir.Graph, *, keep_io: bool) -> None:
+    def convert_graph(self, graph: ir.Graph, *, keep_io: bool) -> None:
         """Convert the main graph."""
         if not keep_io:
             for value in graph.inputs:
                 if not value.is_initializer():
                     self._make_half(value)
-        self._nodes(graph)
+        self._convert_nodes(graph)
         for index, value in enumerate(graph.outputs):
-            self._border(graph, index, value, half=not keep_io)
+            self._convert_output(graph, index, value, half=not keep_io)
 
-    def _body(self, graph: ir.Graph, *, open_to_half: bool) -> None:
+    def _convert_body(self, graph: ir.Graph, *, open_to_half: bool) -> None:
         """Convert a body; one that must stay float32 still casts what it captures."""
         if not open_to_half:
-            self._nodes(graph, open_to_half=False)
+            self._convert_nodes(graph, open_to_half=False)
             return
         for value in graph.inputs:
             self._make_half(value)
-        self._nodes(graph)
+        self._convert_nodes(graph)
         for index, value in enumerate(list(graph.outputs)):
             if self._kinds.get(value) is ValueKind.FLOAT and value not in self._halves:
-                graph.outputs[index] = self._cast(value, self._format.dtype, before=graph)
+                graph.outputs[index] = self._insert_cast(value, self._format.dtype, before=graph)
 
-    def _nodes(self, graph: ir.Graph, *, open_to_half: bool = True) -> None:
+    def _convert_nodes(self, graph: ir.Graph, *, open_to_half: bool = True) -> None:
         for node in list(graph):
             if node.op_type == "Constant" and not node.domain:
                 continue
-            inputs, outputs = self._wanted(node, open_to_half=open_to_half)
-            for body in edit.bodies(node):
-                self._body(body, open_to_half=node.op_type in CONTROL)
+            inputs, outputs = self._select_halves(node, open_to_half=open_to_half)
+            for body in edit.list_bodies(node):
+                self._convert_body(body, open_to_half=node.op_type in CONTROL)
             for index, half in enumerate(inputs):
                 value = node.inputs[index]
                 if half is not None and value is not None:
-                    node.replace_input_with(index, self._as(value, node, half=half))
+                    node.replace_input_with(index, self._convert_value(value, node, half=half))
             for value, half in zip(node.outputs, outputs, strict=True):
                 if half:
                     self._make_half(value)
@@ -132,47 +139,49 @@ class Halver:
                     case "SequenceEmpty":
                         node.attributes["dtype"] = ir.AttrInt64("dtype", int(dtype))
                     case "ConstantOfShape":
-                        held = edit.attribute(node, "value", None)
-                        array = np.zeros(1) if held is None else held.numpy()
-                        array = self._format.array(array)
+                        fill = edit.read_attribute(node, "value", None)
+                        array = np.zeros(1) if fill is None else fill.numpy()
+                        array = self._format.round_values(array)
                         node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
                     case _:
                         pass
 
-    def _wanted(self, node: ir.Node, *, open_to_half: bool) -> tuple[Halves, Halves]:
-        given = [None if v is None else self._kinds.get(v, ValueKind.OTHER) for v in node.inputs]
-        inputs = [kind in (ValueKind.FLOAT, ValueKind.FLOATS) for kind in given]
+    def _select_halves(self, node: ir.Node, *, open_to_half: bool) -> tuple[Halves, Halves]:
+        input_kinds = [
+            None if v is None else self._kinds.get(v, ValueKind.OTHER) for v in node.inputs
+        ]
+        inputs = [kind in (ValueKind.FLOAT, ValueKind.FLOATS) for kind in input_kinds]
         outputs = [self._kinds[v] is not ValueKind.OTHER for v in node.outputs]
         if not open_to_half:
             allowed_in, allowed_out = [False] * len(inputs), [False] * len(outputs)
         elif node.op_type in CONTROL and not node.domain:
             allowed_in, allowed_out = [True] * len(inputs), [True] * len(outputs)
         else:
-            allowed_in, allowed_out = self._allowed(node)
-        return _where(inputs, allowed_in), _where(outputs, allowed_out)
+            allowed_in, allowed_out = self._find_allowed(node)
+        return _mask_floats(inputs, allowed_in), _mask_floats(outputs, allowed_out)
 
-    def _allowed(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
+    def _find_allowed(self, node: ir.Node) -> tuple[list[bool], list[bool]]:
         """Say of each input and output whether the type is allowed and the constants fit."""
-        known = schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
+        op_schema = find_schema(node.op_type, node.domain, self._versions.get(node.domain, 1))
         blocked = bool(node.domain) or node.op_type in self._block or node in self._pinned
-        blocked = blocked or any(True for _ in edit.bodies(node))
-        blocked = blocked or _scatters_sums(node) or not self._fits(node)
+        blocked = blocked or any(True for _ in edit.list_bodies(node))
+        blocked = blocked or _scatters_sums(node) or not self._can_hold_constants(node)
         blocked = blocked or (node.op_type in PAIRS and not self._keeps_scale(node))
-        blocked = blocked or (self._format is FLOAT16 and _crashes(node))
-        if known is None or blocked:
+        blocked = blocked or (self._format is FLOAT16 and _is_crashing_pattern(node))
+        if op_schema is None or blocked:
             return [False] * len(node.inputs), [False] * len(node.outputs)
         variables = {
             c.type_param_str: bool(self._format.types & set(c.allowed_type_strs))
-            for c in known.type_constraints
+            for c in op_schema.type_constraints
         }
         return (
-            _in_variables(variables, known.inputs, len(node.inputs)),
-            _in_variables(variables, known.outputs, len(node.outputs)),
+            _in_variables(variables, op_schema.inputs, len(node.inputs)),
+            _in_variables(variables, op_schema.outputs, len(node.outputs)),
         )
 
-    def _fits(self, node: ir.Node) -> bool:
+    def _can_hold_constants(self, node: ir.Node) -> bool:
         return all(
-            self._format.holds(array, may_vanish=node.op_type in BIASED and index >= 2)
+            self._format.can_hold(array, may_vanish=node.op_type in BIASED and index >= 2)
             for index, value in enumerate(node.inputs)
             if value is not None
             and self._kinds.get(value) is ValueKind.FLOAT
@@ -184,10 +193,10 @@ class Halver:
         scale = edit.const_array(node.inputs[1])
         return scale is not None and bool(np.all(scale >= self._format.smallest))
 
-    def _as(self, value: ir.Value, node: ir.Node, *, half: bool) -> ir.Value:
+    def _convert_value(self, value: ir.Value, node: ir.Node, *, half: bool) -> ir.Value:
         """Return the value in the wanted type, through a Cast before `node` if need be."""
         if edit.const_tensor(value) is not None:
-            return self._constant(value) if half else value
+            return self._convert_constant(value) if half else value
         if (value in self._halves) is half:
             return value
         if self._kinds[value] is ValueKind.FLOATS:
@@ -199,38 +208,42 @@ class Halver:
         to = self._format.dtype if half else FLOAT
         key = (value, to, node.graph)
         if key not in self._casts:
-            self._casts[key] = self._cast(value, to, before=node)
+            self._casts[key] = self._insert_cast(value, to, before=node)
         return self._casts[key]
 
-    def _constant(self, value: ir.Value) -> ir.Value:
+    def _convert_constant(self, value: ir.Value) -> ir.Value:
         if value not in self._constants:
             array = edit.const_array(value)
             assert array is not None
-            narrow = self._format.array(array)
-            self._constants[value] = self._editor.constant(f"{value.name}_half", narrow)
+            narrow = self._format.round_values(array)
+            self._constants[value] = self._editor.add_constant(f"{value.name}_half", narrow)
         return self._constants[value]
 
-    def _cast(self, value: ir.Value, to: ir.DataType, *, before: ir.Node | ir.Graph) -> ir.Value:
+    def _insert_cast(
+        self, value: ir.Value, to: ir.DataType, *, before: ir.Node | ir.Graph
+    ) -> ir.Value:
         """Cast a value in front of a node, or at the end of a graph."""
         suffix = "float" if to == FLOAT else "half"
-        made = self._editor.node("Cast", [value], {"to": int(to)}, name=f"{value.name}_{suffix}")
-        made.outputs[0].shape, made.outputs[0].type = value.shape, ir.TensorType(to)
+        cast_node = self._editor.make_node(
+            "Cast", [value], {"to": int(to)}, name=f"{value.name}_{suffix}"
+        )
+        cast_node.outputs[0].shape, cast_node.outputs[0].type = value.shape, ir.TensorType(to)
         if isinstance(before, ir.Graph):
-            before.append(made)
+            before.append(cast_node)
         else:
-            edit.insert_before(before, made)
-        return made.outputs[0]
+            edit.insert_before(before, cast_node)
+        return cast_node.outputs[0]
 
-    def _border(self, graph: ir.Graph, index: int, value: ir.Value, *, half: bool) -> None:
+    def _convert_output(self, graph: ir.Graph, index: int, value: ir.Value, *, half: bool) -> None:
         """Give a main output the type it shall have, under the name it had."""
         if self._kinds.get(value) is not ValueKind.FLOAT or (value in self._halves) is half:
             return
         if value.is_graph_input() or value.is_initializer():
             return
         name = str(value.name)
-        cast = self._cast(value, self._format.dtype if half else FLOAT, before=graph)
+        cast = self._insert_cast(value, self._format.dtype if half else FLOAT, before=graph)
         graph.outputs[index] = cast
-        value.name = self._editor.fresh(f"{name}_inner")
+        value.name = self._editor.reserve_name(f"{name}_inner")
         cast.name = name
 
     def _make_half(self, value: ir.Value) -> None:
@@ -247,10 +260,10 @@ class Halver:
 def _scatters_sums(node: ir.Node) -> bool:
     """onnxruntime's CPU kernels scatter float16, but do not add or multiply it."""
     scatters = node.op_type in ("ScatterElements", "ScatterND")
-    return scatters and edit.attribute(node, "reduction", "none") != "none"
+    return scatters and edit.read_attribute(node, "reduction", "none") != "none"
 
 
-def _crashes(node: ir.Node) -> bool:
+def _is_crashing_pattern(node: ir.Node) -> bool:
     """A Transpose that moves the batch inwards and feeds a MatMul, or that MatMul.
 
     onnxruntime 1.31.1 fuses the two for float16, also through Casts, and then crashes in its NCHWc
@@ -271,12 +284,12 @@ def _moves_batch(node: ir.Node) -> bool:
     if node.op_type == "Cast":
         source = None if node.inputs[0] is None else node.inputs[0].producer()
         return source is not None and source.op_type != "Cast" and _moves_batch(source)
-    order = list(edit.attribute(node, "perm", ())) if node.op_type == "Transpose" else []
+    order = list(edit.read_attribute(node, "perm", ())) if node.op_type == "Transpose" else []
     rank = len(order)
     return rank > 2 and order[:-2] == list(range(1, rank - 1)) and 0 in order[-2:]
 
 
-def _where(floats: Sequence[bool], allowed: Sequence[bool]) -> Halves:
+def _mask_floats(floats: Sequence[bool], allowed: Sequence[bool]) -> Halves:
     return [ok if is_float else None for is_float, ok in zip(floats, allowed, strict=True)]
 
 
@@ -287,7 +300,7 @@ def _in_variables(
 ) -> list[bool]:
     return [
         parameter is not None and variables.get(parameter.type_str, False)
-        for parameter in formal(parameters, count)
+        for parameter in list_formal_parameters(parameters, count)
     ]
 
 
@@ -302,7 +315,7 @@ PAIR_OPSET = 19
 
 
 @dataclass(frozen=True)
-class Sixteen(Quantizer):
+class HalfPrecision(Quantizer):
     """Weights and activations in a 16-bit floating-point format.
 
     Attributes:
@@ -346,9 +359,9 @@ class Sixteen(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return every float32 tensor between nodes that may be converted."""
-        _prepare(model)
-        found = kinds(model)
-        return overflow.probes(list(self._open(model, found)), found)
+        _prepare_model(model)
+        value_kinds = infer_value_kinds(model)
+        return overflow.list_probes(list(self._list_open_nodes(model, value_kinds)), value_kinds)
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield it with the layers in float32 that cost most accuracy."""
@@ -370,90 +383,102 @@ class Sixteen(Quantizer):
                 fix="give samples with --data, or leave `islands` out",
             )
         plain = replace(self, islands=0)
-        _prepare(model)
+        _prepare_model(model)
         trial, nodes = model.clone(), list(model.graph)
         converted = list(trial.graph)
         plain.apply(trial, ranges)
-        parts = layers(nodes, narrowed(converted, self.format.dtype))
+        parts = group_into_layers(nodes, list_narrow_nodes(converted, self.format.dtype))
         most = None if self.islands == "auto" else self.islands
-        found = islands(model, parts, self.format, noise, most)
-        edit.note(model, told(found, nodes))
-        names = [str(nodes[k].name) for layer in found.layers for k in layer if nodes[k].name]
-        return replace(plain, exclude=(*self.exclude, *map(literally, names)))
+        selection = select_islands(model, parts, self.format, noise, most)
+        edit.add_note(model, describe_islands(selection, nodes))
+        names = [str(nodes[k].name) for layer in selection.layers for k in layer if nodes[k].name]
+        return replace(plain, exclude=(*self.exclude, *map(escape_pattern, names)))
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model and return how many nodes became 16-bit; notes say what did not."""
         rules = Rules(self.format, self.margin, self.loss, wide_sums=self.sums == "float32")
         name = self.format.name
-        _prepare(model)
+        _prepare_model(model)
         if self.pairs and model.opset_imports.get("", 0) < PAIR_OPSET:
             raise Refused(
                 f"pairs have {name} scales from opset {PAIR_OPSET} on",
                 fix=f"apply raise-opset(to={PAIR_OPSET}) first, or leave `pairs` out",
             )
-        found = kinds(model)
-        nodes = list(self._open(model, found))
-        pins = overflow.pins(nodes, found, ranges, rules) if ranges else []
-        stay = self._named(model) | {pin.node for pin in pins}
-        stay |= frozenset() if ranges else carried(nodes, self.format)
-        stay |= _between(model, found, stay, self._fixed, keep_io=self.keep_io)
+        value_kinds = infer_value_kinds(model)
+        nodes = list(self._list_open_nodes(model, value_kinds))
+        pins = overflow.find_pins(nodes, value_kinds, ranges, rules) if ranges else []
+        stay = self._list_excluded_nodes(model) | {pin.node for pin in pins}
+        stay |= frozenset() if ranges else find_overflow_readers(nodes, self.format)
+        stay |= _find_enclosed_nodes(
+            model, value_kinds, stay, self._fixed_ops, keep_io=self.keep_io
+        )
         model.opset_imports.setdefault("", CAST_OPSET)
-        halver = Halver(model, found, self.format, self.block, stay, pairs=self.pairs)
-        halver.main(model.graph, keep_io=self.keep_io)
+        halver = HalfConverter(model, value_kinds, self.format, self.block, stay, pairs=self.pairs)
+        halver.convert_graph(model.graph, keep_io=self.keep_io)
         if not halver.count:
             raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
         _clean_casts(model)
-        for graph in edit.every_graph(model):
+        for graph in edit.walk_graphs(model):
             if isinstance(graph, ir.Graph):
                 for value in list(graph.initializers.values()):
-                    edit.discard(value)
+                    edit.discard_constant(value)
             for node in reversed(list(graph)):
                 if node.op_type == "Constant" and not node.domain:
-                    edit.discard(node.outputs[0])
+                    edit.discard_constant(node.outputs[0])
         if halver.kept:
-            edit.note(model, f"left in float32: {count(halver.kept, 'node')}")
-        edit.note(model, _reasons(pins) if ranges else "ranges were not measured: no data")
+            edit.add_note(model, f"left in float32: {format_count(halver.kept, 'node')}")
+        edit.add_note(
+            model, _describe_pins(pins) if ranges else "ranges were not measured: no data"
+        )
         if model.functions:
-            edit.note(model, f"left in float32: {count(len(model.functions), 'local function')}")
+            edit.add_note(
+                model, f"left in float32: {format_count(len(model.functions), 'local function')}"
+            )
         return halver.count
 
-    def _open(self, model: ir.Model, found: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Node]:
+    def _list_open_nodes(
+        self, model: ir.Model, value_kinds: Mapping[ir.Value, ValueKind]
+    ) -> Iterator[ir.Node]:
         """Yield the nodes that are converted unless a measured value forbids it."""
-        named = self._named(model)
-        fixed = {*CONTROL, *self._fixed, "Constant"}
+        named = self._list_excluded_nodes(model)
+        fixed = {*CONTROL, *self._fixed_ops, "Constant"}
         for graph in (model.graph, *model.graph.subgraphs()):
             for node in graph:
                 if node.domain or node.op_type in fixed or node in named:
                     continue
-                if not any(True for _ in edit.bodies(node)) and any(overflow.floats(node, found)):
+                if not any(True for _ in edit.list_bodies(node)) and any(
+                    overflow.list_float_values(node, value_kinds)
+                ):
                     yield node
 
     @property
-    def _fixed(self) -> frozenset[str]:
+    def _fixed_ops(self) -> frozenset[str]:
         """Operators that stay in float32, whatever was measured."""
         return (FIXED - {*PAIRS} if self.pairs else FIXED) | {*self.block}
 
-    def _named(self, model: ir.Model) -> frozenset[ir.Node]:
-        return frozenset(edit.every_node(model)) - wanted(model, self.include, self.exclude)
+    def _list_excluded_nodes(self, model: ir.Model) -> frozenset[ir.Node]:
+        return frozenset(edit.walk_nodes(model)) - select_nodes(model, self.include, self.exclude)
 
 
-def carried(nodes: Sequence[ir.Node], format: Format) -> frozenset[ir.Node]:
+def find_overflow_readers(nodes: Sequence[ir.Node], format: Format) -> frozenset[ir.Node]:
     """Return the nodes that read what a constant beyond the format puts into a tensor.
 
     A fill of -1e9 in a Where makes a tensor that overflows, whoever reads it. This is what can be
     known without data.
     """
-    found: set[ir.Node] = set()
-    todo = [node for node in nodes if node.op_type in CARRIERS and _fills(node, format)]
-    known = set(nodes)
+    affected: set[ir.Node] = set()
+    todo = [
+        node for node in nodes if node.op_type in CARRIERS and _has_overflowing_fill(node, format)
+    ]
+    candidates = set(nodes)
     while todo:
-        readers = {use.node for value in todo.pop().outputs for use in value.uses()} & known
-        todo += [n for n in readers - found if n.op_type in (*CARRIERS, *MOVERS)]
-        found |= readers
-    return frozenset(found)
+        readers = {use.node for value in todo.pop().outputs for use in value.uses()} & candidates
+        todo += [n for n in readers - affected if n.op_type in (*CARRIERS, *MOVERS)]
+        affected |= readers
+    return frozenset(affected)
 
 
-def _fills(node: ir.Node, format: Format) -> bool:
+def _has_overflowing_fill(node: ir.Node, format: Format) -> bool:
     arrays = [edit.const_array(value) for value in node.inputs]
     return any(
         array is not None
@@ -464,9 +489,9 @@ def _fills(node: ir.Node, format: Format) -> bool:
     )
 
 
-def _prepare(model: ir.Model) -> None:
-    edit.inline(model)
-    for node in edit.every_node(model):
+def _prepare_model(model: ir.Model) -> None:
+    edit.inline_functions(model)
+    for node in edit.walk_nodes(model):
         if node.op_type.startswith("Optional"):
             raise Refused(
                 f"{node.op_type} '{node.name}' holds a value of optional type",
@@ -474,16 +499,16 @@ def _prepare(model: ir.Model) -> None:
             )
 
 
-def _reasons(pins: Sequence[Pin]) -> str:
+def _describe_pins(pins: Sequence[Pin]) -> str:
     if not pins:
         return "no measured range forbids it"
-    more = f" and {len(pins) - NAMED} more" if len(pins) > NAMED else ""
-    return f"{len(pins)} of them by measured ranges: {', '.join(map(str, pins[:NAMED]))}{more}"
+    more = f" and {len(pins) - MAX_NAMES} more" if len(pins) > MAX_NAMES else ""
+    return f"{len(pins)} of them by measured ranges: {', '.join(map(str, pins[:MAX_NAMES]))}{more}"
 
 
-def _between(
+def _find_enclosed_nodes(
     model: ir.Model,
-    found: Mapping[ir.Value, ValueKind],
+    value_kinds: Mapping[ir.Value, ValueKind],
     stay: Collection[ir.Node],
     fixed: Collection[str],
     *,
@@ -511,12 +536,16 @@ def _between(
     changed = bool(wide)
     while changed:
         changed = False
-        for node in edit.every_node(model) if wide else ():
+        for node in edit.walk_nodes(model) if wide else ():
             if node in wide or node.domain or node.op_type in (*HEAVY, *CONTROL, "Constant"):
                 continue
-            read = [v for v in overflow.floats(node, found) if v not in node.outputs]
-            made = [value for value in node.outputs if found.get(value) is ValueKind.FLOAT]
-            if read and made and all(map(from_wide, read)) and all(map(to_wide, made)):
+            read = [
+                v for v in overflow.list_float_values(node, value_kinds) if v not in node.outputs
+            ]
+            written = [
+                value for value in node.outputs if value_kinds.get(value) is ValueKind.FLOAT
+            ]
+            if read and written and all(map(from_wide, read)) and all(map(to_wide, written)):
                 wide.add(node)
                 changed = True
     return frozenset(wide - set(stay))
@@ -528,11 +557,11 @@ def _clean_casts(model: ir.Model) -> None:
     Those are Casts to the type that a value has, and a Cast back behind one that widened. A Cast
     back behind one that narrowed rounds, and stays.
     """
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         if node.op_type != "Cast" or node.domain or node.outputs[0].is_graph_output():
             continue
         source = node.inputs[0]
-        to = ir.DataType(edit.attribute(node, "to", 0))
+        to = ir.DataType(edit.read_attribute(node, "to", 0))
         if source is None or node.graph is None:
             continue
         before = source.producer()
@@ -546,7 +575,7 @@ def _clean_casts(model: ir.Model) -> None:
         if same:
             node.outputs[0].replace_all_uses_with(source)
             node.graph.remove(node, safe=True)
-    for node in reversed(list(edit.every_node(model))):
+    for node in reversed(list(edit.walk_nodes(model))):
         dead = node.op_type == "Cast" and not node.domain and not node.outputs[0].uses()
         if dead and not node.outputs[0].is_graph_output() and node.graph is not None:
             node.graph.remove(node, safe=True)

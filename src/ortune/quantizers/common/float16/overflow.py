@@ -33,7 +33,7 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog, codec
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16.format import Format, ValueKind
-from ortune.quantizers.common.layers import layers
+from ortune.quantizers.common.layers import find_layers
 
 SUMS = ("GlobalAveragePool", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceSum")
 """Operators that add up what they read."""
@@ -87,54 +87,56 @@ class Rules:
     loss: float
     wide_sums: bool
 
-    def large(self, value: float) -> bool:
+    def can_overflow(self, value: float) -> bool:
         """A value may overflow."""
         return self.margin * value > self.format.largest
 
-    def small(self, value: float) -> bool:
+    def loses_digits(self, value: float) -> bool:
         """A value that is not zero loses its leading digits."""
         return 0 < value * self.loss < self.format.smallest * self.format.roundoff
 
-    def magnified(self, factor: float) -> bool:
+    def exceeds_loss(self, factor: float) -> bool:
         """Rounding errors grow too large when multiplied by this."""
         return factor * self.format.roundoff > self.loss
 
 
-def probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind]) -> list[Probe]:
+def list_probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind]) -> list[Probe]:
     """Return what has to be measured for the rules."""
-    finite = _observer("finite")
-    found = dict.fromkeys(
-        Probe(str(value.name), finite) for node in nodes for value in floats(node, kinds)
+    finite = _make_observer("finite")
+    unique_probes = dict.fromkeys(
+        Probe(str(value.name), finite)
+        for node in nodes
+        for value in list_float_values(node, kinds)
     )
     for node in nodes:
-        found.update(dict.fromkeys(_inner(node, kinds)))
-    return list(found)
+        unique_probes.update(dict.fromkeys(_list_inner_probes(node, kinds)))
+    return list(unique_probes)
 
 
-def pins(
+def find_pins(
     nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind], ranges: Ranges, rules: Rules
 ) -> list[Pin]:
     """Return the nodes to pin, in their order, each by the first rule that it breaks."""
     judge = _Judge(kinds, ranges, rules)
-    found = {node: pin for node in nodes if (pin := judge.pin(node)) is not None}
-    known = set(nodes)
-    todo = [node for node in nodes if node in found and found[node].rule in PRECISE]
+    pins_by_node = {node: pin for node in nodes if (pin := judge.judge_node(node)) is not None}
+    candidates = set(nodes)
+    todo = [node for node in nodes if node in pins_by_node and pins_by_node[node].rule in PRECISE]
     while todo:
         node = todo.pop()
-        for value in judge.culprits(node) if node.op_type not in MOVERS else node.inputs[:1]:
+        for value in judge.list_culprits(node) if node.op_type not in MOVERS else node.inputs[:1]:
             maker = None if value is None else value.producer()
-            if maker is not None and maker in known and maker not in found:
-                found[maker] = Pin(maker, found[node].value, found[node].rule)
+            if maker is not None and maker in candidates and maker not in pins_by_node:
+                pins_by_node[maker] = Pin(maker, pins_by_node[node].value, pins_by_node[node].rule)
                 if maker.op_type in MOVERS:
                     todo.append(maker)
-    return [found[node] for node in nodes if node in found]
+    return [pins_by_node[node] for node in nodes if node in pins_by_node]
 
 
-def floats(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Value]:
+def list_float_values(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Value]:
     """Yield what a node reads and writes in float32, constants aside."""
     for value in (*node.inputs, *node.outputs):
-        known = value is not None and value.name and kinds.get(value) is ValueKind.FLOAT
-        if value is not None and known and edit.const_tensor(value) is None:
+        is_float = value is not None and value.name and kinds.get(value) is ValueKind.FLOAT
+        if value is not None and is_float and edit.const_tensor(value) is None:
             yield value
 
 
@@ -142,38 +144,42 @@ class _Judge:
     def __init__(self, kinds: Mapping[ir.Value, ValueKind], ranges: Ranges, rules: Rules) -> None:
         self._kinds, self._ranges, self._rules = kinds, ranges, rules
 
-    def pin(self, node: ir.Node) -> Pin | None:
+    def judge_node(self, node: ir.Node) -> Pin | None:
         rules = self._rules
-        values = list(floats(node, self._kinds))
-        peak = max((self._peak(value) for value in values), default=0.0)
-        if rules.large(peak):
+        values = list(list_float_values(node, self._kinds))
+        peak = max((self._find_peak(value) for value in values), default=0.0)
+        if rules.can_overflow(peak):
             return Pin(node, peak, "overflow")
-        for probe in _inner(node, self._kinds):
+        for probe in _list_inner_probes(node, self._kinds):
             seen = self._ranges.get(probe.key)
             if seen is None:
                 continue
             if node.op_type in DIVIDED:
-                if rules.small(seen.low):
+                if rules.loses_digits(seen.low):
                     return Pin(node, seen.low, "divisor")
-            elif rules.large(seen.high):
+            elif rules.can_overflow(seen.high):
                 return Pin(node, seen.high, "sum")
-        if any(rules.small(self._peak(value)) for value in node.outputs if value in values):
-            return Pin(node, max(self._peak(value) for value in node.outputs), "vanish")
-        if rules.magnified(factor := self._factor(node)):
+        if any(
+            rules.loses_digits(self._find_peak(value)) for value in node.outputs if value in values
+        ):
+            return Pin(node, max(self._find_peak(value) for value in node.outputs), "vanish")
+        if rules.exceeds_loss(factor := self._compute_magnification(node)):
             return Pin(node, factor, "cancel" if node.op_type in _ADDS else "step")
-        return None if rules.wide_sums else self._products(node)
+        return None if rules.wide_sums else self._judge_products(node)
 
-    def culprits(self, node: ir.Node) -> list[ir.Value]:
+    def list_culprits(self, node: ir.Node) -> list[ir.Value]:
         """Return the inputs whose rounding would hurt: what makes them must not round either."""
         if node.op_type in DIVIDED:
             return [value for value in (node.inputs[DIVIDED[node.op_type]],) if value is not None]
         values = [value for value in node.inputs if value is not None]
         if node.op_type not in _ADDS:
             return values[:1]
-        out = self._peak(node.outputs[0])
-        return [value for value in values if self._rules.magnified(self._peak(value) / out)]
+        out = self._find_peak(node.outputs[0])
+        return [
+            value for value in values if self._rules.exceeds_loss(self._find_peak(value) / out)
+        ]
 
-    def _factor(self, node: ir.Node) -> float:
+    def _compute_magnification(self, node: ir.Node) -> float:
         """By how much the node multiplies the rounding errors of its inputs."""
         values = [value for value in node.inputs if value is not None]
         if not values or self._kinds.get(values[0]) is not ValueKind.FLOAT:
@@ -183,34 +189,34 @@ class _Judge:
                 seen = self._ranges.get(str(values[0].name))
                 return abs(seen.high) if seen else 0.0
             case "Cast":
-                to = ir.DataType(edit.attribute(node, "to", 1))
-                return self._peak(values[0]) if to.is_integer() else 0.0
+                to = ir.DataType(edit.read_attribute(node, "to", 1))
+                return self._find_peak(values[0]) if to.is_integer() else 0.0
             case op if op in STEPS:
-                return self._peak(values[0])
+                return self._find_peak(values[0])
             case op if op in _ADDS:
-                out = self._peak(node.outputs[0])
-                return max(map(self._peak, values)) / out if out else 0.0
+                out = self._find_peak(node.outputs[0])
+                return max(map(self._find_peak, values)) / out if out else 0.0
             case _:
                 return 0.0
 
-    def _products(self, node: ir.Node) -> Pin | None:
-        layer = next(layers([node], ("Conv", "ConvTranspose", "MatMul", "Gemm")), None)
+    def _judge_products(self, node: ir.Node) -> Pin | None:
+        layer = next(find_layers([node], ("Conv", "ConvTranspose", "MatMul", "Gemm")), None)
         if layer is None:
             return None
         terms = math.prod(layer.shape) // max(layer.shape[layer.axis], 1)
         # Return the largest sum of magnitudes that one output multiplies its inputs with.
-        array = np.abs(layer.array())
-        others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
-        bound = self._peak(layer.x) * float(
-            array.sum(axis=others, dtype=np.float64).max(initial=0.0)
+        array = np.abs(layer.read_weight())
+        other_axes = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
+        bound = self._find_peak(layer.x) * float(
+            array.sum(axis=other_axes, dtype=np.float64).max(initial=0.0)
         )
-        if self._rules.large(bound):
+        if self._rules.can_overflow(bound):
             return Pin(node, bound, "products")
-        if self._rules.magnified(math.sqrt(terms)):
+        if self._rules.exceeds_loss(math.sqrt(terms)):
             return Pin(node, math.sqrt(terms), "products")
         return None
 
-    def _peak(self, value: ir.Value | None) -> float:
+    def _find_peak(self, value: ir.Value | None) -> float:
         """Return the largest magnitude; 0 where nothing is known."""
         if value is None:
             return 0.0
@@ -220,14 +226,14 @@ class _Judge:
         array = edit.const_array(value)
         if array is None or array.dtype.kind != "f" or not array.size:
             return 0.0
-        known = np.abs(array[np.isfinite(array)])
-        return float(known.max(initial=0.0))
+        finite = np.abs(array[np.isfinite(array)])
+        return float(finite.max(initial=0.0))
 
 
 _ADDS = ("Add", "Sub", "Sum")
 
 
-def _inner(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[Probe]:
+def _list_inner_probes(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[Probe]:
     index = DIVIDED.get(node.op_type, 0)
     if node.domain or len(node.inputs) <= index:
         return
@@ -235,35 +241,35 @@ def _inner(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[Probe
     if x is None or kinds.get(x) is not ValueKind.FLOAT or edit.const_tensor(x) is not None:
         return
     if node.op_type in DIVIDED:
-        yield Probe(str(x.name), _observer("magnitude"), f"{x.name}:magnitude")
-    elif node.op_type in (*SUMS, *SQUARES) and (axes := _axes(node, x)) is not None:
+        yield Probe(str(x.name), _make_observer("magnitude"), f"{x.name}:magnitude")
+    elif node.op_type in (*SUMS, *SQUARES) and (axes := _find_reduction_axes(node, x)) is not None:
         power = 2 if node.op_type in SQUARES else 1
         name = f"{x.name}:sums{list(axes)}^{power}"
-        yield Probe(str(x.name), _observer("sums", axes=axes, power=power), name)
+        yield Probe(str(x.name), _make_observer("sums", axes=axes, power=power), name)
 
 
-def _axes(node: ir.Node, x: ir.Value) -> tuple[int, ...] | None:
+def _find_reduction_axes(node: ir.Node, x: ir.Value) -> tuple[int, ...] | None:
     """Return the axes of a reduction, () for all; None when they are not known."""
     rank = None if x.shape is None else len(x.shape)
     match node.op_type:
         case "LpNormalization":
-            return (int(edit.attribute(node, "axis", -1)),)
+            return (int(edit.read_attribute(node, "axis", -1)),)
         case "MeanVarianceNormalization":
-            return tuple(edit.attribute(node, "axes", (0, 2, 3)))
+            return tuple(edit.read_attribute(node, "axes", (0, 2, 3)))
         case "GlobalAveragePool" | "GlobalLpPool" | "InstanceNormalization":
             return None if rank is None else tuple(range(2, rank))
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         array = edit.const_array(node.inputs[1])
         axes = None if array is None else tuple(int(axis) for axis in array.ravel())
     else:
-        axes = tuple(edit.attribute(node, "axes", ()))
-    if axes == () and edit.attribute(node, "noop_with_empty_axes", 0):
+        axes = tuple(edit.read_attribute(node, "axes", ()))
+    if axes == () and edit.read_attribute(node, "noop_with_empty_axes", 0):
         return None
     return axes
 
 
 @functools.cache
-def _observer(name: str, axes: tuple[int, ...] | None = None, power: int = 1) -> Observer:
+def _make_observer(name: str, axes: tuple[int, ...] | None = None, power: int = 1) -> Observer:
     fields = {} if axes is None else {"axes": axes, "power": power}
-    found: Observer = codec.build(catalog.load(Observer, name), fields)
-    return found
+    observer: Observer = codec.build(catalog.load(Observer, name), fields)
+    return observer

@@ -10,27 +10,32 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.match import maker, other, reader
+from ortune.graph.ir.match import find_consumer, find_other_operand, find_producer
 from ortune.quantizers.common.grid import Grid
-from ortune.quantizers.common.nodes import cast_and_multiplied, constants, discard_back, stand_in
+from ortune.quantizers.common.nodes import (
+    add_constants,
+    discard_upstream,
+    make_cast_and_mul,
+    replace_value,
+)
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
 
 
-def pairs(graph: edit.Graph) -> list[ir.Node]:
+def find_activation_pairs(graph: edit.Graph) -> list[ir.Node]:
     """Return the QuantizeLinear of activations that only DequantizeLinear read, grid constant."""
-    found = []
+    quantize_nodes = []
     for node in graph:
-        if node.op_type != "QuantizeLinear" or not qdq.ours(node):
+        if node.op_type != "QuantizeLinear" or not qdq.has_runtime_domain(node):
             continue
         value = node.outputs[0]
-        readers = qdq.readers(value)
+        readers = qdq.list_consumers(value)
         dequantize = all(r.op_type == "DequantizeLinear" and r.graph is graph for r in readers)
         constant = edit.const_tensor(node.inputs[0]) is not None
         fit = readers and dequantize and not value.is_graph_output() and not constant
-        if fit and qdq.grid(node) is not None:
-            found.append(node)
-    return found
+        if fit and qdq.read_grid(node) is not None:
+            quantize_nodes.append(node)
+    return quantize_nodes
 
 
 def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
@@ -39,19 +44,19 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     A grid that starts at zero also stands for the Relu or Clip that quantizers drop in front of
     it: a Clip to the grid's ends takes its place, unless the tensor is bounded already.
     """
-    source, grid = node.inputs[0], qdq.grid(node)
+    source, grid = node.inputs[0], qdq.read_grid(node)
     if source is None or grid is None or grid.scale.dtype.kind in "iub":
         return False
-    late = qdq.readers(node.outputs[0])
+    late = qdq.list_consumers(node.outputs[0])
     if any(reader.outputs[0].is_graph_output() for reader in late):
         return False
     limits = np.iinfo(grid.zero.dtype)
-    bounded = maker(source, *_POSITIVE) is not None
+    bounded = find_producer(source, *_POSITIVE) is not None
     if (grid.zero == limits.min).all() and not bounded:
         high = (int(limits.max) - int(limits.min)) * float(grid.scale.max())
         low, top = (np.asarray(end, grid.scale.dtype) for end in (0, high))
-        ends = constants(editor, str(source.name), low=low, high=top)
-        clip = editor.node("Clip", [source, *ends], name=f"{source.name}_clip")
+        ends = add_constants(editor, str(source.name), low=low, high=top)
+        clip = editor.make_node("Clip", [source, *ends], name=f"{source.name}_clip")
         clip.outputs[0].shape, clip.outputs[0].type = source.shape, source.type
         edit.insert_before(node, clip)
         source = clip.outputs[0]
@@ -62,16 +67,16 @@ def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     return True
 
 
-def widened(node: ir.Node) -> NDArray[np.float32] | None:
+def read_dequantized(node: ir.Node) -> NDArray[np.float32] | None:
     """Return the float array that a DequantizeLinear of a constant stands for."""
-    array, grid = edit.const_array(node.inputs[0]), qdq.grid(node)
+    array, grid = edit.const_array(node.inputs[0]), qdq.read_grid(node)
     if array is None or grid is None or grid.scale.dtype != np.float32:
         return None
     on = Grid(grid.scale, grid.zero, None if grid.single else grid.axis)
     return on.dequantize(array).reshape(array.shape)
 
 
-def restore(model: ir.Model) -> int:
+def restore_float(model: ir.Model) -> int:
     """Make a quantized model a float32 one: pairs out, weights widened, integer layers float.
 
     Operators of QOperator form, and what is rounded in another way, are left.
@@ -79,37 +84,41 @@ def restore(model: ir.Model) -> int:
     Returns:
         Nodes that went.
     """
-    edit.inline(model)
+    edit.inline_functions(model)
     count = 0
     for graph in [model.graph, *model.graph.subgraphs()]:
         editor = edit.Editor(graph)
         layers = FloatLayers(editor, at_load=False)
         for node in list(graph):
             if node.op_type in ("ConvInteger", "MatMulInteger") and not node.domain:
-                count += layers.rewrite(node)
-        count += sum(drop_pair(editor, node) for node in pairs(graph))
+                count += layers.rewrite_node(node)
+        count += sum(drop_pair(editor, node) for node in find_activation_pairs(graph))
         for node in list(graph):
-            count += _widen(editor, node)
+            count += _store_float(editor, node)
     return count
 
 
-def _widen(editor: edit.Editor, node: ir.Node) -> bool:
+def _store_float(editor: edit.Editor, node: ir.Node) -> bool:
     """Store the float values of a constant behind a DequantizeLinear, or Cast and Mul."""
     array: NDArray[np.float32] | None = None
-    if node.op_type == "DequantizeLinear" and qdq.ours(node):
-        array = widened(node)
+    if node.op_type == "DequantizeLinear" and qdq.has_runtime_domain(node):
+        array = read_dequantized(node)
     elif node.op_type == "Mul" and not node.domain:
-        cast = next((m for v in node.inputs if (m := maker(v, "Cast")) is not None), None)
-        held = edit.const_array(cast.inputs[0]) if cast is not None else None
-        factor = edit.const_array(other(node, cast.outputs[0])) if cast is not None else None
-        if held is not None and factor is not None and held.dtype == np.int8:
-            fits = factor.dtype == np.float32 and factor.ndim <= held.ndim
-            array = held.astype(np.float32) * factor if fits else None
+        cast = next((m for v in node.inputs if (m := find_producer(v, "Cast")) is not None), None)
+        integers = edit.const_array(cast.inputs[0]) if cast is not None else None
+        factor = (
+            edit.const_array(find_other_operand(node, cast.outputs[0]))
+            if cast is not None
+            else None
+        )
+        if integers is not None and factor is not None and integers.dtype == np.int8:
+            fits = factor.dtype == np.float32 and factor.ndim <= integers.ndim
+            array = integers.astype(np.float32) * factor if fits else None
     value = node.outputs[0]
     if array is None or value.is_graph_output():
         return False
-    value.replace_all_uses_with(editor.constant(f"{value.name}_wide", array))
-    discard_back(node.outputs[0])
+    value.replace_all_uses_with(editor.add_constant(f"{value.name}_wide", array))
+    discard_upstream(node.outputs[0])
     return True
 
 
@@ -125,88 +134,92 @@ class FloatLayers:
         self._editor = editor
         self._at_load = at_load
 
-    def rewrite(self, node: ir.Node) -> bool:
+    def rewrite_node(self, node: ir.Node) -> bool:
         """Rewrite one integer node with the Cast, scales and DynamicQuantizeLinear around it."""
-        rounding = maker(node.inputs[0], "DynamicQuantizeLinear")
-        chain = _chain(node, rounding)
+        rounding = find_producer(node.inputs[0], "DynamicQuantizeLinear")
+        chain = _follow_scales(node, rounding)
         if rounding is None or chain is None:
             return False
         last, scale = chain
         array = edit.const_array(node.inputs[1])
-        zero = edit.const_array(qdq.given(node, 3))
-        if array is None or (zero is None and qdq.given(node, 3) is not None):
+        zero = edit.const_array(qdq.find_input(node, 3))
+        if array is None or (zero is None and qdq.find_input(node, 3) is not None):
             return False
         convolves = node.op_type == "ConvInteger"
         axis = 0 if convolves else array.ndim - 1
-        steps = _along(scale, array.ndim, axis, array.shape[axis], convolves)
+        steps = _broadcast_scale(scale, array.ndim, axis, array.shape[axis], convolves)
         offset = np.zeros(1, np.int32) if zero is None else zero.astype(np.int32)
         if steps is None or offset.size not in (1, array.shape[axis]):
             return False
         offset = offset.reshape([-1 if i == axis else 1 for i in range(array.ndim)])
-        weight = self._weight(node, array.astype(np.int32) - offset, steps)
+        weight = self._add_weight(node, array.astype(np.int32) - offset, steps)
         op = "Conv" if convolves else "MatMul"
-        made = self._editor.node(
+        float_node = self._editor.make_node(
             op, [rounding.inputs[0], weight], dict(node.attributes), name=f"{node.name}_{op}"
         )
-        edit.insert_before(node, made)
-        end = self._bias(made, last) if convolves else last
-        stand_in(end.outputs[0], made.outputs[0])
+        edit.insert_before(node, float_node)
+        end = self._move_bias(float_node, last) if convolves else last
+        replace_value(end.outputs[0], float_node.outputs[0])
         return True
 
-    def _weight(
+    def _add_weight(
         self, node: ir.Node, wide: NDArray[np.int32], steps: NDArray[np.float32]
     ) -> ir.Value:
         stem = str(node.inputs[1].name) if node.inputs[1] is not None else "weight"
         if not self._at_load:
-            return self._editor.constant(f"{stem}_float", wide.astype(np.float32) * steps)
+            return self._editor.add_constant(f"{stem}_float", wide.astype(np.float32) * steps)
         limits = np.iinfo(np.int8)
         small = wide.min(initial=0) >= limits.min and wide.max(initial=0) <= limits.max
-        held = self._editor.constant(f"{stem}_int", wide.astype(np.int8 if small else np.int16))
-        factor = self._editor.constant(f"{stem}_factor", steps)
-        made = cast_and_multiplied(self._editor, stem, held, factor)
-        edit.insert_before(node, *made)
-        return made[1].outputs[0]
+        integers = self._editor.add_constant(
+            f"{stem}_int", wide.astype(np.int8 if small else np.int16)
+        )
+        factor = self._editor.add_constant(f"{stem}_factor", steps)
+        cast_and_mul = make_cast_and_mul(self._editor, stem, integers, factor)
+        edit.insert_before(node, *cast_and_mul)
+        return cast_and_mul[1].outputs[0]
 
-    def _bias(self, conv: ir.Node, last: ir.Node) -> ir.Node:
+    def _move_bias(self, conv: ir.Node, last: ir.Node) -> ir.Node:
         """Give the convolution the bias that is added behind it; return the last node."""
-        add = reader(last.outputs[0], "Add")
-        bias = other(add, last.outputs[0]) if add is not None else None
+        add = find_consumer(last.outputs[0], "Add")
+        bias = find_other_operand(add, last.outputs[0]) if add is not None else None
         array = edit.const_array(bias)
         if array is None:
-            source = maker(bias, "Reshape")
+            source = find_producer(bias, "Reshape")
             array = edit.const_array(source.inputs[0]) if source is not None else None
         weight = conv.inputs[1]
         assert weight is not None and weight.shape is not None
         if add is None or array is None or array.size != weight.shape[0]:
             return last
-        held = self._editor.constant(f"{conv.name}_bias", array.reshape(-1).astype(np.float32))
-        qdq.put(conv, 2, held)
+        constant = self._editor.add_constant(
+            f"{conv.name}_bias", array.reshape(-1).astype(np.float32)
+        )
+        qdq.set_input(conv, 2, constant)
         return add
 
 
-def _chain(node: ir.Node, rounding: ir.Node | None) -> tuple[ir.Node, NDArray[Any]] | None:
+def _follow_scales(node: ir.Node, rounding: ir.Node | None) -> tuple[ir.Node, NDArray[Any]] | None:
     """Return the last Mul of Cast and scales behind an integer node, and the weight's scale."""
-    cast = reader(node.outputs[0], "Cast")
+    cast = find_consumer(node.outputs[0], "Cast")
     if cast is None or rounding is None:
         return None
     step = rounding.outputs[1]
-    last = reader(cast.outputs[0], "Mul")
-    factor = other(last, cast.outputs[0]) if last is not None else None
+    last = find_consumer(cast.outputs[0], "Mul")
+    factor = find_other_operand(last, cast.outputs[0]) if last is not None else None
     if last is None or factor is None:
         return None
-    joined = maker(factor, "Mul")
+    joined = find_producer(factor, "Mul")
     if joined is not None and step in joined.inputs:
-        scale = edit.const_array(other(joined, step))
+        scale = edit.const_array(find_other_operand(joined, step))
         return None if scale is None else (last, scale)
-    after = reader(last.outputs[0], "Mul")
-    second = other(after, last.outputs[0]) if after is not None else None
+    after = find_consumer(last.outputs[0], "Mul")
+    second = find_other_operand(after, last.outputs[0]) if after is not None else None
     if after is None or second is None or step not in (factor, second):
         return None
     scale = edit.const_array(second if factor is step else factor)
     return None if scale is None else (after, scale)
 
 
-def _along(
+def _broadcast_scale(
     scale: NDArray[Any], rank: int, axis: int, size: int, convolves: bool
 ) -> NDArray[np.float32] | None:
     if scale.size == 1:

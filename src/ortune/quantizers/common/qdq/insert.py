@@ -15,23 +15,28 @@ import onnx_ir as ir
 from ortune.core.observer import Ranges
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.quantizers.common.grid import Grid, Kind, activation
+from ortune.quantizers.common.grid import Grid, Kind, make_activation_grid
 from ortune.quantizers.common.nodes import (
-    constants,
-    dequantized,
-    multiplied,
+    add_constants,
+    add_unary_sum,
+    make_dequantize,
+    multiply_channels,
     put_behind,
-    sum_of_one,
-    take_output,
+    replace_output,
 )
-from ortune.quantizers.common.qdq.placement import Placement, absorbed, after, float_inputs
+from ortune.quantizers.common.qdq.placement import (
+    Placement,
+    find_integer_output,
+    float_inputs,
+    is_absorbed,
+)
 from ortune.quantizers.common.qdq.smooth import Smoothing
 
 WIDE_OPSET = 21
 """From here on the standard pair knows 16 bits."""
 
 
-class Pairs:
+class PairInserter:
     """Puts pairs into one graph; a grid that several tensors share is stored once.
 
     Attributes:
@@ -51,7 +56,7 @@ class Pairs:
         self._opset = opset
         self.foreign = False
 
-    def put(self, placement: Placement) -> None:
+    def insert_pairs(self, placement: Placement) -> None:
         """Put a pair behind every chosen tensor and turn its readers to the rounded values."""
         readers = {layer.node for layer in placement.layers} | placement.followers
         home = placement.graph
@@ -60,19 +65,23 @@ class Pairs:
             if source not in shared:
                 grid = self._grids[value]
                 stem = str(source.name)
-                shared[source] = constants(self._editor, stem, scale=grid.scale, zero=grid.zero)
+                shared[source] = add_constants(
+                    self._editor, stem, scale=grid.scale, zero=grid.zero
+                )
             seen = value
             if value in placement.guarded:
                 # It keeps the float layer before it in float: between a DequantizeLinear and a
                 # QuantizeLinear onnxruntime quantizes the weights of a layer itself, coarsely
                 # (weight_bias_quantization.cc).
-                seen = sum_of_one(self._editor, value, "float")
+                seen = add_unary_sum(self._editor, value, "float")
             if value in self._smooth and (factor := self._smooth[value].factor) is not None:
-                seen = multiplied(self._editor, value, (1 / factor).astype(np.float32), home)
+                seen = multiply_channels(
+                    self._editor, value, (1 / factor).astype(np.float32), home
+                )
             whole = value in placement.replaced
-            self._pair(value, seen, home, shared[source], readers, all_readers=whole)
+            self._insert_pair(value, seen, home, shared[source], readers, all_readers=whole)
 
-    def _pair(
+    def _insert_pair(
         self,
         value: ir.Value,
         seen: ir.Value,
@@ -87,24 +96,26 @@ class Pairs:
         wide = grid[1].dtype in (ir.DataType.UINT16, ir.DataType.INT16)
         self.foreign |= wide and self._opset < WIDE_OPSET
         stem, domain = str(value.name), (MICROSOFT if wide and self._opset < WIDE_OPSET else "")
-        q = self._editor.node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
+        q = self._editor.make_node(
+            "QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain
+        )
         q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
-        d = dequantized(self._editor, stem, [q.outputs[0], *grid], domain=domain)
+        d = make_dequantize(self._editor, stem, [q.outputs[0], *grid], domain=domain)
         rounded = d.outputs[0]
         put_behind(seen, home, q, d)
         outside = [use for use in uses if use.node not in readers]
         if len(outside) > 1:
-            shared = sum_of_one(self._editor, rounded, "shared")
+            shared = add_unary_sum(self._editor, rounded, "shared")
             for node, index in outside:
                 node.replace_input_with(index, shared)
             uses = [use for use in uses if use.node in readers]
         for node, index in uses:
             node.replace_input_with(index, rounded)
         if all_readers and value.is_graph_output():
-            take_output(self._editor, home, value, rounded)
+            replace_output(self._editor, home, value, rounded)
 
 
-def grids(
+def make_activation_grids(
     placement: Placement,
     ranges: Ranges,
     smooth: Mapping[ir.Value, Smoothing],
@@ -122,14 +133,14 @@ def grids(
         absorbs: The grid behind a Relu or Clip begins at 0 in any case: a kernel absorbs no other.
     """
     touched = {value for node in wide for value in (*float_inputs(node), *node.outputs)}
-    touched |= {after(node) for node in wide}
+    touched |= {find_integer_output(node) for node in wide}
     sources = {placement.tensors[value] for value in touched if value in placement.tensors}
     sixteen: Kind = "s16" if kind == "s8" else "u16"
     return {
-        value: activation(
+        value: make_activation_grid(
             smooth[value].seen if value in smooth else ranges[str(source.name)],
             sixteen if source in sources else kind,
-            symmetric=symmetric and not (absorbs and absorbed(source)),
+            symmetric=symmetric and not (absorbs and is_absorbed(source)),
         )
         for value, source in placement.tensors.items()
     }

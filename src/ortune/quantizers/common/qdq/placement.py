@@ -24,11 +24,11 @@ from ortune.graph.ir import edit
 from ortune.graph.ir.uses import only_reader
 from ortune.quantizers.common import grid
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.qdq.runtime_rules import RULES, Gives
+from ortune.quantizers.common.qdq.runtime_rules import RULES, Treatment
 from ortune.quantizers.common.qdq.scope import Scope
-from ortune.transforms.common.simplify.clamps import clamp
+from ortune.transforms.common.simplify.clamps import read_clamp
 
-MOVES = frozenset(row.op for row in RULES if row.gives is Gives.MOVES)
+MOVES = frozenset(row.op for row in RULES if row.treatment is Treatment.MOVES)
 """Operators that only move values: the output takes the input's grid.
 
 A linear Resize computes in float between its pairs, but the tensors around it stay integers.
@@ -46,7 +46,7 @@ GREEDY = ("Conv", "ConvTranspose", "Gemm")
 
 @dataclass(frozen=True)
 class Placement:
-    """The answer of `place`.
+    """The answer of `place_pairs`.
 
     Attributes:
         tensors: Tensor that gets a pair -> tensor whose range it takes, in graph order.
@@ -62,16 +62,16 @@ class Placement:
     followers: frozenset[ir.Node]
     guarded: frozenset[ir.Value]
 
-    def watched(self) -> list[ir.Value]:
+    def list_range_tensors(self) -> list[ir.Value]:
         """Return the tensors whose ranges are needed."""
         return list(dict.fromkeys(self.tensors.values()))
 
 
-def place_all(found: Scope, through: Sequence[str], ranges: Ranges | None) -> list[Placement]:
+def place_all(scope: Scope, through: Sequence[str], ranges: Ranges | None) -> list[Placement]:
     """Place the layers of every graph; note in the scope which ranges leave out.
 
     Args:
-        found: The layers wanted, by graph.
+        scope: The layers wanted, by graph.
         through: Operators that may be followers.
         ranges: From calibration; None while they are not known, and then all are usable.
     """
@@ -79,61 +79,61 @@ def place_all(found: Scope, through: Sequence[str], ranges: Ranges | None) -> li
     def usable(value: ir.Value) -> bool:
         if ranges is None:
             return True
-        seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
-        return seen is not None and grid.usable(seen)
+        seen = next((ranges[str(v.name)] for v in trace_moves(value) if v.name in ranges), None)
+        return seen is not None and grid.can_cover(seen)
 
     placements = []
-    for graph, layers in found.layers.items():
-        placement = place(graph, layers, through, usable, found.left)
+    for graph, layers in scope.layers.items():
+        placement = place_pairs(graph, layers, through, usable, scope.excluded)
         placements.append(placement)
-        lost = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
-        why = "have no range: the data leaves them unused or zero"
-        found.why.update(dict.fromkeys(lost, why))
+        dropped = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
+        reason = "have no range: the data leaves them unused or zero"
+        scope.reasons.update(dict.fromkeys(dropped, reason))
     return placements
 
 
-def place(
+def place_pairs(
     graph: ir.Graph,
     layers: Sequence[Layer],
     through: Sequence[str],
     usable: Callable[[ir.Value], bool],
-    left: frozenset[ir.Node],
+    excluded: frozenset[ir.Node],
 ) -> Placement:
     """Choose the tensors that get a pair.
 
     Args:
         layers: Candidates; those with an unusable tensor are left out.
-        through: Operators that may be followers, but for the nodes `left`.
+        through: Operators that may be followers, but for the nodes `excluded`.
     """
-    taken = [
+    placed = [
         layer
         for layer in layers
-        if usable(layer.x) and (not layer.convolves or usable(after(layer.node)))
+        if usable(layer.x) and (not layer.convolves or usable(find_integer_output(layer.node)))
     ]
-    wanted = {layer.x for layer in taken}
-    made = {after(layer.node) for layer in taken if layer.convolves}
-    at_work = {layer.node for layer in taken}
-    free = [n for n in graph if n not in at_work and n not in left and _follows(n, through)]
-    reached, source = _forward(free, wanted | made, usable)
-    kept = _backward(reached, wanted)
+    layer_inputs = {layer.x for layer in placed}
+    conv_outputs = {find_integer_output(layer.node) for layer in placed if layer.convolves}
+    at_work = {layer.node for layer in placed}
+    free = [n for n in graph if n not in at_work and n not in excluded and _can_follow(n, through)]
+    reached, source = _propagate_forward(free, layer_inputs | conv_outputs, usable)
+    kept = _propagate_backward(reached, layer_inputs)
     inner = {out for node in kept for out in reached[node]}
     read = {value for node in kept for value in float_inputs(node) if value is not None}
-    chosen = wanted | made | inner | read
-    captured = [layer.x for layer in taken if outside(layer.x, graph)]
+    chosen = layer_inputs | conv_outputs | inner | read
+    captured = [layer.x for layer in placed if is_captured(layer.x, graph)]
     tensors = {
         value: source[value] if value in inner and value in source else value
         for value in (*dict.fromkeys(captured), *_in_order(graph))
         if value in chosen
     }
-    replaced = made | inner
+    replaced = conv_outputs | inner
     guarded = {
-        after(node)
+        find_integer_output(node)
         for node in graph
         if node.op_type in GREEDY and node not in at_work and node.inputs[0] in replaced
     }
     return Placement(
         graph,
-        tuple(taken),
+        tuple(placed),
         tensors,
         frozenset(replaced),
         frozenset(kept),
@@ -141,33 +141,33 @@ def place(
     )
 
 
-def after(node: ir.Node) -> ir.Value:
+def find_integer_output(node: ir.Node) -> ir.Value:
     """Return the tensor that carries the node's integers: behind the activation it absorbs."""
     value = node.outputs[0]
     reader = only_reader(value)
     if reader is None or reader.domain or reader.graph is not node.graph:
         return value
-    return reader.outputs[0] if absorbed(reader.outputs[0]) else value
+    return reader.outputs[0] if is_absorbed(reader.outputs[0]) else value
 
 
-def absorbed(value: ir.Value) -> bool:
+def is_absorbed(value: ir.Value) -> bool:
     """Say whether a Relu or Clip makes a tensor, and cuts it off at zero."""
     node = value.producer()
     if node is None or node.op_type not in ABSORBED or node.domain:
         return False
-    found = clamp(value, OPSET)
-    return found is not None and found.low == 0 < found.high
+    bounds = read_clamp(value, OPSET)
+    return bounds is not None and bounds.low == 0 < bounds.high
 
 
-def outside(value: ir.Value, graph: ir.Graph) -> bool:
+def is_captured(value: ir.Value, graph: ir.Graph) -> bool:
     """Say whether a body that reads the tensor takes it from a graph around it."""
     node = value.producer()
     if node is not None:
         return node.graph is not graph
-    return not any(value is given for given in graph.inputs)
+    return not any(value is graph_input for graph_input in graph.inputs)
 
 
-def moved(value: ir.Value) -> Iterator[ir.Value]:
+def trace_moves(value: ir.Value) -> Iterator[ir.Value]:
     """Yield the tensor and those it was moved from: any of them may carry the common range."""
     while True:
         yield value
@@ -182,7 +182,7 @@ def float_inputs(node: ir.Node) -> list[ir.Value | None]:
     return list(node.inputs[:1]) if node.op_type in MOVES else list(node.inputs)
 
 
-def _follows(node: ir.Node, through: Sequence[str]) -> bool:
+def _can_follow(node: ir.Node, through: Sequence[str]) -> bool:
     """Say whether the operator, with these attributes, has an integer kernel."""
     match node.op_type:
         case op if op not in through or node.domain:
@@ -193,7 +193,7 @@ def _follows(node: ir.Node, through: Sequence[str]) -> bool:
             return True
 
 
-def _forward(
+def _propagate_forward(
     nodes: Iterable[ir.Node], start: set[ir.Value], usable: Callable[[ir.Value], bool]
 ) -> tuple[dict[ir.Node, list[ir.Value]], dict[ir.Value, ir.Value]]:
     """Find every node that integers can reach, with the tensors that would carry its results."""
@@ -205,10 +205,10 @@ def _forward(
         ready = [value in integers for value in inputs]
         if not any(ready):
             continue
-        if not all(ready) and not (node.op_type == "Concat" and _joins(node, inputs, usable)):
+        if not all(ready) and not (node.op_type == "Concat" and _can_join(node, inputs, usable)):
             continue
         moves = node.op_type in MOVES
-        outputs = list(node.outputs) if moves else [after(node)]
+        outputs = list(node.outputs) if moves else [find_integer_output(node)]
         if moves:
             source |= {out: source.get(inputs[0], inputs[0]) for out in outputs}
         elif not all(map(usable, outputs)):
@@ -218,17 +218,21 @@ def _forward(
     return reached, source
 
 
-def _joins(node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value], bool]) -> bool:
+def _can_join(
+    node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value], bool]
+) -> bool:
     """Say whether every part of a Concat may have a pair of its own."""
     home = node.graph
     return isinstance(home, ir.Graph) and all(
-        edit.const_tensor(value) is None and not outside(value, home) and usable(value)
+        edit.const_tensor(value) is None and not is_captured(value, home) and usable(value)
         for value in inputs
     )
 
 
-def _backward(reached: dict[ir.Node, list[ir.Value]], wanted: set[ir.Value]) -> list[ir.Node]:
-    needed, kept = set(wanted), []
+def _propagate_backward(
+    reached: dict[ir.Node, list[ir.Value]], targets: set[ir.Value]
+) -> list[ir.Node]:
+    needed, kept = set(targets), []
     for node in reversed(reached):
         if any(out in needed for out in reached[node]):
             kept.append(node)

@@ -10,14 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.qdq import Constants
-from ortune.graph.ir.uses import alone, only_reader
-from ortune.quantizers.common.contrib_ops import taken_attributes
+from ortune.graph.ir.qdq import ConstantGrid
+from ortune.graph.ir.uses import has_single_use, only_reader
+from ortune.quantizers.common.contrib_ops import transfer_attributes
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.nodes import sum_of_one, take_output
+from ortune.quantizers.common.nodes import add_unary_sum, replace_output
 from ortune.quantizers.common.qdq.placement import OPSET
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
-from ortune.transforms.common.simplify.clamps import clamp
+from ortune.transforms.common.simplify.clamps import read_clamp
 
 _ELEMENTWISE_TEXT = "Add Mul Concat AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax"
 ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
@@ -28,7 +28,7 @@ Inputs: TypeAlias = list[ir.Value | None]
 
 
 @dataclass(frozen=True)
-class Taken:
+class IntegerOperator:
     """An integer operator in the place of a float one and the nodes around it.
 
     Attributes:
@@ -55,14 +55,14 @@ class Integers:
     values: ir.Value
     scale: ir.Value
     zero: ir.Value
-    grid: Constants
+    grid: ConstantGrid
 
     @property
     def parts(self) -> Inputs:
         """Integers, scale, zero point: the order of most operators."""
         return [self.values, self.scale, self.zero]
 
-    def like(self, other: Integers) -> bool:
+    def has_same_dtype(self, other: Integers) -> bool:
         """Say whether both have one dtype."""
         return self.grid.zero.dtype == other.grid.zero.dtype
 
@@ -73,106 +73,120 @@ class Operators:
     def __init__(self, editor: edit.Editor) -> None:
         self._editor = editor
         self._scalars: dict[ir.Value, ir.Value] = {}
-        self._ways = {"Conv": self._conv, "MatMul": self._matmul, "Gemm": self._gemm}
-        self._ways |= dict.fromkeys(ELEMENTWISE, self._elementwise)
-        self._ways |= dict.fromkeys(MOVES, self._moving)
+        self._converters = {
+            "Conv": self._convert_conv,
+            "MatMul": self._convert_matmul,
+            "Gemm": self._convert_gemm,
+        }
+        self._converters |= dict.fromkeys(ELEMENTWISE, self._convert_elementwise)
+        self._converters |= dict.fromkeys(MOVES, self._convert_mover)
 
-    def take(self, node: ir.Node) -> Taken | None:
+    def find_operator(self, node: ir.Node) -> IntegerOperator | None:
         """Return what the node becomes, None when it stays in float."""
-        way = self._ways.get(node.op_type)
-        return None if way is None or node.domain or not node.outputs else way(node)
+        converter = self._converters.get(node.op_type)
+        return None if converter is None or node.domain or not node.outputs else converter(node)
 
-    def _input(self, value: ir.Value | None, *, scalar: bool = True) -> Integers | None:
+    def _read_input(self, value: ir.Value | None, *, scalar: bool = True) -> Integers | None:
         """Return the integers behind a DequantizeLinear, with a scalar grid unless a weight."""
-        node = qdq.maker(value, "DequantizeLinear")
-        found = None if node is None else self._integers(node, node.inputs[0])
-        return None if found is None or (scalar and not found.grid.single) else found
+        node = qdq.find_runtime_producer(value, "DequantizeLinear")
+        integers = None if node is None else self._read_integers(node, node.inputs[0])
+        return None if integers is None or (scalar and not integers.grid.single) else integers
 
-    def _output(self, node: ir.Node) -> Integers | None:
+    def _read_output(self, node: ir.Node) -> Integers | None:
         """Return the integers made behind a node; a Relu or Clip that they repeat is skipped."""
         behind = only_reader(node.outputs[0])
         if behind is not None and behind.op_type in ("Relu", "Clip") and not behind.domain:
             after = only_reader(behind.outputs[0])
-            grid = qdq.grid(after) if after is not None else None
-            if after is None or grid is None or not repeats(behind, grid):
+            grid = qdq.read_grid(after) if after is not None else None
+            if after is None or grid is None or not is_redundant_clamp(behind, grid):
                 return None
             behind = after
-        if behind is None or behind.op_type != "QuantizeLinear" or not qdq.ours(behind):
+        if (
+            behind is None
+            or behind.op_type != "QuantizeLinear"
+            or not qdq.has_runtime_domain(behind)
+        ):
             return None
-        found = self._integers(behind, behind.outputs[0])
-        return found if found is not None and found.grid.single else None
+        integers = self._read_integers(behind, behind.outputs[0])
+        return integers if integers is not None and integers.grid.single else None
 
-    def _integers(self, node: ir.Node, values: ir.Value | None) -> Integers | None:
-        grid = qdq.grid(node)
+    def _read_integers(self, node: ir.Node, values: ir.Value | None) -> Integers | None:
+        grid = qdq.read_grid(node)
         if grid is None or grid.zero.dtype not in (np.uint8, np.int8):
             return None
-        scale, zero = qdq.given(node, 1), qdq.given(node, 2)
+        scale, zero = qdq.find_input(node, 1), qdq.find_input(node, 2)
         assert values is not None and scale is not None
         if zero is None:
-            zero = self._editor.constant(f"{node.name}_zero", grid.zero)
+            zero = self._editor.add_constant(f"{node.name}_zero", grid.zero)
         if grid.single:
-            scale, zero = self._scalar(scale), self._scalar(zero)
+            scale, zero = self._make_scalar(scale), self._make_scalar(zero)
         return Integers(node, values, scale, zero, grid)
 
-    def _scalar(self, value: ir.Value) -> ir.Value:
+    def _make_scalar(self, value: ir.Value) -> ir.Value:
         array = edit.const_array(value)
         if array is None or array.ndim == 0:
             return value
         if value not in self._scalars:
-            self._scalars[value] = self._editor.constant(f"{value.name}_scalar", array.reshape(()))
+            self._scalars[value] = self._editor.add_constant(
+                f"{value.name}_scalar", array.reshape(())
+            )
         return self._scalars[value]
 
-    def _conv(self, node: ir.Node) -> Taken | None:
-        x, end = self._input(node.inputs[0]), self._output(node)
-        w = self._input(node.inputs[1], scalar=False)
+    def _convert_conv(self, node: ir.Node) -> IntegerOperator | None:
+        x, end = self._read_input(node.inputs[0]), self._read_output(node)
+        w = self._read_input(node.inputs[1], scalar=False)
         if x is None or w is None or end is None or not qdq.is_weight(node.inputs[1]):
             return None
-        if not (w.grid.single or w.grid.axis == 0) or not end.like(x):
+        if not (w.grid.single or w.grid.axis == 0) or not end.has_same_dtype(x):
             return None
-        if (bias := self._bias(node, x, w)) is None:
+        if (bias := self._convert_bias(node, x, w)) is None:
             return None
         inputs = [*x.parts, *w.parts, end.scale, end.zero, *bias]
-        return Taken("QLinearConv", inputs, node.attributes, end.node)
+        return IntegerOperator("QLinearConv", inputs, node.attributes, end.node)
 
-    def _matmul(self, node: ir.Node) -> Taken | None:
-        a, end = self._input(node.inputs[0]), self._output(node)
-        b = self._input(node.inputs[1], scalar=False)
-        if a is None or b is None or end is None or not end.like(a):
+    def _convert_matmul(self, node: ir.Node) -> IntegerOperator | None:
+        a, end = self._read_input(node.inputs[0]), self._read_output(node)
+        b = self._read_input(node.inputs[1], scalar=False)
+        if a is None or b is None or end is None or not end.has_same_dtype(a):
             return None
         tensor = edit.const_tensor(b.values)
         columns = tensor is not None and len(tensor.shape) == 2 and b.grid.axis % 2 == 1
         if not b.grid.single and not columns:
             return None
-        return Taken("QLinearMatMul", [*a.parts, *b.parts, end.scale, end.zero], {}, end.node)
+        return IntegerOperator(
+            "QLinearMatMul", [*a.parts, *b.parts, end.scale, end.zero], {}, end.node
+        )
 
-    def _gemm(self, node: ir.Node) -> Taken | None:
-        a, b = self._input(node.inputs[0]), self._input(node.inputs[1], scalar=False)
-        attributes = taken_attributes(node, "QGemm")
+    def _convert_gemm(self, node: ir.Node) -> IntegerOperator | None:
+        a, b = self._read_input(node.inputs[0]), self._read_input(node.inputs[1], scalar=False)
+        attributes = transfer_attributes(node, "QGemm")
         if a is None or b is None or attributes is None:
             return None
-        channels = 0 if edit.attribute(node, "transB", 0) else 1
+        channels = 0 if edit.read_attribute(node, "transB", 0) else 1
         if not b.grid.single and b.grid.axis % 2 != channels:
             return None
-        bias = self._bias(node, a, b)
-        if bias is None or (bias and float(edit.attribute(node, "alpha", 1.0)) != 1.0):
+        bias = self._convert_bias(node, a, b)
+        if bias is None or (bias and float(edit.read_attribute(node, "alpha", 1.0)) != 1.0):
             return None
         inputs: Inputs = [*a.parts, *b.parts, bias[0] if bias else None]
-        end = self._output(node)
-        if end is not None and end.like(a):
-            return Taken("QGemm", [*inputs, end.scale, end.zero], attributes, end.node, True)
-        return Taken("QGemm", inputs, attributes, node, True)
+        end = self._read_output(node)
+        if end is not None and end.has_same_dtype(a):
+            return IntegerOperator(
+                "QGemm", [*inputs, end.scale, end.zero], attributes, end.node, True
+            )
+        return IntegerOperator("QGemm", inputs, attributes, node, True)
 
-    def _elementwise(self, node: ir.Node) -> Taken | None:
+    def _convert_elementwise(self, node: ir.Node) -> IntegerOperator | None:
         """Take an operator whose inputs all have a scalar grid; a Concat names its own first."""
-        end = self._output(node)
+        end = self._read_output(node)
         inputs: Inputs = []
         for value in node.inputs:
-            found = self._input(value)
-            if end is None or found is None or not found.like(end):
+            operand = self._read_input(value)
+            if end is None or operand is None or not operand.has_same_dtype(end):
                 return None
-            inputs += found.parts
+            inputs += operand.parts
         op = f"QLinear{node.op_type}"
-        attributes = taken_attributes(node, op)
+        attributes = transfer_attributes(node, op)
         if end is None or attributes is None:
             return None
         grid = [end.scale, end.zero]
@@ -180,52 +194,54 @@ class Operators:
         if node.op_type == "Softmax":
             attributes["opset"] = ir.AttrInt64("opset", 13)
             attributes.setdefault("axis", ir.AttrInt64("axis", -1))
-        return Taken(op, inputs, attributes, end.node, True)
+        return IntegerOperator(op, inputs, attributes, end.node, True)
 
-    def _moving(self, node: ir.Node) -> Taken | None:
-        x, end = self._input(node.inputs[0]), self._output(node)
-        if x is None or end is None or not x.grid.same(end.grid):
+    def _convert_mover(self, node: ir.Node) -> IntegerOperator | None:
+        x, end = self._read_input(node.inputs[0]), self._read_output(node)
+        if x is None or end is None or not x.grid.is_same_grid(end.grid):
             return None
         if len(node.outputs) > 1 and node.outputs[1].uses():
             return None
-        return Taken(node.op_type, [x.values, *node.inputs[1:]], node.attributes, end.node)
+        return IntegerOperator(
+            node.op_type, [x.values, *node.inputs[1:]], node.attributes, end.node
+        )
 
-    def _bias(self, node: ir.Node, x: Integers, w: Integers) -> list[ir.Value] | None:
+    def _convert_bias(self, node: ir.Node, x: Integers, w: Integers) -> list[ir.Value] | None:
         """Return the bias in the steps of the product, no item without one; None: impossible."""
-        value = qdq.given(node, 2)
+        value = qdq.find_input(node, 2)
         if value is None:
             return []
         steps = x.grid.scale.reshape(()).astype(np.float64) * w.grid.scale.reshape(-1)
-        wide = qdq.maker(value, "DequantizeLinear")
+        wide = qdq.find_runtime_producer(value, "DequantizeLinear")
         array = edit.const_array(value)
         if wide is not None:
-            grid, held = qdq.grid(wide), edit.const_array(wide.inputs[0])
-            if grid is None or held is None or held.dtype != np.int32 or grid.zero.any():
+            grid, integers = qdq.read_grid(wide), edit.const_array(wide.inputs[0])
+            if grid is None or integers is None or integers.dtype != np.int32 or grid.zero.any():
                 return None
             if np.allclose(grid.scale.reshape(-1), steps, rtol=1e-5, atol=0):
                 return [value for value in wide.inputs[:1] if value is not None]
-            array = held * grid.scale.astype(np.float64)
+            array = integers * grid.scale.astype(np.float64)
         if array is None or array.ndim > 2 or array.size != array.shape[-1]:
             return None
         rounded = np.rint(array.reshape(-1) / steps)
         if np.abs(rounded).max(initial=0) > np.iinfo(np.int32).max:
             return None
-        return [self._editor.constant(f"{value.name}_int32", rounded.astype(np.int32))]
+        return [self._editor.add_constant(f"{value.name}_int32", rounded.astype(np.int32))]
 
 
-def repeats(node: ir.Node, grid: Constants) -> bool:
+def is_redundant_clamp(node: ir.Node, grid: ConstantGrid) -> bool:
     """Whether a grid ends where a Relu or Clip cuts, or within: it need not be written."""
     limits = np.iinfo(grid.zero.dtype)
     scale, zero = float(grid.scale.reshape(-1)[0]), int(grid.zero.reshape(-1)[0])
     low, high = (limits.min - zero) * scale, (limits.max - zero) * scale
-    found, slack = clamp(node.outputs[0], OPSET), scale * 1e-3
-    return found is not None and low >= found.low - slack and high <= found.high + slack
+    bounds, slack = read_clamp(node.outputs[0], OPSET), scale * 1e-3
+    return bounds is not None and low >= bounds.low - slack and high <= bounds.high + slack
 
 
 _CUTS = ("Relu", "Clip")
 
 
-def part_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
+def separate_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
     """Put a Sum of one behind every product that its readers would keep in float.
 
     onnxruntime's CPU provider takes a product between pairs only with everything behind it
@@ -241,20 +257,20 @@ def part_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
     Returns:
         How many were.
     """
-    ends = [_end(layer.node) for layer in layers if not layer.convolves]
-    wrong = [end for end in dict.fromkeys(ends) if not _is_taken(end)]
+    ends = [_find_product_output(layer.node) for layer in layers if not layer.convolves]
+    wrong = [end for end in dict.fromkeys(ends) if not _has_integer_kernel(end)]
     for end in wrong:
         home, uses = end.graph, tuple(end.uses())
-        whole = sum_of_one(editor, end, "parted")
+        whole = add_unary_sum(editor, end, "parted")
         for node, index in uses:
             node.replace_input_with(index, whole)
         if end.is_graph_output():
             assert home is not None
-            take_output(editor, home, end, whole)
+            replace_output(editor, home, end, whole)
     return len(wrong)
 
 
-def _end(node: ir.Node) -> ir.Value:
+def _find_product_output(node: ir.Node) -> ir.Value:
     """Return what the product writes: onnxruntime joins a MatMul of matrices and an Add to one."""
     value = node.outputs[0]
     reader, shape = only_reader(value), value.shape
@@ -264,22 +280,22 @@ def _end(node: ir.Node) -> ir.Value:
     return value
 
 
-def _is_taken(value: ir.Value) -> bool:
+def _has_integer_kernel(value: ir.Value) -> bool:
     """Say whether onnxruntime takes a product that writes a value."""
     reader = only_reader(value)
-    if any(_quantizes(use.node) for use in value.uses()):
+    if any(_is_quantize(use.node) for use in value.uses()):
         return reader is not None
     if reader is None or reader.op_type not in _CUTS or reader.domain:
         return True
     cut = reader.outputs[0]
-    if not alone(cut):
+    if not has_single_use(cut):
         return True
     behind = only_reader(cut)
-    if behind is None or not _quantizes(behind):
+    if behind is None or not _is_quantize(behind):
         return False
-    grid = qdq.grid(behind)
-    return grid is not None and grid.single and repeats(reader, grid)
+    grid = qdq.read_grid(behind)
+    return grid is not None and grid.single and is_redundant_clamp(reader, grid)
 
 
-def _quantizes(node: ir.Node) -> bool:
-    return node.op_type == "QuantizeLinear" and qdq.ours(node)
+def _is_quantize(node: ir.Node) -> bool:
+    return node.op_type == "QuantizeLinear" and qdq.has_runtime_domain(node)

@@ -13,14 +13,14 @@ from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
 from ortune.core.errors import BadSettings
-from ortune.core.hardware.cpus import native
+from ortune.core.hardware.cpus import list_native_units
 
 Target: TypeAlias = Literal["cpu", "openvino", "tensorrt", "cuda", "directml"]
 
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 
-class Gives(Enum):
+class Treatment(Enum):
     """What becomes of an operator between pairs."""
 
     INTEGER = "an integer kernel; input and output have grids of their own"
@@ -53,7 +53,7 @@ class Rule:
     """
 
     op: str
-    gives: Gives
+    treatment: Treatment
     source: str
     provider: Target | Literal["any"] = "any"
     isa: Literal["any", "vnni", "no-vnni", "arm"] = "any"
@@ -78,94 +78,100 @@ _MEASURED_FLOAT = (
 )
 _POOLED = "Add AveragePool Concat GlobalAveragePool"
 
-_PLAIN: tuple[tuple[Target, Gives, str, str], ...] = (
-    ("cpu", Gives.INTEGER, _SELECTORS, f"Conv MatMul Gemm {_POOLED} LeakyRelu Mul Sigmoid"),
-    ("cpu", Gives.MOVES, _SELECTORS, f"{_MOVING} Tile"),
-    ("cpu", Gives.MOVES, _MEASURED, "DepthToSpace"),
-    ("cpu", Gives.MOVES, f"{_MEASURED}: {_RESIZED}", "Resize"),
-    ("cpu", Gives.FLOAT, _MEASURED, _MEASURED_FLOAT),
-    ("openvino", Gives.INTEGER, _OPENVINO, "Conv ConvTranspose Gemm MatMul AveragePool"),
-    ("openvino", Gives.INTEGER, _OPENVINO, "GlobalAveragePool LeakyRelu Sigmoid"),
-    ("openvino", Gives.JOINED, f"{_OPENVINO} (of parts on different grids)", "Add Concat Mul"),
-    ("openvino", Gives.FLOAT, _OPENVINO, "Tile"),
-    ("openvino", Gives.MOVES, f"{_OPENVINO}: itself in float, integers around it", "Resize"),
-    ("openvino", Gives.MOVES, _OPENVINO, f"DepthToSpace {_MOVING}"),
-    ("tensorrt", Gives.INTEGER, _TENSORRT, f"Conv ConvTranspose Gemm MatMul {_POOLED} Mul"),
-    ("tensorrt", Gives.MOVES, _TENSORRT, _MOVING.removeprefix("Expand ")),
-    ("cuda", Gives.STORED, _NO_SELECTOR, "Conv Gemm MatMul"),
-    ("directml", Gives.INTEGER, _SELECTORS, f"Conv MatMul {_POOLED} LeakyRelu Sigmoid"),
-    ("directml", Gives.FLOAT, _SELECTORS, "Mul"),
-    ("directml", Gives.MOVES, _SELECTORS, f"{_MOVING} Tile"),
+_PLAIN: tuple[tuple[Target, Treatment, str, str], ...] = (
+    ("cpu", Treatment.INTEGER, _SELECTORS, f"Conv MatMul Gemm {_POOLED} LeakyRelu Mul Sigmoid"),
+    ("cpu", Treatment.MOVES, _SELECTORS, f"{_MOVING} Tile"),
+    ("cpu", Treatment.MOVES, _MEASURED, "DepthToSpace"),
+    ("cpu", Treatment.MOVES, f"{_MEASURED}: {_RESIZED}", "Resize"),
+    ("cpu", Treatment.FLOAT, _MEASURED, _MEASURED_FLOAT),
+    ("openvino", Treatment.INTEGER, _OPENVINO, "Conv ConvTranspose Gemm MatMul AveragePool"),
+    ("openvino", Treatment.INTEGER, _OPENVINO, "GlobalAveragePool LeakyRelu Sigmoid"),
+    ("openvino", Treatment.JOINED, f"{_OPENVINO} (of parts on different grids)", "Add Concat Mul"),
+    ("openvino", Treatment.FLOAT, _OPENVINO, "Tile"),
+    ("openvino", Treatment.MOVES, f"{_OPENVINO}: itself in float, integers around it", "Resize"),
+    ("openvino", Treatment.MOVES, _OPENVINO, f"DepthToSpace {_MOVING}"),
+    ("tensorrt", Treatment.INTEGER, _TENSORRT, f"Conv ConvTranspose Gemm MatMul {_POOLED} Mul"),
+    ("tensorrt", Treatment.MOVES, _TENSORRT, _MOVING.removeprefix("Expand ")),
+    ("cuda", Treatment.STORED, _NO_SELECTOR, "Conv Gemm MatMul"),
+    ("directml", Treatment.INTEGER, _SELECTORS, f"Conv MatMul {_POOLED} LeakyRelu Sigmoid"),
+    ("directml", Treatment.FLOAT, _SELECTORS, "Mul"),
+    ("directml", Treatment.MOVES, _SELECTORS, f"{_MOVING} Tile"),
 )
 """What becomes of operators in their plain use."""
 
 _CHECKED = "onnxruntime qdq_selectors.cc, GetQDQSelection and CheckQDQNodes"
 _WIDE = "16-bit activations"
 _CASES = (
-    Rule("Resize", Gives.MOVES, _SELECTORS, "cpu", case="nearest"),
-    Rule("Relu", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, Gemm or Add"),
-    Rule("Clip", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, from 0"),
-    Rule("Gemm", Gives.FLOAT, _CHECKED, "cpu", case="before a Relu that no pair repeats"),
-    Rule("Gemm", Gives.FLOAT, _CHECKED, "cpu", case="read by a pair and by others"),
-    Rule("Relu", Gives.FLOAT, _MEASURED, "cpu", case="behind MaxPool"),
-    Rule("Mul", Gives.FLOAT, _MEASURED, "cpu", case="by a float constant"),
-    Rule("Conv", Gives.FLOAT, _MEASURED, "cpu", case="float output"),
-    Rule("Conv", Gives.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"),
+    Rule("Resize", Treatment.MOVES, _SELECTORS, "cpu", case="nearest"),
+    Rule("Relu", Treatment.ABSORBED, _MEASURED, "cpu", case="behind Conv, Gemm or Add"),
+    Rule("Clip", Treatment.ABSORBED, _MEASURED, "cpu", case="behind Conv, from 0"),
+    Rule("Gemm", Treatment.FLOAT, _CHECKED, "cpu", case="before a Relu that no pair repeats"),
+    Rule("Gemm", Treatment.FLOAT, _CHECKED, "cpu", case="read by a pair and by others"),
+    Rule("Relu", Treatment.FLOAT, _MEASURED, "cpu", case="behind MaxPool"),
+    Rule("Mul", Treatment.FLOAT, _MEASURED, "cpu", case="by a float constant"),
+    Rule("Conv", Treatment.FLOAT, _MEASURED, "cpu", case="float output"),
+    Rule(
+        "Conv", Treatment.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"
+    ),
     Rule(
         "Softmax",
-        Gives.FLOAT,
+        Treatment.FLOAT,
         f"{_MEASURED}: fuses, but attention in integers gains no time and loses 2 dB",
         "cpu",
         case="attention",
     ),
     Rule(
         "MatMul",
-        Gives.PER_TENSOR,
+        Treatment.PER_TENSOR,
         f"{_MEASURED}: loads, then fails in the run",
         "cpu",
         case="weight of three axes and more",
     ),
-    Rule("Add", Gives.SCALAR, f"{_MEASURED}: QLinearAdd does not load", "cpu"),
-    Rule("Conv", Gives.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
-    Rule("MatMul", Gives.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
-    Rule("*", Gives.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni"),
-    Rule("*", Gives.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm"),
-    Rule("*", Gives.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
-    Rule("*", Gives.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
+    Rule("Add", Treatment.SCALAR, f"{_MEASURED}: QLinearAdd does not load", "cpu"),
+    Rule("Conv", Treatment.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
+    Rule("MatMul", Treatment.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
+    Rule("*", Treatment.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni"),
+    Rule("*", Treatment.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm"),
+    Rule("*", Treatment.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
+    Rule("*", Treatment.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
     Rule(
         "*",
-        Gives.FLOAT_BIAS,
+        Treatment.FLOAT_BIAS,
         "microsoft/onnxruntime#14229, #17738; onnx/onnx-tensorrt#850",
         "tensorrt",
     ),
     Rule(
         "*",
-        Gives.FLOAT_BIAS,
+        Treatment.FLOAT_BIAS,
         "onnxruntime quantize_linear_test.cc: no CUDA kernel for int32",
         "cuda",
     ),
-    Rule("*", Gives.EIGHT_BITS, f"{_IMPORTER}: INT8, INT4, FP8 and FP4", "tensorrt"),
-    Rule("*", Gives.STRAIGHT, f"{_TENSORRT}: weights are build-time constants", "tensorrt"),
+    Rule("*", Treatment.EIGHT_BITS, f"{_IMPORTER}: INT8, INT4, FP8 and FP4", "tensorrt"),
+    Rule("*", Treatment.STRAIGHT, f"{_TENSORRT}: weights are build-time constants", "tensorrt"),
     Rule(
         "ConvTranspose",
-        Gives.PER_TENSOR,
+        Treatment.PER_TENSOR,
         "NVIDIA/TensorRT#1519, #1694: refused or wrong by channels",
         "tensorrt",
         case="any group",
     ),
     Rule(
-        "ConvTranspose", Gives.FLOAT, "NVIDIA/TensorRT#1934: refused", "tensorrt", case="in groups"
+        "ConvTranspose",
+        Treatment.FLOAT,
+        "NVIDIA/TensorRT#1934: refused",
+        "tensorrt",
+        case="in groups",
     ),
     Rule(
         "Gather",
-        Gives.FLOAT,
+        Treatment.FLOAT,
         f"{_TENSORRT}: a step a channel is for weights alone",
         "tensorrt",
         case="embedding",
     ),
     Rule(
         "Gather",
-        Gives.BEHIND,
+        Treatment.BEHIND,
         "measured: in front of it the whole table is made float in every run (16 % of MiniLM)",
         case="embedding",
     ),
@@ -181,41 +187,43 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 """Operators that multiply by a weight."""
 
 
-def rule(op: str, target: Target) -> Rule | None:
+def find_rule(op: str, target: Target) -> Rule | None:
     """Return the row of an operator's plain use on a provider; None where there is no row."""
-    found = (r for r in RULES if r.op == op and not r.case and r.provider in (target, "any"))
-    return next((r for r in found if r.gives in _PLACES), None)
+    rows = (r for r in RULES if r.op == op and not r.case and r.provider in (target, "any"))
+    return next((r for r in rows if r.treatment in _PLACES), None)
 
 
-def of_layers(target: Target) -> tuple[str, ...]:
+def list_layer_ops(target: Target) -> tuple[str, ...]:
     """Return the operators whose weights become integer."""
-    return tuple(op for op in LAYERS if _gives(op, target) in (Gives.INTEGER, Gives.STORED))
+    return tuple(
+        op for op in LAYERS if _find_treatment(op, target) in (Treatment.INTEGER, Treatment.STORED)
+    )
 
 
-def between(target: Target) -> tuple[str, ...]:
+def list_following_ops(target: Target) -> tuple[str, ...]:
     """Return the operators between two layers that stay in integers."""
     ops = dict.fromkeys(r.op for r in RULES if r.op not in (*LAYERS, "*"))
-    wanted = (Gives.INTEGER, Gives.JOINED, Gives.MOVES)
-    return tuple(sorted(op for op in ops if _gives(op, target) in wanted))
+    treatments = (Treatment.INTEGER, Treatment.JOINED, Treatment.MOVES)
+    return tuple(sorted(op for op in ops if _find_treatment(op, target) in treatments))
 
 
-def holds(target: Target, gives: Gives, op: str = "*", case: str = "") -> bool:
+def has_rule(target: Target, treatment: Treatment, op: str = "*", case: str = "") -> bool:
     """Say whether a row of the provider's own asks for something, of every layer or of one use."""
-    wanted = (op, gives, target, case)
-    return any((r.op, r.gives, r.provider, r.case) == wanted for r in RULES)
+    key = (op, treatment, target, case)
+    return any((r.op, r.treatment, r.provider, r.case) == key for r in RULES)
 
 
-def symmetric_s8(target: Target) -> bool:
+def needs_symmetric_s8(target: Target) -> bool:
     """Say whether the provider takes nothing but int8 activations with zero point 0."""
-    return holds(target, Gives.SYMMETRIC_S8)
+    return has_rule(target, Treatment.SYMMETRIC_S8)
 
 
 def takes_tables(target: Target) -> bool:
     """Say whether looked-up tables may be integers, with a step a channel behind the Gather."""
-    return not holds(target, Gives.FLOAT, "Gather", "embedding")
+    return not has_rule(target, Treatment.FLOAT, "Gather", "embedding")
 
 
-def refuse(target: Target, *, wide: bool, tables: bool) -> None:
+def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
     """Refuse integers that a provider does not take.
 
     Args:
@@ -225,7 +233,7 @@ def refuse(target: Target, *, wide: bool, tables: bool) -> None:
     Raises:
         BadSettings: The provider takes none of these.
     """
-    if wide and holds(target, Gives.EIGHT_BITS):
+    if wide and has_rule(target, Treatment.EIGHT_BITS):
         raise BadSettings(
             f"{target} takes no 16-bit activations",
             fix="leave `wide` out, and put the nodes into `exclude`: they stay float",
@@ -237,27 +245,27 @@ def refuse(target: Target, *, wide: bool, tables: bool) -> None:
         )
 
 
-def for_cpu(flags: frozenset[str]) -> Gives | None:
+def find_cpu_treatment(flags: frozenset[str]) -> Treatment | None:
     """Return what the CPU's instruction set asks of the integers; None for nothing.
 
     Args:
         flags: The CPU's, in Linux' spelling; empty where unknown.
     """
-    isa = _isa(flags)
-    found = (r for r in RULES if r.op == "*" and r.provider == "cpu" and r.isa == isa)
-    return next((r.gives for r in found), None)
+    isa = _find_isa(flags)
+    rows = (r for r in RULES if r.op == "*" and r.provider == "cpu" and r.isa == isa)
+    return next((r.treatment for r in rows), None)
 
 
-_PLACES = (Gives.INTEGER, Gives.STORED, Gives.JOINED, Gives.MOVES, Gives.FLOAT)
+_PLACES = (Treatment.INTEGER, Treatment.STORED, Treatment.JOINED, Treatment.MOVES, Treatment.FLOAT)
 
 
-def _gives(op: str, target: Target) -> Gives | None:
-    found = rule(op, target)
-    return None if found is None else found.gives
+def _find_treatment(op: str, target: Target) -> Treatment | None:
+    row = find_rule(op, target)
+    return None if row is None else row.treatment
 
 
-def _isa(flags: frozenset[str]) -> str:
-    if "int8-vnni" in native(flags):
+def _find_isa(flags: frozenset[str]) -> str:
+    if "int8-vnni" in list_native_units(flags):
         return "vnni"
     if "asimd" in flags or "neon" in flags:
         return "arm"

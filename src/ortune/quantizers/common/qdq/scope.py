@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ortune.core import wording
 from ortune.graph.ir import edit, qdq
-from ortune.quantizers.common.layers import Layer, is_last, layers
-from ortune.quantizers.common.node_filter import chosen
+from ortune.quantizers.common.layers import Layer, find_layers, is_last
+from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import LAYERS, Gives
+from ortune.quantizers.common.qdq.runtime_rules import LAYERS, Treatment
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 QUANTIZED = "are quantized already"
@@ -21,20 +21,20 @@ QUANTIZED = "are quantized already"
 
 @dataclass(frozen=True)
 class Scope:
-    """The answer of `scope`.
+    """The answer of `select_scope`.
 
     Attributes:
         layers: To become integer, by graph: the main graph first, then bodies.
-        left: Nodes that the user wants in float.
-        why: Multiplying node that stays in float -> reason.
+        excluded: Nodes that the user wants in float.
+        reasons: Multiplying node that stays in float -> reason.
     """
 
     layers: Mapping[ir.Graph, tuple[Layer, ...]]
-    left: frozenset[ir.Node]
-    why: dict[ir.Node, str]
+    excluded: frozenset[ir.Node]
+    reasons: dict[ir.Node, str]
 
 
-def scope(
+def select_scope(
     model: ir.Model,
     ops: Sequence[str],
     *,
@@ -50,62 +50,70 @@ def scope(
     Raises:
         BadSettings: A pattern matches no node.
     """
-    left = chosen(model, exclude, "exclude")
-    only = chosen(model, include, "include")
+    excluded = match_nodes(model, exclude, "exclude")
+    only = match_nodes(model, include, "include")
     graphs = [model.graph, *model.graph.subgraphs()]
-    found = {graph: list(layers(graph, LAYERS)) for graph in graphs}
-    every = [layer for part in found.values() for layer in part]
-    wanted = [layer for layer in every if layer.op in ops and layer.node not in left]
-    convolutions = [layer for layer in wanted if layer.op == "Conv"]
+    layers_by_graph = {graph: list(find_layers(graph, LAYERS)) for graph in graphs}
+    candidates = [layer for part in layers_by_graph.values() for layer in part]
+    eligible = [layer for layer in candidates if layer.op in ops and layer.node not in excluded]
+    convolutions = [layer for layer in eligible if layer.op == "Conv"]
     first = {layer.node for layer in convolutions[:keep_first]}
-    nodes, known = {layer.node for layer in wanted}, {layer.node for layer in every}
-    why: dict[ir.Node, str] = {
-        node: _no_layer(node)
-        for node in edit.every_node(model)
-        if node.op_type in LAYERS and node.domain in ("", "ai.onnx") and node not in known
+    nodes, candidate_nodes = (
+        {layer.node for layer in eligible},
+        {layer.node for layer in candidates},
+    )
+    reasons: dict[ir.Node, str] = {
+        node: _explain_no_layer(node)
+        for node in edit.walk_nodes(model)
+        if node.op_type in LAYERS
+        and node.domain in ("", "ai.onnx")
+        and node not in candidate_nodes
     }
-    for layer in every:
+    for layer in candidates:
         if layer.op not in ops:
-            why[layer.node] = f"are {layer.op}, which is not among `ops`"
-        elif layer.node in left:
-            why[layer.node] = "are excluded"
+            reasons[layer.node] = f"are {layer.op}, which is not among `ops`"
+        elif layer.node in excluded:
+            reasons[layer.node] = "are excluded"
         elif include and layer.node not in only:
-            why[layer.node] = "are not included"
+            reasons[layer.node] = "are not included"
         elif layer.node in first:
-            why[layer.node] = "come first"
-        elif (reason := _unfit(layer, min_side, target)) is not None:
-            why[layer.node] = reason
+            reasons[layer.node] = "come first"
+        elif (reason := _find_unfit_reason(layer, min_side, target)) is not None:
+            reasons[layer.node] = reason
         elif convolutions and not head and _is_head(layer, nodes):
-            why[layer.node] = "are the head"
+            reasons[layer.node] = "are the head"
     fit = {
-        graph: tuple(layer for layer in part if layer.node not in why)
-        for graph, part in found.items()
+        graph: tuple(layer for layer in part if layer.node not in reasons)
+        for graph, part in layers_by_graph.items()
     }
-    return Scope(fit, left, why)
+    return Scope(fit, excluded, reasons)
 
 
-def summary(why: Mapping[ir.Node, str], done: int) -> str:
+def summarize_reasons(reasons: Mapping[ir.Node, str], done: int) -> str:
     """Say what stays in float, counted by reason; an empty text if nothing does."""
-    if not why:
+    if not reasons:
         return ""
-    counted = Counter(why.values()).most_common()
+    counted = Counter(reasons.values()).most_common()
     text = ", ".join(f"{reason} ({count})" for reason, count in counted)
     return (
-        f"{len(why)} of {wording.count(len(why) + done, 'layer')} left in float: those that {text}"
+        f"{len(reasons)} of {wording.format_count(len(reasons) + done, 'layer')} left in float: "
+        f"those that {text}"
     )
 
 
-def note(model: ir.Model, why: Mapping[ir.Node, str], done: int) -> None:
+def note_float_layers(model: ir.Model, reasons: Mapping[ir.Node, str], done: int) -> None:
     """Note what stays in float; recurrent layers by name."""
-    if text := summary(why, done):
-        edit.note(model, text)
-    recurrent = Counter(n.op_type for n in edit.every_node(model) if n.op_type in RECURRENT)
+    if text := summarize_reasons(reasons, done):
+        edit.add_note(model, text)
+    recurrent = Counter(n.op_type for n in edit.walk_nodes(model) if n.op_type in RECURRENT)
     if recurrent:
         text = ", ".join(f"{count} {op}" for op, count in sorted(recurrent.items()))
-        edit.note(model, f"{text} stay in float: int8-dynamic (LSTM) and int8-weights take them")
+        edit.add_note(
+            model, f"{text} stay in float: int8-dynamic (LSTM) and int8-weights take them"
+        )
 
 
-def _no_layer(node: ir.Node) -> str:
+def _explain_no_layer(node: ir.Node) -> str:
     if not isinstance(node.graph, ir.Graph):
         return "are inside local functions"
     weight = node.inputs[1] if len(node.inputs) > 1 else None
@@ -119,15 +127,15 @@ def _no_layer(node: ir.Node) -> str:
     return "have no integer form"
 
 
-def _unfit(layer: Layer, min_side: int, target: runtime_rules.Target) -> str | None:
+def _find_unfit_reason(layer: Layer, min_side: int, target: runtime_rules.Target) -> str | None:
     """Say why an integer kernel would not compute the layer, or not pay; None when it would."""
-    groups = edit.attribute(layer.node, "group", 1)
-    if groups > 1 and runtime_rules.holds(target, Gives.FLOAT, layer.op, "in groups"):
+    groups = edit.read_attribute(layer.node, "group", 1)
+    if groups > 1 and runtime_rules.has_rule(target, Treatment.FLOAT, layer.op, "in groups"):
         return f"are grouped {layer.op}, which {target} refuses in integers"
     if layer.convolves:
         constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
         return None if constant else "have a bias that is not constant"
-    if layer.op == "Gemm" and not _plain(layer):
+    if layer.op == "Gemm" and not _has_plain_bias(layer):
         return "have a bias that no integer kernel adds"
     if min(layer.shape[-2:]) < min_side:
         return f"have a side shorter than {min_side}"
@@ -141,12 +149,12 @@ def _is_head(layer: Layer, nodes: set[ir.Node]) -> bool:
     return one_row and not layer.convolves and is_last(layer.node, nodes)
 
 
-def _plain(layer: Layer) -> bool:
+def _has_plain_bias(layer: Layer) -> bool:
     """A Gemm that the integer kernel computes: bias of one row, not scaled."""
     if layer.bias is None:
         return True
     tensor = edit.const_tensor(layer.bias)
-    if tensor is None or edit.attribute(layer.node, "beta", 1.0) != 1.0:
+    if tensor is None or edit.read_attribute(layer.node, "beta", 1.0) != 1.0:
         return False
     shape = tuple(tensor.shape.numpy())
     return bool(shape) and shape[-1] == layer.shape[layer.axis] and shape[-1] == tensor.size

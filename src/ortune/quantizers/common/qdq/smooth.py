@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from ortune.core.observer import Range, Ranges
 from ortune.graph.ir import edit
-from ortune.graph.ir.values import overridable
+from ortune.graph.ir.values import is_overridable
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.nodes import take_output
-from ortune.quantizers.common.qdq.placement import Placement, outside
+from ortune.quantizers.common.nodes import replace_output
+from ortune.quantizers.common.qdq.placement import Placement, is_captured
 
 FAR = 2.0
 """A channel is split off when it reaches this many times as far as those that stay."""
@@ -44,50 +44,54 @@ class Smoothing:
     split: tuple[int, ...]
     seen: Range
 
-    def scaled(self, layer: Layer, array: NDArray[Any]) -> NDArray[Any]:
+    def scale_weight(self, layer: Layer, array: NDArray[Any]) -> NDArray[Any]:
         """Fit a weight to the changed activation."""
-        rows = np.ones(self.width(layer), np.float32) if self.factor is None else self.factor
+        rows = (
+            np.ones(self.count_input_channels(layer), np.float32)
+            if self.factor is None
+            else self.factor
+        )
         rows = np.where(np.isin(np.arange(len(rows)), self.split), np.float32(0), rows)
         return array * np.expand_dims(rows, layer.axis)
 
     @staticmethod
-    def width(layer: Layer) -> int:
+    def count_input_channels(layer: Layer) -> int:
         """Input channels of a matrix product, -1 for products of more than two axes."""
         return layer.shape[1 - layer.axis] if len(layer.shape) == 2 else -1
 
 
-def smoothable(placement: Placement) -> dict[ir.Value, list[Layer]]:
+def find_smoothable(placement: Placement) -> dict[ir.Value, list[Layer]]:
     """Return the activations that matrix products alone read as integers, with their readers."""
-    found: dict[ir.Value, list[Layer]] = {}
+    readers_by_value: dict[ir.Value, list[Layer]] = {}
     for layer in placement.layers:
-        found.setdefault(layer.x, []).append(layer)
+        readers_by_value.setdefault(layer.x, []).append(layer)
     followed = {value for node in placement.followers for value in node.inputs}
     return {
         x: readers
-        for x, readers in found.items()
+        for x, readers in readers_by_value.items()
         if x not in placement.replaced
-        and not outside(x, placement.graph)
+        and not is_captured(x, placement.graph)
         and x not in followed
         and not any(layer.convolves for layer in readers)
-        and len({Smoothing.width(layer) for layer in readers}) == 1
+        and len({Smoothing.count_input_channels(layer) for layer in readers}) == 1
     }
 
 
-def factors(
+def compute_smoothings(
     placement: Placement, ranges: Ranges, *, alpha: float, most: int
 ) -> dict[ir.Value, Smoothing]:
-    """Choose what is done to the activations of one graph; see `smoothing`."""
+    """Choose what is done to the activations of one graph; see `compute_smoothing`."""
     if not alpha and not most:
         return {}
-    found = {
-        value: smoothing(ranges[str(value.name)], readers, alpha=alpha, most=most)
-        for value, readers in smoothable(placement).items()
+    candidates = {
+        value: compute_smoothing(ranges[str(value.name)], readers, alpha=alpha, most=most)
+        for value, readers in find_smoothable(placement).items()
         if value.name in ranges
     }
-    return {value: one for value, one in found.items() if one is not None}
+    return {value: candidate for value, candidate in candidates.items() if candidate is not None}
 
 
-def smoothing(
+def compute_smoothing(
     seen: Range, layers: Sequence[Layer], *, alpha: float, most: int
 ) -> Smoothing | None:
     """Choose what to do to one activation.
@@ -99,18 +103,20 @@ def smoothing(
     Returns:
         None when the channels were not observed or nothing helps.
     """
-    width = Smoothing.width(layers[0])
+    width = Smoothing.count_input_channels(layers[0])
     bounds = np.asarray(seen.channels, np.float64).reshape(-1, 2)
     if len(bounds) != width or not width:
         return None
     reach = np.abs(bounds).max(axis=1)
     outputs = sum(layer.shape[layer.axis] for layer in layers)
-    if 2 * outputs <= width and (split := _far(reach, most)):
-        left = np.delete(bounds, split, axis=0)
-        return Smoothing(None, split, Range(float(left.min()), float(left.max())))
+    if 2 * outputs <= width and (split := _find_outliers(reach, most)):
+        remaining_bounds = np.delete(bounds, split, axis=0)
+        return Smoothing(
+            None, split, Range(float(remaining_bounds.min()), float(remaining_bounds.max()))
+        )
     if not alpha:
         return None
-    rows = np.maximum.reduce([_rows(layer) for layer in layers])
+    rows = np.maximum.reduce([_compute_row_maxima(layer) for layer in layers])
     usable = (reach > 0) & (rows > 0)
     factor = np.ones(width)
     factor[usable] = reach[usable] ** alpha / rows[usable] ** (1 - alpha)
@@ -119,7 +125,7 @@ def smoothing(
     return Smoothing(single, (), Range(float(quotient.min()), float(quotient.max())))
 
 
-def _far(reach: NDArray[np.float64], most: int) -> tuple[int, ...]:
+def _find_outliers(reach: NDArray[np.float64], most: int) -> tuple[int, ...]:
     """Return the fewest channels, `most` at the utmost, that all others stay far below."""
     order = np.argsort(-reach, kind="stable")
     for count in range(1, min(most, len(order) - 1) + 1):
@@ -128,8 +134,8 @@ def _far(reach: NDArray[np.float64], most: int) -> tuple[int, ...]:
     return ()
 
 
-def _rows(layer: Layer) -> NDArray[np.float64]:
-    array = layer.array()
+def _compute_row_maxima(layer: Layer) -> NDArray[np.float64]:
+    array = layer.read_weight()
     top = np.maximum(array.max(axis=layer.axis), -array.min(axis=layer.axis))
     return np.asarray(top, np.float64)
 
@@ -142,23 +148,23 @@ def add_product(
     That is the layer's last node: the product, or the Add of its bias.
     """
     rows = np.take(array, split, 1 - layer.axis)
-    index = editor.constant(f"{layer.x.name}_far", np.asarray(split, np.int64))
-    held = editor.constant(
+    index = editor.add_constant(f"{layer.x.name}_far", np.asarray(split, np.int64))
+    weight = editor.add_constant(
         f"{layer.weight.name}_far", np.ascontiguousarray(rows if layer.axis == 1 else rows.T)
     )
     result = last.outputs[0]
     stem = str(result.name)
-    far = editor.node("Gather", [layer.x, index], {"axis": -1}, name=f"{stem}_take")
-    part = editor.node("MatMul", [far.outputs[0], held], name=f"{stem}_far")
+    far = editor.make_node("Gather", [layer.x, index], {"axis": -1}, name=f"{stem}_take")
+    part = editor.make_node("MatMul", [far.outputs[0], weight], name=f"{stem}_far")
     uses = tuple(result.uses())
-    total = editor.node("Add", [result, part.outputs[0]], name=f"{stem}_sum")
+    total = editor.make_node("Add", [result, part.outputs[0]], name=f"{stem}_sum")
     total.outputs[0].shape, total.outputs[0].type = result.shape, result.type
     edit.insert_after(last, far, part, total)
     for node, at in uses:
         node.replace_input_with(at, total.outputs[0])
     if result.is_graph_output():
         assert last.graph is not None
-        take_output(editor, last.graph, result, total.outputs[0])
+        replace_output(editor, last.graph, result, total.outputs[0])
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class _Part:
     first: bool = False
 
 
-def absorb(
+def absorb_factor(
     editor: edit.Editor, value: ir.Value, factor: NDArray[np.float32], readers: Collection[ir.Node]
 ) -> bool:
     """Multiply a value's last axis by moving the factors upwards, and say whether it was done.
@@ -180,7 +186,7 @@ def absorb(
     when something beside `readers` reads the value: a residual connection. Factors are positive,
     shape [channels].
     """
-    parts = _parts(value, len(factor), readers)
+    parts = _find_scalable_parts(value, len(factor), readers)
     if parts is None:
         return False
     for part in parts:
@@ -188,13 +194,15 @@ def absorb(
         array = edit.const_array(old)
         assert array is not None and old is not None
         new = array * (factor[:, None] if part.first else factor)
-        held = editor.constant(f"{old.name}_smooth", new.astype(np.float32))
-        part.node.replace_input_with(part.index, held)
-        edit.discard(old)
+        constant = editor.add_constant(f"{old.name}_smooth", new.astype(np.float32))
+        part.node.replace_input_with(part.index, constant)
+        edit.discard_constant(old)
     return True
 
 
-def _parts(value: ir.Value | None, width: int, readers: Collection[ir.Node]) -> list[_Part] | None:
+def _find_scalable_parts(
+    value: ir.Value | None, width: int, readers: Collection[ir.Node]
+) -> list[_Part] | None:
     """Return the constants to multiply; None when the factors cannot go up from this value."""
     if (
         value is None
@@ -209,47 +217,53 @@ def _parts(value: ir.Value | None, width: int, readers: Collection[ir.Node]) -> 
         return None
     match node.op_type:
         case "Relu" | "LeakyRelu":
-            return _parts(node.inputs[0], width, {node})
+            return _find_scalable_parts(node.inputs[0], width, {node})
         case "LayerNormalization":
-            held = [_Part(node, i) for i, one in enumerate(node.inputs) if i and one is not None]
-            return held if all(_size(part) == (width,) for part in held) else None
+            parts = [
+                _Part(node, i)
+                for i, operand in enumerate(node.inputs)
+                if i and operand is not None
+            ]
+            return parts if all(_read_shape(part) == (width,) for part in parts) else None
         case "Mul" | "Add":
             for index in (0, 1):
-                size = _size(_Part(node, index))
+                size = _read_shape(_Part(node, index))
                 if size is None:
                     continue
                 if size not in ((), (1,)) and (size[-1] != width or set(size[:-1]) - {1}):
                     return None
-                held = [_Part(node, index)]
+                parts = [_Part(node, index)]
                 if node.op_type == "Mul":
-                    return held
-                above = _parts(node.inputs[1 - index], width, {node})
-                return None if above is None else held + above
+                    return parts
+                above = _find_scalable_parts(node.inputs[1 - index], width, {node})
+                return None if above is None else parts + above
             if node.op_type == "Add" or node.inputs[0] is node.inputs[1]:
                 return None
-            return _parts(node.inputs[1], width, {node}) or _parts(node.inputs[0], width, {node})
+            return _find_scalable_parts(node.inputs[1], width, {node}) or _find_scalable_parts(
+                node.inputs[0], width, {node}
+            )
         case "MatMul" | "Gemm":
-            return _of_product(node, width)
+            return _find_product_parts(node, width)
         case _:
             return None
 
 
-def _of_product(node: ir.Node, width: int) -> list[_Part] | None:
-    weight = _Part(node, 1, first=bool(edit.attribute(node, "transB", 0)))
-    size = _size(weight)
+def _find_product_parts(node: ir.Node, width: int) -> list[_Part] | None:
+    weight = _Part(node, 1, first=bool(edit.read_attribute(node, "transB", 0)))
+    size = _read_shape(weight)
     if size is None or len(size) != 2 or size[0 if weight.first else 1] != width:
         return None
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return [weight]
     bias = _Part(node, 2)
-    size = _size(bias)
+    size = _read_shape(bias)
     return [weight, bias] if size is not None and (size[-1:] or (1,))[0] in (1, width) else None
 
 
-def _size(part: _Part) -> tuple[int, ...] | None:
+def _read_shape(part: _Part) -> tuple[int, ...] | None:
     """Return the shape of a float32 constant, None for anything else."""
     value = part.node.inputs[part.index]
     tensor = edit.const_tensor(value)
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT or overridable(value):
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or is_overridable(value):
         return None
     return tuple(tensor.shape.numpy())

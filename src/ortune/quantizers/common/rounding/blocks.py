@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 from ortune.core.errors import BadData
-from ortune.quantizers.common.block_grid import Array, BlockSteps, Spec, fold, usable
+from ortune.quantizers.common.block_grid import (
+    Array,
+    BlockSpec,
+    BlockSteps,
+    round_steps,
+    split_into_blocks,
+)
 
 LAZY = 128
 """Columns whose errors are gathered before the rest of the matrix is updated."""
@@ -41,7 +47,7 @@ class Order:
     spread: Array
 
 
-def order(second: Array, damping: float, *, act_order: bool) -> Order:
+def compute_order(second: Array, damping: float, *, act_order: bool) -> Order:
     """Prepare a layer from the second moment of its inputs.
 
     Args:
@@ -77,26 +83,26 @@ def order(second: Array, damping: float, *, act_order: bool) -> Order:
     )
 
 
-def round_rows(rows: Array, steps: BlockSteps, found: Order, spec: Spec) -> Array:
+def round_rows(rows: Array, steps: BlockSteps, order: Order, spec: BlockSpec) -> Array:
     """Round float32 rows [rows, width] to whole floats in 0..top, [rows, blocks, block]."""
-    left = np.ascontiguousarray(rows.T[found.columns])  # a column is a contiguous row here
+    remaining = np.ascontiguousarray(rows.T[order.columns])  # a column is a contiguous row here
     scale, zero = np.ascontiguousarray(steps.scale.T), np.ascontiguousarray(steps.zero.T)
-    integers = np.empty_like(left)
-    width = len(left)
+    integers = np.empty_like(remaining)
+    width = len(remaining)
     for start in range(0, width, LAZY):
         end = min(start + LAZY, width)
-        errors = np.empty_like(left[start:end])
+        errors = np.empty_like(remaining[start:end])
         for index in range(start, end):
-            block = found.columns[index] // spec.block
+            block = order.columns[index] // spec.block
             step, middle = scale[block], zero[block]
-            whole = np.clip(np.rint(left[index] / step) + middle, 0, spec.top)
-            integers[found.columns[index]] = whole
-            error = (left[index] - (whole - middle) * step) / found.spread[index, index]
-            left[index + 1 : end] -= np.outer(found.spread[index, index + 1 : end], error)
+            whole = np.clip(np.rint(remaining[index] / step) + middle, 0, spec.top)
+            integers[order.columns[index]] = whole
+            error = (remaining[index] - (whole - middle) * step) / order.spread[index, index]
+            remaining[index + 1 : end] -= np.outer(order.spread[index, index + 1 : end], error)
             errors[index - start] = error
-        left[end:] -= found.spread[start:end, end:].T @ errors
-    padded = fold(integers.T, spec)
-    short = spec.blocks(width) * spec.block - width
+        remaining[end:] -= order.spread[start:end, end:].T @ errors
+    padded = split_into_blocks(integers.T, spec)
+    short = spec.count_blocks(width) * spec.block - width
     if short:
         padded = np.array(padded)
         padded[:, -1, spec.block - short :] = steps.zero[:, -1:]
@@ -113,7 +119,9 @@ CHUNK = 1 << 17
 """Weights refined at a time: what is worked on stays in the CPU's cache."""
 
 
-def refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any = np.float32) -> BlockSteps:
+def refine_steps(
+    folded: Array, start: BlockSteps, spec: BlockSpec, dtype: Any = np.float32
+) -> BlockSteps:
     """Return grids whose squared rounding error is at most that of `start`, block by block.
 
     Weights are folded, shape [rows, blocks, block]; steps are stored in `dtype`.
@@ -122,42 +130,46 @@ def refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any = np.float32
     step = max(1, CHUNK // max(1, folded[0].size)) if len(folded) else 1
     for first in range(0, len(folded), step):
         part = slice(first, first + step)
-        found = _refine(folded[part], BlockSteps(scale[part], zero[part]), spec, dtype)
-        scale[part], zero[part] = found.scale, found.zero
+        grids = _refine_chunk(folded[part], BlockSteps(scale[part], zero[part]), spec, dtype)
+        scale[part], zero[part] = grids.scale, grids.zero
     return BlockSteps(scale, zero)
 
 
-def _refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any) -> BlockSteps:
+def _refine_chunk(folded: Array, start: BlockSteps, spec: BlockSpec, dtype: Any) -> BlockSteps:
     size = np.maximum(np.abs(folded).max(axis=-1, keepdims=True), 1e-30)
     best = np.full(start.scale.shape, np.inf, folded.dtype)
     kept = BlockSteps(start.scale.copy(), start.zero.copy())
     for factor in STARTS:
-        scale = start.scale if factor == 1.0 else usable(start.scale * np.float32(factor), dtype)
+        scale = (
+            start.scale if factor == 1.0 else round_steps(start.scale * np.float32(factor), dtype)
+        )
         steps = BlockSteps(scale, start.zero)
-        integers, error = _keep(folded, steps, spec, best, kept)
+        integers, error = _keep_better(folded, steps, spec, best, kept)
         # Return the grids that fit the weights less their sparse errors best, integers given.
-        sparse = _shrink(error / size) * size
-        wanted = np.subtract(folded, sparse, out=sparse)
+        sparse = _shrink_errors(error / size) * size
+        targets = np.subtract(folded, sparse, out=sparse)
         zero = steps.zero
         if not spec.symmetric:
-            zero = np.rint(np.mean(integers - wanted / steps.scale[..., None], axis=-1))
+            zero = np.rint(np.mean(integers - targets / steps.scale[..., None], axis=-1))
             zero = np.clip(zero, 0, spec.top)
         integers -= zero[..., None]
         square = np.einsum("rbk,rbk->rb", integers, integers)
-        product = np.einsum("rbk,rbk->rb", integers, wanted)
+        product = np.einsum("rbk,rbk->rb", integers, targets)
         solved = BlockSteps(
             np.where(square > 0, product / np.maximum(square, 1), steps.scale), zero
         )
-        _keep(folded, BlockSteps(usable(solved.scale, dtype), solved.zero), spec, best, kept)
+        _keep_better(
+            folded, BlockSteps(round_steps(solved.scale, dtype), solved.zero), spec, best, kept
+        )
     return kept
 
 
-def _keep(
-    folded: Array, steps: BlockSteps, spec: Spec, best: Array, kept: BlockSteps
+def _keep_better(
+    folded: Array, steps: BlockSteps, spec: BlockSpec, best: Array, kept: BlockSteps
 ) -> tuple[Array, Array]:
     """Round, keep the grids that err less than the best so far, return integers and errors."""
-    integers = steps.integers(folded, spec)
-    error = folded - steps.values(integers)
+    integers = steps.quantize_blocks(folded, spec)
+    error = folded - steps.dequantize_blocks(integers)
     loss = np.einsum("rbk,rbk->rb", error, error)
     better = loss < best
     np.copyto(best, loss, where=better)
@@ -166,7 +178,7 @@ def _keep(
     return integers, error
 
 
-def _shrink(error: Array) -> Array:
+def _shrink_errors(error: Array) -> Array:
     """Soft-threshold for p = 1/2: about minimize ``|e|^p + SPARSITY / 2 (e - error)^2``."""
     size = np.abs(error)
     threshold = np.sqrt(np.maximum(size, 1e-8))

@@ -31,8 +31,8 @@ _ROWS = 1 << 22
 """Weights at a time: six temporary arrays of this size are held."""
 
 
-def descend(
-    wanted: NDArray[Any],
+def round_by_descent(
+    weights: NDArray[Any],
     second: NDArray[np.float64],
     fixed: NDArray[np.bool_],
     *,
@@ -42,30 +42,34 @@ def descend(
     """Return integers within -largest..largest.
 
     Args:
-        wanted: Weights in steps, shape [groups, channels, columns].
+        weights: Weights in steps, shape [groups, channels, columns].
         second: Damped moments, shape [groups, columns, columns], positive diagonals.
-        fixed: Where the nearest integer stays, shape of `wanted`.
+        fixed: Where the nearest integer stays, shape of `weights`.
         largest: The grid's last integer.
         sweeps: Times that every integer is looked at, at most.
     """
-    groups, channels, width = wanted.shape
+    groups, channels, width = weights.shape
     order = np.argsort(np.einsum("gii->gi", second).sum(axis=0), kind="stable")
-    moments, lower = _factor(second[:, order][:, :, order])
+    moments, lower = _factor_moments(second[:, order][:, :, order])
     upper = lower.transpose(0, 2, 1).astype(np.float32)
     hessian = moments.astype(np.float32)
-    out = np.empty(wanted.shape, np.float32)
+    out = np.empty(weights.shape, np.float32)
     rows = max(1, _ROWS // (groups * width))
     for start in range(0, channels, rows):
         part = slice(start, start + rows)
-        values = np.asarray(wanted[:, part], np.float32)[:, :, order]
-        some = _Channels(values, fixed[:, part][:, :, order], largest)
-        nearest, planes = some.near(values), some.planes(upper)
-        better = _loss(planes - values, upper) < _loss(nearest - values, upper)
-        out[:, part, order] = some.descend(np.where(better, planes, nearest), hessian, sweeps)
+        values = np.asarray(weights[:, part], np.float32)[:, :, order]
+        chunk = _Channels(values, fixed[:, part][:, :, order], largest)
+        nearest, planes = chunk.round_nearest(values), chunk.round_by_planes(upper)
+        better = _compute_loss(planes - values, upper) < _compute_loss(nearest - values, upper)
+        out[:, part, order] = chunk.descend_coordinates(
+            np.where(better, planes, nearest), hessian, sweeps
+        )
     return out
 
 
-def _factor(second: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _factor_moments(
+    second: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return moments with their lower Cholesky factor, damped more where rounding needs it.
 
     Taking off a mean that is far larger than the spread leaves eigenvalues below zero.
@@ -83,7 +87,7 @@ def _factor(second: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     return damped, np.sqrt(damped)
 
 
-def _loss(error: Floats, upper: Floats) -> Floats:
+def _compute_loss(error: Floats, upper: Floats) -> Floats:
     seen = error @ upper.transpose(0, 2, 1)
     return np.asarray(np.square(seen, out=seen).sum(axis=2, keepdims=True))
 
@@ -96,10 +100,10 @@ class _Channels:
     fixed: NDArray[np.bool_]
     largest: int
 
-    def near(self, wanted: Floats) -> Floats:
-        return np.asarray(np.clip(np.rint(wanted), -self.largest, self.largest), np.float32)
+    def round_nearest(self, values: Floats) -> Floats:
+        return np.asarray(np.clip(np.rint(values), -self.largest, self.largest), np.float32)
 
-    def planes(self, upper: Floats) -> Floats:
+    def round_by_planes(self, upper: Floats) -> Floats:
         """Round one column after the other, from the last, by the nearest plane."""
         values = self.values
         error = np.zeros_like(values)
@@ -109,25 +113,25 @@ class _Channels:
             for j in range(end - 1, start - 1, -1):
                 inner = error[:, :, j + 1 : end] @ upper[:, j, j + 1 : end, None]
                 made_up = (behind[:, :, j - start] + inner[:, :, 0]) / upper[:, None, j, j]
-                wanted = values[:, :, j] - np.where(self.fixed[:, :, j], np.float32(0), made_up)
-                error[:, :, j] = self.near(wanted) - values[:, :, j]
+                target = values[:, :, j] - np.where(self.fixed[:, :, j], np.float32(0), made_up)
+                error[:, :, j] = self.round_nearest(target) - values[:, :, j]
         return np.asarray(np.rint(values + error), np.float32)
 
-    def descend(self, found: Floats, hessian: Floats, sweeps: int) -> Floats:
+    def descend_coordinates(self, integers: Floats, hessian: Floats, sweeps: int) -> Floats:
         for _ in range(sweeps):
-            before = found.copy()
-            slope = np.asarray((found - self.values) @ hessian, np.float32)
-            for start in range(0, found.shape[2], _BLOCK):
+            before = integers.copy()
+            slope = np.asarray((integers - self.values) @ hessian, np.float32)
+            for start in range(0, integers.shape[2], _BLOCK):
                 block = slice(start, start + _BLOCK)
-                old = found[:, :, block].copy()
+                old = integers[:, :, block].copy()
                 local, curve = slope[:, :, block].copy(), hessian[:, block, block]
                 for j in range(local.shape[2]):
-                    now = found[:, :, block][:, :, j]
-                    best = self.near(now - local[:, :, j] / curve[:, None, j, j])
+                    now = integers[:, :, block][:, :, j]
+                    best = self.round_nearest(now - local[:, :, j] / curve[:, None, j, j])
                     step = np.where(self.fixed[:, :, block][:, :, j], np.float32(0), best - now)
                     now += step
                     local += step[:, :, None] * curve[:, None, j]
-                slope += (found[:, :, block] - old) @ hessian[:, block]
-            if np.array_equal(found, before):
+                slope += (integers[:, :, block] - old) @ hessian[:, block]
+            if np.array_equal(integers, before):
                 break
-        return found
+        return integers

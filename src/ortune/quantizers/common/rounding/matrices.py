@@ -16,7 +16,7 @@ from ortune.core.plugins import catalog
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.grid import Grid
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.nodes import discard_back
+from ortune.quantizers.common.nodes import discard_upstream
 
 
 @dataclass(frozen=True)
@@ -25,90 +25,92 @@ class Columns:
 
     Attributes:
         shape: Groups, output channels a group, columns.
-        held: The shape that the layer reads.
+        weight_shape: The shape that the layer reads.
         across: The rows lie along the last axis of two, as in ``x @ W``.
     """
 
     shape: tuple[int, int, int]
-    held: tuple[int, ...]
+    weight_shape: tuple[int, ...]
     across: bool
 
     @classmethod
-    def of(cls, layer: Layer) -> Columns:
+    def from_layer(cls, layer: Layer) -> Columns:
         """Describe the weight of a Conv, or of a MatMul or Gemm of two axes."""
-        held = layer.shape
+        shape = layer.shape
         if layer.op == "Conv":
-            groups = edit.attribute(layer.node, "group", 1)
-            return cls((groups, held[0] // groups, math.prod(held[1:])), held, across=False)
-        rows, width = held[layer.axis], held[1 - layer.axis]
-        return cls((1, rows, width), held, across=layer.axis == 1)
+            groups = edit.read_attribute(layer.node, "group", 1)
+            return cls((groups, shape[0] // groups, math.prod(shape[1:])), shape, across=False)
+        rows, width = shape[layer.axis], shape[1 - layer.axis]
+        return cls((1, rows, width), shape, across=layer.axis == 1)
 
-    def split(self, array: NDArray[Any]) -> NDArray[Any]:
+    def split_matrices(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the matrices, shape [groups, channels, columns]; a view where that can be."""
         return (array.T if self.across else array).reshape(self.shape)
 
-    def join(self, matrices: NDArray[Any]) -> NDArray[np.float32]:
-        """Undo `split`, in float32."""
+    def join_matrices(self, matrices: NDArray[Any]) -> NDArray[np.float32]:
+        """Undo `split_matrices`, in float32."""
         flat = matrices.astype(np.float32)
         if self.across:
-            return np.ascontiguousarray(flat.reshape(self.held[::-1]).T)
-        return flat.reshape(self.held)
+            return np.ascontiguousarray(flat.reshape(self.weight_shape[::-1]).T)
+        return flat.reshape(self.weight_shape)
 
 
-def watch(layers: Iterable[Layer], *, products: bool = True) -> list[Probe]:
+def list_moment_probes(layers: Iterable[Layer], *, products: bool = True) -> list[Probe]:
     """Return the probes for the moments of what the layers multiply with their weights.
 
     Args:
         layers: Those of equal inputs are answered once.
         products: Second moments too, not the mean alone.
     """
-    found = ((layer, _observer(layer, products)) for layer in layers)
+    pairs = ((layer, _make_observer(layer, products)) for layer in layers)
     return list(
-        dict.fromkeys(Probe(str(layer.x.name), kind, _key(layer, kind)) for layer, kind in found)
+        dict.fromkeys(
+            Probe(str(layer.x.name), kind, _make_key(layer, kind)) for layer, kind in pairs
+        )
     )
 
 
-def moments(layer: Layer, ranges: Ranges, *, products: bool = True) -> Moments | None:
+def read_moments(layer: Layer, ranges: Ranges, *, products: bool = True) -> Moments | None:
     """Return what was observed of a layer's input; None when that is nothing of use."""
-    seen = ranges.get(_key(layer, _observer(layer, products)))
-    found = None if seen is None else seen.moments
-    groups, _, width = Columns.of(layer).shape
-    if found is None or not found.count or found.mean.shape != (groups, width):
+    seen = ranges.get(_make_key(layer, _make_observer(layer, products)))
+    result = None if seen is None else seen.moments
+    groups, _, width = Columns.from_layer(layer).shape
+    if result is None or not result.count or result.mean.shape != (groups, width):
         return None
-    return found if np.isfinite(found.mean).all() else None
+    return result if np.isfinite(result.mean).all() else None
 
 
-def observed(layer: Layer, ranges: Ranges) -> Range | None:
-    """Return the whole range of a layer's input, of what `watch` asked for."""
-    return ranges.get(_key(layer, _observer(layer, products=True)))
+def read_input_range(layer: Layer, ranges: Ranges) -> Range | None:
+    """Return the whole range of a layer's input, of what `list_moment_probes` asked for."""
+    return ranges.get(_make_key(layer, _make_observer(layer, products=True)))
 
 
-def _observer(layer: Layer, products: bool) -> Observer:
+def _make_observer(layer: Layer, products: bool) -> Observer:
     kind = catalog.load(Observer, "moments")
     fields: dict[str, Any] = {"products": products}
     if layer.op == "Conv":
         fields["kernel"] = layer.shape[2:]
-        fields["groups"] = edit.attribute(layer.node, "group", 1)
-        fields["auto_pad"] = edit.attribute(layer.node, "auto_pad", "NOTSET")
+        fields["groups"] = edit.read_attribute(layer.node, "group", 1)
+        fields["auto_pad"] = edit.read_attribute(layer.node, "auto_pad", "NOTSET")
         for name in ("strides", "pads", "dilations"):
-            fields[name] = tuple(edit.attribute(layer.node, name, ()))
+            fields[name] = tuple(edit.read_attribute(layer.node, name, ()))
     return kind(**fields)
 
 
-def _key(layer: Layer, observer: Observer) -> str:
+def _make_key(layer: Layer, observer: Observer) -> str:
     return f"{layer.x.name}|{observer}"
 
 
 def put_weight(editor: edit.Editor, layers: Sequence[Layer], array: NDArray[np.float32]) -> None:
     """Give the layers another weight."""
     old = layers[0].weight
-    value = editor.constant(f"{old.name}_fit", array)
+    value = editor.add_constant(f"{old.name}_fit", array)
     for layer in layers:
         layer.node.replace_input_with(1, value)
-    discard_back(old)
+    discard_upstream(old)
 
 
-def biased(layer: Layer) -> tuple[ir.Node, int] | None:
+def find_bias(layer: Layer) -> tuple[ir.Node, int] | None:
     """Return the node and the input that hold, or may hold, a layer's constant bias.
 
     A MatMul has one only in an Add behind it that nothing else comes before.
@@ -116,7 +118,7 @@ def biased(layer: Layer) -> tuple[ir.Node, int] | None:
     node = layer.node
     if layer.op != "MatMul":
         constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
-        return (node, 2) if constant and edit.attribute(node, "beta", 1.0) == 1.0 else None
+        return (node, 2) if constant and edit.read_attribute(node, "beta", 1.0) == 1.0 else None
     uses = tuple(node.outputs[0].uses())
     if len(uses) != 1 or node.outputs[0].is_graph_output():
         return None
@@ -128,52 +130,53 @@ def biased(layer: Layer) -> tuple[ir.Node, int] | None:
     return (add, index) if fits and tensor is not None and len(tensor.shape) <= 1 else None
 
 
-def shift(
-    editor: edit.Editor, layer: Layer, lost: NDArray[Any], mean: NDArray[np.float64]
+def shift_bias(
+    editor: edit.Editor, layer: Layer, weight_change: NDArray[Any], mean: NDArray[np.float64]
 ) -> bool:
     """Let a layer's bias take up a change of its mean output; say whether it can have one.
 
     Args:
-        lost: Old less new weight, shape [groups, channels, columns].
+        weight_change: Old less new weight, shape [groups, channels, columns].
         mean: Of the input, shape [groups, columns].
     """
-    by = np.einsum("gcw,gw->gc", lost, mean).reshape(-1)
-    place = biased(layer)
+    by = np.einsum("gcw,gw->gc", weight_change, mean).reshape(-1)
+    place = find_bias(layer)
     if place is None:
         return False
     node, index = place
-    old = qdq.given(node, index)
-    held = edit.const_array(old)
-    factor = float(edit.attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
-    new = (0.0 if held is None else held.astype(np.float64)) + factor * by
+    old = qdq.find_input(node, index)
+    bias = edit.const_array(old)
+    factor = float(edit.read_attribute(layer.node, "alpha", 1.0)) if layer.op == "Gemm" else 1.0
+    new = (0.0 if bias is None else bias.astype(np.float64)) + factor * by
     stem = str(layer.node.outputs[0].name if old is None else old.name)
-    qdq.put(node, index, editor.constant(f"{stem}_shifted", np.asarray(new, np.float32)))
-    edit.discard(old)
+    qdq.set_input(node, index, editor.add_constant(f"{stem}_shifted", np.asarray(new, np.float32)))
+    edit.discard_constant(old)
     return True
 
 
 _STEPS = 255
 
 
-def worst(
+def find_worst_layers(
     layers: Sequence[Layer], ranges: Ranges, grid: Callable[[Layer], Grid], most: int
 ) -> list[Layer]:
-    """Return the layers of the largest `relative_error`, worst first, but never all of them.
+    """Return the layers of the largest `compute_relative_error`, worst first, but never all of
+    them.
 
     Args:
         layers: Products by a weight of two axes; others are passed over.
         grid: The grid that a layer's weight is stored on.
     """
-    found = [
+    errors = [
         (error, -place)
         for place, layer in enumerate(layers)
-        if (error := relative_error(layer, ranges, grid(layer))) is not None
+        if (error := compute_relative_error(layer, ranges, grid(layer))) is not None
     ]
-    chosen = sorted(found, reverse=True)[: min(most, len(layers) - 1)]
+    chosen = sorted(errors, reverse=True)[: min(most, len(layers) - 1)]
     return [layers[-place] for _, place in chosen]
 
 
-def relative_error(layer: Layer, ranges: Ranges, grid: Grid) -> float | None:
+def compute_relative_error(layer: Layer, ranges: Ranges, grid: Grid) -> float | None:
     """Return the expected square of a layer's error over that of its output.
 
     Rounding an activation to 8 bits over its whole range adds ``step**2 / 12`` to every input,
@@ -184,16 +187,18 @@ def relative_error(layer: Layer, ranges: Ranges, grid: Grid) -> float | None:
     Returns:
         None where the input was not observed, or the output is zero.
     """
-    seen, extent = moments(layer, ranges), observed(layer, ranges)
+    seen, extent = read_moments(layer, ranges), read_input_range(layer, ranges)
     if seen is None or extent is None or not seen.second.size:
         return None
-    columns, array = Columns.of(layer), layer.array()
-    weight = columns.split(array)[0]
-    lost = columns.split(array - grid.dequantize(grid.quantize(array)))[0]
+    columns, array = Columns.from_layer(layer), layer.read_weight()
+    weight = columns.split_matrices(array)[0]
+    rounding_error = columns.split_matrices(array - grid.dequantize(grid.quantize(array)))[0]
     second = seen.second[0].astype(np.float32)
     signal = float(np.sum((weight @ second) * weight, dtype=np.float64))
     if signal <= 0:
         return None
     step = (max(extent.high, 0.0) - min(extent.low, 0.0)) / _STEPS
     noise = step**2 / 12 * float(np.sum(np.square(weight), dtype=np.float64))
-    return (noise + float(np.sum((lost @ second) * lost, dtype=np.float64))) / signal
+    return (
+        noise + float(np.sum((rounding_error @ second) * rounding_error, dtype=np.float64))
+    ) / signal

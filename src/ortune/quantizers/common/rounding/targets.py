@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BadSettings, Refused
-from ortune.core.roles import static_int8
+from ortune.core.roles import make_static_int8
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.layers import Layer, transposed
+from ortune.quantizers.common.layers import Layer, resolve_transpose
 from ortune.quantizers.common.rounding.matrices import Columns
 
 
@@ -71,19 +71,19 @@ class Rounding:
         """The integer that the largest value of a grid is stored as."""
         return 63 if self.reduce_range else 127
 
-    def grid(self, array: NDArray[Any]) -> grids.Grid:
+    def make_grid(self, array: NDArray[Any]) -> grids.Grid:
         """Return the grid that the integer step finds for a weight."""
         axis = self.layers[0].axis if self.per_channel else None
-        return grids.weight_grid(array, axis, reduce_range=self.reduce_range)
+        return grids.make_weight_grid(array, axis, reduce_range=self.reduce_range)
 
-    def steps(self, array: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the steps of `grid` beside the matrices of `columns`."""
-        scale = self.grid(array).scale
+    def compute_steps(self, array: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the steps of `make_grid` beside the matrices of `columns`."""
+        scale = self.make_grid(array).scale
         groups, channels, _ = self.columns.shape
         return np.broadcast_to(scale.reshape(-1), groups * channels).reshape(groups, channels, 1)
 
 
-def roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
+def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
     """Return the weights that a step will round, each once, in the graph's order.
 
     Args:
@@ -94,7 +94,7 @@ def roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
         BadSettings: The step is none that rounds weights onto such grids as they are.
         Refused: It will take no layer with a matrix for a weight.
     """
-    step = before or static_int8()
+    step = before or make_static_int8()
     if not isinstance(step, RoundingTarget):
         raise BadSettings(
             f"{step.name()} does not store weights on the grid of their largest value",
@@ -109,30 +109,30 @@ def roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
     for layer in step.chosen(model):
         if len(layer.shape) == 2 or layer.op == "Conv":
             readers.setdefault(layer.weight, []).append(layer)
-    alone = {weight: layers for weight, layers in readers.items() if _alone(weight, layers)}
+    alone = {weight: layers for weight, layers in readers.items() if _is_unshared(weight, layers)}
     if not alone:
         raise Refused(
             f"{step.name()} will round no weight of a Conv, MatMul or Gemm that is theirs alone",
             fix="see `ortune inspect` for the model's operators and dtypes",
         )
     if len(alone) < len(readers):
-        edit.note(
+        edit.add_note(
             model,
             "left alone, as others read them too: "
-            f"{wording.count(len(readers) - len(alone), 'weight')}",
+            f"{wording.format_count(len(readers) - len(alone), 'weight')}",
         )
     return [
-        Rounding(tuple(layers), Columns.of(layers[0]), step.per_channel, step.reduce_range)
+        Rounding(tuple(layers), Columns.from_layer(layers[0]), step.per_channel, step.reduce_range)
         for layers in alone.values()
     ]
 
 
-def _alone(weight: ir.Value, layers: Sequence[Layer]) -> bool:
+def _is_unshared(weight: ir.Value, layers: Sequence[Layer]) -> bool:
     """Say whether nothing else reads a constant, so that it is stored once after as before."""
-    source, _ = transposed(weight)
+    source, _ = resolve_transpose(weight)
     nodes = {layer.node for layer in layers}
     inside = {weight.producer()} if source is not weight else nodes
-    alike = {(layer.axis, Columns.of(layer)) for layer in layers}
+    alike = {(layer.axis, Columns.from_layer(layer)) for layer in layers}
     return (
         len(alike) == 1
         and not source.is_graph_output()

@@ -15,10 +15,18 @@ from ortune.core.observer import Moments, Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.graph.shapes.infer import infer
-from ortune.quantizers.common.block_grid import SLAB, Bits, Packed, Spec, fold, nearest, pack
+from ortune.graph.shapes.infer import infer_shapes
+from ortune.quantizers.common.block_grid import (
+    SLAB,
+    Bits,
+    BlockSpec,
+    PackedWeight,
+    compute_block_steps,
+    pack_integers,
+    split_into_blocks,
+)
 from ortune.quantizers.common.layers import is_last
-from ortune.quantizers.common.node_filter import wanted
+from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.rounding import blocks as rounding
 from ortune.quantizers.common.weights.matmuls import (
     UNKNOWN_RANK,
@@ -26,7 +34,7 @@ from ortune.quantizers.common.weights.matmuls import (
     Product,
     Rows,
     TableLookup,
-    find,
+    find_blockable_weights,
 )
 from ortune.quantizers.common.weights.write import Writer
 from ortune.transforms.common.raise_version import raise_to
@@ -95,9 +103,9 @@ class BlockWeights(Quantizer):
         _ = self.spec
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> BlockSpec:
         """The kind of grid."""
-        return Spec(self.bits, self.block, self.symmetric)
+        return BlockSpec(self.bits, self.block, self.symmetric)
 
     @property
     def calibrates(self) -> bool:
@@ -107,116 +115,127 @@ class BlockWeights(Quantizer):
         """Return the inputs of the products, for ``gptq``."""
         if not self.calibrates:
             return []
-        edit.inline(model)
+        edit.inline_functions(model)
         observer = catalog.load(Observer, "moments")()
-        names = dict.fromkeys(str(product.x.name) for product in self._find(model).products)
+        names = dict.fromkeys(
+            str(product.x.name) for product in self._find_weights(model).products
+        )
         return [Probe(name, observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Pack the weights and return how many were."""
-        edit.inline(model)
-        found = self._find(model)
-        if UNKNOWN_RANK in found.skipped and infer(model):
-            found = self._find(model)
-        if not found.products and not found.tables:
-            why = found.reasons() or f"no {', '.join(self.taken or self.ops)} reads one"
-            convolutions = sum("Conv" in node.op_type for node in edit.every_node(model))
+        edit.inline_functions(model)
+        weights = self._find_weights(model)
+        if UNKNOWN_RANK in weights.skipped and infer_shapes(model):
+            weights = self._find_weights(model)
+        if not weights.products and not weights.tables:
+            reason = (
+                weights.describe_skipped()
+                or f"no {', '.join(self.blockable_ops or self.ops)} reads one"
+            )
+            convolutions = sum("Conv" in node.op_type for node in edit.walk_nodes(model))
             if convolutions:
-                why += (
+                reason += (
                     "; no kernel for weights in blocks: "
-                    f"{wording.count(convolutions, 'convolution')}"
+                    f"{wording.format_count(convolutions, 'convolution')}"
                 )
             raise Refused(
-                f"no weight to store in {wording.count(self.spec.bits, 'bit')}: {why}",
+                f"no weight to store in {wording.format_count(self.spec.bits, 'bit')}: {reason}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         standard = self.form == "qdq"
         if standard and model.opset_imports.get("", 0) < BLOCK_OPSET:
             raise_to(model, BLOCK_OPSET)
-            found = self._find(model)
+            weights = self._find_weights(model)
         writer = Writer(model, self.accuracy_level, standard=standard)
-        groups = _apart(_grouped(found)) if standard else _grouped(found)
+        groups = (
+            _split_products(_group_by_weight(weights)) if standard else _group_by_weight(weights)
+        )
         orders = _Orders(ranges, self.damping, self.act_order)
         for rows, products, tables in groups:
-            order = orders.of(products) if self.method == "gptq" else None
+            order = orders.find_order(products) if self.method == "gptq" else None
             if order is None and products and self.method == "gptq":
-                edit.note(model, f"no sample reaches '{products[0].node.name}': rounded by hqq")
+                edit.add_note(
+                    model, f"no sample reaches '{products[0].node.name}': rounded by hqq"
+                )
             packed = pack_rows(rows, self.spec, self.method, order)
-            writer.write(packed, rows, products, tables)
-        if found.skipped:
-            edit.note(model, f"left in float: {found.reasons()}")
+            writer.write_weight(packed, rows, products, tables)
+        if weights.skipped:
+            edit.add_note(model, f"left in float: {weights.describe_skipped()}")
         return len(groups)
 
     @property
-    def taken(self) -> tuple[str, ...]:
+    def blockable_ops(self) -> tuple[str, ...]:
         """Those of `ops` whose weights may be stored in blocks."""
         return tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather"))
 
-    def _find(self, model: ir.Model) -> BlockableWeights:
-        found = find(
+    def _find_weights(self, model: ir.Model) -> BlockableWeights:
+        weights = find_blockable_weights(
             model,
-            self.taken,
+            self.blockable_ops,
             min_size=self.min_size,
             whole=self.spec.block if self.form == "qdq" else 1,
-            among=wanted(model, self.include, self.exclude),
+            among=select_nodes(model, self.include, self.exclude),
         )
         if not self.head:
-            nodes = {product.node for product in found.products}
-            kept = [one for one in found.products if not is_last(one.node, nodes)]
-            found.skipped["last product"] += len(found.products) - len(kept)
-            found.products = kept
-        return found
+            nodes = {product.node for product in weights.products}
+            kept = [
+                candidate for candidate in weights.products if not is_last(candidate.node, nodes)
+            ]
+            weights.skipped["last product"] += len(weights.products) - len(kept)
+            weights.products = kept
+        return weights
 
 
 def pack_rows(
-    rows: Rows, spec: Spec, method: Method, order: rounding.Order | None = None
-) -> Packed:
+    rows: Rows, spec: BlockSpec, method: Method, order: rounding.Order | None = None
+) -> PackedWeight:
     """Round and pack one weight, some rows at a time.
 
     Without an order `gptq` rounds as `hqq`: tables that are only looked up have none.
     """
     dtype = rows.dtype.numpy()
     count, width = rows.shape
-    blocks = spec.blocks(width)
+    blocks = spec.count_blocks(width)
     integers = np.empty((count, blocks, spec.block * spec.bits // 8), np.uint8)
     scale = np.empty((count, blocks), dtype)
     zero = None if spec.symmetric else np.empty((count, -(-blocks * spec.bits // 8)), np.uint8)
-    for part, slab in rows.slabs(SLAB):
-        folded = fold(slab, spec)
-        steps = nearest(folded, spec, dtype)
+    for part, slab in rows.read_slabs(SLAB):
+        folded = split_into_blocks(slab, spec)
+        steps = compute_block_steps(folded, spec, dtype)
         if method != "rtn":
-            steps = rounding.refine(folded, steps, spec, dtype)
+            steps = rounding.refine_steps(folded, steps, spec, dtype)
         if order is None:
-            whole = steps.integers(folded, spec)
+            whole = steps.quantize_blocks(folded, spec)
         else:
             whole = rounding.round_rows(slab, steps, order, spec)
-        integers[part], scale[part] = pack(whole, spec.bits), steps.scale
+        integers[part], scale[part] = pack_integers(whole, spec.bits), steps.scale
         if zero is not None:
-            zero[part] = pack(steps.zero, spec.bits)
-    return Packed(spec, width, integers, scale, zero)
+            zero[part] = pack_integers(steps.zero, spec.bits)
+    return PackedWeight(spec, width, integers, scale, zero)
 
 
 Group: TypeAlias = tuple[Rows, list[Product], list[TableLookup]]
 """A weight with the nodes that read it."""
 
 
-def _grouped(found: BlockableWeights) -> list[Group]:
+def _group_by_weight(weights: BlockableWeights) -> list[Group]:
     """Return who reads each weight: what several read is packed once."""
     groups: dict[Rows, Group] = {}
-    for product in found.products:
+    for product in weights.products:
         groups.setdefault(product.rows, (product.rows, [], []))[1].append(product)
-    for table in found.tables:
+    for table in weights.tables:
         groups.setdefault(table.rows, (table.rows, [], []))[2].append(table)
     return list(groups.values())
 
 
-def _apart(groups: Sequence[Group]) -> list[Group]:
+def _split_products(groups: Sequence[Group]) -> list[Group]:
     """Give every product a weight of its own: onnxruntime 1.31.1 fuses one reader of a weight."""
-    found: list[Group] = []
+    split_groups: list[Group] = []
     for rows, products, tables in groups:
-        found.append((rows, products[:1], tables))
-        found += [(rows, [product], []) for product in products[1:]]
-    return found
+        split_groups.append((rows, products[:1], tables))
+        split_groups += [(rows, [product], []) for product in products[1:]]
+    return split_groups
 
 
 class _Orders:
@@ -226,7 +245,7 @@ class _Orders:
         self._ranges, self._damping, self._act_order = ranges, damping, act_order
         self._last: tuple[tuple[str, ...], rounding.Order | None] = ((), None)
 
-    def of(self, products: Sequence[Product]) -> rounding.Order | None:
+    def find_order(self, products: Sequence[Product]) -> rounding.Order | None:
         """Return it from the moments over the inputs of all products that share the weight.
 
         None where there is nothing to go by: a table that is only looked up, or layers in
@@ -234,24 +253,28 @@ class _Orders:
         """
         names = tuple(dict.fromkeys(str(product.x.name) for product in products))
         if self._last[0] != names:
-            self._last = (names, self._find(names))
+            self._last = (names, self._compute_order(names))
         return self._last[1]
 
-    def _find(self, names: Sequence[str]) -> rounding.Order | None:
+    def _compute_order(self, names: Sequence[str]) -> rounding.Order | None:
         seen: list[Moments] = []
         for name in names:
-            known = self._ranges.get(name)
+            observation = self._ranges.get(name)
             if not self._ranges:
                 raise BadData(
                     f"the values of '{name}' were not observed",
                     fix="give samples with --data, or use method=hqq: it needs none",
                 )
-            if known is not None and known.moments is not None and known.moments.count:
-                seen.append(known.moments)
+            if (
+                observation is not None
+                and observation.moments is not None
+                and observation.moments.count
+            ):
+                seen.append(observation.moments)
         if not seen:
             return None
         count = sum(moments.count for moments in seen)
         second = np.zeros_like(seen[0].second[0])
         for moments in seen:
             second += moments.count / count * moments.second[0]
-        return rounding.order(second, self._damping, act_order=self._act_order)
+        return rounding.compute_order(second, self._damping, act_order=self._act_order)

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.grid import Grid, Kind
-from ortune.quantizers.common.layers import Layer, transposed
-from ortune.quantizers.common.nodes import constants, dequantized, discard_back
+from ortune.quantizers.common.layers import Layer, resolve_transpose
+from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import Gives
+from ortune.quantizers.common.qdq.runtime_rules import Treatment
 from ortune.quantizers.common.qdq.smooth import Smoothing, add_product
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredWeight:
     """A weight in the file, once for all that read it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Stored:
     grid: Grid
 
     @classmethod
-    def add(
+    def add_weight(
         cls,
         editor: edit.Editor,
         stem: str,
@@ -46,9 +46,9 @@ class Stored:
         grid: Grid,
         axis: int | None,
         order: tuple[int, ...],
-    ) -> Stored:
+    ) -> StoredWeight:
         """Add the constants of a weight."""
-        whole, scale, zero = constants(
+        whole, scale, zero = add_constants(
             editor, stem, int=integers, scale=grid.scale, zero=grid.zero
         )
         return cls(whole, scale, zero, axis, order, grid)
@@ -85,99 +85,111 @@ class Packer:
     ) -> None:
         self._editor = editor
         self._target: runtime_rules.Target = target
-        self._float_bias = runtime_rules.holds(target, Gives.FLOAT_BIAS)
-        self._straight = runtime_rules.holds(target, Gives.STRAIGHT)
+        self._float_bias = runtime_rules.has_rule(target, Treatment.FLOAT_BIAS)
+        self._straight = runtime_rules.has_rule(target, Treatment.STRAIGHT)
         self._reduce_range = reduce_range
         self._kind: Kind = kind
         self._axes: dict[ir.Value, set[int | None]] = {}
         self._orders: dict[ir.Value, set[tuple[int, ...]]] = {}
         for layer in layers:
-            source, order = transposed(layer.weight)
+            source, order = resolve_transpose(layer.weight)
             alone = per_channel and self._by_channel(layer)
             self._axes.setdefault(source, set()).add(order[layer.axis] if alone else None)
             self._orders.setdefault(source, set()).add(order)
-        self._stored: dict[Key, Stored] = {}
+        self._stored: dict[Key, StoredWeight] = {}
         self._read: dict[tuple[int, int, tuple[int, ...]], ir.Value] = {}
 
-    def pack(
+    def pack_layer(
         self, layer: Layer, step: NDArray[np.float32], smooth: Smoothing | None = None
     ) -> None:
         """Store a layer's weight and bias, by the scalar step of its activation's grid."""
-        source, order = transposed(layer.weight)
+        source, order = resolve_transpose(layer.weight)
         axes = self._axes[source]
         axis = layer.axis if len(axes) == 1 and None not in axes else None
         alpha = self._take_alpha(layer.node)
         kept = order if self._straight else ()
         key = (source, alpha, None if smooth is None else layer.x, kept)
-        array = layer.array() if alpha == 1.0 else layer.array() * np.float32(alpha)
-        fitted = array if smooth is None else smooth.scaled(layer, array)
-        held = self._stored.get(key)
-        grid = self._grid(fitted, axis) if held is None else replace(held.grid, axis=axis)
+        array = layer.read_weight() if alpha == 1.0 else layer.read_weight() * np.float32(alpha)
+        fitted = array if smooth is None else smooth.scale_weight(layer, array)
+        stored = self._stored.get(key)
+        grid = self._make_grid(fitted, axis) if stored is None else replace(stored.grid, axis=axis)
         whole = layer.bias is None or self._float_bias
-        wide = grid if whole else self._bias(layer, layer.node, 2, grid, step)
-        if held is None or not np.array_equal(wide.scale, held.grid.scale):
-            held = self._store(layer, wide.quantize(fitted), wide)
-            self._stored.setdefault(key, held)
+        wide = grid if whole else self._quantize_bias(layer, layer.node, 2, grid, step)
+        if stored is None or not np.array_equal(wide.scale, stored.grid.scale):
+            stored = self._store_weight(layer, wide.quantize(fitted), wide)
+            self._stored.setdefault(key, stored)
         last = layer.node
         if layer.op == "MatMul" and not self._float_bias:
-            last = self._joined(layer, replace(held.grid, axis=axis), step)
+            last = self._join_bias(layer, replace(stored.grid, axis=axis), step)
         if smooth is not None and smooth.split:
             add_product(self._editor, layer, array, smooth.split, last)
-        layer.node.replace_input_with(1, self._wide(held, order, _home(layer.node)))
-        discard_back(layer.weight)
+        layer.node.replace_input_with(
+            1, self._dequantize_weight(stored, order, _find_graph(layer.node))
+        )
+        discard_upstream(layer.weight)
 
-    def constants(self) -> dict[ir.Value, Stored]:
+    def list_stored_weights(self) -> dict[ir.Value, StoredWeight]:
         """Return the weights stored so far, by their float constant."""
-        return {source: held for (source, *_), held in self._stored.items()}
+        return {source: stored for (source, *_), stored in self._stored.items()}
 
     def _by_channel(self, layer: Layer) -> bool:
-        one = runtime_rules.holds(self._target, Gives.PER_TENSOR, layer.op, "any group")
-        return not one and (len(layer.shape) == 2 or layer.convolves)
+        per_tensor = runtime_rules.has_rule(
+            self._target, Treatment.PER_TENSOR, layer.op, "any group"
+        )
+        return not per_tensor and (len(layer.shape) == 2 or layer.convolves)
 
-    def _grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
-        return grids.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
+    def _make_grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
+        return grids.make_weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
 
-    def _store(self, layer: Layer, integers: NDArray[Any], grid: Grid) -> Stored:
+    def _store_weight(self, layer: Layer, integers: NDArray[Any], grid: Grid) -> StoredWeight:
         """Add a weight's integers, in the order of axes that most readers want."""
-        source, order = transposed(layer.weight)
+        source, order = resolve_transpose(layer.weight)
         orders = self._orders[source]
-        alike = self._straight or (len(orders) == 1 and not tables_of(source))
+        alike = self._straight or (len(orders) == 1 and not find_lookups(source))
         kept = order if alike else tuple(range(len(order)))
         turned = integers.transpose([order.index(axis) for axis in kept])
         axis = None if grid.axis is None else kept.index(order[grid.axis])
         stem = str(source.name if not alike else layer.weight.name)
         whole = np.ascontiguousarray(turned)
-        return Stored.add(self._editor, stem, whole, grid, axis, kept)
+        return StoredWeight.add_weight(self._editor, stem, whole, grid, axis, kept)
 
-    def _wide(self, held: Stored, order: tuple[int, ...], home: ir.Graph) -> ir.Value:
+    def _dequantize_weight(
+        self, stored: StoredWeight, order: tuple[int, ...], home: ir.Graph
+    ) -> ir.Value:
         """Return a stored weight in float, with the axes of the constant in an order."""
-        known = (id(held), id(home), order)
-        if known not in self._read:
-            perm = [held.order.index(axis) for axis in order]
-            made, integers, stem = [], held.integers, str(held.integers.name).removesuffix("_int")
+        key = (id(stored), id(home), order)
+        if key not in self._read:
+            perm = [stored.order.index(axis) for axis in order]
+            new_nodes, integers, stem = (
+                [],
+                stored.integers,
+                str(stored.integers.name).removesuffix("_int"),
+            )
             if perm != sorted(perm):
-                node = self._editor.node("Transpose", [integers], {"perm": perm})
-                shape = held.integers.shape
+                node = self._editor.make_node("Transpose", [integers], {"perm": perm})
+                shape = stored.integers.shape
                 assert shape is not None
                 integers = node.outputs[0]
                 integers.shape = ir.Shape([shape[i] for i in perm])
-                integers.dtype = held.dtype
-                made.append(node)
-            axis = None if held.axis is None else perm.index(held.axis)
-            made.append(dequantized(self._editor, stem, [integers, held.scale, held.zero], axis))
-            edit.insert_first(home, *made)
-            self._read[known] = made[-1].outputs[0]
-        return self._read[known]
+                integers.dtype = stored.dtype
+                new_nodes.append(node)
+            axis = None if stored.axis is None else perm.index(stored.axis)
+            new_nodes.append(
+                make_dequantize(self._editor, stem, [integers, stored.scale, stored.zero], axis)
+            )
+            edit.insert_first(home, *new_nodes)
+            self._read[key] = new_nodes[-1].outputs[0]
+        return self._read[key]
 
     @staticmethod
     def _take_alpha(node: ir.Node) -> float:
         """Take the factor off a Gemm: the integer kernel has none."""
-        alpha = float(edit.attribute(node, "alpha", 1.0)) if node.op_type == "Gemm" else 1.0
+        alpha = float(edit.read_attribute(node, "alpha", 1.0)) if node.op_type == "Gemm" else 1.0
         if alpha != 1.0:
             node.attributes["alpha"] = ir.AttrFloat32("alpha", 1.0)
         return alpha
 
-    def _joined(self, layer: Layer, grid: Grid, step: NDArray[np.float32]) -> ir.Node:
+    def _join_bias(self, layer: Layer, grid: Grid, step: NDArray[np.float32]) -> ir.Node:
         """Keep what onnxruntime makes of a MatMul and an Add behind it in integers.
 
         It joins the two to one Gemm for matrices and for tensors of fixed shape, and a Gemm whose
@@ -194,31 +206,33 @@ class Packer:
         array = edit.const_array(add.inputs[index])
         if array is not None and array.shape == (layer.shape[-1],):
             if shape is not None and (len(shape) == 2 or shape.is_static()):
-                self._bias(layer, add, index, grid, step)
+                self._quantize_bias(layer, add, index, grid, step)
             return add
         if shape is not None and len(shape) == 2:
             layer.node.op_type = "Gemm"
         return layer.node
 
-    def _bias(
+    def _quantize_bias(
         self, layer: Layer, node: ir.Node, index: int, grid: Grid, step: NDArray[np.float32]
     ) -> Grid:
         old = node.inputs[index]
         array = edit.const_array(old)
         if array is None or old is None:
             return grid
-        values, scale, wide = grids.bias(array.reshape(-1), step, grid)
+        values, scale, wide = grids.quantize_bias(array.reshape(-1), step, grid)
         stem = str(old.name)
         zero = np.zeros(scale.shape, np.int32)
-        parts = constants(self._editor, stem, int=values, scale=scale, zero=zero)
-        made = dequantized(self._editor, stem, parts, 0 if wide.axis is not None else None)
-        edit.insert_first(_home(node), made)
-        node.replace_input_with(index, made.outputs[0])
-        edit.discard(old)
+        parts = add_constants(self._editor, stem, int=values, scale=scale, zero=zero)
+        dequantize = make_dequantize(
+            self._editor, stem, parts, 0 if wide.axis is not None else None
+        )
+        edit.insert_first(_find_graph(node), dequantize)
+        node.replace_input_with(index, dequantize.outputs[0])
+        edit.discard_constant(old)
         return wide
 
 
-def tables_of(source: ir.Value) -> list[ir.Node]:
+def find_lookups(source: ir.Value) -> list[ir.Node]:
     """Return the nodes that look rows up in a constant."""
     return [
         node
@@ -226,10 +240,10 @@ def tables_of(source: ir.Value) -> list[ir.Node]:
         if node.op_type == "Gather"
         and not node.domain
         and index == 0
-        and not edit.attribute(node, "axis", 0)
+        and not edit.read_attribute(node, "axis", 0)
     ]
 
 
-def _home(node: ir.Node) -> ir.Graph:
+def _find_graph(node: ir.Node) -> ir.Graph:
     assert node.graph is not None
     return node.graph

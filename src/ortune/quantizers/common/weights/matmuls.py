@@ -50,7 +50,7 @@ class Rows:
         assert tensor is not None
         return tensor.dtype
 
-    def slabs(self, elements: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    def read_slabs(self, elements: int) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         """Yield float32 copies of some rows at a time."""
         whole = edit.const_array(self.base)
         assert whole is not None
@@ -109,12 +109,12 @@ class BlockableWeights:
     tables: list[TableLookup] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
 
-    def reasons(self) -> str:
+    def describe_skipped(self) -> str:
         """Return the reasons with their counts, most frequent first."""
         return ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
 
 
-def find(
+def find_blockable_weights(
     model: ir.Model,
     ops: Collection[str],
     *,
@@ -129,87 +129,87 @@ def find(
         min_size: Weights with fewer elements are passed over.
         whole: A product's inputs must be a multiple of it.
     """
-    found = BlockableWeights()
+    weights = BlockableWeights()
     for node in [n for graph in (model.graph, *model.graph.subgraphs()) for n in graph]:
         if node.domain or node.op_type not in ops:
             continue
         if node not in among:
-            found.skipped[f"{node.op_type} left out by name"] += 1
+            weights.skipped[f"{node.op_type} left out by name"] += 1
             continue
-        made = _table(node) if node.op_type == "Gather" else _product(node)
-        if isinstance(made, str):
-            found.skipped.update([made] if made else [])
+        result = _read_table(node) if node.op_type == "Gather" else _read_product(node)
+        if isinstance(result, str):
+            weights.skipped.update([result] if result else [])
             continue
-        count, width = made.rows.shape
+        count, width = result.rows.shape
         if count * width < min_size:
-            small = wording.count(min_size, "element")
-            found.skipped[f"{node.op_type} with a weight under {small}"] += 1
-        elif isinstance(made, TableLookup):
-            found.tables.append(made)
+            small = wording.format_count(min_size, "element")
+            weights.skipped[f"{node.op_type} with a weight under {small}"] += 1
+        elif isinstance(result, TableLookup):
+            weights.tables.append(result)
         elif width % whole:
-            found.skipped[f"{node.op_type} whose input is not a multiple of block={whole}"] += 1
+            weights.skipped[f"{node.op_type} whose input is not a multiple of block={whole}"] += 1
         else:
-            found.products.append(made)
-    return found
+            weights.products.append(result)
+    return weights
 
 
-def _product(node: ir.Node) -> Product | str:
+def _read_product(node: ir.Node) -> Product | str:
     """Read a node; a text says why it is none."""
     op = node.op_type
     x, weight = [*node.inputs, None, None][:2]
     if x is None or weight is None:
         return f"{op} without two inputs"
-    base, swapped = origin(weight)
+    base, swapped = trace_constant(weight)
     tensor = edit.const_tensor(base)
     if tensor is None:
-        if edit.const_tensor(origin(x)[0]) is not None:
+        if edit.const_tensor(trace_constant(x)[0]) is not None:
             return f"{op} with the weight on the left"
         return f"{op} of two activations"
-    if why := _unfit(tensor, op):
-        return why
+    if reason := _find_unfit_reason(tensor, op):
+        return reason
     if op == "MatMul":
         if x.shape is not None and len(x.shape) < 2:
             return "MatMul of a vector"
         return Product(node, Rows(base, turned=not swapped))
-    if edit.attribute(node, "transA", 0):
+    if edit.read_attribute(node, "transA", 0):
         return "Gemm with transA"
-    turned = bool(edit.attribute(node, "transB", 0)) == swapped
-    return Product(node, Rows(base, turned, float(edit.attribute(node, "alpha", 1.0))))
+    turned = bool(edit.read_attribute(node, "transB", 0)) == swapped
+    return Product(node, Rows(base, turned, float(edit.read_attribute(node, "alpha", 1.0))))
 
 
-def _table(node: ir.Node) -> TableLookup | str:
+def _read_table(node: ir.Node) -> TableLookup | str:
     """Read a Gather; an empty text is none worth a word: shapes are looked up all the time."""
     data, indices = node.inputs[:2]
     if data is None or indices is None:
         return ""
-    base, swapped = origin(data)
+    base, swapped = trace_constant(data)
     tensor = edit.const_tensor(base)
     if tensor is None or tensor.dtype not in FLOATS:
         return ""
-    if why := _unfit(tensor, "Gather"):
-        return why
-    if swapped or edit.attribute(node, "axis", 0) not in (0, -2):
+    if reason := _find_unfit_reason(tensor, "Gather"):
+        return reason
+    if swapped or edit.read_attribute(node, "axis", 0) not in (0, -2):
         return "Gather of columns"
-    rank = _rank(node, indices)
+    rank = _find_rank(node, indices)
     return UNKNOWN_RANK if rank is None else TableLookup(node, Rows(base, turned=False), rank)
 
 
-def _rank(node: ir.Node, indices: ir.Value) -> int | None:
+def _find_rank(node: ir.Node, indices: ir.Value) -> int | None:
     if indices.shape is not None:
         return len(indices.shape)
     shape = node.outputs[0].shape
     return None if shape is None else len(shape) - 1
 
 
-def _unfit(tensor: ir.TensorProtocol, op: str) -> str:
+def _find_unfit_reason(tensor: ir.TensorProtocol, op: str) -> str:
     if tensor.dtype not in FLOATS:
         return f"{op} with {tensor.dtype.name.lower()} weights"
     if len(tensor.shape) != 2:
-        return f"{op} with a constant of {wording.count(len(tensor.shape), 'dimension')}"
+        return f"{op} with a constant of {wording.format_count(len(tensor.shape), 'dimension')}"
     return f"{op} with an empty weight" if 0 in tensor.shape.numpy() else ""
 
 
-def origin(value: ir.Value) -> tuple[ir.Value, bool]:
+def trace_constant(value: ir.Value) -> tuple[ir.Value, bool]:
     """Follow Identity and Transpose of two dimensions to where a constant is stored.
 
     Returns:
@@ -221,7 +221,7 @@ def origin(value: ir.Value) -> tuple[ir.Value, bool]:
         if source is None:
             break
         if node.op_type == "Transpose":
-            perm: Any = edit.attribute(node, "perm", (1, 0))
+            perm: Any = edit.read_attribute(node, "perm", (1, 0))
             if tuple(perm) != (1, 0):
                 break
             swapped = not swapped

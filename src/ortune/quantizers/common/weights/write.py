@@ -9,75 +9,79 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.qdq import MICROSOFT, given
-from ortune.quantizers.common.block_grid import SLAB, Packed, pack, unpack
-from ortune.quantizers.common.nodes import stand_in
+from ortune.graph.ir.qdq import MICROSOFT, find_input
+from ortune.quantizers.common.block_grid import SLAB, PackedWeight, pack_integers, unpack_integers
+from ortune.quantizers.common.nodes import replace_value
 from ortune.quantizers.common.weights.matmuls import Product, Rows, TableLookup
 
 
-class _Chain:
+class _LookupChain:
     """Looks packed rows up with standard operators, which every runtime has."""
 
-    def __init__(self, editor: edit.Editor, table: TableLookup, packed: Packed) -> None:
+    def __init__(self, editor: edit.Editor, table: TableLookup, packed: PackedWeight) -> None:
         self._editor, self._table, self._packed = editor, table, packed
         self._dtype = table.rows.dtype
 
-    def build(self, parts: Sequence[ir.Value]) -> ir.Value:
+    def build_lookup(self, parts: Sequence[ir.Value]) -> ir.Value:
         """Gather packed rows, widen those found, and return them; nodes stand before the Gather.
 
         Constants of the table are integers of shape [rows, blocks, bytes], steps, zero points.
         """
         spec, blocks = self._packed.spec, self._packed.scale.shape[1]
-        found = self._wide(parts[0], (blocks, spec.block))
+        values = self._gather_floats(parts[0], (blocks, spec.block))
         if len(parts) > 2:
-            zero = self._wide(parts[2], (-1,))
+            zero = self._gather_floats(parts[2], (-1,))
             if spec.bits == 4 and blocks % 2:
-                zero = self._cut(zero, blocks)
-            middle = self._last(zero)
+                zero = self._add_slice(zero, blocks)
+            middle = self._add_last_axis(zero)
         else:
-            middle = self._number("middle", spec.middle)
-        scale = self._last(self._node("Gather", [parts[1], self._table.indices], {"axis": 0}))
-        centred = self._node("Sub", [found, middle])
-        scaled = self._node("Mul", [centred, scale])
-        flat = self._reshape(scaled, (blocks * spec.block,))
+            middle = self._add_number("middle", spec.middle)
+        scale = self._add_last_axis(
+            self._insert_node("Gather", [parts[1], self._table.indices], {"axis": 0})
+        )
+        centred = self._insert_node("Sub", [values, middle])
+        scaled = self._insert_node("Mul", [centred, scale])
+        flat = self._add_reshape(scaled, (blocks * spec.block,))
         short = blocks * spec.block != self._packed.width
-        return self._cut(flat, self._packed.width) if short else flat
+        return self._add_slice(flat, self._packed.width) if short else flat
 
-    def _wide(self, stored: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    def _gather_floats(self, stored: ir.Value, shape: tuple[int, ...]) -> ir.Value:
         """Gather bytes and make floats of the integers in them, indices first in the shape."""
-        some = self._node("Gather", [stored, self._table.indices], {"axis": 0})
-        wide = self._node("Cast", [some], {"to": int(self._dtype)})
+        row_bytes = self._insert_node("Gather", [stored, self._table.indices], {"axis": 0})
+        wide = self._insert_node("Cast", [row_bytes], {"to": int(self._dtype)})
         if self._packed.spec.bits == 8:
             return wide
         # Whole floats below 256: dividing by 16 is exact, and Floor has kernels everywhere.
-        sixteenth, sixteen = self._number("sixteenth", 1 / 16), self._number("sixteen", 16)
-        high = self._node("Floor", [self._node("Mul", [wide, sixteenth])])
-        low = self._node("Sub", [wide, self._node("Mul", [high, sixteen])])
-        both = self._node("Concat", [self._last(low), self._last(high)], {"axis": -1})
-        return self._reshape(both, shape)
+        sixteenth, sixteen = self._add_number("sixteenth", 1 / 16), self._add_number("sixteen", 16)
+        high = self._insert_node("Floor", [self._insert_node("Mul", [wide, sixteenth])])
+        low = self._insert_node("Sub", [wide, self._insert_node("Mul", [high, sixteen])])
+        both = self._insert_node(
+            "Concat", [self._add_last_axis(low), self._add_last_axis(high)], {"axis": -1}
+        )
+        return self._add_reshape(both, shape)
 
-    def _reshape(self, value: ir.Value, tail: tuple[int, ...]) -> ir.Value:
+    def _add_reshape(self, value: ir.Value, tail: tuple[int, ...]) -> ir.Value:
         shape = np.array([*[0] * self._table.rank, *tail], np.int64)
-        return self._node("Reshape", [value, self._editor.constant("shape", shape)])
+        return self._insert_node("Reshape", [value, self._editor.add_constant("shape", shape)])
 
-    def _cut(self, value: ir.Value, size: int) -> ir.Value:
-        ends = [self._editor.constant("cut", np.array([n], np.int64)) for n in (0, size, -1)]
-        return self._node("Slice", [value, *ends])
+    def _add_slice(self, value: ir.Value, size: int) -> ir.Value:
+        ends = [self._editor.add_constant("cut", np.array([n], np.int64)) for n in (0, size, -1)]
+        return self._insert_node("Slice", [value, *ends])
 
-    def _last(self, value: ir.Value) -> ir.Value:
-        axis = self._editor.constant("axis", np.array([-1], np.int64))
-        return self._node("Unsqueeze", [value, axis])
+    def _add_last_axis(self, value: ir.Value) -> ir.Value:
+        axis = self._editor.add_constant("axis", np.array([-1], np.int64))
+        return self._insert_node("Unsqueeze", [value, axis])
 
-    def _number(self, name: str, number: float) -> ir.Value:
-        return self._editor.constant(name, np.asarray(number, self._dtype.numpy()))
+    def _add_number(self, name: str, number: float) -> ir.Value:
+        return self._editor.add_constant(name, np.asarray(number, self._dtype.numpy()))
 
-    def _node(
+    def _insert_node(
         self, op: str, inputs: Sequence[ir.Value], attributes: dict[str, Any] | None = None
     ) -> ir.Value:
         node = self._table.node
-        made = self._editor.node(op, inputs, attributes, name=f"{node.name}_{op}")
-        edit.insert_before(node, made)
-        return made.outputs[0]
+        new_node = self._editor.make_node(op, inputs, attributes, name=f"{node.name}_{op}")
+        edit.insert_before(node, new_node)
+        return new_node.outputs[0]
 
 
 class Writer:
@@ -94,9 +98,9 @@ class Writer:
         self._model, self._standard, self._level = model, standard, level
         self._editor = edit.Editor(model.graph)
 
-    def write(
+    def write_weight(
         self,
-        packed: Packed,
+        packed: PackedWeight,
         rows: Rows,
         products: Sequence[Product],
         tables: Sequence[TableLookup],
@@ -105,68 +109,74 @@ class Writer:
         stem = str(rows.base.name)
         foreign = not self._standard
         if products and not foreign:
-            self._dequantized(packed, stem, products)
+            self._write_dequantize(packed, stem, products)
         fused = foreign and not products and packed.width % packed.spec.block == 0
         if tables or foreign:
-            parts = self._store(packed, stem, flat=fused)
+            parts = self._add_packed(packed, stem, flat=fused)
         for product in products if foreign else ():
             node = product.node
-            bias, rest = self._bias(product, len(packed.integers))
+            bias, remaining_bias = self._split_bias(product, len(packed.integers))
             inputs: list[ir.Value | None] = [product.x, *parts]
             if bias is not None:
                 inputs += [None] * (5 - len(inputs)) + [bias]
             sizes = {"K": packed.width, "N": len(packed.integers), "accuracy_level": self._level}
-            self._finish(node, self._kernel("MatMulNBits", node, inputs, packed, sizes), rest)
+            self._replace_product(
+                node, self._make_kernel("MatMulNBits", node, inputs, packed, sizes), remaining_bias
+            )
         for table in tables:
             if fused:
-                self._gather(table, packed, parts)
+                self._replace_lookup(table, packed, parts)
             else:
-                found = _Chain(self._editor, table, packed).build(parts)
-                stand_in(table.node.outputs[0], found)
+                lookup = _LookupChain(self._editor, table, packed).build_lookup(parts)
+                replace_value(table.node.outputs[0], lookup)
         if products and tables and not foreign:
-            edit.note(self._model, f"'{stem}' is stored twice: looked up and multiplied")
+            edit.add_note(self._model, f"'{stem}' is stored twice: looked up and multiplied")
         if foreign and (products or fused):
             self._model.opset_imports.setdefault(MICROSOFT, 1)
 
-    def _store(self, packed: Packed, stem: str, *, flat: bool) -> list[ir.Value]:
+    def _add_packed(self, packed: PackedWeight, stem: str, *, flat: bool) -> list[ir.Value]:
         """Add integers, steps and zero points as constants; without those when symmetric."""
         integers = packed.integers
         if flat:
             integers = integers.reshape(len(integers), -1)
         parts = [
-            self._editor.constant(f"{stem}_int{packed.spec.bits}", integers),
-            self._editor.constant(f"{stem}_scale", packed.scale),
+            self._editor.add_constant(f"{stem}_int{packed.spec.bits}", integers),
+            self._editor.add_constant(f"{stem}_scale", packed.scale),
         ]
         if packed.zero is not None:
-            parts.append(self._editor.constant(f"{stem}_zero", packed.zero))
+            parts.append(self._editor.add_constant(f"{stem}_zero", packed.zero))
         return parts
 
-    def _kernel(
+    def _make_kernel(
         self,
         op: str,
         node: ir.Node,
         inputs: Sequence[ir.Value | None],
-        packed: Packed,
+        packed: PackedWeight,
         attributes: Mapping[str, int],
     ) -> ir.Node:
         spec = packed.spec
-        every = {**attributes, "bits": spec.bits, "block_size": spec.block}
+        all_attributes = {**attributes, "bits": spec.bits, "block_size": spec.block}
         name = f"{node.name}_int{spec.bits}"
-        return self._editor.node(op, inputs, every, name=name, domain=MICROSOFT)
+        return self._editor.make_node(op, inputs, all_attributes, name=name, domain=MICROSOFT)
 
-    def _finish(self, node: ir.Node, made: ir.Node, rest: ir.Value | None) -> None:
+    def _replace_product(
+        self, node: ir.Node, replacement: ir.Node, remaining_bias: ir.Value | None
+    ) -> None:
         """Put a product in the place of another, adding what its kernel does not."""
-        edit.insert_before(node, made)
-        if rest is not None:
-            made.outputs[0].type = node.outputs[0].type
-            made = self._editor.node("Add", [made.outputs[0], rest], name=f"{node.name}_bias")
-            edit.insert_before(node, made)
-        stand_in(node.outputs[0], made.outputs[0])
+        edit.insert_before(node, replacement)
+        if remaining_bias is not None:
+            replacement.outputs[0].type = node.outputs[0].type
+            replacement = self._editor.make_node(
+                "Add", [replacement.outputs[0], remaining_bias], name=f"{node.name}_bias"
+            )
+            edit.insert_before(node, replacement)
+        replace_value(node.outputs[0], replacement.outputs[0])
 
-    def _bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
+    def _split_bias(self, product: Product, count: int) -> tuple[ir.Value | None, ir.Value | None]:
         """Return what the kernel adds, one number an output, or else what an Add must."""
         node = product.node
-        bias, beta = given(node, 2), float(edit.attribute(node, "beta", 1.0))
+        bias, beta = find_input(node, 2), float(edit.read_attribute(node, "beta", 1.0))
         if bias is None or beta == 0.0:
             return None, None
         array = edit.const_array(bias)
@@ -179,74 +189,87 @@ class Writer:
                 return bias, None
             flat = np.broadcast_to(array.reshape(-1) * np.asarray(beta, array.dtype), (count,))
             name = f"{bias.name}_flat"
-            return self._editor.constant(name, np.array(flat, array.dtype)), None
+            return self._editor.add_constant(name, np.array(flat, array.dtype)), None
         if beta == 1.0:
             return None, bias
         dtype = product.rows.dtype.numpy()
-        factor = self._editor.constant(f"{bias.name}_beta", np.asarray(beta, dtype))
-        times = self._editor.node("Mul", [bias, factor], name=f"{node.name}_beta")
+        factor = self._editor.add_constant(f"{bias.name}_beta", np.asarray(beta, dtype))
+        times = self._editor.make_node("Mul", [bias, factor], name=f"{node.name}_beta")
         edit.insert_before(node, times)
         times.outputs[0].type = node.outputs[0].type
         return None, times.outputs[0]
 
-    def _gather(self, table: TableLookup, packed: Packed, parts: Sequence[ir.Value]) -> None:
+    def _replace_lookup(
+        self, table: TableLookup, packed: PackedWeight, parts: Sequence[ir.Value]
+    ) -> None:
         node = table.node
         inputs, axes = (
             [parts[0], table.indices, *parts[1:]],
             {"gather_axis": 0, "quantize_axis": 1},
         )
-        made = self._kernel("GatherBlockQuantized", node, inputs, packed, axes)
-        edit.insert_before(node, made)
-        stand_in(node.outputs[0], made.outputs[0])
+        kernel = self._make_kernel("GatherBlockQuantized", node, inputs, packed, axes)
+        edit.insert_before(node, kernel)
+        replace_value(node.outputs[0], kernel.outputs[0])
 
-    def _dequantized(self, packed: Packed, stem: str, products: Sequence[Product]) -> None:
+    def _write_dequantize(
+        self, packed: PackedWeight, stem: str, products: Sequence[Product]
+    ) -> None:
         """Put a DequantizeLinear before each product: a shared one would not be fused."""
-        held = [self._tensor(f"{stem}_int{packed.spec.bits}", _columns(packed), packed)]
-        held.append(self._editor.constant(f"{stem}_scale", np.ascontiguousarray(packed.scale.T)))
+        constants = [
+            self._add_integers(f"{stem}_int{packed.spec.bits}", _pack_columns(packed), packed)
+        ]
+        constants.append(
+            self._editor.add_constant(f"{stem}_scale", np.ascontiguousarray(packed.scale.T))
+        )
         if packed.zero is not None:
-            zeros = np.ascontiguousarray(packed.zeros().T)
-            flat = pack(zeros.reshape(-1), packed.spec.bits)
-            held.append(self._tensor(f"{stem}_zero", (flat, zeros.shape), packed))
+            zeros = np.ascontiguousarray(packed.unpack_zero_points().T)
+            flat = pack_integers(zeros.reshape(-1), packed.spec.bits)
+            constants.append(self._add_integers(f"{stem}_zero", (flat, zeros.shape), packed))
         for product in products:
             node = product.node
-            self._move_beside(node, held)
-            made = self._editor.node(
+            self._move_beside(node, constants)
+            dequantize = self._editor.make_node(
                 "DequantizeLinear",
-                held,
+                constants,
                 {"axis": 0, "block_size": packed.spec.block},
                 name=f"{node.name}_dq",
             )
-            wide = made.outputs[0]
+            wide = dequantize.outputs[0]
             wide.type = ir.TensorType(product.rows.dtype)
             wide.shape = ir.Shape((packed.width, len(packed.integers)))
-            edit.insert_before(node, made)
+            edit.insert_before(node, dequantize)
             # onnxruntime fuses a Gemm only without factors and with one bias an output.
-            bias, rest = self._bias(product, len(packed.integers))
+            bias, remaining_bias = self._split_bias(product, len(packed.integers))
             inputs = [product.x, wide] if bias is None else [product.x, wide, bias]
-            plain = self._editor.node(node.op_type, inputs, name=f"{node.name}_wide")
-            self._finish(node, plain, rest)
+            plain = self._editor.make_node(node.op_type, inputs, name=f"{node.name}_wide")
+            self._replace_product(node, plain, remaining_bias)
 
-    def _move_beside(self, node: ir.Node, held: Sequence[ir.Value]) -> None:
+    def _move_beside(self, node: ir.Node, constants: Sequence[ir.Value]) -> None:
         """Keep a body's weights in the body: onnxruntime looks for what it fuses there alone."""
         home, main = node.graph, self._model.graph
         if not isinstance(home, ir.Graph) or home is main:
             return
-        for value in held:
+        for value in constants:
             if value.graph is main:
                 main.initializers.pop(str(value.name))
                 home.register_initializer(value)
 
-    def _tensor(
-        self, stem: str, content: tuple[np.ndarray[Any, Any], tuple[int, ...]], packed: Packed
+    def _add_integers(
+        self,
+        stem: str,
+        content: tuple[np.ndarray[Any, Any], tuple[int, ...]],
+        packed: PackedWeight,
     ) -> ir.Value:
         """Add a constant of unsigned integers, or of signed ones where the grid is symmetric."""
         array, shape = content
         symmetric = packed.zero is None
         if packed.spec.bits == 8:
             whole = array.reshape(shape)
-            return self._editor.constant(stem, (whole ^ 128).view(np.int8) if symmetric else whole)
+            return self._editor.add_constant(
+                stem, (whole ^ 128).view(np.int8) if symmetric else whole
+            )
         dtype = ir.DataType.INT4 if symmetric else ir.DataType.UINT4
-        name = self._editor.fresh(stem)
+        name = self._editor.reserve_name(stem)
         # The sign bit of a nibble: 0..15 around 8 becomes -8..7 around 0.
         nibbles = array ^ np.uint8(0x88) if symmetric else array
         value = ir.val(name, const_value=ir.PackedTensor(nibbles, dtype, shape=shape, name=name))
@@ -254,17 +277,21 @@ class Writer:
         return value
 
 
-def _columns(packed: Packed) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
+def _pack_columns(packed: PackedWeight) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
     """Return the integers as [inputs, outputs], packed along the outputs; the width is whole."""
     spec, count = packed.spec, len(packed.integers)
     shape = (packed.width, count)
     if count * spec.bits % 8:
-        whole = unpack(packed.integers, spec.bits).reshape(count, -1).T
-        return pack(np.ascontiguousarray(whole).reshape(-1), spec.bits), shape
+        whole = unpack_integers(packed.integers, spec.bits).reshape(count, -1).T
+        return pack_integers(np.ascontiguousarray(whole).reshape(-1), spec.bits), shape
     out = np.empty((packed.width, count * spec.bits // 8), np.uint8)
     step = max(1, SLAB // (count * spec.block))
     for start in range(0, packed.integers.shape[1], step):
-        some = unpack(packed.integers[:, start : start + step], spec.bits).reshape(count, -1).T
+        slab = (
+            unpack_integers(packed.integers[:, start : start + step], spec.bits)
+            .reshape(count, -1)
+            .T
+        )
         first = start * spec.block
-        out[first : first + len(some)] = pack(some, spec.bits)
+        out[first : first + len(slab)] = pack_integers(slab, spec.bits)
     return out.reshape(-1), shape

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.protocol.status import Refused, Status, make_refusal
 from ortune.serving.server.logs import Journal, LoggedRequest
 from ortune.serving.server.repository.repository import Repository
 
@@ -42,18 +42,18 @@ class Caller:
     seconds: float | None
 
 
-def caller(context: Any) -> Caller:
+def read_caller(context: Any) -> Caller:
     """Read a call's metadata and deadline."""
-    held = dict(context.invocation_metadata() or ())
+    metadata = dict(context.invocation_metadata() or ())
     return Caller(
-        held.get("x-request-id", ""),
-        held.get("traceparent", ""),
-        held.get("triton_grpc_error") == "true",
+        metadata.get("x-request-id", ""),
+        metadata.get("traceparent", ""),
+        metadata.get("triton_grpc_error") == "true",
         context.time_remaining(),
     )
 
 
-async def received(context: Any) -> bytes:
+async def receive_message(context: Any) -> bytes:
     """Return the message of a call that has one.
 
     Raises:
@@ -73,7 +73,7 @@ async def received(context: Any) -> bytes:
     return body
 
 
-async def inflated(body: bytes, most: int) -> bytes:
+async def inflate_message(body: bytes, most: int) -> bytes:
     """Return a message as it was before the client compressed it.
 
     gRPC itself inflates without a bound and looks at the length afterwards, so it is told to leave
@@ -84,25 +84,25 @@ async def inflated(body: bytes, most: int) -> bytes:
     """
     if body[:2] != _GZIP and not (body[:1] == _ZLIB and int.from_bytes(body[:2]) % 31 == 0):
         return body
-    return await asyncio.to_thread(_inflated, body, most)
+    return await asyncio.to_thread(_inflate, body, most)
 
 
-def _inflated(body: bytes, most: int) -> bytes:
+def _inflate(body: bytes, most: int) -> bytes:
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as its head says
     try:
-        found = inflater.decompress(body, most + 1)
+        message = inflater.decompress(body, most + 1)
     except zlib.error as error:
         raise Refused(f"the compressed message is damaged: {error}") from None
-    if len(found) > most:
+    if len(message) > most:
         raise Refused(
             f"the message is larger than {most} bytes when it is inflated", Status.TOO_LARGE
         )
     if not inflater.eof:
         raise Refused("the compressed message is damaged: it ends too early")
-    return found
+    return message
 
 
-async def refuse(context: Any, error: Refused) -> NoReturn:
+async def abort_call(context: Any, error: Refused) -> NoReturn:
     """End a call with an error's status and text, in one line: names in it are the client's."""
     await context.abort(grpc.StatusCode[error.status.grpc], " ".join(error.text.split()))
     raise AssertionError("a call that was aborted goes on")
@@ -110,10 +110,12 @@ async def refuse(context: Any, error: Refused) -> NoReturn:
 
 async def log_refusal(journal: Journal, context: Any, error: Refused) -> NoReturn:
     """End a call that reached no model, and log it."""
-    journal.request(
-        LoggedRequest("grpc", "", "", caller(context).id, error.status.grpc, 0.0, error=error.text)
+    journal.log_request(
+        LoggedRequest(
+            "grpc", "", "", read_caller(context).id, error.status.grpc, 0.0, error=error.text
+        )
     )
-    await refuse(context, error)
+    await abort_call(context, error)
 
 
 IN_FLIGHT = 128
@@ -153,26 +155,26 @@ class Inference:
         self._reading: set[Task[None]] = set()
         self.ending = False
 
-    async def unary(self, requests: Any, context: Any) -> bytes:
+    async def infer_unary(self, requests: Any, context: Any) -> bytes:
         """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
-        call = caller(context)
+        call = read_caller(context)
         try:
-            body = await received(context)
+            body = await receive_message(context)
         except Refused as error:
             await log_refusal(self._journal, context, error)
-        answer = (await self._reply(body, call)).answer
+        answer = (await self._answer_request(body, call)).answer
         if isinstance(answer, Refused):
-            await refuse(context, answer)
+            await abort_call(context, answer)
         return answer
 
-    async def stream(self, requests: Any, context: Any) -> None:
+    async def infer_stream(self, requests: Any, context: Any) -> None:
         """Answer ModelStreamInfer: replies in the order of the requests, errors among them."""
         if self.ending:  # it was let in a moment before
-            await refuse(context, ENDING)
-        call = caller(context)
+            await abort_call(context, ENDING)
+        call = read_caller(context)
         replies: _Replies = Queue()
         room = Semaphore(IN_FLIGHT)
-        reading = asyncio.create_task(self._read(context, call, replies, room))
+        reading = asyncio.create_task(self._read_requests(context, call, replies, room))
         reading.add_done_callback(lambda _: replies.put_nowait(None))
         self._reading.add(reading)
         try:
@@ -181,9 +183,9 @@ class Inference:
                 if not isinstance(answer, Refused):
                     await context.write(answer)
                 elif call.ends_on_error:
-                    await refuse(context, answer)
+                    await abort_call(context, answer)
                 else:
-                    failed = messages.message("ModelStreamInferResponse")(
+                    failed = messages.find_message_class("ModelStreamInferResponse")(
                         error_message=answer.text, infer_response={"id": replied.id}
                     )
                     await context.write(failed.SerializeToString())
@@ -193,10 +195,10 @@ class Inference:
             self._reading.discard(reading)
             reading.cancel()
             while not replies.empty():
-                if (left := replies.get_nowait()) is not None:
-                    left.cancel()
+                if (task := replies.get_nowait()) is not None:
+                    task.cancel()
         if reading.cancelled():
-            await refuse(context, ENDING)
+            await abort_call(context, ENDING)
         reading.result()
 
     def end_streams(self) -> None:
@@ -205,46 +207,54 @@ class Inference:
         for reading in self._reading:
             reading.cancel()
 
-    async def _read(self, context: Any, call: Caller, replies: _Replies, room: Semaphore) -> None:
+    async def _read_requests(
+        self, context: Any, call: Caller, replies: _Replies, room: Semaphore
+    ) -> None:
         """Ask for every message of a stream; the tasks are in the queue before they end."""
         while True:
             await room.acquire()
             body = await context.read()
             if body is grpc.aio.EOF:
                 return
-            streamed = self._reply(body, call, streamed=True)
+            streamed = self._answer_request(body, call, streamed=True)
             replies.put_nowait(asyncio.create_task(streamed))
 
-    async def _reply(self, body: bytes, call: Caller, *, streamed: bool = False) -> _Reply:
+    async def _answer_request(
+        self, body: bytes, call: Caller, *, streamed: bool = False
+    ) -> _Reply:
         """Answer one request, or say why not; nothing but a cancellation is raised."""
         began = perf_counter_ns()
         model = version = id = error = ""
         status, queue_ms, rows = "OK", 0.0, 0
         answer: bytes | Refused
         try:
-            asked = messages.deserialized(await inflated(body, self._limits.max_body))
-            model, version, id = asked.model, asked.version, asked.request.id
-            served = self._repository.model(model, version)
+            addressed = messages.deserialize_request(
+                await inflate_message(body, self._limits.max_body)
+            )
+            model, version, id = addressed.model, addressed.version, addressed.request.id
+            served = self._repository.find_model(model, version)
             version = served.version
-            request = asked.request
+            request = addressed.request
             if call.seconds is not None:  # it waits no longer than its call
-                left = max(1, int(call.seconds * 1e6))
-                if left < (request.timeout_us or self._limits.timeout_s * 1e6 or left + 1):
-                    request = replace(request, timeout_us=left)
+                remaining_us = max(1, int(call.seconds * 1e6))
+                if remaining_us < (
+                    request.timeout_us or self._limits.timeout_s * 1e6 or remaining_us + 1
+                ):
+                    request = replace(request, timeout_us=remaining_us)
             response = await served.infer(request)
             queue_ms, rows = response.queue_ns / 1e6, response.rows
             if streamed:
                 final = {**response.parameters, _FINAL: True}
                 response = replace(response, parameters=final)
-            answer = messages.serialized(response, streamed=streamed)
+            answer = messages.serialize_response(response, streamed=streamed)
         except CancelledError:
             status = Status.CANCELLED.grpc
             raise
         except Exception as raised:
-            answer = refused(raised)
+            answer = make_refusal(raised)
             status, error = answer.status.grpc, answer.text
         finally:
-            self._journal.request(
+            self._journal.log_request(
                 LoggedRequest(
                     front="grpc",
                     model=model[:_MOST_NAME],

@@ -12,8 +12,14 @@ from google.protobuf.message import DecodeError
 
 from ortune.core.errors import BadSettings
 from ortune.serving.protocol import messages, metadata
-from ortune.serving.protocol.status import Refused, Status, refused
-from ortune.serving.server.grpc.inference import ENDING, Inference, inflated, log_refusal, received
+from ortune.serving.protocol.status import Refused, Status, make_refusal
+from ortune.serving.server.grpc.inference import (
+    ENDING,
+    Inference,
+    inflate_message,
+    log_refusal,
+    receive_message,
+)
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
 from ortune.serving.server.repository.repository import Repository
@@ -62,16 +68,16 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         prefix = f"/{messages.SERVICE}"
         unary = grpc.stream_unary_rpc_method_handler
         self._handlers = {
-            f"{prefix}/ModelInfer": unary(self.inference.unary),
+            f"{prefix}/ModelInfer": unary(self.inference.infer_unary),
             f"{prefix}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(
-                self.inference.stream
+                self.inference.infer_stream
             ),
-            _HEALTH: unary(self._health),
+            _HEALTH: unary(self._check_health),
         }
-        for name, operation in self._operations().items():
-            self._handlers[f"{prefix}/{name}"] = unary(self._answer(name, operation))
-        self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
-        self._end = grpc.stream_stream_rpc_method_handler(self._ended)
+        for name, operation in self._list_operations().items():
+            self._handlers[f"{prefix}/{name}"] = unary(self._make_handler(name, operation))
+        self._deny = grpc.stream_stream_rpc_method_handler(self._refuse_unauthenticated)
+        self._end = grpc.stream_stream_rpc_method_handler(self._refuse_ending)
 
     def service(self, handler_call_details: Any) -> Any:
         """Return what answers a call; None where there is no such method."""
@@ -84,7 +90,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         headers = dict(handler_call_details.invocation_metadata or ())
         return handler if self._access.allows(headers.get("authorization")) else self._deny
 
-    def _operations(self) -> dict[str, Callable[[Any], Content | Awaitable[Content]]]:
+    def _list_operations(self) -> dict[str, Callable[[Any], Content | Awaitable[Content]]]:
         """Return each method that asks no model: its request's message to its answer's content."""
         models = self._repository
         return {
@@ -92,34 +98,42 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             "ServerReady": lambda _: {"ready": models.ready},
             "ModelReady": self._model_ready,
             "ServerMetadata": lambda _: metadata.server_metadata(),
-            "ModelMetadata": lambda asked: models.model(asked.name, asked.version).metadata(),
-            "ModelConfig": lambda asked: {
-                "config": models.model(asked.name, asked.version).config()
+            "ModelMetadata": lambda request: models.find_model(
+                request.name, request.version
+            ).build_metadata(),
+            "ModelConfig": lambda request: {
+                "config": models.find_model(request.name, request.version).build_config()
             },
-            "ModelStatistics": lambda asked: {
-                "model_stats": models.statistics(asked.name, asked.version)
+            "ModelStatistics": lambda request: {
+                "model_stats": models.list_statistics(request.name, request.version)
             },
-            "RepositoryIndex": lambda asked: {"models": models.index(_here(asked).ready)},
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-            "SystemSharedMemoryStatus": lambda asked: _regions(asked, "system"),
-            "SystemSharedMemoryRegister": lambda asked: metadata.refuse_registration(asked.name),
+            "RepositoryIndex": lambda request: {
+                "models": models.build_index(_check_repository(request).ready)
+            },
+            "RepositoryModelLoad": self._load_model,
+            "RepositoryModelUnload": self._unload_model,
+            "SystemSharedMemoryStatus": lambda request: _list_regions(request, "system"),
+            "SystemSharedMemoryRegister": lambda request: metadata.refuse_registration(
+                request.name
+            ),
             "SystemSharedMemoryUnregister": lambda _: {},
-            "CudaSharedMemoryStatus": lambda asked: _regions(asked, "CUDA"),
-            "CudaSharedMemoryRegister": lambda asked: metadata.refuse_registration(asked.name),
+            "CudaSharedMemoryStatus": lambda request: _list_regions(request, "CUDA"),
+            "CudaSharedMemoryRegister": lambda request: metadata.refuse_registration(request.name),
             "CudaSharedMemoryUnregister": lambda _: {},
-            "TraceSetting": self._trace,
-            "LogSettings": _log,
+            "TraceSetting": self._read_trace_settings,
+            "LogSettings": _read_log_settings,
         }
 
-    def _answer(self, name: str, operation: Callable[[Any], Any]) -> Any:
+    def _make_handler(self, name: str, operation: Callable[[Any], Any]) -> Any:
         """Return what answers a method that asks no model."""
-        method = messages.methods()[name]
-        kind = messages.message(method.input_type.name)
+        method = messages.list_methods()[name]
+        kind = messages.find_message_class(method.input_type.name)
 
         async def answer(requests: Any, context: Any) -> bytes:
             try:
-                body = await inflated(await received(context), self._repository.limits.max_body)
+                body = await inflate_message(
+                    await receive_message(context), self._repository.limits.max_body
+                )
                 try:
                     request = kind.FromString(body)
                 except DecodeError:
@@ -130,7 +144,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 message = metadata.as_message(method.output_type.name, content)
                 return bytes(message.SerializeToString())
             except Exception as raised:
-                error = refused(raised)
+                error = make_refusal(raised)
             return await log_refusal(self._journal, context, error)
 
         return answer
@@ -138,29 +152,29 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _model_ready(self, request: Any) -> Content:
         """As Triton, say no of a model that there is not."""
         try:
-            self._repository.model(request.name, request.version)
+            self._repository.find_model(request.name, request.version)
         except Refused as error:
             if error.status is Status.INVALID:
                 raise
             return {"ready": False}
         return {"ready": self._repository.ready}
 
-    async def _load(self, request: Any) -> Content:
+    async def _load_model(self, request: Any) -> Content:
         parameters = {
             name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
-            for name, value in _here(request).parameters.items()
+            for name, value in _check_repository(request).parameters.items()
         }
         await self._repository.load(request.model_name, parameters)
         return {}
 
-    async def _unload(self, request: Any) -> Content:
-        await self._repository.unload(_here(request).model_name)
+    async def _unload_model(self, request: Any) -> Content:
+        await self._repository.unload(_check_repository(request).model_name)
         return {}
 
-    def _trace(self, request: Any) -> Content:
+    def _read_trace_settings(self, request: Any) -> Content:
         """Tell the settings of traces; those of this server are set where it is started."""
         if request.model_name:
-            self._repository.model(request.model_name)
+            self._repository.find_model(request.model_name)
         settings = {
             name: value if isinstance(value, list) else [value]
             for name, value in metadata.TRACE_SETTINGS.items()
@@ -170,33 +184,33 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         )
         return {"settings": {name: {"value": value} for name, value in settings.items()}}
 
-    async def _health(self, requests: Any, context: Any) -> bytes:
+    async def _check_health(self, requests: Any, context: Any) -> bytes:
         """Answer gRPC's health check, of the server whatever service it names."""
         try:
-            await received(context)
+            await receive_message(context)
         except Refused as error:
             return await log_refusal(self._journal, context, error)
         return _SERVING if self._repository.ready else _NOT_SERVING
 
-    async def _denied(self, requests: Any, context: Any) -> None:
+    async def _refuse_unauthenticated(self, requests: Any, context: Any) -> None:
         await log_refusal(self._journal, context, _DENIED)
 
-    async def _ended(self, requests: Any, context: Any) -> None:
+    async def _refuse_ending(self, requests: Any, context: Any) -> None:
         await log_refusal(self._journal, context, ENDING)
 
 
-def _here(request: Any) -> Any:
+def _check_repository(request: Any) -> Any:
     """Return a request about the repository, of which there is one alone."""
     if request.repository_name:
         raise Refused("'repository_name' specification is not supported", Status.UNSUPPORTED)
     return request
 
 
-def _regions(request: Any, kind: str) -> Content:
+def _list_regions(request: Any, kind: str) -> Content:
     return metadata.refuse_region(kind, request.name) if request.name else {}
 
 
-def _log(request: Any) -> Content:
+def _read_log_settings(request: Any) -> Content:
     """Tell the settings of the log; they are set where the server is started."""
     settings = {
         name: {_LOG_FIELDS[type(value)]: value} for name, value in metadata.LOG_SETTINGS.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter_ns
 
-from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.protocol.status import Refused, Status, make_refusal
 from ortune.serving.server.http.exchange import (
     Bodies,
     ClientWatch,
@@ -59,11 +59,11 @@ class App:
         exchange = Exchange(scope, receive)
         watching = ClientWatch(exchange)
         try:
-            reply, error = await self._replied(exchange)
+            reply, error = await self._answer_exchange(exchange)
         finally:
             watching.end()
         if reply.status >= 400 or exchange.told:
-            self._journal.request(
+            self._journal.log_request(
                 LoggedRequest(
                     front="http",
                     model=exchange.model[:_MOST_NAME],
@@ -74,19 +74,19 @@ class App:
                     queue_ms=exchange.queue_ms,
                     rows=exchange.rows,
                     error=error,
-                    trace=exchange.header(b"traceparent"),
+                    trace=exchange.read_header(b"traceparent"),
                 )
             )
         if not exchange.gone:
             await send_reply(exchange, reply, send)
 
-    async def _replied(self, exchange: Exchange) -> tuple[Reply, str]:
+    async def _answer_exchange(self, exchange: Exchange) -> tuple[Reply, str]:
         """Return the answer, and the error that it tells."""
         try:
             allowed = self._access.open or exchange.path in _OPEN
-            if not allowed and not self._access.allows(exchange.header(b"authorization")):
+            if not allowed and not self._access.allows(exchange.read_header(b"authorization")):
                 raise Refused("a token is wanted, and this is none", Status.UNAUTHENTICATED)
-            methods, answer = self._routes.find(exchange)
+            methods, answer = self._routes.find_route(exchange)
             if exchange.method not in methods:
                 raise HttpError(405, "Method Not Allowed", (b"allow", ", ".join(methods).encode()))
             return await answer(exchange), ""
@@ -100,7 +100,7 @@ class App:
             if not exchange.gone:
                 raise
         except Exception as error:
-            told = refused(error)
-            headers = (_BEARER,) if told.status is Status.UNAUTHENTICATED else ()
-            return error_reply(told.status.http, told.text, *headers), told.text
+            refusal = make_refusal(error)
+            headers = (_BEARER,) if refusal.status is Status.UNAUTHENTICATED else ()
+            return error_reply(refusal.status.http, refusal.text, *headers), refusal.text
         return Reply(Status.CANCELLED.http), "the client went away"

@@ -92,7 +92,7 @@ class Exchange:
         raw: str = scope["raw_path"].decode("ascii", "replace")
         self.path = raw.split("/")[1:]
         if "%" in raw:
-            self.path = [unquote(one) for one in self.path]
+            self.path = [unquote(segment) for segment in self.path]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.receive = receive
         self.pending = (
@@ -109,7 +109,7 @@ class Exchange:
         self.queue_ms = 0.0
         self.told = self.gone = self.late = False
 
-    def header(self, name: bytes) -> str:
+    def read_header(self, name: bytes) -> str:
         """Return a header as text, empty without it."""
         return self.headers.get(name, b"").decode("latin-1")
 
@@ -153,9 +153,9 @@ class Bodies:
 
     def __init__(self, cap: int, most: int) -> None:
         self._cap, self._most = cap, max(cap, most)
-        self._held = 0
+        self._used_bytes = 0
 
-    async def read(self, exchange: Exchange, head: int = 0) -> bytes | memoryview:
+    async def read_body(self, exchange: Exchange, head: int = 0) -> bytes | memoryview:
         """Return the body of a request, inflated; it counts as held until it is released.
 
         Args:
@@ -167,13 +167,13 @@ class Bodies:
             HttpError: Its encoding is not known.
             Disconnected: The client went away.
         """
-        encoding, inflater = exchange.header(b"content-encoding").lower(), None
+        encoding, inflater = exchange.read_header(b"content-encoding").lower(), None
         if encoding in _ENCODINGS:
             inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as its head says
         elif encoding not in ("", "identity"):
             accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
             raise HttpError(415, "Unsupported compression type", accepted)
-        self._demand_fits(int(exchange.header(b"content-length") or 0))
+        self._require_fitting_size(int(exchange.read_header(b"content-length") or 0))
         body = _Body()
         try:
             while exchange.pending:
@@ -183,46 +183,46 @@ class Bodies:
                 exchange.pending = message.get("more_body", False)
                 part: bytes = message.get("body", b"")
                 exchange.received += len(part)
-                self._demand_fits(exchange.received)
+                self._require_fitting_size(exchange.received)
                 if inflater is None:
-                    self._keep(body, part)
+                    self._append_part(body, part)
                 else:
-                    await self._inflate(body, inflater, part)
+                    await self._inflate_part(body, inflater, part)
             if inflater is not None and not inflater.eof:
-                raise _not_inflated("it ends too early")
+                raise _make_inflation_error("it ends too early")
         except BaseException:
-            self._held -= body.size
+            self._used_bytes -= body.size
             raise
-        return body.parts[0] if len(body.parts) == 1 else _joined(body.parts, body.size, head)
+        return body.parts[0] if len(body.parts) == 1 else _join_parts(body.parts, body.size, head)
 
-    def release(self, size: int) -> None:
+    def release_bytes(self, size: int) -> None:
         """Hold so many bytes less."""
-        self._held -= size
+        self._used_bytes -= size
 
-    async def _inflate(self, body: _Body, inflater: Any, part: bytes) -> None:
+    async def _inflate_part(self, body: _Body, inflater: Any, part: bytes) -> None:
         """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
         while True:
             try:
-                made = inflater.decompress(part, _STEP)
+                chunk = inflater.decompress(part, _STEP)
             except zlib.error as error:
-                raise _not_inflated(str(error)) from None
-            self._keep(body, made)
+                raise _make_inflation_error(str(error)) from None
+            self._append_part(body, chunk)
             if inflater.unused_data:
-                raise _not_inflated("something is behind its end")
-            if len(made) < _STEP:
+                raise _make_inflation_error("something is behind its end")
+            if len(chunk) < _STEP:
                 return
             part = inflater.unconsumed_tail
             await asyncio.sleep(0)
 
-    def _keep(self, body: _Body, part: bytes) -> None:
+    def _append_part(self, body: _Body, part: bytes) -> None:
         body.parts.append(part)
         body.size += len(part)
-        self._held += len(part)
-        self._demand_fits(body.size)
-        if self._held > self._most:
+        self._used_bytes += len(part)
+        self._require_fitting_size(body.size)
+        if self._used_bytes > self._most:
             raise Refused("too many large requests at once", Status.UNAVAILABLE)
 
-    def _demand_fits(self, size: int) -> None:
+    def _require_fitting_size(self, size: int) -> None:
         if size > self._cap:
             raise Refused(
                 f"the request is larger than {self._cap} bytes",
@@ -231,11 +231,11 @@ class Bodies:
             )
 
 
-def _not_inflated(why: str) -> Refused:
+def _make_inflation_error(why: str) -> Refused:
     return Refused(f"the body cannot be inflated: {why}")
 
 
-def _joined(parts: Sequence[bytes], size: int, head: int) -> memoryview:
+def _join_parts(parts: Sequence[bytes], size: int, head: int) -> memoryview:
     """Return the parts in one piece, in which byte `head` is aligned."""
     room = np.empty(size + _ALIGNED, np.uint8)
     start = -(room.ctypes.data + head) % _ALIGNED
@@ -267,7 +267,7 @@ class ClientWatch:
         self._looking: asyncio.Task[None] | None = None
 
         def begin() -> None:
-            self._looking = asyncio.ensure_future(self._look())
+            self._looking = asyncio.ensure_future(self._watch_client())
 
         self._timer = loop.call_later(PATIENCE_S, begin)
 
@@ -277,7 +277,7 @@ class ClientWatch:
         if self._looking is not None:
             self._looking.cancel()
 
-    async def _look(self) -> None:
+    async def _watch_client(self) -> None:
         exchange = self._exchange
         while exchange.pending:
             before = exchange.received

@@ -10,7 +10,7 @@ import orjson
 
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol import http_body, metadata
-from ortune.serving.protocol.datatypes import datatype, dtype, from_raw
+from ortune.serving.protocol.datatypes import find_datatype, find_dtype, from_raw
 from ortune.serving.protocol.inference import InferRequest, InferResponse
 from ortune.serving.protocol.status import Refused
 from ortune.serving.server.http.exchange import (
@@ -23,7 +23,7 @@ from ortune.serving.server.http.exchange import (
 )
 from ortune.serving.server.repository.counters import METRICS_TYPE, metrics_text
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.served import Served
+from ortune.serving.server.repository.served import ServedModel
 
 PICTURES = ("image/jpeg", "image/png")
 _LENGTH = b"inference-header-content-length"
@@ -36,7 +36,7 @@ Route: TypeAlias = tuple[tuple[str, ...], Answer]
 _GET, _POST, _BOTH = ("GET", "HEAD"), ("POST",), ("GET", "HEAD", "POST")
 
 
-def _json(content: Callable[[Exchange], Any]) -> Answer:
+def _make_json_answer(content: Callable[[Exchange], Any]) -> Answer:
     """Return what answers with JSON that is there at once."""
 
     async def answer(exchange: Exchange) -> Reply:
@@ -45,7 +45,7 @@ def _json(content: Callable[[Exchange], Any]) -> Answer:
     return answer
 
 
-async def _empty(exchange: Exchange) -> Reply:
+async def _answer_empty(exchange: Exchange) -> Reply:
     return Reply()
 
 
@@ -58,124 +58,131 @@ class Routes:
 
     def __init__(self, repository: Repository, bodies: Bodies) -> None:
         self._repository, self._bodies = repository, bodies
-        statistics = _GET, _json(self._statistics)
-        trace = _BOTH, self._trace
+        statistics = _GET, _make_json_answer(self._list_statistics)
+        trace = _BOTH, self._answer_trace_settings
         self._of_model: Mapping[tuple[str, ...], Route] = {
-            ("infer",): (_POST, self._infer),
-            (): (_GET, _json(lambda exchange: self._served(exchange).metadata())),
-            ("ready",): (_GET, self._model_ready),
-            ("config",): (_GET, _json(lambda exchange: self._served(exchange).config())),
+            ("infer",): (_POST, self._answer_infer),
+            (): (
+                _GET,
+                _make_json_answer(lambda exchange: self._find_served(exchange).build_metadata()),
+            ),
+            ("ready",): (_GET, self._answer_model_ready),
+            ("config",): (
+                _GET,
+                _make_json_answer(lambda exchange: self._find_served(exchange).build_config()),
+            ),
             ("stats",): statistics,
             ("trace", "setting"): trace,
         }
         self._of_server: Mapping[tuple[str, ...], Route] = {
-            ("v2", "health", "live"): (_GET, _empty),
-            ("v2", "health", "ready"): (_GET, self._ready),
-            ("v2",): (_GET, _json(lambda exchange: metadata.server_metadata())),
+            ("v2", "health", "live"): (_GET, _answer_empty),
+            ("v2", "health", "ready"): (_GET, self._answer_ready),
+            ("v2",): (_GET, _make_json_answer(lambda exchange: metadata.server_metadata())),
             ("v2", "models", "stats"): statistics,
-            ("v2", "repository", "index"): (_POST, self._index),
+            ("v2", "repository", "index"): (_POST, self._answer_index),
             ("v2", "trace", "setting"): trace,
-            ("v2", "logging"): (_BOTH, self._logging),
-            ("metrics",): (_GET, self._metrics),
+            ("v2", "logging"): (_BOTH, self._answer_log_settings),
+            ("metrics",): (_GET, self._answer_metrics),
         }
 
-    def find(self, exchange: Exchange) -> Route:
+    def find_route(self, exchange: Exchange) -> Route:
         """Return what answers; the exchange learns which model is meant.
 
         Raises:
             HttpError: Nothing does.
         """
-        found: Route | None
+        route: Route | None
         match exchange.path:
-            case ["v2", "models", name, *rest] if rest or name != "stats":
+            case ["v2", "models", name, *segments] if segments or name != "stats":
                 exchange.model = name
-                if len(rest) > 1 and rest[0] == "versions":
-                    exchange.version, rest = rest[1], rest[2:]
-                found = self._of_model.get(tuple(rest))
+                if len(segments) > 1 and segments[0] == "versions":
+                    exchange.version, segments = segments[1], segments[2:]
+                route = self._of_model.get(tuple(segments))
             case ["v2", "repository", "models", name, "load" | "unload" as action]:
                 exchange.model, exchange.told = name, True
-                found = _POST, self._load if action == "load" else self._unload
-            case ["v2", "systemsharedmemory" | "cudasharedmemory" as memory, *rest]:
-                found = _shared_memory(memory.removesuffix("sharedmemory"), rest)
+                route = _POST, self._load_model if action == "load" else self._unload_model
+            case ["v2", "systemsharedmemory" | "cudasharedmemory" as memory, *segments]:
+                route = _find_memory_route(memory.removesuffix("sharedmemory"), segments)
             case path:
-                found = self._of_server.get(tuple(path))
-        if found is None:
+                route = self._of_server.get(tuple(path))
+        if route is None:
             raise HttpError(
                 404, "Not Found: routes begin with /v2, as the Open Inference Protocol says"
             )
-        return found
+        return route
 
     # --- inference --------------------------------------------------------------------------
 
-    async def _infer(self, exchange: Exchange) -> Reply:
+    async def _answer_infer(self, exchange: Exchange) -> Reply:
         """Answer an infer request."""
         exchange.told = True
-        served = self._repository.model(exchange.model, exchange.version)
+        served = self._repository.find_model(exchange.model, exchange.version)
         exchange.version = served.version
         length = exchange.headers.get(_LENGTH)
-        head = None if length is None else http_body.header_length(length.decode("latin-1"))
-        body = await self._bodies.read(exchange, head or 0)
+        head = None if length is None else http_body.parse_header_length(length.decode("latin-1"))
+        body = await self._bodies.read_body(exchange, head or 0)
         try:
-            return await _answer(exchange, served, body, head)
+            return await _infer_body(exchange, served, body, head)
         finally:
-            self._bodies.release(len(body))
+            self._bodies.release_bytes(len(body))
 
     # --- the server -------------------------------------------------------------------------
 
-    async def _ready(self, exchange: Exchange) -> Reply:
+    async def _answer_ready(self, exchange: Exchange) -> Reply:
         return Reply(200 if self._repository.ready else 400)
 
-    async def _metrics(self, exchange: Exchange) -> Reply:
+    async def _answer_metrics(self, exchange: Exchange) -> Reply:
         text = metrics_text(
-            (one.name, one.version, one.counters) for one in self._repository.models()
+            (served.name, served.version, served.counters)
+            for served in self._repository.list_models()
         )
         return Reply(200, (text.encode(),), ((b"content-type", METRICS_TYPE.encode()),))
 
-    async def _trace(self, exchange: Exchange) -> Reply:
+    async def _answer_trace_settings(self, exchange: Exchange) -> Reply:
         if exchange.model:
-            self._repository.model(exchange.model)
-        metadata.check_unchanged(metadata.TRACE_SETTINGS, await self._body(exchange))
+            self._repository.find_model(exchange.model)
+        metadata.check_unchanged(metadata.TRACE_SETTINGS, await self._read_json_body(exchange))
         return json_reply(metadata.TRACE_SETTINGS)
 
-    async def _logging(self, exchange: Exchange) -> Reply:
-        metadata.check_unchanged(metadata.LOG_SETTINGS, await self._body(exchange))
+    async def _answer_log_settings(self, exchange: Exchange) -> Reply:
+        metadata.check_unchanged(metadata.LOG_SETTINGS, await self._read_json_body(exchange))
         return json_reply(metadata.LOG_SETTINGS)
 
     # --- models and the repository ----------------------------------------------------------
 
-    def _served(self, exchange: Exchange) -> Served:
-        return self._repository.model(exchange.model, exchange.version)
+    def _find_served(self, exchange: Exchange) -> ServedModel:
+        return self._repository.find_model(exchange.model, exchange.version)
 
-    async def _model_ready(self, exchange: Exchange) -> Reply:
+    async def _answer_model_ready(self, exchange: Exchange) -> Reply:
         try:
-            self._served(exchange)
+            self._find_served(exchange)
         except Refused as error:
             raise HttpError(400, error.text) from None
         return Reply()
 
-    def _statistics(self, exchange: Exchange) -> Mapping[str, Any]:
-        return {"model_stats": self._repository.statistics(exchange.model, exchange.version)}
+    def _list_statistics(self, exchange: Exchange) -> Mapping[str, Any]:
+        return {"model_stats": self._repository.list_statistics(exchange.model, exchange.version)}
 
-    async def _index(self, exchange: Exchange) -> Reply:
-        body = await self._body(exchange)
-        return json_reply(self._repository.index(body.get("ready") is True))
+    async def _answer_index(self, exchange: Exchange) -> Reply:
+        body = await self._read_json_body(exchange)
+        return json_reply(self._repository.build_index(body.get("ready") is True))
 
-    async def _load(self, exchange: Exchange) -> Reply:
-        parameters = (await self._body(exchange)).get("parameters") or {}
+    async def _load_model(self, exchange: Exchange) -> Reply:
+        parameters = (await self._read_json_body(exchange)).get("parameters") or {}
         if not isinstance(parameters, dict):
             raise Refused("'parameters' of a load request is no object")
         await self._repository.load(exchange.model, parameters)
         return Reply()
 
-    async def _unload(self, exchange: Exchange) -> Reply:
-        await self._body(exchange)
+    async def _unload_model(self, exchange: Exchange) -> Reply:
+        await self._read_json_body(exchange)
         await self._repository.unload(exchange.model)
         return Reply()
 
-    async def _body(self, exchange: Exchange) -> dict[str, Any]:
+    async def _read_json_body(self, exchange: Exchange) -> dict[str, Any]:
         """Return the JSON of a request that may have none."""
-        body = await self._bodies.read(exchange)
-        self._bodies.release(len(body))
+        body = await self._bodies.read_body(exchange)
+        self._bodies.release_bytes(len(body))
         try:
             content = orjson.loads(body) if body else {}
         except orjson.JSONDecodeError as error:
@@ -185,44 +192,44 @@ class Routes:
         return content
 
 
-def _shared_memory(kind: str, rest: Sequence[str]) -> Route | None:
+def _find_memory_route(kind: str, segments: Sequence[str]) -> Route | None:
     """Return what answers for regions of shared memory: there are none."""
-    match rest:
+    match segments:
         case ["status"]:
-            return _GET, _json(lambda exchange: [])
+            return _GET, _make_json_answer(lambda exchange: [])
         case ["region", name, "status"]:
-            return _GET, _json(lambda exchange: metadata.refuse_region(kind, name))
+            return _GET, _make_json_answer(lambda exchange: metadata.refuse_region(kind, name))
         case ["unregister"] | ["region", _, "unregister"]:
-            return _POST, _empty
+            return _POST, _answer_empty
         case ["region", name, "register"]:
-            return _POST, _json(lambda exchange: metadata.refuse_registration(name))
+            return _POST, _make_json_answer(lambda exchange: metadata.refuse_registration(name))
     return None
 
 
-async def _answer(
-    exchange: Exchange, served: Served, body: bytes | memoryview, head: int | None
+async def _infer_body(
+    exchange: Exchange, served: ServedModel, body: bytes | memoryview, head: int | None
 ) -> Reply:
-    kind = exchange.header(b"content-type").partition(";")[0].strip().lower()
+    kind = exchange.read_header(b"content-type").partition(";")[0].strip().lower()
     if kind in PICTURES:
         exchange.rows = 1
         response = await served.infer_picture(bytes(body), exchange.id)
         exchange.queue_ms = response.queue_ns / 1e6
-        return _reply(response, InferRequest({}))
+        return _build_reply(response, InferRequest({}))
     if head == 0:
         request = raw_request(body, served.inputs, batched=served.max_batch > 0)
     else:
-        request = http_body.parse(body, head, served.name)
+        request = http_body.parse_body(body, head, served.name)
     exchange.id = request.id or exchange.id
     if served.max_batch:
         array = next(iter(request.inputs.values()), None)
         exchange.rows = len(array) if array is not None and array.ndim else 1
     response = await served.infer(request)
     exchange.queue_ms = response.queue_ns / 1e6
-    return _reply(response, request)
+    return _build_reply(response, request)
 
 
-def _reply(response: InferResponse, request: InferRequest) -> Reply:
-    chunks, length = http_body.write(response, request)
+def _build_reply(response: InferResponse, request: InferRequest) -> Reply:
+    chunks, length = http_body.encode_response(response, request)
     if sum(map(len, chunks)) <= _JOINED:
         chunks = [b"".join(chunks)]
     if length is None:
@@ -250,11 +257,11 @@ def raw_request(
             "a raw binary request needs a model with one input, of one free dimension at most",
             fix="name the inputs in JSON, and its length in Inference-Header-Content-Length",
         )
-    name, kind = inputs[0].name, datatype(inputs[0].dtype)
+    name, kind = inputs[0].name, find_datatype(inputs[0].dtype)
     if kind == "BYTES":  # the body is one element
         body, count = len(body).to_bytes(4, "little") + body, 1
     else:
-        count = len(body) // dtype(kind).itemsize
+        count = len(body) // find_dtype(kind).itemsize
     if -1 in shape:
         shape[shape.index(-1)] = count // math.prod(dim for dim in shape if dim > 0)
     array = from_raw(name, kind, shape, body)

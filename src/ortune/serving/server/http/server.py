@@ -133,17 +133,17 @@ class _Connection(asyncio.Protocol):
             return
         self.inner.data_received(data)
 
-    def begin(self) -> None:
+    def begin_request(self) -> None:
         """Take note that the head of a request is here."""
         self._in_head, self._head, self._head_since = False, 0, None
         if self._transport.is_held:
             self._transport.resume_reading()
 
-    def deliver(self, size: int) -> None:
+    def count_delivered(self, size: int) -> None:
         """Take note of bytes of a body that the application has read."""
         self._delivered += size
 
-    def finish(self) -> None:
+    def finish_request(self) -> None:
         """Take note that a request is answered: what comes now is the next one's head."""
         self._in_head = True
         self._head_since = self._loop.time() if self._received > self._delivered else None
@@ -193,8 +193,8 @@ class HttpServer(uvicorn.Server):
         self.open_connections: set[_Connection] = set()
         super().__init__(
             uvicorn.Config(
-                self._answer,
-                http=self._connect,  # type: ignore[arg-type]  # makes a protocol, as a class does
+                self._answer_request,
+                http=self._make_connection,  # type: ignore[arg-type]  # makes a protocol, as a class does
                 loop="none",
                 ws="none",
                 lifespan="off",
@@ -211,21 +211,21 @@ class HttpServer(uvicorn.Server):
             )
         )
 
-    def _connect(self, *, app_state: dict[str, Any], **options: Any) -> _Connection:
+    def _make_connection(self, *, app_state: dict[str, Any], **options: Any) -> _Connection:
         """Return the protocol of a new connection; the scope of its requests names it."""
         connection = _Connection(self.open_connections)
         state = {**app_state, "connection": connection}
         connection.inner = HttpToolsProtocol(app_state=state, **options)
         return connection
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _answer_request(self, scope: Message, receive: Receive, send: Send) -> None:
         """Have the application answer a request."""
         connection: _Connection = scope["state"]["connection"]
 
         async def receive_counted() -> Message:
             message = await receive()
             if body := message.get("body"):
-                connection.deliver(len(body))
+                connection.count_delivered(len(body))
             return message
 
         async def send_in_time(message: Message) -> None:
@@ -235,7 +235,7 @@ class HttpServer(uvicorn.Server):
                 message = {**message, "headers": [*message["headers"], _CLOSE]}
             await send(message)
 
-        connection.begin()
+        connection.begin_request()
         try:
             if connection.lost:  # the request came ahead of its turn, and nobody waits for it
                 await send({"type": "http.response.start", "status": 499, "headers": []})
@@ -243,7 +243,7 @@ class HttpServer(uvicorn.Server):
                 return
             await self._app(scope, receive_counted, send_in_time)
         finally:
-            connection.finish()
+            connection.finish_request()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from ortune.bundle.engine.batching import Answered, Batches
+from ortune.bundle.engine.batching import Batches, TimedAnswer
 from ortune.bundle.engine.call import Call
 from ortune.serving.protocol.status import Status
 
@@ -67,24 +67,24 @@ class Counters:
     _calls: list[Call] = field(default_factory=list)
     _past: dict[int, Batches] = field(default_factory=dict)
 
-    def count(self, rows: int, began: int, found: Answered, now: int) -> None:
+    def count_answer(self, rows: int, began: int, answer: TimedAnswer, now: int) -> None:
         """Count an answer.
 
         Args:
             rows: Of the request.
             began: When it arrived, nanoseconds of `time.perf_counter_ns`.
-            found: What the engine says of it.
+            answer: What the engine says of it.
             now: When its answer was ready.
         """
         self.answered += 1
         self.answered_ns += now - began
         self.inferences += rows
-        self.queue_ns += found.started_ns - found.queued_ns
-        self.infer_ns += found.ended_ns - found.started_ns
-        self.output_ns += now - found.ended_ns
+        self.queue_ns += answer.started_ns - answer.queued_ns
+        self.infer_ns += answer.ended_ns - answer.started_ns
+        self.output_ns += now - answer.ended_ns
         self.last_ms = time.time_ns() // 1_000_000
 
-    def refuse(self, status: Status, ns: int, *, computed: bool = False) -> None:
+    def count_refusal(self, status: Status, ns: int, *, computed: bool = False) -> None:
         """Count a request without an answer.
 
         Args:
@@ -94,14 +94,14 @@ class Counters:
         self.failed["BACKEND" if computed else _REASON.get(status, "OTHER")] += 1
         self.failed_ns += ns
 
-    def follow(self, call: Call) -> None:
+    def add_call(self, call: Call) -> None:
         """Count the runs of a model too."""
         self._calls.append(call)
 
-    def leave(self, call: Call) -> None:
+    def retire_call(self, call: Call) -> None:
         """Keep the runs of a model that runs no more."""
         self._calls.remove(call)
-        self._past = _together([self._past, call.statistics.batches])
+        self._past = _merge_batches([self._past, call.statistics.batches])
 
     @property
     def waiting(self) -> int:
@@ -111,9 +111,9 @@ class Counters:
     @property
     def runs(self) -> Mapping[int, Batches]:
         """Rows -> runs of so many, those that failed too."""
-        return _together([self._past, *(call.statistics.batches for call in self._calls)])
+        return _merge_batches([self._past, *(call.statistics.batches for call in self._calls)])
 
-    def durations(self) -> Durations:
+    def list_durations(self) -> Durations:
         """Return counts and times by Triton's names."""
         count = self.answered
         return {
@@ -125,7 +125,7 @@ class Counters:
             "compute_output": (count, self.output_ns),
         }
 
-    def statistics(self, name: str, version: str) -> dict[str, Any]:
+    def build_statistics(self, name: str, version: str) -> dict[str, Any]:
         """Return the entry of ``model_stats``."""
         runs = self.runs
 
@@ -138,35 +138,35 @@ class Counters:
             "version": version,
             "last_inference": self.last_ms,
             "inference_count": self.inferences,
-            "execution_count": sum(one.count for one in runs.values()),
-            "inference_stats": entries(self.durations(), _DURATIONS),
+            "execution_count": sum(batches.count for batches in runs.values()),
+            "inference_stats": entries(self.list_durations(), _DURATIONS),
             "batch_stats": [
                 {
                     "batch_size": rows,
-                    "compute_input": {"count": one.count, "ns": 0},
-                    "compute_infer": {"count": one.count, "ns": one.compute_ns},
-                    "compute_output": {"count": one.count, "ns": 0},
+                    "compute_input": {"count": batches.count, "ns": 0},
+                    "compute_infer": {"count": batches.count, "ns": batches.compute_ns},
+                    "compute_output": {"count": batches.count, "ns": 0},
                 }
-                for rows, one in sorted(runs.items())
+                for rows, batches in sorted(runs.items())
             ],
             "memory_usage": [],
             "response_stats": {},
         }
 
 
-def _together(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]:
+def _merge_batches(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]:
     """Add up runs of the same size."""
-    found: dict[int, Batches] = {}
+    merged: dict[int, Batches] = {}
     for part in parts:
-        for rows, one in part.items():
-            held = found.get(rows, Batches())
-            found[rows] = Batches(
-                held.count + one.count,
-                held.requests + one.requests,
-                held.queue_ns + one.queue_ns,
-                held.compute_ns + one.compute_ns,
+        for rows, batches in part.items():
+            total = merged.get(rows, Batches())
+            merged[rows] = Batches(
+                total.count + batches.count,
+                total.requests + batches.requests,
+                total.queue_ns + batches.queue_ns,
+                total.compute_ns + batches.compute_ns,
             )
-    return found
+    return merged
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -219,33 +219,35 @@ def metrics_text(models: Iterable[tuple[str, str, Counters]]) -> str:
     lines = list[str]()
 
     def add(
-        name: str, what: str, samples: Iterable[tuple[str, float]], kind: str = "counter"
+        name: str, description: str, samples: Iterable[tuple[str, float]], kind: str = "counter"
     ) -> None:
-        lines.extend((f"# HELP {name} {what}", f"# TYPE {name} {kind}"))
+        lines.extend((f"# HELP {name} {description}", f"# TYPE {name} {kind}"))
         lines.extend(
             f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
             for labels, value in samples
         )
 
-    for name, what, value, kind in _METRICS:
+    for name, description, value, kind in _METRICS:
         samples = [(labels, value(counters)) for labels, counters in counted]
-        add(f"nv_inference_{name}", what, samples, kind)
+        add(f"nv_inference_{name}", description, samples, kind)
     failures = [
         (f'{labels},reason="{why}"', counters.failed[why])
         for labels, counters in counted
         for why in REASONS
     ]
-    what = "Number of failed inference requests, all batch sizes"
-    add("nv_inference_request_failure", what, failures)
-    for part, (key, what) in _TIMES.items():
-        times = [(labels, counters.durations()[key][1] // 1000) for labels, counters in counted]
+    description = "Number of failed inference requests, all batch sizes"
+    add("nv_inference_request_failure", description, failures)
+    for part, (key, description) in _TIMES.items():
+        times = [
+            (labels, counters.list_durations()[key][1] // 1000) for labels, counters in counted
+        ]
         name = f"nv_inference_{part}_duration_us"
-        add(name, f"Cumulative {what} duration in microseconds", times)
+        add(name, f"Cumulative {description} duration in microseconds", times)
     memory = psutil.virtual_memory()
-    for name, what, number in (
+    for name, description, number in (
         ("utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent(None) / 100),
         ("memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
         ("memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
     ):
-        add(f"nv_cpu_{name}", what, [("", number)], "gauge")
+        add(f"nv_cpu_{name}", description, [("", number)], "gauge")
     return "".join(f"{line}\n" for line in lines)

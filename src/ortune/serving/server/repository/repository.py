@@ -12,16 +12,16 @@ from typing import Any, TypeAlias
 
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.protocol.status import Refused, Status, make_refusal
 from ortune.serving.server.repository import sources
 from ortune.serving.server.repository.counters import Counters
 from ortune.serving.server.repository.served import (
     NOT_READY,
-    Around,
     Decoder,
     Limits,
-    Room,
-    Served,
+    MemoryBudget,
+    ServedModel,
+    ServerContext,
     Timeouts,
 )
 from ortune.serving.server.repository.sources import NAME, ModelSource, State
@@ -44,12 +44,12 @@ class OpenFile:
 
     engine: Engine
     state: State
-    served: tuple[Served, ...]
+    served: tuple[ServedModel, ...]
     leaving: bool = False
 
     def __post_init__(self) -> None:
-        for one in self.served:
-            one.counters.follow(one.call)
+        for served in self.served:
+            served.counters.add_call(served.call)
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class Slot:
         open: Version -> its file, the lowest first.
         names: Of the models that it was last seen to hold.
         seen: Version -> state of its files when they were last tried.
-        wanted: Whether it is to be served: not once it is unloaded.
+        is_active: Whether it is to be served: not once it is unloaded.
         reason: Why it does not answer, or why its newest file does not.
         turn: Who changes it holds this.
     """
@@ -69,20 +69,20 @@ class Slot:
     open: dict[str, OpenFile] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     seen: dict[str, State] = field(default_factory=dict)
-    wanted: bool = True
+    is_active: bool = True
     reason: str = ""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def rows(self) -> Iterator[dict[str, str]]:
+    def list_rows(self) -> Iterator[dict[str, str]]:
         """Yield its rows of the index; what answers says too why its newest file does not."""
         for version, file in self.open.items():
-            for one in file.served:
-                yield self._row(one.name, version, "READY")
+            for served in file.served:
+                yield self._make_row(served.name, version, "READY")
         if not self.open:
             for name in self.names or (self.source.name,):
-                yield self._row(name, "", "LOADING" if self.turn.locked() else "UNAVAILABLE")
+                yield self._make_row(name, "", "LOADING" if self.turn.locked() else "UNAVAILABLE")
 
-    def _row(self, name: str, version: str, state: str) -> dict[str, str]:
+    def _make_row(self, name: str, version: str, state: str) -> dict[str, str]:
         return {"name": name, "version": version, "state": state, "reason": self.reason}
 
     def name(self, model: str) -> str:
@@ -102,10 +102,10 @@ def open_changed(
         why another one could not be opened.
     """
     try:
-        files = slot.source.files()
+        files = slot.source.list_files()
     except Exception as error:
         return list(slot.open), {}, error
-    slot.seen = {version: sources.state(path) for version, path in files.items()}
+    slot.seen = {version: sources.read_state(path) for version, path in files.items()}
     engines, failure = dict[str, tuple[Engine, State]](), None
     for version, path in files.items():
         state = slot.seen[version]
@@ -138,7 +138,7 @@ class Repository:
 
     def __init__(
         self,
-        given: Sequence[ModelSource],
+        model_sources: Sequence[ModelSource],
         open_: Opener,
         *,
         explicit: bool = False,
@@ -148,21 +148,21 @@ class Repository:
         """Serve nothing yet: `start` opens the models.
 
         Args:
-            given: What there is to serve.
+            model_sources: What there is to serve.
             note: Is told in one line what changes, and what could not be opened.
         """
         self.limits, self.explicit = limits or Limits(), explicit
-        self._slots = {source.name: Slot(source) for source in given}
-        self._versions: dict[str, dict[str, Served]] = {}
-        self._newest: dict[str, Served] = {}
+        self._slots = {source.name: Slot(source) for source in model_sources}
+        self._versions: dict[str, dict[str, ServedModel]] = {}
+        self._newest: dict[str, ServedModel] = {}
         self._open, self._note = open_, note
         self._counters: dict[tuple[str, str], Counters] = {}
-        self._around = Around(
+        self._context = ServerContext(
             self.limits,
-            Room(self.limits.max_held),
+            MemoryBudget(self.limits.max_held),
             Timeouts(self.limits.timeout_s),
             Decoder(self.limits.max_queue),
-            self.model,
+            self.find_model,
             lambda name: sorted(self._versions.get(name, ()), key=int),
         )
         self._opening = ThreadPoolExecutor(1, "ortune open")
@@ -177,7 +177,7 @@ class Repository:
         """Whether all models were opened and no end is near."""
         return self._started and not self._draining
 
-    def model(self, name: str, version: str = "") -> Served:
+    def find_model(self, name: str, version: str = "") -> ServedModel:
         """Return a model; the highest version where none is named.
 
         What is returned answers for good: after an exchange it hands requests on.
@@ -187,34 +187,34 @@ class Repository:
         """
         served = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
         if served is None:
-            raise self._unknown(name, version)
+            raise self._explain_unknown(name, version)
         return served
 
-    def models(self) -> list[Served]:
+    def list_models(self) -> list[ServedModel]:
         """Return all that is served, by name and version."""
         return [served for versions in self._versions.values() for served in versions.values()]
 
-    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+    def list_statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return the statistics of one version, of all versions of a model, or of all models.
 
         Raises:
             Refused: There is no such model.
         """
         if name or version:
-            self.model(name, version)
+            self.find_model(name, version)
         return [
-            one.statistics()
-            for one in self.models()
-            if name in ("", one.name) and version in ("", one.version)
+            served.build_statistics()
+            for served in self.list_models()
+            if name in ("", served.name) and version in ("", served.version)
         ]
 
-    def index(self, ready: bool = False) -> list[dict[str, str]]:
+    def build_index(self, ready: bool = False) -> list[dict[str, str]]:
         """Return name, version and state of all models, as ``repository/index`` tells them.
 
         Args:
             ready: Leave out what cannot answer.
         """
-        rows = [row for slot in self._slots.values() for row in slot.rows()]
+        rows = [row for slot in self._slots.values() for row in slot.list_rows()]
         return [row for row in rows if not ready or row["state"] == "READY"]
 
     # --- changing ---------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class Repository:
         """
         try:
             for slot in self._slots.values():
-                await self._exchange(slot)
+                await self._exchange_files(slot)
         except BaseException:
             await self.drain(5)
             raise
@@ -239,7 +239,7 @@ class Repository:
         Raises:
             Refused: Clients may not, it would override what is served, or it cannot be opened.
         """
-        slot = self._controlled(name)
+        slot = self._find_controlled_slot(name)
         if slot is None:
             raise Refused(
                 f"failed to load '{name}', failed to poll from model repository", Status.INTERNAL
@@ -253,11 +253,11 @@ class Repository:
                     "load without it: what is served is what was measured",
                 )
         try:
-            await self._apart(self._exchange(slot))
+            await self._run_shielded(self._exchange_files(slot))
         except Refused:
             raise
         except Exception as error:
-            reason = refused(error).what
+            reason = make_refusal(error).what
             raise Refused(f"failed to load '{name}', {reason}", Status.INTERNAL) from error
 
     async def unload(self, name: str) -> None:
@@ -266,16 +266,16 @@ class Repository:
         Raises:
             Refused: Clients may not, or there is none of this name.
         """
-        slot = self._controlled(name)
+        slot = self._find_controlled_slot(name)
         if slot is None:
             raise Refused(f"failed to unload '{name}': it is not found", Status.NOT_FOUND)
 
         async def remove() -> None:
             async with slot.turn:
-                slot.wanted, slot.reason = False, "unloaded"
-                self._place(slot, {})
+                slot.is_active, slot.reason = False, "unloaded"
+                self._replace_files(slot, {})
 
-        await self._apart(remove())
+        await self._run_shielded(remove())
 
     async def reload(self, name: str) -> None:
         """Exchange a model whose files changed: nobody waits, and nothing is dropped.
@@ -283,19 +283,19 @@ class Repository:
         Raises:
             OrtuneError: A new file cannot be opened; what was served is served on.
         """
-        slot = self._slot(name)
+        slot = self._find_slot(name)
         if slot is None:
             raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
-        await self._apart(self._exchange(slot))
+        await self._run_shielded(self._exchange_files(slot))
 
-    def changed(self) -> dict[str, Mapping[str, State]]:
+    def find_changes(self) -> dict[str, Mapping[str, State]]:
         """Return what changed on disk since it was last tried: source -> state. It blocks."""
-        found = {
-            name: sources.states(slot.source)
+        states = {
+            name: sources.read_states(slot.source)
             for name, slot in self._slots.items()
-            if slot.wanted and not slot.turn.locked()
+            if slot.is_active and not slot.turn.locked()
         }
-        return {name: now for name, now in found.items() if now and now != self._slots[name].seen}
+        return {name: now for name, now in states.items() if now and now != self._slots[name].seen}
 
     async def drain(self, seconds: float) -> int:
         """Let no request in, answer those that run, and close the models.
@@ -307,71 +307,73 @@ class Repository:
         for file in list(self._alive):
             for served in file.served:
                 served.stop()
-            self._retire(file)
+            self._retire_file(file)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         self._opening.shutdown(wait=False, cancel_futures=True)
-        self._around.decoder.close()
+        self._context.decoder.close()
         return sum(served.running for file in self._alive for served in file.served)
 
     # --- how --------------------------------------------------------------------------------
 
-    def _slot(self, name: str) -> Slot | None:
+    def _find_slot(self, name: str) -> Slot | None:
         """Return where a model comes from, by its name or by that of its source."""
         named = (slot for slot in self._slots.values() if name in slot.names)
         return self._slots.get(name) or next(named, None)
 
-    def _unknown(self, name: str, version: str) -> Refused:
+    def _explain_unknown(self, name: str, version: str) -> Refused:
         """Return Triton's words for why there is no such model."""
         if version and not (version.isascii() and version.isdecimal()):
             return Refused(
                 f"failed to get model version from specified version string '{version}', "
                 "version should be an integral value > 0"
             )
-        said = f"Request for unknown model: '{name}'"
-        slot = self._slot(name)
+        prefix = f"Request for unknown model: '{name}'"
+        slot = self._find_slot(name)
         if slot is None:
-            return Refused(f"{said} is not found", Status.NOT_FOUND)
+            return Refused(f"{prefix} is not found", Status.NOT_FOUND)
         if slot.open and name in slot.names:
-            return Refused(f"{said} version {version} is not found", Status.NOT_FOUND)
+            return Refused(f"{prefix} version {version} is not found", Status.NOT_FOUND)
         if slot.open:
-            held = ", ".join(f"'{one}'" for one in slot.names)
-            return Refused(f"{said} is not found", Status.NOT_FOUND, f"name one of {held}")
-        if slot.wanted and not slot.reason:
+            choices = ", ".join(f"'{choice}'" for choice in slot.names)
+            return Refused(f"{prefix} is not found", Status.NOT_FOUND, f"name one of {choices}")
+        if slot.is_active and not slot.reason:
             at = f" version {version}" if version else ""
-            return Refused(f"{said}{at} is not at ready state", Status.UNAVAILABLE)
-        return Refused(f"{said} has no available versions", Status.NOT_FOUND)
+            return Refused(f"{prefix}{at} is not at ready state", Status.UNAVAILABLE)
+        return Refused(f"{prefix} has no available versions", Status.NOT_FOUND)
 
-    def _controlled(self, name: str) -> Slot | None:
+    def _find_controlled_slot(self, name: str) -> Slot | None:
         if not self.explicit:
             raise Refused(NO_CONTROL, Status.UNAVAILABLE)
-        return self._slot(name)
+        return self._find_slot(name)
 
-    async def _exchange(self, slot: Slot) -> None:
+    async def _exchange_files(self, slot: Slot) -> None:
         """Open what changed beside what answers, put it in its place, and close the old."""
         async with slot.turn:
-            slot.wanted, slot.reason = True, ""
+            slot.is_active, slot.reason = True, ""
             loop = asyncio.get_running_loop()
             versions, engines, failure = await loop.run_in_executor(
                 self._opening, open_changed, slot, self._open
             )
-            held, unfit = dict(slot.open), []
+            files, unfit = dict(slot.open), []
             for version, (engine, state) in engines.items():
                 try:
-                    held[version] = self._opened(slot, version, engine, state)
+                    files[version] = self._prepare_file(slot, version, engine, state)
                 except OrtuneError as error:
                     failure = error
                     unfit.append(engine)
-            self._place(slot, {one: held[one] for one in versions if one in held})
+            self._replace_files(
+                slot, {number: files[number] for number in versions if number in files}
+            )
             for engine in unfit:
                 await asyncio.to_thread(engine.close)
             if failure is not None:
-                slot.reason = refused(failure).text
+                slot.reason = make_refusal(failure).text
                 stands = "; what was open answers on" if slot.open else ""
                 self._note(f"{slot.source.name}: {slot.reason}{stands}")
                 raise failure
 
-    def _opened(self, slot: Slot, version: str, engine: Engine, state: State) -> OpenFile:
+    def _prepare_file(self, slot: Slot, version: str, engine: Engine, state: State) -> OpenFile:
         """Prepare an engine's models to be served."""
         if self._draining:
             raise Refused(NOT_READY, Status.UNAVAILABLE)
@@ -382,58 +384,60 @@ class Repository:
                     f"a model cannot be served as '{name}'",
                     fix="name its source with letters, digits, '.', '_', '-': net=PATH",
                 )
-            if self._slot(name) not in (None, slot):
+            if self._find_slot(name) not in (None, slot):
                 raise BadSettings(
                     f"two models would be served as '{name}'",
                     fix="give one source a name: net=PATH",
                 )
-        made = [
-            Served(
+        models = [
+            ServedModel(
                 name,
                 version,
                 engine[model],
                 self._counters.setdefault((name, version), Counters()),
-                self._around,
+                self._context,
             )
             for model, name in names.items()
         ]
-        file = OpenFile(engine, state, tuple(made))
+        file = OpenFile(engine, state, tuple(models))
         self._alive.add(file)
         return file
 
-    def _place(self, slot: Slot, files: dict[str, OpenFile]) -> None:
+    def _replace_files(self, slot: Slot, files: dict[str, OpenFile]) -> None:
         """Let these files of a source answer from now on, and close the others behind them."""
-        gone = [file for file in slot.open.values() if file not in files.values()]
+        old_files = [file for file in slot.open.values() if file not in files.values()]
         slot.open = files
         if files:
             slot.names = tuple(dict.fromkeys(o.name for f in files.values() for o in f.served))
         self._versions = {}
         for served in (
             served
-            for one in self._slots.values()
-            for file in one.open.values()
+            for other_slot in self._slots.values()
+            for file in other_slot.open.values()
             for served in file.served
         ):
             self._versions.setdefault(served.name, {})[served.version] = served
-        self._newest = {name: held[max(held, key=int)] for name, held in self._versions.items()}
-        for file in gone:
-            self._retire(file)
+        self._newest = {
+            name: versions[max(versions, key=int)] for name, versions in self._versions.items()
+        }
+        for file in old_files:
+            self._retire_file(file)
 
-    def _retire(self, file: OpenFile) -> None:
+    def _retire_file(self, file: OpenFile) -> None:
         """Close a file when its last request is answered."""
 
         async def close() -> None:
             for served in file.served:
                 await served.close()
-                served.counters.leave(served.call)
+                served.counters.retire_call(served.call)
             await asyncio.to_thread(file.engine.close)
             self._alive.discard(file)
 
         if not file.leaving:
             file.leaving = True
-            self._spawn(close())
+            self._spawn_task(close())
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start what goes on whoever gives up waiting for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -446,11 +450,11 @@ class Repository:
         task.add_done_callback(end)
         return task
 
-    async def _apart(self, work: Coroutine[Any, Any, None]) -> None:
-        await asyncio.shield(self._spawn(work))
+    async def _run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
+        await asyncio.shield(self._spawn_task(work))
 
 
-async def watch(repository: Repository, seconds: float = 1.0) -> None:
+async def watch_files(repository: Repository, seconds: float = 1.0) -> None:
     """Reload what changed, until cancelled.
 
     A file is opened when two looks in a row found it the same: it is no longer being written. One
@@ -462,7 +466,7 @@ async def watch(repository: Repository, seconds: float = 1.0) -> None:
     before: Mapping[str, Mapping[str, State]] = {}
     while True:
         await asyncio.sleep(seconds)
-        now = await asyncio.to_thread(repository.changed)
+        now = await asyncio.to_thread(repository.find_changes)
         for name, state in now.items():
             if before.get(name) == state:
                 with suppress(OrtuneError, OSError):  # the repository told of it

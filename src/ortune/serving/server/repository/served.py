@@ -13,18 +13,24 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.bundle.engine.batching import Answered, QueueFull
+from ortune.bundle.engine.batching import QueueFull, TimedAnswer
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.inputs import PictureInput
-from ortune.bundle.engine.joining import free
+from ortune.bundle.engine.joining import has_free_batch
 from ortune.core.errors import BadData, BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.serving.protocol import metadata
-from ortune.serving.protocol.check import check
-from ortune.serving.protocol.datatypes import RAW_ONLY, classify, datatype, decoded, known
-from ortune.serving.protocol.inference import Asked, InferRequest, InferResponse, Output
-from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.protocol.check import check_request
+from ortune.serving.protocol.datatypes import (
+    RAW_ONLY,
+    classify,
+    decode_texts,
+    find_datatype,
+    has_datatype,
+)
+from ortune.serving.protocol.inference import InferRequest, InferResponse, Output, OutputRequest
+from ortune.serving.protocol.status import Refused, Status, make_refusal
 from ortune.serving.server.repository.counters import Counters
 
 NOT_READY = "Server not ready"
@@ -33,26 +39,26 @@ LATE = "Request timeout expired"
 
 
 @dataclass(eq=False, slots=True)
-class Room:
+class MemoryBudget:
     """Memory for the data of requests that are not answered yet.
 
     Attributes:
-        most: Bytes.
-        held: Of them.
+        max_bytes: Bytes.
+        used_bytes: Of them.
     """
 
-    most: int
-    held: int = 0
+    max_bytes: int
+    used_bytes: int = 0
 
-    def take(self, size: int) -> None:
+    def reserve_bytes(self, size: int) -> None:
         """Hold so many bytes.
 
         Raises:
             Refused: There is no room for them beside others.
         """
-        if self.held and self.held + size > self.most:
+        if self.used_bytes and self.used_bytes + size > self.max_bytes:
             raise Refused(FULL, Status.UNAVAILABLE)
-        self.held += size
+        self.used_bytes += size
 
 
 T = TypeVar("T")
@@ -74,7 +80,7 @@ class Timeouts:
         self._late: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def within(self, work: Awaitable[T]) -> T:
+    async def run_within(self, work: Awaitable[T]) -> T:
         """Await some work in the current task.
 
         Raises:
@@ -83,33 +89,33 @@ class Timeouts:
         task = asyncio.current_task()
         if not self._seconds or task is None:
             return await work
-        loop, asked = asyncio.get_running_loop(), task.cancelling()
+        loop, cancellations = asyncio.get_running_loop(), task.cancelling()
         self._due[task] = loop.time() + self._seconds
         if self._timer is None:
-            self._timer = loop.call_later(self._seconds, self._look, loop)
+            self._timer = loop.call_later(self._seconds, self._cancel_late, loop)
         try:
             return await work
         except asyncio.CancelledError:
-            if task in self._late and task.uncancel() <= asked:
+            if task in self._late and task.uncancel() <= cancellations:
                 raise TimeoutError from None
             raise
         finally:
             del self._due[task]
             self._late.discard(task)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _cancel_late(self, loop: asyncio.AbstractEventLoop) -> None:
         """Cancel what is late, and look again when the next one will be."""
         self._timer, now = None, loop.time()
         for task, due in self._due.items():
             if due > now:
-                self._timer = loop.call_at(due, self._look, loop)
+                self._timer = loop.call_at(due, self._cancel_late, loop)
                 return
             if task not in self._late:
                 self._late.add(task)
                 task.cancel()
 
 
-def carried(
+def select_carriable(
     name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """Return the outputs that the protocol can carry: arrays of its datatypes.
@@ -120,15 +126,19 @@ def carried(
     Raises:
         BadModel: An input is none of these, or no output is.
     """
-    lost = [spec for spec in inputs if not known(spec.dtype)]
-    kept = tuple(spec for spec in outputs if known(spec.dtype))
-    if lost or not kept:
-        what = f"input '{lost[0].name}' is {lost[0].dtype}" if lost else "no output is an array"
+    unsupported = [spec for spec in inputs if not has_datatype(spec.dtype)]
+    supported = tuple(spec for spec in outputs if has_datatype(spec.dtype))
+    if unsupported or not supported:
+        problem = (
+            f"input '{unsupported[0].name}' is {unsupported[0].dtype}"
+            if unsupported
+            else "no output is an array"
+        )
         raise BadModel(
-            f"{name} cannot be served: {what}",
+            f"{name} cannot be served: {problem}",
             fix="the Open Inference Protocol carries arrays of plain numbers and texts alone",
         )
-    return kept
+    return supported
 
 
 FORMATS = ("JPEG", "PNG")
@@ -147,7 +157,7 @@ class Decoder:
         self._most, self._waiting = most, 0
         self._threads = ThreadPoolExecutor(min(4, effective_cpus()), "ortune pictures")
 
-    async def tensors(self, taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
+    async def decode_picture(self, taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
         """Return the inputs that a picture stands for.
 
         Raises:
@@ -159,7 +169,7 @@ class Decoder:
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _tensors, taker, body)
+            return await loop.run_in_executor(self._threads, _decode_picture, taker, body)
         finally:
             self._waiting -= 1
 
@@ -168,7 +178,7 @@ class Decoder:
         self._threads.shutdown(wait=False)
 
 
-def _tensors(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
+def _decode_picture(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
     try:
         from PIL import Image
     except ImportError:
@@ -183,7 +193,7 @@ def _tensors(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
                     f"the picture has {wide}x{high} pixels, and {MOST_PIXELS} are the most",
                     fix="make it smaller before it is sent",
                 )
-            return taker.tensors({taker.taken.spec.name: picture})
+            return taker.replace_pictures({taker.tensor_check.spec.name: picture})
     except OrtuneError:
         raise
     except Exception:  # whatever Pillow raises of a broken file
@@ -213,7 +223,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Inferred(InferResponse):
+class TimedResponse(InferResponse):
     """An answer with what it took.
 
     Attributes:
@@ -228,12 +238,12 @@ class Inferred(InferResponse):
 
 
 @dataclass(frozen=True, eq=False)
-class Around:
+class ServerContext:
     """What the models of a server share.
 
     Attributes:
         limits: What is let in.
-        room: Memory for the data of requests.
+        memory: Memory for the data of requests.
         timeouts: Bound what takes long and names no bound itself.
         decoder: Reads pictures.
         current: Which model answers to a name and version now.
@@ -241,14 +251,14 @@ class Around:
     """
 
     limits: Limits
-    room: Room
+    memory: MemoryBudget
     timeouts: Timeouts
     decoder: Decoder
-    current: Callable[[str, str], Served]
+    current: Callable[[str, str], ServedModel]
     versions: Callable[[str], Sequence[str]]
 
 
-class Served:
+class ServedModel:
     """One version of one model, behind the protocol. All of it belongs to one event loop.
 
     Attributes:
@@ -264,7 +274,7 @@ class Served:
     """
 
     def __init__(
-        self, name: str, version: str, call: Call, counters: Counters, around: Around
+        self, name: str, version: str, call: Call, counters: Counters, around: ServerContext
     ) -> None:
         """Serve an engine's model.
 
@@ -273,15 +283,18 @@ class Served:
         """
         self.name, self.version, self.call, self.counters = name, version, call, counters
         self.inputs = call.signature.inputs
-        self.outputs = carried(name, call.signature.inputs, call.signature.outputs)
-        joined = free(call.signature) and call.serving.max_batch > 1
+        self.outputs = select_carriable(name, call.signature.inputs, call.signature.outputs)
+        joined = has_free_batch(call.signature) and call.serving.max_batch > 1
         self.max_batch = call.serving.max_batch if joined else 0
-        self._around = around
-        self._all = tuple(Asked(spec.name) for spec in self.outputs)
-        self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
+        self._context = around
+        self._all = tuple(OutputRequest(spec.name) for spec in self.outputs)
+        self._datatypes = {spec.name: find_datatype(spec.dtype) for spec in self.outputs}
         self._raw_only = not RAW_ONLY.isdisjoint(self._datatypes.values())
         self._described = tuple(
-            [replace(one, shape=(None,)) if one.shape is None else one for one in specs]
+            [
+                replace(tensor, shape=(None,)) if tensor.shape is None else tensor
+                for tensor in specs
+            ]
             for specs in (self.inputs, self.outputs)
         )  # one free dimension where the rank is not known
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
@@ -289,14 +302,14 @@ class Served:
         self._stopped = self._closed = False
         self._idle = asyncio.Event()
 
-    async def infer(self, request: InferRequest) -> Inferred:
+    async def infer(self, request: InferRequest) -> TimedResponse:
         """Answer one request.
 
         Raises:
             Refused: It does not fit the model, too many wait, it ran out of time, the server
                 stops, or the model failed.
         """
-        if (other := self._successor()) is not None:
+        if (other := self._find_successor()) is not None:
             return await other.infer(request)
         began, computing, size = perf_counter_ns(), False, 0
         self.running += 1
@@ -304,40 +317,49 @@ class Served:
             # Refuse what the model cannot take, before it waits.
             if self._stopped or self._closed:
                 raise Refused(NOT_READY, Status.UNAVAILABLE)
-            check(
+            check_request(
                 request,
                 self.inputs,
                 max_batch=self.max_batch,
                 model=self.name,
                 outputs=self.outputs if request.outputs or self._raw_only else (),
             )
-            self._around.room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
+            self._context.memory.reserve_bytes(
+                arrived := sum(tensor.nbytes for tensor in request.inputs.values())
+            )
             size = arrived
-            feeds = self._feeds(request.inputs)
+            feeds = self._decode_texts(request.inputs)
             computing = True
-            found = await self._answered(feeds, request.timeout_us / 1e6)
+            answer = await self._compute_answer(feeds, request.timeout_us / 1e6)
             chosen = request.outputs or self._all
-            outputs = [await self._output(one, found.outputs[one.name]) for one in chosen]
+            outputs = [
+                await self._make_output(tensor, answer.outputs[tensor.name]) for tensor in chosen
+            ]
         except BaseException as error:
-            self._refuse(error, began, computing=computing)
+            self._raise_refusal(error, began, computing=computing)
         else:
             rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
-            self.counters.count(rows, began, found, perf_counter_ns())
-            waited, took = found.started_ns - found.queued_ns, found.ended_ns - found.started_ns
-            return Inferred(self.name, self.version, request.id, outputs, {}, rows, waited, took)
+            self.counters.count_answer(rows, began, answer, perf_counter_ns())
+            waited, took = (
+                answer.started_ns - answer.queued_ns,
+                answer.ended_ns - answer.started_ns,
+            )
+            return TimedResponse(
+                self.name, self.version, request.id, outputs, {}, rows, waited, took
+            )
         finally:
-            self._around.room.held -= size
+            self._context.memory.used_bytes -= size
             self.running -= 1
             if not self.running:
                 self._idle.set()
 
-    async def infer_picture(self, body: bytes, id: str = "") -> Inferred:
+    async def infer_picture(self, body: bytes, id: str = "") -> TimedResponse:
         """Answer one JPEG or PNG, prepared as the model's bundle says.
 
         Raises:
             Refused: The model takes no pictures, it is none, or as for `infer`.
         """
-        if (other := self._successor()) is not None:
+        if (other := self._find_successor()) is not None:
             return await other.infer_picture(body, id)
         taker = self.call.pictures
         if taker is None:
@@ -348,19 +370,19 @@ class Served:
             )
         began = perf_counter_ns()
         try:
-            inputs = await self._around.decoder.tensors(taker, body)
+            inputs = await self._context.decoder.decode_picture(taker, body)
         except BaseException as error:
-            self._refuse(error, began)
+            self._raise_refusal(error, began)
         return await self.infer(InferRequest(inputs, id=id))
 
     # --- what it says of itself -------------------------------------------------------------
 
-    def metadata(self) -> dict[str, Any]:
+    def build_metadata(self) -> dict[str, Any]:
         """Return name, versions, inputs and outputs."""
-        versions = self._around.versions(self.name)
+        versions = self._context.versions(self.name)
         return metadata.model_metadata(self.name, versions, PLATFORM, *self._described)
 
-    def config(self) -> dict[str, Any]:
+    def build_config(self) -> dict[str, Any]:
         """Return how it is served."""
         how = self.call.serving
         return metadata.model_config(
@@ -373,9 +395,9 @@ class Served:
             preferred=how.preferred,
         )
 
-    def statistics(self) -> dict[str, Any]:
+    def build_statistics(self) -> dict[str, Any]:
         """Return its entry of ``model_stats``."""
-        return self.counters.statistics(self.name, self.version)
+        return self.counters.build_statistics(self.name, self.version)
 
     # --- its end ----------------------------------------------------------------------------
 
@@ -392,30 +414,32 @@ class Served:
 
     # --- one request ------------------------------------------------------------------------
 
-    def _successor(self) -> Served | None:
+    def _find_successor(self) -> ServedModel | None:
         """Return what answers in the place of a model that is closed."""
         if not self._closed:
             return None
-        found = self._around.current(self.name, self.version)
-        return None if found is self else found
+        successor = self._context.current(self.name, self.version)
+        return None if successor is self else successor
 
-    def _feeds(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    def _decode_texts(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Return the inputs with texts in the place of bytes, which the runtimes take."""
         if not self._texts:
             return inputs
         texts = dict[str, NDArray[Any]]()
         for name in self._texts:
             array = np.empty(inputs[name].shape, object)
-            array.ravel()[:] = decoded(inputs[name], f"input '{name}'", "send texts alone")
+            array.ravel()[:] = decode_texts(inputs[name], f"input '{name}'", "send texts alone")
             texts[name] = array
         return {**inputs, **texts}
 
-    async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Answered:
+    async def _compute_answer(
+        self, feeds: Mapping[str, NDArray[Any]], seconds: float
+    ) -> TimedAnswer:
         """Have a request computed, within its time or not at all: then it leaves the queue."""
         work = self.call.answered(**feeds)
         try:
             if not seconds:
-                return await self._around.timeouts.within(work)
+                return await self._context.timeouts.run_within(work)
             async with asyncio.timeout(seconds):
                 return await work
         except QueueFull:
@@ -423,7 +447,9 @@ class Served:
         except TimeoutError:
             raise Refused(LATE, Status.TIMED_OUT) from None
 
-    def _refuse(self, error: BaseException, began: int, *, computing: bool = False) -> NoReturn:
+    def _raise_refusal(
+        self, error: BaseException, began: int, *, computing: bool = False
+    ) -> NoReturn:
         """Count a request without an answer, and raise what its client is told.
 
         Args:
@@ -432,19 +458,19 @@ class Served:
         """
         took = perf_counter_ns() - began
         if isinstance(error, Refused):
-            self.counters.refuse(error.status, took)
+            self.counters.count_refusal(error.status, took)
             raise error
         if not isinstance(error, Exception):
-            self.counters.refuse(Status.CANCELLED, took)
+            self.counters.count_refusal(Status.CANCELLED, took)
             raise error
-        told = refused(error)
-        self.counters.refuse(told.status, took, computed=computing)
-        raise told from error
+        refusal = make_refusal(error)
+        self.counters.count_refusal(refusal.status, took, computed=computing)
+        raise refusal from error
 
-    async def _output(self, asked: Asked, array: NDArray[Any]) -> Output:
+    async def _make_output(self, output_request: OutputRequest, array: NDArray[Any]) -> Output:
         """Return an output as it is, or its classes: sorting them must not hold up the loop."""
-        if not asked.classes:
-            return Output(asked.name, self._datatypes[asked.name], array)
+        if not output_request.classes:
+            return Output(output_request.name, self._datatypes[output_request.name], array)
         batched = self.max_batch > 0
-        found = await asyncio.to_thread(classify, array, asked.classes, batched=batched)
-        return Output(asked.name, "BYTES", found)
+        ranked = await asyncio.to_thread(classify, array, output_request.classes, batched=batched)
+        return Output(output_request.name, "BYTES", ranked)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.external import locations
+from ortune.bundle.engine.external import list_locations
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.wording import count
+from ortune.core.wording import format_count
 from ortune.graph.io.protobuf import Malformed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -42,7 +42,7 @@ class ModelSource:
     name: str
     path: Path
 
-    def files(self) -> dict[str, Path]:
+    def list_files(self) -> dict[str, Path]:
         """Return version -> file, the lowest version first.
 
         Raises:
@@ -52,33 +52,34 @@ class ModelSource:
             if not self.path.is_file():
                 raise BadSettings(f"there is no file {self.path}", fix="name a bundle or a model")
             return {ONLY: self.path}
-        found = {}
-        for folder in sorted(self.path.iterdir(), key=lambda one: (len(one.name), one.name)):
+        versions = {}
+        for folder in sorted(self.path.iterdir(), key=lambda path: (len(path.name), path.name)):
             if folder.is_dir() and _VERSION.fullmatch(folder.name):
                 files = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES)]
                 if len(files) != 1:
                     raise BadSettings(
-                        f"{folder} holds {count(len(files), 'model')}, and a version is one",
+                        f"{folder} holds {format_count(len(files), 'model')}, and a version is "
+                        "one",
                         fix="leave one .ortune or .onnx file in it",
                     )
-                found[folder.name] = files[0]
-        if not found:
+                versions[folder.name] = files[0]
+        if not versions:
             raise BadSettings(
                 f"{self.path} has no version in it",
                 fix=f"put the file into {self.path.name}/1/",
             )
-        return found
+        return versions
 
 
-def find(given: Iterable[str | Path]) -> list[ModelSource]:
+def find_sources(spellings: Iterable[str | Path]) -> list[ModelSource]:
     """Return the sources that a caller names: ``PATH``, or ``NAME=PATH``.
 
     Raises:
         BadSettings: A name is none that a URL takes, or stands for two paths.
     """
-    found: dict[str, ModelSource] = {}
-    for one in map(str, given):
-        name, _, path = ("", "", one) if Path(one).exists() else one.rpartition("=")
+    sources: dict[str, ModelSource] = {}
+    for text in map(str, spellings):
+        name, _, path = ("", "", text) if Path(text).exists() else text.rpartition("=")
         if not name:
             file = Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its own name)
             name = file.stem if file.name.endswith(_SUFFIXES) else file.name
@@ -88,29 +89,29 @@ def find(given: Iterable[str | Path]) -> list[ModelSource]:
                 f"a model cannot be served as '{source.name}'",
                 fix=f"name it with letters, digits, '.', '_', '-': net={path}",
             )
-        if source.name in found:
+        if source.name in sources:
             raise BadSettings(
                 f"two models would be served as '{source.name}'", fix=f"name one: other={path}"
             )
-        source.files()
-        found[source.name] = source
-    return list(found.values())
+        source.list_files()
+        sources[source.name] = source
+    return list(sources.values())
 
 
-def state(path: Path) -> State:
+def read_state(path: Path) -> State:
     """Return what changes when a model is replaced: also files of weights beside a plain one."""
-    own = _look(path)
-    return (own, *map(_look, _beside(path, own)))
+    status = _stat_file(path)
+    return (status, *map(_stat_file, _list_weight_files(path, status)))
 
 
-def states(source: ModelSource) -> dict[str, State]:
+def read_states(source: ModelSource) -> dict[str, State]:
     """Return version -> state; nothing where the source cannot be read."""
     with suppress(OSError, BadSettings):
-        return {version: state(path) for version, path in source.files().items()}
+        return {version: read_state(path) for version, path in source.list_files().items()}
     return {}
 
 
-def _look(path: Path) -> _Look:
+def _stat_file(path: Path) -> _Look:
     with suppress(OSError, ValueError):  # a name may hold a null
         seen = path.stat()
         return str(path), seen.st_ino, seen.st_mtime_ns, seen.st_size
@@ -118,7 +119,7 @@ def _look(path: Path) -> _Look:
 
 
 @lru_cache(maxsize=256)
-def _beside(path: Path, seen: _Look) -> tuple[Path, ...]:
+def _list_weight_files(path: Path, seen: _Look) -> tuple[Path, ...]:
     """Return the files of weights that a plain model names.
 
     Args:
@@ -128,5 +129,5 @@ def _beside(path: Path, seen: _Look) -> tuple[Path, ...]:
         if archive.is_bundle(path):
             return ()
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            return tuple(path.parent / name for name in sorted(set(locations(data))))
+            return tuple(path.parent / name for name in sorted(set(list_locations(data))))
     return ()

@@ -12,12 +12,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import Editor, const_array, every_graph
-from ortune.graph.ir.match import maker, number, scalar_for
+from ortune.graph.ir.edit import Editor, const_array, walk_graphs
+from ortune.graph.ir.match import find_producer, read_scalar, scalar_for
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.shapes.infer import infer, infer_node
-from ortune.graph.shapes.known_values import Known
-from ortune.graph.shapes.named_dims import broadcast
+from ortune.graph.shapes.infer import infer_node, infer_shapes
+from ortune.graph.shapes.known_values import SymbolicValues
+from ortune.graph.shapes.named_dims import broadcast_shapes
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def find_attention(softmax: ir.Node) -> Core | None:
         NotFusable: It is, but cannot be written as one operator.
     """
     scores, rows = softmax.inputs[0], softmax.outputs[0]
-    if scores is None or _traced(scores) is None:
+    if scores is None or _trace_scores(scores) is None:
         return None
-    after = _product(rows)
+    after = _find_value_product(rows)
     if after is None:
         return None
     product, guarded, inner = after
@@ -77,21 +77,21 @@ def find_attention(softmax: ir.Node) -> Core | None:
     rank = None if scores.shape is None else len(scores.shape)
     if rank != 4 or value is None or value.shape is None or len(value.shape) != 4:
         raise NotFusable("its tensors are not known to have four dimensions")
-    if edit.attribute(softmax, "axis", -1) not in (-1, rank - 1):
+    if edit.read_attribute(softmax, "axis", -1) not in (-1, rank - 1):
         raise NotFusable("its Softmax is not over the keys")
     if scores.dtype != ir.DataType.FLOAT:
         raise NotFusable("it is not of float32")
-    found = _traced(scores)
-    if found is None:
+    trace = _trace_scores(scores)
+    if trace is None:
         return None
-    path, masks, scale = found
+    path, masks, scale = trace
     # Check that nothing else reads the scores or the probabilities.
-    own = {*path, *inner, softmax}
+    core_nodes = {*path, *inner, softmax}
     for node in (*path, softmax, *inner):
-        for made in node.outputs:
-            outside = [user for user, _ in made.uses() if user not in own]
-            last = made is (inner[-1] if inner else softmax).outputs[0]
-            if made.is_graph_output() or len(outside) > (1 if last else 0):
+        for output in node.outputs:
+            outside = [user for user, _ in output.uses() if user not in core_nodes]
+            last = output is (inner[-1] if inner else softmax).outputs[0]
+            if output.is_graph_output() or len(outside) > (1 if last else 0):
                 raise NotFusable("its scores or probabilities are read elsewhere too")
     first = path[-1]
     query, key = first.inputs
@@ -105,26 +105,26 @@ def find_attention(softmax: ir.Node) -> Core | None:
 _Trace = tuple[list[ir.Node], list["ir.Value | Select"], float]
 
 
-def _traced(value: ir.Value, scale: float = 1.0, depth: int = 8) -> _Trace | None:
+def _trace_scores(value: ir.Value, scale: float = 1.0, depth: int = 8) -> _Trace | None:
     """Follow scores back to the product of two activations."""
     node = value.producer()
     if node is None or node.domain or depth == 0:
         return None
     if node.op_type == "MatMul":
-        constant = any(edit.const_tensor(one) is not None for one in node.inputs)
+        constant = any(edit.const_tensor(operand) is not None for operand in node.inputs)
         return None if constant else ([node], [], 1.0)
-    for inner, mask, factor in _steps(node):
-        found = _traced(inner, scale, depth - 1)
-        if found is None:
+    for inner, mask, factor in _list_steps(node):
+        trace = _trace_scores(inner, scale, depth - 1)
+        if trace is None:
             continue
-        path, masks, below = found
+        path, masks, below = trace
         if factor != 1.0 and masks:
             raise NotFusable("its mask is scaled together with the scores")
         return [node, *path], [mask, *masks] if mask is not None else masks, below * factor
     return None
 
 
-def _steps(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | Select | None, float]]:
+def _list_steps(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | Select | None, float]]:
     """Yield what may be the scores one step before: the value, a mask, a factor."""
     parts = [value for value in node.inputs if value is not None]
     if len(parts) != len(node.inputs):
@@ -133,28 +133,28 @@ def _steps(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | Select | None, 
         yield parts[0], parts[1], 1.0
         yield parts[1], parts[0], 1.0
     elif node.op_type == "Mul":
-        for one, two in (parts, reversed(parts)):
-            factor = _factor(two, one)
+        for scores, operand in (parts, reversed(parts)):
+            factor = _read_factor(operand, scores)
             if factor is not None:
-                yield one, None, factor
+                yield scores, None, factor
     elif node.op_type == "Div":
-        factor = _factor(parts[1], parts[0])
+        factor = _read_factor(parts[1], parts[0])
         if factor:
             yield parts[0], None, 1 / factor
     elif node.op_type == "Where":
-        if number(parts[2]) is not None:
+        if read_scalar(parts[2]) is not None:
             yield parts[1], Select(parts[0], parts[2], False), 1.0
-        if number(parts[1]) is not None:
+        if read_scalar(parts[1]) is not None:
             yield parts[2], Select(parts[0], parts[1], True), 1.0
     elif node.op_type == "Identity":
         yield parts[0], None, 1.0
 
 
-def _factor(constant: ir.Value, value: ir.Value) -> float | None:
-    return number(constant) if scalar_for(constant, value) else None
+def _read_factor(constant: ir.Value, value: ir.Value) -> float | None:
+    return read_scalar(constant) if scalar_for(constant, value) else None
 
 
-def _product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] | None:
+def _find_value_product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] | None:
     """Return the MatMul with the values, whether NaN becomes zero, and the nodes on the way."""
     inner: list[ir.Node] = []
     guarded = False
@@ -179,40 +179,44 @@ def _product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] | None:
 
 
 def _is_guard(node: ir.Node, rows: ir.Value) -> bool:
-    test = maker(node.inputs[0], "IsNaN") if node.op_type == "Where" and not node.domain else None
-    return test is not None and test.inputs[0] is rows and number(node.inputs[1]) == 0.0
+    test = (
+        find_producer(node.inputs[0], "IsNaN")
+        if node.op_type == "Where" and not node.domain
+        else None
+    )
+    return test is not None and test.inputs[0] is rows and read_scalar(node.inputs[1]) == 0.0
 
 
 @contextmanager
-def named(model: ir.Model) -> Iterator[None]:
+def name_unknown_lengths(model: ir.Model) -> Iterator[None]:
     """Give every unknown length a name of its own where it first appears, for the block's time.
 
     What follows from it gets the same name, through arithmetic on shapes too. That a length has a
     name says nothing about it: it may be 1.
     """
-    infer(model)
-    made: set[str] = set()
-    known = Known()
+    infer_shapes(model)
+    length_names: set[str] = set()
+    inferred = SymbolicValues()
     for node in model.graph:
-        infer_node(node, model.opset_imports, known)
+        infer_node(node, model.opset_imports, inferred)
         for value in node.outputs:
-            _name(value, made)
+            _name_lengths(value, length_names)
     try:
         yield
     finally:
-        for graph in every_graph(model):
+        for graph in walk_graphs(model):
             for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
                 shape = shape_of(value)
-                if shape is not None and made & {d for d in shape if isinstance(d, str)}:
-                    value.shape = ir.Shape([None if d in made else d for d in shape])
+                if shape is not None and length_names & {d for d in shape if isinstance(d, str)}:
+                    value.shape = ir.Shape([None if d in length_names else d for d in shape])
 
 
-def _name(value: ir.Value, made: set[str]) -> None:
+def _name_lengths(value: ir.Value, length_names: set[str]) -> None:
     shape = shape_of(value)
     if shape is None or None not in shape or value.is_graph_output():
         return
-    full = [f"length {len(made)}.{at}" if d is None else d for at, d in enumerate(shape)]
-    made.update(str(new) for old, new in zip(shape, full, strict=True) if old is None)
+    full = [f"length {len(length_names)}.{at}" if d is None else d for at, d in enumerate(shape)]
+    length_names.update(str(new) for old, new in zip(shape, full, strict=True) if old is None)
     value.shape = ir.Shape(full)
 
 
@@ -229,13 +233,13 @@ class Masks:
     """Makes each mask once; `editor` names what is new.
 
     Attributes:
-        made: Masks made so far, by what they were made from.
+        cache: Masks made so far, by what they were made from.
     """
 
     editor: Editor
-    made: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
+    cache: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
 
-    def one(
+    def merge_masks(
         self,
         masks: tuple[ir.Value | Select, ...],
         query: ir.Value,
@@ -260,91 +264,93 @@ class Masks:
         """
         total: ir.Value | None = None
         for mask in masks:
-            value = self._select(mask, at, len(masks)) if isinstance(mask, Select) else mask
-            total = value if total is None else self._node("Add", [total, value], at)
+            value = self._add_select(mask, at, len(masks)) if isinstance(mask, Select) else mask
+            total = value if total is None else self._add_node("Add", [total, value], at)
         if total is None:
             return None
-        extremes = _extremes(total)
+        extremes = _find_extremes(total)
         if zeroes and "lowest" in extremes:
-            total = self._lifted(total, at, infinite="infinity" in extremes)
+            total = self._replace_lowest(total, at, infinite="infinity" in extremes)
         if zeroes and "infinity" in extremes and not guarded:
             # Make rows of minus infinity alone what their softmax was: no number.
-            axes = self._ints((-1,))
-            highest = self._node("ReduceMax", [total, axes], at)
-            nothing = self._node("Equal", [highest, self._number(-np.inf)], at, ir.DataType.BOOL)
-            total = self._node("Where", [nothing, self._number(np.nan), total], at)
+            axes = self._add_integers((-1,))
+            highest = self._add_node("ReduceMax", [total, axes], at)
+            nothing = self._add_node(
+                "Equal", [highest, self._add_number(-np.inf)], at, ir.DataType.BOOL
+            )
+            total = self._add_node("Where", [nothing, self._add_number(np.nan), total], at)
         # Bring the last two dimensions to their lengths, and the rank to four.
         shape, of_query, of_key = shape_of(total), shape_of(query), shape_of(keys[0])
         if shape is None:
             raise NotFusable("the rank of its mask is not known")
         shape = (1,) * (4 - len(shape)) + tuple(shape)
-        wanted = (
+        target_dims = (
             of_query[1] if of_query is not None else None,
             of_key[keys[1]] if of_key is not None else None,
         )
         if of_query is not None and of_query[0] == 1 != shape[0]:
             raise NotFusable("its mask has more batches than its queries")
-        if all(a == b and a is not None for a, b in zip(shape[2:], wanted, strict=True)):
-            return total if len(shape_of(total) or ()) == 4 else self._raised(total, at)
-        rows = self._length(query, 1, at)
-        columns = self._length(keys[0], keys[1], at)
-        ones = self._ints((1, 1))
-        to = self._node("Concat", [ones, rows, columns], at, ir.DataType.INT64, axis=0)
-        spread = self._node("Expand", [total, to], at)
-        spread.shape = ir.Shape([*shape[:2], *wanted])
+        if all(a == b and a is not None for a, b in zip(shape[2:], target_dims, strict=True)):
+            return total if len(shape_of(total) or ()) == 4 else self._add_leading_axes(total, at)
+        rows = self._add_length(query, 1, at)
+        columns = self._add_length(keys[0], keys[1], at)
+        unit_dims = self._add_integers((1, 1))
+        to = self._add_node("Concat", [unit_dims, rows, columns], at, ir.DataType.INT64, axis=0)
+        spread = self._add_node("Expand", [total, to], at)
+        spread.shape = ir.Shape([*shape[:2], *target_dims])
         return spread
 
-    def _select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
-        fill = number(mask.fill)
+    def _add_select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
+        fill = read_scalar(mask.fill)
         if fill is None or fill > _FILLS:
             raise NotFusable("what it puts in the place of scores is not a mask")
         if fill > _ABSORBS:
             if count > 1:
                 raise NotFusable(f"it is masked twice, once by {fill:g} instead of the score")
             fill = ALMOST
-        parts = [self._number(0.0), self._number(fill)]
-        return self._node("Where", [mask.keep, *(parts[::-1] if mask.inverse else parts)], at)
+        parts = [self._add_number(0.0), self._add_number(fill)]
+        return self._add_node("Where", [mask.keep, *(parts[::-1] if mask.inverse else parts)], at)
 
-    def _lifted(self, mask: ir.Value, at: ir.Node, *, infinite: bool) -> ir.Value:
+    def _replace_lowest(self, mask: ir.Value, at: ir.Node, *, infinite: bool) -> ir.Value:
         """Put the next number in the place of the lowest one."""
-        node = maker(mask, "Where")
-        almost = self._number(ALMOST)
+        node = find_producer(mask, "Where")
+        almost = self._add_number(ALMOST)
         if node is not None:
-            swapped = [almost if number(v) == LOWEST else v for v in node.inputs]
-            rest = [value for value in node.inputs[1:] if number(value) != LOWEST]
-            if len(rest) == 1 and "lowest" not in _extremes(rest[0]):
-                return self._node("Where", swapped, at)
+            swapped = [almost if read_scalar(v) == LOWEST else v for v in node.inputs]
+            operands = [value for value in node.inputs[1:] if read_scalar(value) != LOWEST]
+            if len(operands) == 1 and "lowest" not in _find_extremes(operands[0]):
+                return self._add_node("Where", swapped, at)
         if not infinite:
-            return self._node("Max", [mask, almost], at)
-        lowest = self._node("Equal", [mask, self._number(LOWEST)], at, ir.DataType.BOOL)
-        return self._node("Where", [lowest, almost, mask], at)
+            return self._add_node("Max", [mask, almost], at)
+        lowest = self._add_node("Equal", [mask, self._add_number(LOWEST)], at, ir.DataType.BOOL)
+        return self._add_node("Where", [lowest, almost, mask], at)
 
-    def _raised(self, mask: ir.Value, at: ir.Node) -> ir.Value:
+    def _add_leading_axes(self, mask: ir.Value, at: ir.Node) -> ir.Value:
         rank = len(shape_of(mask) or ())
-        return self._node("Unsqueeze", [mask, self._ints(tuple(range(4 - rank)))], at)
+        return self._add_node("Unsqueeze", [mask, self._add_integers(tuple(range(4 - rank)))], at)
 
-    def _length(self, value: ir.Value, axis: int, at: ir.Node) -> ir.Value:
+    def _add_length(self, value: ir.Value, axis: int, at: ir.Node) -> ir.Value:
         shape = shape_of(value)
         size = shape[axis] if shape is not None else None
         if isinstance(size, int):
-            return self._ints((size,))
-        return self._node(
+            return self._add_integers((size,))
+        return self._add_node(
             "Shape", [value], at, ir.DataType.INT64, start=axis, end=axis + 1, of=size
         )
 
-    def _number(self, value: float) -> ir.Value:
-        return self._constant(np.array(value, np.float32), repr(value))
+    def _add_number(self, value: float) -> ir.Value:
+        return self._add_constant(np.array(value, np.float32), repr(value))
 
-    def _ints(self, values: tuple[int, ...]) -> ir.Value:
-        return self._constant(np.array(values, np.int64), repr(values))
+    def _add_integers(self, values: tuple[int, ...]) -> ir.Value:
+        return self._add_constant(np.array(values, np.int64), repr(values))
 
-    def _constant(self, array: NDArray[Any], name: str) -> ir.Value:
+    def _add_constant(self, array: NDArray[Any], name: str) -> ir.Value:
         key = ("constant", array.dtype.name, name)
-        if key not in self.made:
-            self.made[key] = self.editor.constant("attention_constant", array)
-        return self.made[key]
+        if key not in self.cache:
+            self.cache[key] = self.editor.add_constant("attention_constant", array)
+        return self.cache[key]
 
-    def _node(
+    def _add_node(
         self,
         op: str,
         inputs: list[ir.Value | None],
@@ -354,37 +360,39 @@ class Masks:
         **attributes: int,
     ) -> ir.Value:
         """Make a node, or return the one made before; equal named lengths are one length."""
-        read = (of,) if isinstance(of, str) else tuple(_identity(value) for value in inputs)
+        read = (of,) if isinstance(of, str) else tuple(_identity_key(value) for value in inputs)
         key = (op, at.graph, read, tuple(sorted(attributes.items())) if not of else ())
-        if key not in self.made:
-            node = self.editor.node(op, inputs, attributes, name=f"attention_mask_{op}")
+        if key not in self.cache:
+            node = self.editor.make_node(op, inputs, attributes, name=f"attention_mask_{op}")
             node.outputs[0].dtype = dtype
-            _infer(node)
+            _infer_broadcast_shape(node)
             edit.insert_before(at, node)
-            self.made[key] = node.outputs[0]
-        return self.made[key]
+            self.cache[key] = node.outputs[0]
+        return self.cache[key]
 
 
-def infinite(masks: tuple[ir.Value | Select, ...]) -> bool:
+def has_infinity(masks: tuple[ir.Value | Select, ...]) -> bool:
     """Say whether a mask may hold minus infinity."""
-    values = [one.fill if isinstance(one, Select) else one for one in masks]
-    return any("infinity" in _extremes(value) for value in values)
+    values = [mask.fill if isinstance(mask, Select) else mask for mask in masks]
+    return any("infinity" in _find_extremes(value) for value in values)
 
 
-def _identity(value: ir.Value | None) -> object:
+def _identity_key(value: ir.Value | None) -> object:
     """Equal numbers are one, wherever they are stored."""
-    found = number(value)
+    scalar = read_scalar(value)
     shape = shape_of(value)
-    return value if found is None else (repr(found), shape, value.dtype if value else None)
+    return value if scalar is None else (repr(scalar), shape, value.dtype if value else None)
 
 
-def _infer(node: ir.Node) -> None:
+def _infer_broadcast_shape(node: ir.Node) -> None:
     value = node.outputs[0]
-    shapes = [shape_of(one) for one in node.inputs]
+    shapes = [shape_of(operand) for operand in node.inputs]
     first = shapes[0]
     if node.op_type in ("Add", "Where", "Max", "Equal"):
-        known = [shape for shape in shapes if shape is not None]
-        value.shape = ir.Shape(broadcast(known)) if len(known) == len(shapes) else None
+        known_shapes = [shape for shape in shapes if shape is not None]
+        value.shape = (
+            ir.Shape(broadcast_shapes(known_shapes)) if len(known_shapes) == len(shapes) else None
+        )
     elif node.op_type == "ReduceMax" and first is not None:
         value.shape = ir.Shape([*first[:-1], 1])
     elif node.op_type == "Unsqueeze" and first is not None:
@@ -404,37 +412,39 @@ _PASSING = (
 )
 
 
-def _extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
+def _find_extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
     """Say which of the lowest number and minus infinity a mask may hold."""
     array = const_array(value) if value is not None else None
     if array is not None:
-        held = {"infinity": -np.inf, "lowest": LOWEST}
-        return frozenset(name for name, number in held.items() if (array == number).any())
+        extremes = {"infinity": -np.inf, "lowest": LOWEST}
+        return frozenset(name for name, number in extremes.items() if (array == number).any())
     node = value.producer() if value is not None else None
     if node is None or node.domain or depth == 0:
         return _BOTH
     if node.op_type == "Where":
-        return _extremes(node.inputs[1], depth - 1) | _extremes(node.inputs[2], depth - 1)
+        return _find_extremes(node.inputs[1], depth - 1) | _find_extremes(
+            node.inputs[2], depth - 1
+        )
     if node.op_type in _PASSING:
-        return _extremes(node.inputs[0], depth - 1)
+        return _find_extremes(node.inputs[0], depth - 1)
     if node.op_type == "Add":
-        one, two = (_extremes(value, depth - 1) for value in node.inputs)
-        return one | two | ({"infinity"} if one and two else set())
+        first, second = (_find_extremes(value, depth - 1) for value in node.inputs)
+        return first | second | ({"infinity"} if first and second else set())
     if node.op_type == "Mul":
         # ``(1 - mask) * number`` and its like, the mask an integer or a truth value.
         for mask, other in (node.inputs, reversed(node.inputs)):
-            factor = number(other)
-            if factor is not None and np.isfinite(factor) and _small(mask):
+            factor = read_scalar(other)
+            if factor is not None and np.isfinite(factor) and _has_small_values(mask):
                 return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
         return _BOTH
-    return frozenset() if _small(value) else _BOTH
+    return frozenset() if _has_small_values(value) else _BOTH
 
 
-def _small(value: ir.Value | None, depth: int = 8) -> bool:
+def _has_small_values(value: ir.Value | None, depth: int = 8) -> bool:
     """Say whether a value is made of integers, truth values and small numbers."""
-    found = number(value)
-    if found is not None:
-        return abs(found) < -_ABSORBS
+    scalar = read_scalar(value)
+    if scalar is not None:
+        return abs(scalar) < -_ABSORBS
     node = value.producer() if value is not None else None
     if node is None or node.domain or depth == 0:
         return False
@@ -443,5 +453,5 @@ def _small(value: ir.Value | None, depth: int = 8) -> bool:
         return source.dtype.is_integer() or source.dtype == ir.DataType.BOOL
     if node.op_type in ("Sub", *_PASSING):
         both = node.inputs if node.op_type == "Sub" else node.inputs[:1]
-        return all(_small(one, depth - 1) for one in both)
+        return all(_has_small_values(operand, depth - 1) for operand in both)
     return False

@@ -18,7 +18,7 @@ Place = tuple[str, int]
 """An input and an axis of it."""
 
 
-def pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
+def split_pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
     """Yield what stands before and behind the last colon of each.
 
     Raises:
@@ -31,13 +31,13 @@ def pairs(texts: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
         yield before.strip(), behind.strip()
 
 
-def places(model: ir.Model, text: str) -> list[Place]:
+def find_dims(model: ir.Model, text: str) -> list[Place]:
     """Return the places that ``NAME`` or ``INPUT.AXIS`` means; a named one all of its name.
 
     Raises:
         BadSettings: There is no such dimension.
     """
-    inputs = {str(v.name): shape_of(v) or () for v in given(model)}
+    inputs = {str(v.name): shape_of(v) or () for v in required_inputs(model)}
     named = [(n, i) for n, shape in inputs.items() for i, dim in enumerate(shape) if dim == text]
     if named:
         return named
@@ -45,24 +45,25 @@ def places(model: ir.Model, text: str) -> list[Place]:
     if name in inputs and axis.isdecimal():
         if int(axis) < len(inputs[name]):
             dim = inputs[name][int(axis)]
-            return places(model, dim) if isinstance(dim, str) else [(name, int(axis))]
+            return find_dims(model, dim) if isinstance(dim, str) else [(name, int(axis))]
         raise BadSettings(
             f"dims: input '{name}' has no axis {axis}: its shape is {list(inputs[name])}",
             fix=f"give one from 0 to {len(inputs[name]) - 1}",
         )
-    known = dict.fromkeys(d for shape in inputs.values() for d in shape if isinstance(d, str))
-    there = f"those there: {', '.join(known)}" if known else "no input has a named one"
+    dim_names = dict.fromkeys(d for shape in inputs.values() for d in shape if isinstance(d, str))
+    there = f"those there: {', '.join(dim_names)}" if dim_names else "no input has a named one"
     raise BadSettings(
-        f"dims: no dimension '{text}'", fix=f"{there}; INPUT.AXIS names any: {_first(inputs)}.0"
+        f"dims: no dimension '{text}'",
+        fix=f"{there}; INPUT.AXIS names any: {_example_dim(inputs)}.0",
     )
 
 
-def given(model: ir.Model) -> list[ir.Value]:
+def required_inputs(model: ir.Model) -> list[ir.Value]:
     """Return the inputs that a caller must give."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def _first(inputs: dict[str, tuple[int | str | None, ...]]) -> str:
+def _example_dim(inputs: dict[str, tuple[int | str | None, ...]]) -> str:
     return next((name for name, shape in inputs.items() if shape), "x")
 
 
@@ -77,13 +78,13 @@ class CutSamples(Bridge):
         self._sizes = sizes
 
     def samples(self, old: Tensors) -> Iterable[Tensors]:
-        found = dict(old)
+        sample = dict(old)
         for name, by_axis in self._sizes.items():
             for axis, size in by_axis.items():
-                have = found[name].shape[axis] if name in found else 0
+                have = sample[name].shape[axis] if name in sample else 0
                 if have and have != size:
-                    found[name] = np.take(found[name], np.arange(size) % have, axis)
-        yield found
+                    sample[name] = np.take(sample[name], np.arange(size) % have, axis)
+        yield sample
 
 
 class BatchedRows(Bridge):
@@ -95,26 +96,26 @@ class BatchedRows(Bridge):
     def samples(self, old: Tensors) -> Iterable[Tensors]:
         yield old
         for times in _TIMES:
-            yield {name: self._more(name, array, times) for name, array in old.items()}
+            yield {name: self._repeat_rows(name, array, times) for name, array in old.items()}
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
         """Cut rows into runs of the old batch."""
         lengths = [new[name].shape[axis] for name, axis in self._axes.items()]
         starts = range(0, min(lengths), self._size)
         return [
-            {name: self._part(name, array, start) for name, array in new.items()}
+            {name: self._slice_rows(name, array, start) for name, array in new.items()}
             for start in starts
         ]
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
         return {
-            name: np.concatenate([one[name] for one in answers], self._outputs[name])
+            name: np.concatenate([answer[name] for answer in answers], self._outputs[name])
             if name in self._outputs
             else np.asarray(array)
             for name, array in answers[0].items()
         }
 
-    def _more(self, name: str, array: NDArray[Any], times: int) -> NDArray[Any]:
+    def _repeat_rows(self, name: str, array: NDArray[Any], times: int) -> NDArray[Any]:
         axis = self._axes.get(name)
         if axis is None:
             return array
@@ -122,7 +123,7 @@ class BatchedRows(Bridge):
         rows = [np.roll(array, k, last) if last != axis else array for k in range(times)]
         return np.concatenate(rows, axis)
 
-    def _part(self, name: str, array: NDArray[Any], start: int) -> NDArray[Any]:
+    def _slice_rows(self, name: str, array: NDArray[Any], start: int) -> NDArray[Any]:
         axis = self._axes.get(name)
         if axis is None:
             return array
@@ -137,12 +138,12 @@ class Larger(Bridge):
 
     def samples(self, old: Tensors) -> Iterable[Tensors]:
         yield old
-        found = dict(old)
+        sample = dict(old)
         for name, by_axis in self._axes.items():
             for axis in by_axis:
-                if name in found:
-                    found[name] = np.concatenate([found[name]] * 2, axis)
-        yield found
+                if name in sample:
+                    sample[name] = np.concatenate([sample[name]] * 2, axis)
+        yield sample
 
     def runs(self, new: Tensors) -> Sequence[Tensors]:
         """Return the sample where it has the old size; else the answer is not known."""

@@ -13,11 +13,19 @@ from numpy.typing import ArrayLike
 
 from ortune.core.backend import Backend
 from ortune.graph.ir import prune
-from ortune.graph.ir.edit import Attributes, Editor, refuse
-from ortune.graph.ir.match import enclosed, maker, nodes_of, number, other, reader, scalar_for
+from ortune.graph.ir.edit import Attributes, Editor, note_refusal
+from ortune.graph.ir.match import (
+    find_consumer,
+    find_other_operand,
+    find_producer,
+    is_enclosed,
+    nodes_of,
+    read_scalar,
+    scalar_for,
+)
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.graph.ir.replace import forward
-from ortune.graph.shapes.infer import infer
+from ortune.graph.ir.replace import redirect_uses
+from ortune.graph.shapes.infer import infer_shapes
 
 _DEEPEST = 8
 _TOLERANCE = 2e-5
@@ -41,28 +49,30 @@ class FactoredProduct:
     factors: tuple[ir.Value, ...]
     nodes: tuple[ir.Node, ...] = ()
 
-    def times(self, more: FactoredProduct, *nodes: ir.Node) -> FactoredProduct:
+    def multiply_by(self, more: FactoredProduct, *nodes: ir.Node) -> FactoredProduct:
         """Multiply two products; `nodes` are those that do so."""
         parts = (*self.nodes, *more.nodes, *nodes)
         return FactoredProduct(self.scale * more.scale, self.factors + more.factors, parts)
 
-    def over(self, divisor: float, *nodes: ir.Node) -> FactoredProduct:
+    def divide_by(self, divisor: float, *nodes: ir.Node) -> FactoredProduct:
         """Divide by a constant."""
         return FactoredProduct(self.scale / divisor, self.factors, (*self.nodes, *nodes))
 
-    def equals(self, scale: float, factors: Sequence[ir.Value]) -> bool:
+    def equals_product(self, scale: float, factors: Sequence[ir.Value]) -> bool:
         """Say whether it is this product, whatever the order; rounded constants count as equal."""
-        if len(factors) != len(self.factors) or not close(self.scale, scale):
+        if len(factors) != len(self.factors) or not is_close(self.scale, scale):
             return False
         return sorted(map(id, factors)) == sorted(map(id, self.factors))
 
 
-def close(found: float, wanted: float) -> bool:
+def is_close(actual: float, expected: float) -> bool:
     """Say whether a constant is meant."""
-    return math.isclose(found, wanted, rel_tol=_TOLERANCE)
+    return math.isclose(actual, expected, rel_tol=_TOLERANCE)
 
 
-def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -> FactoredProduct:
+def factor_product(
+    value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST
+) -> FactoredProduct:
     """Take a value apart through Mul, Div by a constant, and Pow with a small whole exponent.
 
     Args:
@@ -71,52 +81,58 @@ def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -
         depth: How many nodes deep to go.
     """
     ends = list(stops)
-    constant = number(value)
+    constant = read_scalar(value)
     if constant is not None:
         return FactoredProduct(constant, ())
     whole = FactoredProduct(1.0, (value,))
-    node = maker(value, "Mul", "Div", "Pow") if depth and value not in ends else None
+    node = find_producer(value, "Mul", "Div", "Pow") if depth and value not in ends else None
     if node is None or len(node.inputs) != 2:
         return whole
-    one, two = node.inputs
-    if one is None or two is None:
+    first, second = node.inputs
+    if first is None or second is None:
         return whole
     if node.op_type == "Mul":
-        left, right = (product(v, ends, depth - 1) for v in (one, two))
-        return left.times(right, node)
-    given = number(two)
+        lhs, rhs = (factor_product(v, ends, depth - 1) for v in (first, second))
+        return lhs.multiply_by(rhs, node)
+    second_number = read_scalar(second)
     if node.op_type == "Div":
-        return product(one, ends, depth - 1).over(given, node) if given else whole
-    if given not in (2.0, 3.0):
+        return (
+            factor_product(first, ends, depth - 1).divide_by(second_number, node)
+            if second_number
+            else whole
+        )
+    if second_number not in (2.0, 3.0):
         return whole
-    base = product(one, ends, depth - 1)
+    base = factor_product(first, ends, depth - 1)
     result = FactoredProduct(1.0, ())
-    for _ in range(int(given)):
-        result = result.times(FactoredProduct(base.scale, base.factors))
+    for _ in range(int(second_number)):
+        result = result.multiply_by(FactoredProduct(base.scale, base.factors))
     return FactoredProduct(result.scale, result.factors, (*base.nodes, node))
 
 
-def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> FactoredProduct | None:
+def follow_products(
+    value: ir.Value, scale: float, factors: Sequence[ir.Value]
+) -> FactoredProduct | None:
     """Follow the only readers of a value until it has been multiplied by all that is wanted.
 
     Returns:
         What it was multiplied by; the last of its nodes makes the whole product.
     """
-    found = FactoredProduct(1.0, ())
+    accumulated = FactoredProduct(1.0, ())
     for _ in range(len(factors) + 2):
-        node = reader(value, "Mul", "Div")
-        rest = other(node, value) if node is not None else None
-        if node is None or rest is None or rest is value:
+        node = find_consumer(value, "Mul", "Div")
+        operand = find_other_operand(node, value) if node is not None else None
+        if node is None or operand is None or operand is value:
             return None
         if node.op_type == "Mul":
-            found = found.times(product(rest, factors), node)
+            accumulated = accumulated.multiply_by(factor_product(operand, factors), node)
         else:
-            divisor = number(rest)
+            divisor = read_scalar(operand)
             if not divisor or node.inputs[0] is not value:
                 return None
-            found = found.over(divisor, node)
-        if found.equals(scale, factors):
-            return found
+            accumulated = accumulated.divide_by(divisor, node)
+        if accumulated.equals_product(scale, factors):
+            return accumulated
         value = node.outputs[0]
     return None
 
@@ -136,15 +152,15 @@ def at_each(model: ir.Model, attempt: Attempt, *ops: str, since: int = 0) -> int
     """
     if model.opset_imports.get("", 0) < since:
         return 0
-    infer(model)
+    infer_shapes(model)
     editor = Editor(model.graph)
     count = 0
     for node in nodes_of(model, *ops):
-        made = attempt(model, node, editor)
-        if isinstance(made, str):
-            refuse(model, node, made)
+        outcome = attempt(model, node, editor)
+        if isinstance(outcome, str):
+            note_refusal(model, node, outcome)
         else:
-            count += made
+            count += outcome
     if count:
         prune.drop_dead(model)
     return count
@@ -182,10 +198,10 @@ def keeps_shape(nodes: frozenset[ir.Node], x: ir.Value) -> bool:
     """Say whether no constant of one element in a formula of `x` alone gives it a higher rank."""
     read = {value for node in nodes for value in node.inputs if value is not None}
     outer = [value for value in read if value.producer() not in nodes and value is not x]
-    return all(scalar_for(value, x) or number(value) is None for value in outer)
+    return all(scalar_for(value, x) or read_scalar(value) is None for value in outer)
 
 
-def put(
+def replace_formula(
     model: ir.Model,
     editor: Editor,
     site: Site,
@@ -200,15 +216,17 @@ def put(
     Only where nothing outside reads a part of it. The first of `outputs` is the result.
     """
     last = site.last
-    if not enclosed(site.nodes, last) or last.graph is None:
-        refuse(model, last, READ_ELSEWHERE)
+    if not is_enclosed(site.nodes, last) or last.graph is None:
+        note_refusal(model, last, READ_ELSEWHERE)
         return 0
     stem = f"{last.name}_{op.lower()}"
-    made = editor.node(op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs)
-    old, new = last.outputs[0], made.outputs[0]
+    replacement = editor.make_node(
+        op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs
+    )
+    old, new = last.outputs[0], replacement.outputs[0]
     new.type, new.shape = old.type, old.shape
-    last.graph.insert_before(last, made)
-    forward(old, new)
+    last.graph.insert_before(last, replacement)
+    redirect_uses(old, new)
     return 1
 
 
@@ -219,14 +237,14 @@ def put_gated(
     op: str,
     attributes: Mapping[str, Any] | None = None,
 ) -> int:
-    """Let ``x op(x)``, with x the only input, take the place of a formula, as `put` does."""
+    """Replace a formula by ``op(x)``, with x its only input, as `replace_formula` does."""
     x, graph = site.inputs[0], site.last.graph
     if x is None or graph is None:
         return 0
-    gate = editor.node(op, [x], attributes, name=f"{site.last.name}_{op.lower()}")
+    gate = editor.make_node(op, [x], attributes, name=f"{site.last.name}_{op.lower()}")
     gate.outputs[0].type, gate.outputs[0].shape = x.type, x.shape
     graph.insert_before(site.last, gate)
-    if put(model, editor, Site((x, gate.outputs[0]), site.nodes, site.last), "Mul"):
+    if replace_formula(model, editor, Site((x, gate.outputs[0]), site.nodes, site.last), "Mul"):
         return 1
     graph.remove(gate, safe=True)
     return 0
@@ -238,10 +256,10 @@ def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
     if x is None or x.dtype is None:
         return False
     if x.dtype not in types:
-        refuse(model, site.last, NO_KERNEL)
+        note_refusal(model, site.last, NO_KERNEL)
         return False
     if not keeps_shape(site.nodes, x):
-        refuse(model, site.last, WIDENS)
+        note_refusal(model, site.last, WIDENS)
         return False
     return True
 
@@ -261,9 +279,9 @@ class Chain:
         self, op: str, *inputs: ir.Value | None, attributes: Attributes | None = None
     ) -> ir.Value:
         """Add a node and return its only output."""
-        return self.several(op, *inputs, attributes=attributes)[0]
+        return self.add_multi_output(op, *inputs, attributes=attributes)[0]
 
-    def several(
+    def add_multi_output(
         self,
         op: str,
         *inputs: ir.Value | None,
@@ -272,14 +290,14 @@ class Chain:
     ) -> Sequence[ir.Value]:
         """Add a node and return its outputs."""
         name = f"{self._stem}_{op}"
-        node = self.editor.node(op, inputs, attributes, name=name, outputs=outputs)
+        node = self.editor.make_node(op, inputs, attributes, name=name, outputs=outputs)
         self.nodes.append(node)
         return node.outputs
 
-    def constant(self, label: str, array: ArrayLike, dtype: Any = np.int64) -> ir.Value:
+    def add_constant(self, label: str, array: ArrayLike, dtype: Any = np.int64) -> ir.Value:
         """Add a constant."""
-        return self.editor.constant(f"{self._stem}_{label}", np.asarray(array, dtype))
+        return self.editor.add_constant(f"{self._stem}_{label}", np.asarray(array, dtype))
 
-    def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
+    def add_cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
         """Add a Cast."""
         return self.add("Cast", value, attributes={"to": to.value})

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, const_array, const_tensor, discard, refuse
-from ortune.graph.ir.match import maker, near, number, other, reader, reduced
+from ortune.graph.ir.edit import Editor, const_array, const_tensor, discard_constant, note_refusal
+from ortune.graph.ir.match import (
+    find_consumer,
+    find_other_operand,
+    find_producer,
+    is_close_to,
+    read_reduction_axes,
+    read_scalar,
+)
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import overridable
-from ortune.transforms.common.formulas.formula import NO_KERNEL, Site, put
+from ortune.graph.ir.values import is_overridable
+from ortune.transforms.common.formulas.formula import NO_KERNEL, Site, replace_formula
 
 
 @dataclass(frozen=True)
@@ -34,36 +41,36 @@ class Root:
     nodes: tuple[ir.Node, ...]
 
 
-def roots(mean: ir.Node) -> Iterator[Root]:
+def find_roots(mean: ir.Node) -> Iterator[Root]:
     """Yield what the mean of squares goes into: the root, then its inverse where there is one."""
-    axes = reduced(mean)
-    square = maker(mean.inputs[0], "Mul", "Pow") if mean.inputs else None
+    axes = read_reduction_axes(mean)
+    square = find_producer(mean.inputs[0], "Mul", "Pow") if mean.inputs else None
     if axes is None or square is None or not is_square(square):
         return
     d = square.inputs[0]
-    add = reader(mean.outputs[0], "Add", "Sum")
-    epsilon = number(other(add, mean.outputs[0])) if add is not None else None
+    add = find_consumer(mean.outputs[0], "Add", "Sum")
+    epsilon = read_scalar(find_other_operand(add, mean.outputs[0])) if add is not None else None
     if add is None or epsilon is None or d is None:
         return
     nodes: tuple[ir.Node, ...] = (square, mean, add)
     total = add.outputs[0]
-    node = reader(total, "Sqrt", "Pow")
+    node = find_consumer(total, "Sqrt", "Pow")
     if node is None:
         return
     nodes = (*nodes, node)
     if node.op_type == "Pow":
-        exponent = number(node.inputs[1]) if node.inputs[0] is total else None
+        exponent = read_scalar(node.inputs[1]) if node.inputs[0] is total else None
         if exponent == -0.5:
             yield Root(d, axes, epsilon, True, node.outputs[0], nodes)
         if exponent != 0.5:
             return
     root = node.outputs[0]
     yield Root(d, axes, epsilon, False, root, nodes)
-    inverse = reader(root, "Reciprocal", "Div")
+    inverse = find_consumer(root, "Reciprocal", "Div")
     if inverse is None:
         return
     if inverse.op_type == "Reciprocal" or (
-        inverse.inputs[1] is root and near(inverse.inputs[0], 1.0, tolerance=0.0)
+        inverse.inputs[1] is root and is_close_to(inverse.inputs[0], 1.0, tolerance=0.0)
     ):
         yield Root(d, axes, epsilon, True, inverse.outputs[0], (*nodes, inverse))
 
@@ -71,20 +78,20 @@ def roots(mean: ir.Node) -> Iterator[Root]:
 def is_square(node: ir.Node) -> bool:
     """Say whether a Mul or Pow squares its first operand."""
     if node.op_type == "Pow":
-        return near(node.inputs[1], 2.0, tolerance=0.0)
+        return is_close_to(node.inputs[1], 2.0, tolerance=0.0)
     return node.inputs[0] is node.inputs[1]
 
 
-def divided(root: Root, by: ir.Value) -> ir.Node | None:
+def find_quotient(root: Root, by: ir.Value) -> ir.Node | None:
     """Return the node that makes `by` over the root, when nothing else reads the root."""
-    node = reader(root.value, "Mul" if root.inverse else "Div")
-    if node is None or other(node, root.value) is not by:
+    node = find_consumer(root.value, "Mul" if root.inverse else "Div")
+    if node is None or find_other_operand(node, root.value) is not by:
         return None
     return node if root.inverse or node.inputs[1] is root.value else None
 
 
 @dataclass(frozen=True)
-class Tail:
+class TrailingAxes:
     """The last axes of a value, which are normalized.
 
     Attributes:
@@ -95,7 +102,7 @@ class Tail:
     sizes: tuple[int | None, ...]
     rank: int | None
 
-    def fits(self, weight: ir.Value | None) -> bool:
+    def accepts_weight(self, weight: ir.Value | None) -> bool:
         """Say whether a float32 value has one number for each place of these axes.
 
         Leading ones are allowed in a constant. An axis of unknown size is taken to be as long as
@@ -107,54 +114,56 @@ class Tail:
         extra = len(shape) - len(self.sizes)
         if extra < 0 or any(dim != 1 for dim in shape[:extra]):
             return False
-        if extra and (self.rank is None or len(shape) > self.rank or not _fixed(weight)):
+        if extra and (self.rank is None or len(shape) > self.rank or not _is_fixed(weight)):
             return False
         pairs = zip(self.sizes, shape[extra:], strict=True)
         return all(
             dim == size if size else isinstance(dim, int) and dim > 1 for size, dim in pairs
         )
 
-    def plain(self, weight: ir.Value, editor: Editor) -> ir.Value:
+    def strip_leading_axes(self, weight: ir.Value, editor: Editor) -> ir.Value:
         """Return a weight that fits without its leading ones."""
         array = const_array(weight)
         if array is None or array.ndim == len(self.sizes):
             return weight
         flat = array.reshape(array.shape[array.ndim - len(self.sizes) :])
-        return editor.constant(f"{weight.name}_flat", flat)
+        return editor.add_constant(f"{weight.name}_flat", flat)
 
-    def ones(self, editor: Editor) -> ir.Value | None:
+    def make_unit_scale(self, editor: Editor) -> ir.Value | None:
         """Return a scale that changes nothing; None when a size is not known."""
-        known = [size for size in self.sizes if size is not None]
-        if len(known) < len(self.sizes):
+        known_sizes = [size for size in self.sizes if size is not None]
+        if len(known_sizes) < len(self.sizes):
             return None
-        return editor.constant("norm_scale", np.ones(known, np.float32))
+        return editor.add_constant("norm_scale", np.ones(known_sizes, np.float32))
 
 
-def _fixed(value: ir.Value) -> bool:
-    return const_tensor(value) is not None and not overridable(value)
+def _is_fixed(value: ir.Value) -> bool:
+    return const_tensor(value) is not None and not is_overridable(value)
 
 
-def tail(x: ir.Value, axes: tuple[int, ...]) -> Tail | None:
+def find_trailing_axes(x: ir.Value, axes: tuple[int, ...]) -> TrailingAxes | None:
     """Return the axes when these are the last ones."""
     shape = shape_of(x)
     count = len(axes)
     if shape is None:
         last = count > 0 and sorted(axes) == list(range(-count, 0))
-        return Tail((None,) * count, None) if last else None
+        return TrailingAxes((None,) * count, None) if last else None
     rank = len(shape)
     if {axis % rank for axis in axes} != set(range(rank - count, rank)) or not count:
         return None
     sizes = tuple(dim if isinstance(dim, int) else None for dim in shape[rank - count :])
-    return Tail(sizes, rank)
+    return TrailingAxes(sizes, rank)
 
 
-def normalized(model: ir.Model, mean: ir.Node, x: ir.Value, axes: tuple[int, ...]) -> Tail | None:
+def require_trailing_axes(
+    model: ir.Model, mean: ir.Node, x: ir.Value, axes: tuple[int, ...]
+) -> TrailingAxes | None:
     """Return the axes when these are the last ones of a float32 value, else refuse."""
-    last = tail(x, axes)
+    last = find_trailing_axes(x, axes)
     if last is None:
-        refuse(model, mean, "the axes are not the last ones")
+        note_refusal(model, mean, "the axes are not the last ones")
     elif x.dtype != ir.DataType.FLOAT:
-        refuse(model, mean, NO_KERNEL)
+        note_refusal(model, mean, NO_KERNEL)
         return None
     return last
 
@@ -169,13 +178,13 @@ class Deviation:
     nodes: tuple[ir.Node, ...]
 
 
-def deviation(root: Root) -> Deviation | None:
+def match_deviation(root: Root) -> Deviation | None:
     """Return what is squared as a deviation from the mean over the same axes, if it is one."""
-    node = maker(root.squared, "Sub")
-    mean = maker(node.inputs[1], "ReduceMean") if node is not None else None
+    node = find_producer(root.squared, "Sub")
+    mean = find_producer(node.inputs[1], "ReduceMean") if node is not None else None
     if node is None or mean is None or mean.inputs[0] is not node.inputs[0]:
         return None
-    x, axes = node.inputs[0], reduced(mean)
+    x, axes = node.inputs[0], read_reduction_axes(mean)
     if x is None or axes is None or axes != root.axes:
         return None
     return Deviation(x, mean.outputs[0], axes, (node, mean))
@@ -190,39 +199,46 @@ class ScaleAndShift:
     nodes: tuple[ir.Node, ...]
 
 
-def scale_and_shift(node: ir.Node, last: Tail, *, shifts: bool) -> ScaleAndShift:
+def scale_and_shift(node: ir.Node, last: TrailingAxes, *, shifts: bool) -> ScaleAndShift:
     """Return what a node's result is multiplied by, and with `shifts` what is added then."""
-    product = reader(node.outputs[0], "Mul")
-    scale = other(product, node.outputs[0]) if product is not None else None
-    if product is None or not last.fits(scale):
+    product = find_consumer(node.outputs[0], "Mul")
+    scale = find_other_operand(product, node.outputs[0]) if product is not None else None
+    if product is None or not last.accepts_weight(scale):
         return ScaleAndShift(None, None, (node,))
-    total = reader(product.outputs[0], "Add") if shifts else None
-    shift = other(total, product.outputs[0]) if total is not None else None
-    if total is None or not last.fits(shift):
+    total = find_consumer(product.outputs[0], "Add") if shifts else None
+    shift = find_other_operand(total, product.outputs[0]) if total is not None else None
+    if total is None or not last.accepts_weight(shift):
         return ScaleAndShift(scale, None, (node, product))
     return ScaleAndShift(scale, shift, (node, product, total))
 
 
-def put_norm(
+def replace_by_norm(
     model: ir.Model,
     editor: Editor,
     op: str,
     x: ir.Value,
     root: Root,
     above: ScaleAndShift,
-    last: Tail,
+    last: TrailingAxes,
 ) -> int:
     """Let a norm take the place of a formula, as `put` does; without a scale it is 1."""
     end = above.nodes[-1]
-    scale = last.plain(above.scale, editor) if above.scale is not None else last.ones(editor)
+    scale = (
+        last.strip_leading_axes(above.scale, editor)
+        if above.scale is not None
+        else last.make_unit_scale(editor)
+    )
     if scale is None:
-        refuse(model, end, "there is no scale, and the size of an axis is not known")
+        note_refusal(model, end, "there is no scale, and the size of an axis is not known")
         return 0
-    weights = [scale, *([] if above.shift is None else [last.plain(above.shift, editor)])]
+    weights = [
+        scale,
+        *([] if above.shift is None else [last.strip_leading_axes(above.shift, editor)]),
+    ]
     site = Site((x, *weights), frozenset((*root.nodes, *above.nodes)), end)
     settings = {"axis": -len(last.sizes), "epsilon": root.epsilon}
-    done = put(model, editor, site, op, settings)
+    done = replace_formula(model, editor, site, op, settings)
     if not done:
-        for made in weights:
-            discard(made)
+        for weight in weights:
+            discard_constant(weight)
     return done

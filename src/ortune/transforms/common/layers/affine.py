@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import Editor, attribute, const_tensor, insert_before
-from ortune.graph.ir.replace import forward, remove
+from ortune.graph.ir.edit import Editor, const_tensor, insert_before, read_attribute
+from ortune.graph.ir.replace import redirect_uses, remove_node
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import fixed_array, overridable
+from ortune.graph.ir.values import is_overridable, read_fixed_array
 from ortune.transforms.common.simplify.constants import LARGE_BYTES
 
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
@@ -27,7 +27,7 @@ class Affine:
     scale: NDArray[np.float64]
     shift: NDArray[np.float64]
 
-    def then(self, after: Affine) -> Affine:
+    def compose_with(self, after: Affine) -> Affine:
         """Return this map with another behind it."""
         return Affine(after.scale * self.scale, after.scale * self.shift + after.shift)
 
@@ -46,7 +46,7 @@ class Affine:
         """Whether every number of it is one."""
         return bool(np.isfinite(self.scale).all() and np.isfinite(self.shift).all())
 
-    def over(self, channels: int) -> Affine:
+    def broadcast_channels(self, channels: int) -> Affine:
         """Return it with one number a channel."""
         return Affine(
             np.broadcast_to(self.scale, (channels,)), np.broadcast_to(self.shift, (channels,))
@@ -70,7 +70,7 @@ class ChannelAxis:
     rank: int | None
 
 
-def of_node(node: ir.Node, value: ir.Value, at: ChannelAxis, opset: int) -> Affine | None:
+def read_affine(node: ir.Node, value: ir.Value, at: ChannelAxis, opset: int) -> Affine | None:
     """Return what Add, Sub, Mul, Div with a constant does to `value`; None when not affine.
 
     The constant must hold one number, or one a channel, and may not widen the tensor. A division
@@ -85,17 +85,17 @@ def of_node(node: ir.Node, value: ir.Value, at: ChannelAxis, opset: int) -> Affi
     array = _by_channel(node, constant, at, opset)
     if array is None:
         return None
-    one, zero = UNCHANGED.scale, UNCHANGED.shift
+    unit_scale, no_shift = UNCHANGED.scale, UNCHANGED.shift
     match node.op_type:
         case "Add":
-            return Affine(one, array)
+            return Affine(unit_scale, array)
         case "Mul":
-            return Affine(array, zero)
+            return Affine(array, no_shift)
         case "Sub":
-            return Affine(one, -array) if first else Affine(-one, array)
+            return Affine(unit_scale, -array) if first else Affine(-unit_scale, array)
         case _:
             with np.errstate(divide="ignore"):
-                return Affine(1 / array, zero) if first else None
+                return Affine(1 / array, no_shift) if first else None
 
 
 def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
@@ -106,40 +106,40 @@ def of_batch_norm(node: ir.Node, opset: int) -> Affine | str:
     ``is_test`` before. Before 9, ``spatial`` = 0 normalized every position by itself.
     """
     outputs = [v for v in node.outputs[1:] if v.name]
-    if attribute(node, "training_mode", 0) or any(is_read(v) for v in outputs):
+    if read_attribute(node, "training_mode", 0) or any(is_read(v) for v in outputs):
         return "it is in training mode"
-    if (opset < 7 and not attribute(node, "is_test", 0)) or (opset < 14 and outputs):
+    if (opset < 7 and not read_attribute(node, "is_test", 0)) or (opset < 14 and outputs):
         return "it is in training mode"
-    if not attribute(node, "spatial", 1):
+    if not read_attribute(node, "spatial", 1):
         return "it normalizes every position by itself"
-    arrays = [constant(node, index) for index in range(1, 5)]
+    arrays = [read_fixed_input(node, index) for index in range(1, 5)]
     if any(array is None or array.ndim != 1 for array in arrays):
         return "its statistics are not constant"
     scale, shift, mean, variance = (np.asarray(array).astype(np.float64) for array in arrays)
-    spread = variance + attribute(node, "epsilon", 1e-5)
+    spread = variance + read_attribute(node, "epsilon", 1e-5)
     if not (spread > 0).all():
         return "its variance is not positive"
     factor = scale / np.sqrt(spread)
     return Affine(factor, shift - factor * mean)
 
 
-def constant(node: ir.Node, index: int) -> NDArray[Any] | None:
+def read_fixed_input(node: ir.Node, index: int) -> NDArray[Any] | None:
     """Return the constant at an input that no caller may override; None when there is none."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    return fixed_array(value)
+    return read_fixed_array(value)
 
 
 def _by_channel(
     node: ir.Node, value: ir.Value | None, at: ChannelAxis, opset: int
 ) -> NDArray[np.float64] | None:
-    array = fixed_array(value)
+    array = read_fixed_array(value)
     if array is None or array.dtype.kind in "iub":
         return None
     shape = array.shape
-    if opset < 7 and attribute(node, "axis", None) is not None:
+    if opset < 7 and read_attribute(node, "axis", None) is not None:
         if at.rank is None:
             return None
-        axis = attribute(node, "axis", 0) % at.rank
+        axis = read_attribute(node, "axis", 0) % at.rank
         shape = (*shape, *(1,) * (at.rank - axis - len(shape)))
     if at.axis < 0:
         widens = len(shape) > (1 if at.rank is None else at.rank)
@@ -177,7 +177,7 @@ class FoldableLayer:
     @property
     def group(self) -> int:
         """Groups of a convolution; 1 for the others."""
-        return int(attribute(self.node, "group", 1)) if self.convolves else 1
+        return int(read_attribute(self.node, "group", 1)) if self.convolves else 1
 
     @property
     def outputs(self) -> int:
@@ -187,7 +187,7 @@ class FoldableLayer:
                 return self.shape[0]
             case "ConvTranspose":
                 return self.shape[1] * self.group
-            case "Gemm" if attribute(self.node, "transB", 0):
+            case "Gemm" if read_attribute(self.node, "transB", 0):
                 return self.shape[0]
             case _:
                 return self.shape[1]
@@ -211,21 +211,21 @@ class FoldableLayer:
         return ChannelAxis(self.outputs, -1, None if shape is None else len(shape))
 
     @property
-    def padded(self) -> bool:
+    def has_padding(self) -> bool:
         """Whether a convolution reads zeros beside its input."""
-        mode = attribute(self.node, "auto_pad", "NOTSET")
-        return mode != "VALID" and (mode != "NOTSET" or any(attribute(self.node, "pads", ())))
+        mode = read_attribute(self.node, "auto_pad", "NOTSET")
+        return mode != "VALID" and (mode != "NOTSET" or any(read_attribute(self.node, "pads", ())))
 
 
-def foldable(node: ir.Node | None) -> FoldableLayer | None:
+def as_foldable_layer(node: ir.Node | None) -> FoldableLayer | None:
     """Return a node as a layer; None when it is none of `OPS` or its weight may change."""
     if node is None or node.domain or node.op_type not in OPS or len(node.inputs) < 2:
         return None
     weight, bias = [*node.inputs, None][1:3]
     tensor = const_tensor(weight)
-    if tensor is None or overridable(weight) or not tensor.dtype.is_floating_point():
+    if tensor is None or is_overridable(weight) or not tensor.dtype.is_floating_point():
         return None
-    if bias is not None and (const_tensor(bias) is None or overridable(bias)):
+    if bias is not None and (const_tensor(bias) is None or is_overridable(bias)):
         return None
     shape = tuple(int(size) for size in tensor.shape.numpy())
     if len(shape) < 2 or (node.op_type in ("Gemm", "MatMul") and len(shape) != 2):
@@ -243,7 +243,7 @@ def spread_out(at: FoldableLayer, factor: NDArray[np.float64]) -> NDArray[np.flo
             share = factor.reshape(at.group, 1, at.shape[1])
             each = (at.group, at.shape[0] // at.group, at.shape[1])
             return np.broadcast_to(share, each).reshape(at.shape[0], at.shape[1], *taps)
-        case "Gemm" if attribute(at.node, "transB", 0):
+        case "Gemm" if read_attribute(at.node, "transB", 0):
             return factor.reshape(-1, 1)
         case _:
             return factor.reshape(1, -1)
@@ -267,9 +267,11 @@ class Absorber:
     """
 
     editor: Editor
-    _made: dict[tuple[Any, ...], ir.Value] = field(default_factory=dict)
+    _scaled_weights: dict[tuple[Any, ...], ir.Value] = field(default_factory=dict)
 
-    def behind(self, at: FoldableLayer, affine: Affine, chain: Sequence[ir.Node]) -> str | None:
+    def absorb_output_affine(
+        self, at: FoldableLayer, affine: Affine, chain: Sequence[ir.Node]
+    ) -> str | None:
         """Let a layer compute what the end of a chain behind it did.
 
         ``f (W x + b) + t = (f W) x + (f b + t)``. Gemm is ``alpha A B + beta C``: C becomes
@@ -280,12 +282,12 @@ class Absorber:
             affine: What the whole chain does, in channels of the layer's output.
             chain: The nodes, in order; all of the layer's graph and each read by the next alone.
         """
-        affine = affine.over(at.outputs)
+        affine = affine.broadcast_channels(at.outputs)
         node, has_bias = at.node, at.node.op_type != "MatMul"
-        bias = self._bias(at, affine) if has_bias else None
+        bias = self._compute_output_bias(at, affine) if has_bias else None
         if isinstance(bias, str):
             return bias
-        weight = self._weight(at, spread_out(at, affine.scale))
+        weight = self._scale_weight(at, spread_out(at, affine.scale))
         if isinstance(weight, str):
             return weight
         node.replace_input_with(1, weight)
@@ -293,18 +295,18 @@ class Absorber:
             self._set_bias(node, bias)
         end, result = chain[-1], node.outputs[0]
         if not has_bias and affine.shifts:
-            result = self._add(at, affine.shift, end)
+            result = self._add_shift(at, affine.shift, end)
         name, old = end.outputs[0].name, end.outputs[0]
         if result.shape is None:
             result.shape, result.type = old.shape, result.type or old.type
-        forward(old, result)
+        redirect_uses(old, result)
         for step in reversed(chain):
-            remove(step)
+            remove_node(step)
         # Calibration knows tensors by name: a name that stays must stand for the values it had.
         result.name = name
         return None
 
-    def before(self, at: FoldableLayer, affine: Affine, x: ir.Value) -> str | None:
+    def absorb_input_affine(self, at: FoldableLayer, affine: Affine, x: ir.Value) -> str | None:
         """Let a convolution read `x` where it read ``affine(x)``.
 
         ``W (s x + t) + b = (W s) x + (W t + b)``, the shift summed over all that an output reads.
@@ -312,13 +314,13 @@ class Absorber:
         """
         if affine.shifts and at.node.op_type == "ConvTranspose":
             return "the shift in front of a transposed convolution is not the same at its borders"
-        if affine.shifts and at.padded:
+        if affine.shifts and at.has_padding:
             return "the shift in front of it does not reach the zeros of its padding"
-        affine = affine.over(at.inputs)
-        bias = self._shifted(at, affine) if affine.shifts else None
+        affine = affine.broadcast_channels(at.inputs)
+        bias = self._compute_input_bias(at, affine) if affine.shifts else None
         if isinstance(bias, str):
             return bias
-        weight = self._weight(at, spread_in(at, affine.scale))
+        weight = self._scale_weight(at, spread_in(at, affine.scale))
         if isinstance(weight, str):
             return weight
         at.node.replace_input_with(1, weight)
@@ -327,7 +329,7 @@ class Absorber:
         at.node.replace_input_with(0, x)
         return None
 
-    def _weight(self, at: FoldableLayer, factor: NDArray[np.float64]) -> ir.Value | str:
+    def _scale_weight(self, at: FoldableLayer, factor: NDArray[np.float64]) -> ir.Value | str:
         value = at.node.inputs[1]
         tensor = const_tensor(value)
         if value is None or tensor is None:
@@ -339,52 +341,54 @@ class Absorber:
         if tensor.nbytes > LARGE_BYTES:
             return "its weight is too large to be computed again"
         key = (value, factor.shape, factor.tobytes())
-        if key not in self._made:
+        if key not in self._scaled_weights:
             old = np.asarray(tensor.numpy())
-            made = (old.astype(np.float64) * factor).astype(old.dtype)
-            if not np.isfinite(made.astype(np.float64)).all():
+            scaled = (old.astype(np.float64) * factor).astype(old.dtype)
+            if not np.isfinite(scaled.astype(np.float64)).all():
                 return "the new weights are not finite"
-            self._made[key] = self.editor.constant(f"{at.node.name}_weight_scaled", made)
-        return self._made[key]
+            self._scaled_weights[key] = self.editor.add_constant(
+                f"{at.node.name}_weight_scaled", scaled
+            )
+        return self._scaled_weights[key]
 
-    def _bias(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str | None:
-        held = constant(at.node, 2)
-        beta = attribute(at.node, "beta", 1.0) if at.node.op_type == "Gemm" else 1.0
-        if held is None and not affine.shifts:
+    def _compute_output_bias(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str | None:
+        bias = read_fixed_input(at.node, 2)
+        beta = read_attribute(at.node, "beta", 1.0) if at.node.op_type == "Gemm" else 1.0
+        if bias is None and not affine.shifts:
             return None
-        old = np.zeros(1) if held is None else beta * held.astype(np.float64)
-        return _stored(at, affine.scale * old + affine.shift)
+        old = np.zeros(1) if bias is None else beta * bias.astype(np.float64)
+        return _round_bias(at, affine.scale * old + affine.shift)
 
-    def _shifted(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str:
-        weight, held = constant(at.node, 1), constant(at.node, 2)
+    def _compute_input_bias(self, at: FoldableLayer, affine: Affine) -> NDArray[Any] | str:
+        weight, bias = read_fixed_input(at.node, 1), read_fixed_input(at.node, 2)
         if weight is None:
             return "its weight is not constant"
         axes = tuple(range(1, weight.ndim))
         summed = (weight.astype(np.float64) * spread_in(at, affine.shift)).sum(axis=axes)
-        return _stored(at, summed if held is None else summed + held.astype(np.float64))
+        return _round_bias(at, summed if bias is None else summed + bias.astype(np.float64))
 
     def _set_bias(self, node: ir.Node, array: NDArray[Any]) -> None:
         if len(node.inputs) < 3:
             node.resize_inputs(3)
-        node.replace_input_with(2, self.editor.constant(f"{node.name}_bias_shifted", array))
+        node.replace_input_with(2, self.editor.add_constant(f"{node.name}_bias_shifted", array))
         if node.op_type == "Gemm":
             node.attributes["beta"] = ir.AttrFloat32("beta", 1.0)
 
-    def _add(self, at: FoldableLayer, shift: NDArray[np.float64], end: ir.Node) -> ir.Value:
+    def _add_shift(self, at: FoldableLayer, shift: NDArray[np.float64], end: ir.Node) -> ir.Value:
         tensor = const_tensor(at.node.inputs[1])
         dtype = np.float32 if tensor is None else tensor.dtype.numpy()
-        bias = self.editor.constant(f"{at.node.name}_bias", shift.astype(dtype))
-        add = self.editor.node("Add", [at.node.outputs[0], bias], name=f"{at.node.name}_add")
+        bias = self.editor.add_constant(f"{at.node.name}_bias", shift.astype(dtype))
+        add = self.editor.make_node("Add", [at.node.outputs[0], bias], name=f"{at.node.name}_add")
         insert_before(end, add)
         value, old = add.outputs[0], end.outputs[0]
         value.type, value.shape = old.type, old.shape
         return value
 
 
-def _stored(at: FoldableLayer, numbers: NDArray[np.float64]) -> NDArray[Any] | str:
+def _round_bias(at: FoldableLayer, numbers: NDArray[np.float64]) -> NDArray[Any] | str:
     tensor = const_tensor(at.node.inputs[1])
     if tensor is None:
         return "its weight is not constant"
-    made = numbers.astype(tensor.dtype.numpy())
-    finite = np.isfinite(made.astype(np.float64)).all()
-    return made if finite else "the new bias is not finite"
+    rounded = numbers.astype(tensor.dtype.numpy())
+    finite = np.isfinite(rounded.astype(np.float64)).all()
+    return rounded if finite else "the new bias is not finite"

@@ -17,12 +17,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.replace import replace
+from ortune.graph.ir.replace import replace_node
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import only_reader
-from ortune.graph.shapes.infer import infer
+from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.formulas.formula import Chain
-from ortune.transforms.common.layers.affine import FoldableLayer, constant, foldable
+from ortune.transforms.common.layers.affine import (
+    FoldableLayer,
+    as_foldable_layer,
+    read_fixed_input,
+)
 
 _ORDERED = 11
 """Opset from which DepthToSpace knows two orders of channels."""
@@ -51,7 +55,9 @@ class Taps:
         return int(self.index.shape[1])
 
 
-def taps(kernel: int, stride: int, dilation: int, before: int, after: int, extra: int) -> Taps:
+def compute_taps(
+    kernel: int, stride: int, dilation: int, before: int, after: int, extra: int
+) -> Taps:
     """Return the equal convolution of one axis.
 
     Output pixel ``Y = stride * q + r`` reads input ``q + d`` through kernel tap j wherever
@@ -82,71 +88,75 @@ def taps(kernel: int, stride: int, dilation: int, before: int, after: int, extra
     return Taps(-lowest, blocks + highest, blocks * stride - behind, index)
 
 
-def split_transposed(model: ir.Model, left: Collection[ir.Node] = ()) -> int:
-    """Rewrite what can be of all ConvTranspose but those `left`; return how many were."""
+def split_conv_transposes(model: ir.Model, excluded: Collection[ir.Node] = ()) -> int:
+    """Rewrite what can be of all ConvTranspose but those `excluded`; return how many were."""
     editor = edit.Editor(model.graph)
     graphs = [model.graph, *model.graph.subgraphs()]
     opset = model.opset_imports.get("", 0)
     count = 0
     for node in [node for graph in graphs for node in graph]:
-        if node.op_type != "ConvTranspose" or node.domain or node in left:
+        if node.op_type != "ConvTranspose" or node.domain or node in excluded:
             continue
-        why = _split(editor, node, opset)
+        why = _split_conv_transpose(editor, node, opset)
         if why:
-            edit.refuse(model, node, why)
+            edit.note_refusal(model, node, why)
         count += not why
     return count
 
 
-def _split(editor: edit.Editor, node: ir.Node, opset: int) -> str | None:
-    at = foldable(node)
-    weight = constant(node, 1)
+def _split_conv_transpose(editor: edit.Editor, node: ir.Node, opset: int) -> str | None:
+    at = as_foldable_layer(node)
+    weight = read_fixed_input(node, 1)
     if at is None or weight is None or weight.size == 0:
         return "its weight or bias is not constant"
-    axes = _axes(at, opset)
+    axes = _compute_axis_taps(at, opset)
     if isinstance(axes, str):
         return axes
     phases = math.prod(axis.index.shape[0] for axis in axes)
-    made = _weight(weight, at.group, axes)
-    if made.size > _DENSEST * weight.size:
-        return f"it would take {made.size / weight.size:.2g} times as many multiplications"
-    inputs = [node.inputs[0], editor.constant(f"{node.inputs[1].name}_phases", made)]  # type: ignore[union-attr]
-    bias = constant(node, 2)
+    phase_weight = _build_phase_weight(weight, at.group, axes)
+    if phase_weight.size > _DENSEST * weight.size:
+        return f"it would take {phase_weight.size / weight.size:.2g} times as many multiplications"
+    inputs = [node.inputs[0], editor.add_constant(f"{node.inputs[1].name}_phases", phase_weight)]  # type: ignore[union-attr]
+    bias = read_fixed_input(node, 2)
     if bias is not None:
         each = np.repeat(bias, phases) if at.group > 1 else np.tile(bias, phases)
-        inputs.append(editor.constant(f"{node.name}_bias_phases", each))
+        inputs.append(editor.add_constant(f"{node.name}_bias_phases", each))
     attributes = {
-        "kernel_shape": made.shape[2:],
+        "kernel_shape": phase_weight.shape[2:],
         "pads": [*(axis.first for axis in axes), *(axis.last for axis in axes)],
         "group": at.group,
     }
-    conv = editor.node("Conv", inputs, attributes, name=f"{node.outputs[0].name}_phases")
+    conv = editor.make_node("Conv", inputs, attributes, name=f"{node.outputs[0].name}_phases")
     conv.outputs[0].type = node.outputs[0].type
-    _interleave(editor, node, conv, axes)
+    _interleave_phases(editor, node, conv, axes)
     return None
 
 
-def _axes(at: FoldableLayer, opset: int) -> list[Taps] | str:
+def _compute_axis_taps(at: FoldableLayer, opset: int) -> list[Taps] | str:
     """Return the equal convolution axis by axis, or why there is none."""
     node, space = at.node, len(at.shape) - 2
-    pad = edit.attribute(node, "auto_pad", "NOTSET")
+    pad = edit.read_attribute(node, "auto_pad", "NOTSET")
     if pad not in ("NOTSET", "VALID") or "output_shape" in node.attributes:
         return "its padding follows from the size of its input"
-    strides = edit.attribute(node, "strides", (1,) * space)
+    strides = edit.read_attribute(node, "strides", (1,) * space)
     if any(s > 1 for s in strides) and (space != 2 or strides[0] != strides[1]):
         return "DepthToSpace needs two axes with one stride"
     if opset < _ORDERED and strides[0] > 1 and at.group > 1:
         return f"before opset {_ORDERED} DepthToSpace does not know the order of grouped channels"
-    pads = edit.attribute(node, "pads", (0,) * 2 * space) if pad == "NOTSET" else (0,) * 2 * space
-    dilations = edit.attribute(node, "dilations", (1,) * space)
-    extra = edit.attribute(node, "output_padding", (0,) * space)
+    pads = (
+        edit.read_attribute(node, "pads", (0,) * 2 * space)
+        if pad == "NOTSET"
+        else (0,) * 2 * space
+    )
+    dilations = edit.read_attribute(node, "dilations", (1,) * space)
+    extra = edit.read_attribute(node, "output_padding", (0,) * space)
     return [
-        taps(at.shape[2 + i], strides[i], dilations[i], pads[i], pads[space + i], extra[i])
+        compute_taps(at.shape[2 + i], strides[i], dilations[i], pads[i], pads[space + i], extra[i])
         for i in range(space)
     ]
 
 
-def _weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[Any]:
+def _build_phase_weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[Any]:
     """Return the kernel [outputs * phases, inputs / group, taps...].
 
     Phases are outermost (DCR), whose rows of channels move as a whole; in groups they must be
@@ -164,7 +174,9 @@ def _weight(weight: NDArray[Any], group: int, axes: Sequence[Taps]) -> NDArray[A
     return np.ascontiguousarray(ordered.reshape(shape))
 
 
-def _interleave(editor: edit.Editor, node: ir.Node, conv: ir.Node, axes: Sequence[Taps]) -> None:
+def _interleave_phases(
+    editor: edit.Editor, node: ir.Node, conv: ir.Node, axes: Sequence[Taps]
+) -> None:
     """Put DepthToSpace behind; an activation that follows moves in front of it, to the Conv."""
     end, chain = node.outputs[0], [conv]
     after = only_reader(end)
@@ -176,23 +188,27 @@ def _interleave(editor: edit.Editor, node: ir.Node, conv: ir.Node, axes: Sequenc
         inputs = [conv.outputs[0], *activation.inputs[1:]]
         attributes = {name: attr.value for name, attr in activation.attributes.items()}
         named = f"{end.name}_phases"
-        chain.append(editor.node(activation.op_type, inputs, attributes, name=named))
+        chain.append(editor.make_node(activation.op_type, inputs, attributes, name=named))
     else:
         activation = None
     if stride > 1:
-        grouped = edit.attribute(node, "group", 1) > 1
+        grouped = edit.read_attribute(node, "group", 1) > 1
         attributes = {"blocksize": stride} | ({"mode": "CRD"} if grouped else {})
         inputs = [chain[-1].outputs[0]]
-        chain.append(editor.node("DepthToSpace", inputs, attributes, name=f"{end.name}_spread"))
+        chain.append(
+            editor.make_node("DepthToSpace", inputs, attributes, name=f"{end.name}_spread")
+        )
     cut = {2 + i: -axis.surplus for i, axis in enumerate(axes) if axis.surplus}
     if cut:
         stem = f"{end.name}_cut"
         numbers = ([0] * len(cut), list(cut.values()), list(cut))
-        parts = [editor.constant(stem, np.array(one, np.int64)) for one in numbers]
-        chain.append(editor.node("Slice", [chain[-1].outputs[0], *parts], name=stem))
+        parts = [
+            editor.add_constant(stem, np.array(axis_numbers, np.int64)) for axis_numbers in numbers
+        ]
+        chain.append(editor.make_node("Slice", [chain[-1].outputs[0], *parts], name=stem))
     result = chain[-1].outputs[0]
-    for made in chain:
-        made.outputs[0].type = node.outputs[0].type
+    for added in chain:
+        added.outputs[0].type = node.outputs[0].type
     edit.insert_before(activation or node, *chain)
     result.shape, result.type = end.shape, end.type
     name = end.name
@@ -213,26 +229,26 @@ def spread_channels_last(model: ir.Model) -> int:
 
     Channels and space must have known sizes; the batch may be dynamic.
     """
-    nodes = [n for n in edit.every_node(model) if n.op_type == "DepthToSpace" and not n.domain]
+    nodes = [n for n in edit.walk_nodes(model) if n.op_type == "DepthToSpace" and not n.domain]
     if not nodes:
         return 0
-    infer(model)
+    infer_shapes(model)
     editor = edit.Editor(model.graph)
     count = 0
     for node in nodes:
-        why = _spread(editor, node)
+        why = _spread_depth_to_space(editor, node)
         if why:
-            edit.refuse(model, node, why)
+            edit.note_refusal(model, node, why)
         count += not why
     return count
 
 
-def _spread(editor: edit.Editor, node: ir.Node) -> str | None:
+def _spread_depth_to_space(editor: edit.Editor, node: ir.Node) -> str | None:
     x, y = node.inputs[0], node.outputs[0]
     shape = shape_of(x)
     if x is None or not isinstance(node.graph, ir.Graph):
         return "it is in a local function"
-    if edit.attribute(node, "mode", "DCR") != "DCR":
+    if edit.read_attribute(node, "mode", "DCR") != "DCR":
         return "its blocks lie inside the channels: single values would move, at 1.08 of the time"
     if not _behind_conv(x):
         return "it is not behind a Conv"
@@ -241,19 +257,19 @@ def _spread(editor: edit.Editor, node: ir.Node) -> str | None:
     if shape is None or len(shape) != 4 or not all(isinstance(d, int) and d for d in shape[1:]):
         return "the size of its input is not known"
     depth, high, wide = (d for d in shape[1:] if isinstance(d, int))
-    block = edit.attribute(node, "blocksize", 1)
+    block = edit.read_attribute(node, "blocksize", 1)
     count = depth // block**2
     chain = Chain(editor, str(y.name))
-    blocks = chain.constant("blocks", (0, high, wide, block, block, count))
-    space = chain.constant("space", (0, high * block, wide * block, count))
+    blocks = chain.add_constant("blocks", (0, high, wide, block, block, count))
+    space = chain.add_constant("space", (0, high * block, wide * block, count))
     last = chain.add("Transpose", x, attributes={"perm": _TO_LAST})
     apart = chain.add("Reshape", last, blocks)
     spread = chain.add("Transpose", apart, attributes={"perm": (0, 1, 3, 2, 4, 5)})
     together = chain.add("Reshape", spread, space)
     result, name = chain.add("Transpose", together, attributes={"perm": _TO_FIRST}), y.name
-    for made in chain.nodes:
-        made.outputs[0].type = x.type
-    replace(node, *chain.nodes)
+    for added in chain.nodes:
+        added.outputs[0].type = x.type
+    replace_node(node, *chain.nodes)
     result.name = name
     return None
 
@@ -269,52 +285,56 @@ def _behind_conv(value: ir.Value) -> bool:
 
 def _read_by_conv(value: ir.Value) -> bool:
     """Towards an output the channels would only be turned back: 1.06 of the time."""
-    found, seen = [value], set()
-    while found:
-        for node, _ in found.pop().uses():
+    pending, seen = [value], set()
+    while pending:
+        for node, _ in pending.pop().uses():
             if node.op_type == "Conv" and not node.domain:
                 return True
             if node.op_type in _BEHIND and not node.domain and node not in seen:
                 seen.add(node)
-                found.append(node.outputs[0])
+                pending.append(node.outputs[0])
     return False
 
 
-def widen_groups(model: ir.Model, channels: int, left: Collection[ir.Node] = ()) -> int:
+def widen_groups(model: ir.Model, channels: int, excluded: Collection[ir.Node] = ()) -> int:
     """Join groups of fewer input channels than `channels`; return how many nodes changed.
 
-    Depthwise convolutions (one channel in, one out) stay, and so do those `left`.
+    Depthwise convolutions (one channel in, one out) stay, and so do those `excluded`.
     """
     editor = edit.Editor(model.graph)
     count = 0
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in list(graph):
-            at = foldable(node) if node.op_type == "Conv" and node not in left else None
+            at = (
+                as_foldable_layer(node)
+                if node.op_type == "Conv" and node not in excluded
+                else None
+            )
             if at is None or at.group == 1 or 0 in at.shape or at.shape[1] >= channels:
                 continue
             if at.shape[1] > 1 or at.shape[0] > at.group:
-                count += _widen(editor, at, channels)
+                count += _widen_conv(editor, at, channels)
     return count
 
 
-def _widen(editor: edit.Editor, at: FoldableLayer, channels: int) -> int:
-    weight = constant(at.node, 1)
+def _widen_conv(editor: edit.Editor, at: FoldableLayer, channels: int) -> int:
+    weight = read_fixed_input(at.node, 1)
     factors = (f for f in range(2, at.group + 1) if at.group % f == 0)
     joined = next((f for f in factors if at.shape[1] * f >= channels), at.group)
     if weight is None:
         return 0
-    made = _blocks(weight, at.group, joined)
-    at.node.replace_input_with(1, editor.constant(f"{at.node.name}_wide", made))
+    wide_weight = _build_block_weight(weight, at.group, joined)
+    at.node.replace_input_with(1, editor.add_constant(f"{at.node.name}_wide", wide_weight))
     at.node.attributes["group"] = ir.AttrInt64("group", at.group // joined)
     return 1
 
 
-def _blocks(weight: NDArray[Any], group: int, joined: int) -> NDArray[Any]:
+def _build_block_weight(weight: NDArray[Any], group: int, joined: int) -> NDArray[Any]:
     """Return the weights where every `joined` groups are the blocks of one."""
     outputs, inputs = weight.shape[0] // group, weight.shape[1]
     shape = (group // joined, joined, outputs, joined, inputs, *weight.shape[2:])
-    made = np.zeros(shape, weight.dtype)
+    block_weight = np.zeros(shape, weight.dtype)
     parts = weight.reshape(group // joined, joined, outputs, inputs, *weight.shape[2:])
     for index in range(joined):
-        made[:, index, :, index] = parts[:, index]
-    return made.reshape(weight.shape[0], joined * inputs, *weight.shape[2:])
+        block_weight[:, index, :, index] = parts[:, index]
+    return block_weight.reshape(weight.shape[0], joined * inputs, *weight.shape[2:])

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, attribute, every_node
-from ortune.graph.ir.match import maker, number, scalar_for
-from ortune.graph.ir.replace import replace
-from ortune.graph.ir.uses import alone
+from ortune.graph.ir.edit import Editor, read_attribute, walk_nodes
+from ortune.graph.ir.match import find_producer, read_scalar, scalar_for
+from ortune.graph.ir.replace import replace_node
+from ortune.graph.ir.uses import has_single_use
 
 _FIRST = 12
 """Clip takes integers and its limits as inputs from here on."""
@@ -27,9 +27,9 @@ class Clamp:
     nodes: tuple[ir.Node, ...]
 
 
-def clamp(value: ir.Value | None, opset: int) -> Clamp | None:
+def read_clamp(value: ir.Value | None, opset: int) -> Clamp | None:
     """Take one node apart that bounds a value by constants; None for any other node."""
-    node = maker(value, "Relu", "Clip", "Max", "Min")
+    node = find_producer(value, "Relu", "Clip", "Max", "Min")
     if node is None or not node.inputs or node.inputs[0] is None:
         return None
     source: ir.Value | None = node.inputs[0]
@@ -38,12 +38,12 @@ def clamp(value: ir.Value | None, opset: int) -> Clamp | None:
         case "Relu":
             low = 0.0
         case "Clip":
-            bounds = _bounds(node, opset)
+            bounds = _read_bounds(node, opset)
             if bounds is None:
                 return None
             low, high = bounds
         case _:
-            source, bound = _pair(node)
+            source, bound = _split_operands(node)
             if source is None or bound is None:
                 return None
             low, high = (bound, high) if node.op_type == "Max" else (low, bound)
@@ -52,44 +52,44 @@ def clamp(value: ir.Value | None, opset: int) -> Clamp | None:
     return Clamp(source, low, high, (node,))
 
 
-def joined(first: Clamp, then: Clamp) -> Clamp:
+def merge_clamps(first: Clamp, then: Clamp) -> Clamp:
     """Return one clamp for two in a row."""
     low = min(max(first.low, then.low), then.high)
     high = max(min(first.high, then.high), then.low)
     return Clamp(first.source, low, high, (*first.nodes, *then.nodes))
 
 
-def chain(value: ir.Value | None, opset: int) -> Clamp | None:
+def trace_clamps(value: ir.Value | None, opset: int) -> Clamp | None:
     """Follow clamps down as far as each is read by the next alone."""
-    found = clamp(value, opset)
-    while found is not None:
-        source = found.source
-        below = clamp(source, opset)
-        if below is None or not alone(source):
-            return found
-        found = joined(below, found)
+    current = read_clamp(value, opset)
+    while current is not None:
+        source = current.source
+        below = read_clamp(source, opset)
+        if below is None or not has_single_use(source):
+            return current
+        current = merge_clamps(below, current)
     return None
 
 
-def _bounds(node: ir.Node, opset: int) -> tuple[float, float] | None:
+def _read_bounds(node: ir.Node, opset: int) -> tuple[float, float] | None:
     if opset < 11:
-        return attribute(node, "min", -math.inf), attribute(node, "max", math.inf)
-    given = [*node.inputs[1:], None, None][:2]
-    found = [number(value) for value in given]
-    if any(v is not None and f is None for v, f in zip(given, found, strict=True)):
+        return read_attribute(node, "min", -math.inf), read_attribute(node, "max", math.inf)
+    limits = [*node.inputs[1:], None, None][:2]
+    limit_numbers = [read_scalar(value) for value in limits]
+    if any(v is not None and f is None for v, f in zip(limits, limit_numbers, strict=True)):
         return None
-    low, high = found
+    low, high = limit_numbers
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
-def _pair(node: ir.Node) -> tuple[ir.Value | None, float | None]:
+def _split_operands(node: ir.Node) -> tuple[ir.Value | None, float | None]:
     """The operand of Max or Min that varies, and the other one's number."""
     if len(node.inputs) != 2:
         return None, None
-    one, two = node.inputs
-    for x, bound in ((one, two), (two, one)):
-        if number(bound) is not None and number(x) is None and scalar_for(bound, x):
-            return x, number(bound)
+    first, second = node.inputs
+    for x, bound in ((first, second), (second, first)):
+        if read_scalar(bound) is not None and read_scalar(x) is None and scalar_for(bound, x):
+            return x, read_scalar(bound)
     return None, None
 
 
@@ -109,22 +109,22 @@ def merge_limits(model: ir.Model) -> int:
         return 0
     editor = Editor(model.graph)
     count = 0
-    for node in every_node(model):
-        before = maker(node.inputs[0], "Clip", "Relu") if node.inputs else None
+    for node in walk_nodes(model):
+        before = find_producer(node.inputs[0], "Clip", "Relu") if node.inputs else None
         if before is None or node.domain or node.op_type not in ("Clip", "Relu"):
             continue
-        one, two = clamp(before.outputs[0], opset), clamp(node.outputs[0], opset)
-        if one is None or two is None or {node.op_type, before.op_type} == {"Relu"}:
+        first, second = read_clamp(before.outputs[0], opset), read_clamp(node.outputs[0], opset)
+        if first is None or second is None or {node.op_type, before.op_type} == {"Relu"}:
             continue
-        dtype = one.source.dtype
-        if dtype is not None and dtype.is_floating_point() and alone(before.outputs[0]):
-            found = joined(one, two)
+        dtype = first.source.dtype
+        if dtype is not None and dtype.is_floating_point() and has_single_use(before.outputs[0]):
+            merged = merge_clamps(first, second)
             limits = [
-                editor.constant(f"{node.name}_{what}", np.array(limit, dtype.numpy()))
+                editor.add_constant(f"{node.name}_{bound_name}", np.array(limit, dtype.numpy()))
                 if np.isfinite(limit)
                 else None
-                for what, limit in (("min", found.low), ("max", found.high))
+                for bound_name, limit in (("min", merged.low), ("max", merged.high))
             ]
-            made = editor.node("Clip", [found.source, *limits], name=f"{node.name}_clip")
-            count += int(replace(node, made))
+            clip = editor.make_node("Clip", [merged.source, *limits], name=f"{node.name}_clip")
+            count += int(replace_node(node, clip))
     return count

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.graph.ir.edit import Editor, const_array, const_tensor, refuse
-from ortune.graph.ir.evaluate import FOLDED, evaluate
-from ortune.graph.ir.replace import forward
+from ortune.graph.ir.edit import Editor, const_array, const_tensor, note_refusal
+from ortune.graph.ir.evaluate import FOLDED, evaluate_node
+from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.ir.values import overridable
-from ortune.graph.shapes.known_values import Item, Known
-from ortune.transforms.common.simplify.reshapes import copied_target
+from ortune.graph.ir.values import is_overridable
+from ortune.graph.shapes.known_values import Item, SymbolicValues
+from ortune.transforms.common.simplify.reshapes import make_copy_target
 
 SMALL_BYTES = 64 << 10
 """A result up to this size is stored even where the file grows by it."""
@@ -30,7 +30,7 @@ _BODIES_HOLD = 4
 """Version of the file format from which initializers need not be inputs as well."""
 
 
-def fold(model: ir.Model, known: Known) -> int:
+def fold_constants(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Replace computations on constants by their results and return how many went.
 
     A result that would make the file grow by more than `SMALL_BYTES` is not stored, nor one above
@@ -39,27 +39,27 @@ def fold(model: ir.Model, known: Known) -> int:
     """
     editor = Editor(model.graph)
     opset = model.opset_imports.get("", 0)
-    room = HELD_BYTES - _held(model)
+    room = HELD_BYTES - _count_stored_bytes(model)
     bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
     count = 0
     for graph in (model.graph, *list(model.graph.subgraphs())):
         for node in list(graph):
             if node.op_type == "Constant" and not node.domain:
-                count += _lift(node, graph) if graph is model.graph or bodies_hold else 0
+                count += _lift_constant(node, graph) if graph is model.graph or bodies_hold else 0
                 continue
-            results = _results(node, known, opset, room)
+            results = _compute_results(node, symbolic_values, opset, room)
             if isinstance(results, str):
-                refuse(model, node, results)
+                note_refusal(model, node, results)
                 continue
             room -= sum(array.nbytes for array in results or () if array.nbytes > SMALL_BYTES)
             for value, array in zip(node.outputs, results or (), strict=False):
                 if value.uses() and not value.is_graph_output():
-                    forward(value, _constant(editor, value, array))
+                    redirect_uses(value, _add_typed_constant(editor, value, array))
                     count += 1
     return count
 
 
-def settle_targets(model: ir.Model, known: Known) -> int:
+def settle_targets(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Replace computed targets of Reshape and Expand by constants; return how many.
 
     A dimension that is known by the name of the source's is written as 0 (Reshape: copy it) or 1
@@ -72,31 +72,31 @@ def settle_targets(model: ir.Model, known: Known) -> int:
         for node in graph:
             if node.domain or node.op_type not in ("Reshape", "Expand") or len(node.inputs) < 2:
                 continue
-            target = _target(node, known)
+            target = _find_constant_target(node, symbolic_values)
             if target is not None:
-                constant = editor.constant(f"{node.name}_to", np.array(target, np.int64))
+                constant = editor.add_constant(f"{node.name}_to", np.array(target, np.int64))
                 node.replace_input_with(1, constant)
                 node.attributes.pop("allowzero", None)
                 count += 1
     return count
 
 
-def take_branches(model: ir.Model, known: Known) -> int:
+def take_branches(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Put the branch that is always taken in the place of an If; return how many went."""
     count = 0
     for graph in (model.graph, *list(model.graph.subgraphs())):
         for node in list(graph):
             if node.op_type != "If" or node.domain or node.graph is None:
                 continue
-            condition = known.array(node.inputs[0])
+            condition = symbolic_values.read_array(node.inputs[0])
             if condition is not None and condition.size == 1:
                 name = "then_branch" if condition.reshape(-1)[0] else "else_branch"
-                _splice(model, node, node.attributes[name].as_graph())
+                _splice_branch(model, node, node.attributes[name].as_graph())
                 count += 1
     return count
 
 
-def _splice(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
+def _splice_branch(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     graph = node.graph
     if graph is None:
         return
@@ -115,11 +115,11 @@ def _splice(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
     for old, end in zip(node.outputs, ends, strict=False):
         new = end.outputs[0]
         new.name, new.type, new.shape = f"{old.name}_taken", old.type, old.shape
-        forward(old, new)
+        redirect_uses(old, new)
     graph.remove(node, safe=True)
 
 
-def _lift(node: ir.Node, graph: ir.Graph) -> int:
+def _lift_constant(node: ir.Node, graph: ir.Graph) -> int:
     """Make a Constant node an initializer of its graph: runtimes look for a body's in the body."""
     value = node.outputs[0]
     tensor = const_tensor(value)
@@ -127,23 +127,23 @@ def _lift(node: ir.Node, graph: ir.Graph) -> int:
         return 0
     name = value.name
     value.name = None
-    held = ir.Value(
+    initializer = ir.Value(
         name=name,
         type=ir.TensorType(tensor.dtype),
         shape=ir.Shape(tensor.shape.numpy()),
         const_value=tensor,
     )
-    graph.register_initializer(held)
-    value.replace_all_uses_with(held)
+    graph.register_initializer(initializer)
+    value.replace_all_uses_with(initializer)
     graph.remove(node, safe=True)
     return 1
 
 
-def _constant(editor: Editor, value: ir.Value, array: NDArray[Any]) -> ir.Value:
-    return editor.constant(f"{value.name}{_MARK}", np.asarray(array, order="C"))
+def _add_typed_constant(editor: Editor, value: ir.Value, array: NDArray[Any]) -> ir.Value:
+    return editor.add_constant(f"{value.name}{_MARK}", np.asarray(array, order="C"))
 
 
-def _held(model: ir.Model) -> int:
+def _count_stored_bytes(model: ir.Model) -> int:
     """Return the bytes of results that are in memory already."""
     total = 0
     for name, value in model.graph.initializers.items():
@@ -153,30 +153,37 @@ def _held(model: ir.Model) -> int:
     return total
 
 
-def _results(
-    node: ir.Node, known: Known, opset: int, room: int
+def _compute_results(
+    node: ir.Node, symbolic_values: SymbolicValues, opset: int, room: int
 ) -> list[NDArray[Any]] | str | None:
     """Return what a node makes of constants, or why that is not kept though it could be."""
-    if node.outputs and all(value in known.arrays for value in node.outputs if value.name):
-        return [known.arrays[value] for value in node.outputs if value.name]
+    if node.outputs and all(
+        value in symbolic_values.arrays for value in node.outputs if value.name
+    ):
+        return [symbolic_values.arrays[value] for value in node.outputs if value.name]
     tensors = [const_tensor(value) for value in node.inputs]
     for value, tensor in zip(node.inputs, tensors, strict=True):
-        if value is not None and (tensor is None or overridable(value)):
+        if value is not None and (tensor is None or is_overridable(value)):
             return None
     if not node.inputs or not any(value.uses() for value in node.outputs):
         return None
-    held, size = sum(tensor.nbytes for tensor in tensors if tensor is not None), _size(node)
-    if held > LARGE_BYTES or size > max(SMALL_BYTES, _freed(node)):
+    input_bytes, size = (
+        sum(tensor.nbytes for tensor in tensors if tensor is not None),
+        _count_output_bytes(node),
+    )
+    if input_bytes > LARGE_BYTES or size > max(SMALL_BYTES, _count_freed_bytes(node)):
         return None
     if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
         return "constants computed from weights would fill memory"
-    found = evaluate(node, [const_array(value) for value in node.inputs], opset)
-    if found is None or sum(a.nbytes for a in found) > max(SMALL_BYTES, _freed(node)):
+    arrays = evaluate_node(node, [const_array(value) for value in node.inputs], opset)
+    if arrays is None or sum(a.nbytes for a in arrays) > max(
+        SMALL_BYTES, _count_freed_bytes(node)
+    ):
         return None
-    return found
+    return arrays
 
 
-def _size(node: ir.Node) -> int:
+def _count_output_bytes(node: ir.Node) -> int:
     """Return the bytes of the outputs as far as shapes tell."""
     total = 0
     for value in node.outputs:
@@ -189,7 +196,7 @@ def _size(node: ir.Node) -> int:
     return total
 
 
-def _freed(node: ir.Node) -> int:
+def _count_freed_bytes(node: ir.Node) -> int:
     """Return the bytes of the constants that only this node reads."""
     total = 0
     for value in set(node.inputs):
@@ -199,18 +206,23 @@ def _freed(node: ir.Node) -> int:
     return total
 
 
-def _target(node: ir.Node, known: Known) -> list[int] | None:
+def _find_constant_target(node: ir.Node, symbolic_values: SymbolicValues) -> list[int] | None:
     """Return the constant that may stand for the second input, if it is not constant yet."""
     source, second = node.inputs[:2]
     shape = shape_of(source)
-    to = known.part(second)
-    if const_tensor(second) is not None or to is None or to.scalar or second in known.arrays:
+    to = symbolic_values.read_partial(second)
+    if (
+        const_tensor(second) is not None
+        or to is None
+        or to.scalar
+        or second in symbolic_values.arrays
+    ):
         return None
     if node.op_type == "Expand":
         return _expand_target(shape or (), to.items) if shape is not None else None
     if 0 in to.items:
         return None
-    target = copied_target(shape or (), to.items)
+    target = make_copy_target(shape or (), to.items)
     return target if target.count(-1) <= 1 else None
 
 

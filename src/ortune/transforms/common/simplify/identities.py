@@ -9,14 +9,21 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import Graph, attribute, bodies, const_array, const_tensor, every_node
-from ortune.graph.ir.match import NOT_NEGATIVE, RANDOM, maker
-from ortune.graph.ir.replace import forward
+from ortune.graph.ir.edit import (
+    Graph,
+    const_array,
+    const_tensor,
+    list_bodies,
+    read_attribute,
+    walk_nodes,
+)
+from ortune.graph.ir.match import NOT_NEGATIVE, RANDOM, find_producer
+from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.uses import is_read
-from ortune.graph.ir.values import overridable
-from ortune.graph.shapes.known_values import Item, Known, Partial
-from ortune.graph.shapes.named_dims import cuts, reaches
+from ortune.graph.ir.values import is_overridable
+from ortune.graph.shapes.known_values import Item, Partial, SymbolicValues
+from ortune.graph.shapes.named_dims import is_whole_axis, read_slices
 
 _EXACT_BITS: Mapping[ir.DataType, tuple[int, int]] = {
     ir.DataType.FLOAT16: (11, 5),
@@ -36,21 +43,21 @@ def merge_casts(model: ir.Model) -> int:
     values.
     """
     count = 0
-    for node in edit.every_node(model):
+    for node in edit.walk_nodes(model):
         if node.op_type != "Cast" or node.domain or not node.inputs:
             continue
-        before = maker(node.inputs[0], "Cast")
+        before = find_producer(node.inputs[0], "Cast")
         source = before.inputs[0] if before is not None else None
         if before is None or source is None or source.dtype is None:
             continue
-        between = ir.DataType(edit.attribute(before, "to", 0))
-        if holds(between, source.dtype) and _direct(source.dtype, node):
+        between = ir.DataType(edit.read_attribute(before, "to", 0))
+        if converts_exactly(between, source.dtype) and _is_direct_cast(source.dtype, node):
             node.replace_input_with(0, source)
             count += 1
     return count
 
 
-def holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
+def converts_exactly(wide: ir.DataType, narrow: ir.DataType) -> bool:
     """Say whether every value of one type is exactly one of the other, and back again."""
     if wide == narrow:
         return True
@@ -75,16 +82,18 @@ def _whole(dtype: ir.DataType) -> bool:
     return dtype.is_integer() and dtype.bitwidth >= 8
 
 
-def _direct(source: ir.DataType, node: ir.Node) -> bool:
+def _is_direct_cast(source: ir.DataType, node: ir.Node) -> bool:
     """Say whether the joined cast is one that every runtime has and does alike."""
-    to = ir.DataType(edit.attribute(node, "to", 0))
+    to = ir.DataType(edit.read_attribute(node, "to", 0))
     return all(
         dtype in _EXACT_BITS or dtype == ir.DataType.BOOL or _whole(dtype)
         for dtype in (source, to)
     )
 
 
-def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+def find_equal_input(
+    node: ir.Node, symbolic_values: SymbolicValues, opset: int
+) -> ir.Value | None:
     """Return the input that the node's first output always equals; None when there is none.
 
     Equal means in value, type and shape, in every run that does not fail.
@@ -96,107 +105,114 @@ def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
         return None
     if any(is_read(value) for value in node.outputs[1:]):
         return None
-    found = rule(node, known, opset)
-    if isinstance(found, ir.Value):
-        return found
-    if found:
+    outcome = rule(node, symbolic_values, opset)
+    if isinstance(outcome, ir.Value):
+        return outcome
+    if outcome:
         return node.inputs[0]
     if node.op_type in _COMMUTE and len(node.inputs) == 2:
-        two, one = node.inputs
-        return one if _is_neutral(node, _COMMUTE[node.op_type], one, two) else None
+        constant, operand = node.inputs
+        return operand if _is_neutral(node, _COMMUTE[node.op_type], operand, constant) else None
     return None
 
 
-_Rule: TypeAlias = Callable[[ir.Node, Known, int], "bool | ir.Value | None"]
+_Rule: TypeAlias = Callable[[ir.Node, SymbolicValues, int], "bool | ir.Value | None"]
 """Says whether the first input is passed on, or which value is."""
 
 
-def _sum(node: ir.Node, known: Known, opset: int) -> bool:
+def _sum(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """Among pairs a Sum of one keeps what is behind it out of a runtime's fusions: it stays."""
     paired = any(other.op_type == "QuantizeLinear" for other in node.graph or ())
     return len(node.inputs) == 1 and not paired
 
 
-def _dropout(node: ir.Node, known: Known, opset: int) -> bool:
+def _dropout(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """Before opset 7 an attribute chose the mode, from 12 on an input does."""
     if opset < 7:
-        return bool(attribute(node, "is_test", 0))
+        return bool(read_attribute(node, "is_test", 0))
     if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
         return True
     training = const_array(node.inputs[2])
-    return training is not None and not overridable(node.inputs[2]) and not training.any()
+    return training is not None and not is_overridable(node.inputs[2]) and not training.any()
 
 
-def _cast(node: ir.Node, known: Known, opset: int) -> bool:
-    to = attribute(node, "to", None)
+def _cast(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    to = read_attribute(node, "to", None)
     source = node.inputs[0]
     return source is not None and source.dtype is not None and to == source.dtype
 
 
-def _cast_like(node: ir.Node, known: Known, opset: int) -> bool:
-    one, two = node.inputs[:2]
-    return one is not None and two is not None and one.dtype is not None and one.dtype == two.dtype
+def _cast_like(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    first, second = node.inputs[:2]
+    return (
+        first is not None
+        and second is not None
+        and first.dtype is not None
+        and first.dtype == second.dtype
+    )
 
 
-def _reshape(node: ir.Node, known: Known, opset: int) -> bool:
-    shape = _dims(node, 0)
+def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    shape = _input_dims(node, 0)
     if opset < 5:
-        to: Partial | None = Partial(tuple(attribute(node, "shape", ())))
+        to: Partial | None = Partial(tuple(read_attribute(node, "shape", ())))
     else:
-        to = known.part(node.inputs[1]) if len(node.inputs) > 1 else None
+        to = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) > 1 else None
     if shape is None or to is None or len(to.items) != len(shape):
         return False
-    keeps_zero = bool(attribute(node, "allowzero", 0))
+    keeps_zero = bool(read_attribute(node, "allowzero", 0))
     differ = [
         item
         for item, dim in zip(to.items, shape, strict=True)
-        if not (_same(item, dim) or (item == 0 and not keeps_zero))
+        if not (_is_same_dim(item, dim) or (item == 0 and not keeps_zero))
     ]
     # One -1 stands for what is left over, which is then the dimension in its place.
     solid = all(not isinstance(dim, int) or dim > 0 for dim in shape)
     return not differ or (differ == [-1] and solid)
 
 
-def _flatten(node: ir.Node, known: Known, opset: int) -> bool:
-    shape = _dims(node, 0)
-    return shape is not None and len(shape) == 2 and attribute(node, "axis", 1) in (1, -1)
+def _flatten(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    shape = _input_dims(node, 0)
+    return shape is not None and len(shape) == 2 and read_attribute(node, "axis", 1) in (1, -1)
 
 
-def _expand(node: ir.Node, known: Known, opset: int) -> bool:
-    shape, to = _dims(node, 0), known.part(node.inputs[1])
+def _expand(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    shape, to = _input_dims(node, 0), symbolic_values.read_partial(node.inputs[1])
     if shape is None or to is None or len(to.items) > len(shape):
         return False
     tail = shape[len(shape) - len(to.items) :]
-    return all(item == 1 or _same(item, dim) for item, dim in zip(to.items, tail, strict=True))
+    return all(
+        item == 1 or _is_same_dim(item, dim) for item, dim in zip(to.items, tail, strict=True)
+    )
 
 
-def _transpose(node: ir.Node, known: Known, opset: int) -> bool:
-    perm = attribute(node, "perm", None)
+def _transpose(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    perm = read_attribute(node, "perm", None)
     if perm is not None:
         return list(perm) == list(range(len(perm)))
-    shape = _dims(node, 0)
+    shape = _input_dims(node, 0)
     return shape is not None and len(shape) < 2
 
 
-def _pad(node: ir.Node, known: Known, opset: int) -> bool:
+def _pad(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     if opset < 11:
-        return not any(attribute(node, "pads", attribute(node, "paddings", (1,))))
-    pads = known.part(node.inputs[1]) if len(node.inputs) > 1 else None
+        return not any(read_attribute(node, "pads", read_attribute(node, "paddings", (1,))))
+    pads = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) > 1 else None
     return pads is not None and all(item == 0 for item in pads.items)
 
 
-def _slice(node: ir.Node, known: Known, opset: int) -> bool:
-    shape, found = _dims(node, 0), cuts(node, known, opset)
-    if shape is None or found is None:
+def _slice(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    shape, slices = _input_dims(node, 0), read_slices(node, symbolic_values, opset)
+    if shape is None or slices is None:
         return False
-    whole = (cut.start == 0 and cut.step == 1 for cut in found)
-    return all(whole) and all(reaches(shape, cut.axis, cut.end) for cut in found)
+    whole = (cut.start == 0 and cut.step == 1 for cut in slices)
+    return all(whole) and all(is_whole_axis(shape, cut.axis, cut.end) for cut in slices)
 
 
-def _where(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+def _where(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> ir.Value | None:
     """A condition that is the same everywhere chooses; so do two branches that are one."""
     condition, yes, no = node.inputs
-    array = known.array(condition)
+    array = symbolic_values.read_array(condition)
     if yes is no:
         chosen = yes
     elif array is not None and array.size and (array.all() or not array.any()):
@@ -207,52 +223,52 @@ def _where(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
     return chosen if shape is not None and shape == out and None not in shape else None
 
 
-def _tile(node: ir.Node, known: Known, opset: int) -> bool:
-    part = known.part(node.inputs[1]) if len(node.inputs) == 2 else None
+def _tile(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
+    part = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) == 2 else None
     return part is not None and all(item == 1 for item in part.items)
 
 
-def _reduce(node: ir.Node, known: Known, opset: int) -> bool:
+def _reduce(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """One number is its own sum, mean, product, maximum and minimum."""
-    shape, axes = _dims(node, 0), attribute(node, "axes", None)
+    shape, axes = _input_dims(node, 0), read_attribute(node, "axes", None)
     if len(node.inputs) > 1 and node.inputs[1] is not None:
-        part = known.part(node.inputs[1])
+        part = symbolic_values.read_partial(node.inputs[1])
         if part is None or not part.whole:
             return False
         axes = part.items
     if shape is None:
         return False
     if not axes:
-        axes = () if attribute(node, "noop_with_empty_axes", 0) else range(len(shape))
-    kept = bool(attribute(node, "keepdims", 1)) or not axes
+        axes = () if read_attribute(node, "noop_with_empty_axes", 0) else range(len(shape))
+    kept = bool(read_attribute(node, "keepdims", 1)) or not axes
     inside = all(-len(shape) <= axis < len(shape) for axis in axes)
     return kept and inside and all(shape[axis] == 1 for axis in axes)
 
 
-def _relu(node: ir.Node, known: Known, opset: int) -> bool:
+def _relu(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """Behind what is never below 0."""
     before = node.inputs[0].producer() if node.inputs[0] is not None else None
     if before is None or before.domain:
         return False
     if before.op_type == "Clip":
-        low = attribute(before, "min", None) if opset < 11 else None
-        given = before.inputs[1] if opset >= 11 and len(before.inputs) > 1 else None
-        array = known.array(given)
+        low = read_attribute(before, "min", None) if opset < 11 else None
+        bound = before.inputs[1] if opset >= 11 and len(before.inputs) > 1 else None
+        array = symbolic_values.read_array(bound)
         low = array.reshape(-1)[0] if array is not None and array.size == 1 else low
         return low is not None and bool(low >= 0)
     return before.op_type in NOT_NEGATIVE
 
 
-def _undone(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+def _find_undone(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> ir.Value | None:
     """Not of Not, and Neg of Neg."""
-    before = maker(node.inputs[0], node.op_type)
+    before = find_producer(node.inputs[0], node.op_type)
     return before.inputs[0] if before is not None else None
 
 
 def _neutral(number: float) -> _Rule:
     """Of one input, or with a constant that changes nothing and may not widen the shape."""
 
-    def rule(node: ir.Node, known: Known, opset: int) -> bool:
+    def rule(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
         if len(node.inputs) == 1:
             return True
         return len(node.inputs) == 2 and _is_neutral(node, number, *node.inputs)
@@ -267,21 +283,21 @@ def _is_neutral(
     shape = shape_of(value)
     if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
         return False
-    if overridable(constant) or attribute(node, "axis", None) is not None:
+    if is_overridable(constant) or read_attribute(node, "axis", None) is not None:
         return False
     array = const_array(constant)
     kinds = "b" if node.op_type in _LOGICAL else "iuf"
     return array is not None and array.dtype.kind in kinds and bool(np.all(array == number))
 
 
-def _dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
+def _input_dims(node: ir.Node, index: int) -> tuple[Item, ...] | None:
     value = node.inputs[index] if index < len(node.inputs) else None
     return shape_of(value)
 
 
-def _same(one: Item, two: Item) -> bool:
+def _is_same_dim(first: Item, second: Item) -> bool:
     """A name stands for one size throughout a model; what has no name equals nothing."""
-    return one is not None and one == two
+    return first is not None and first == second
 
 
 _LOGICAL = frozenset(("And", "Or", "Xor"))
@@ -314,8 +330,8 @@ _RULES: Mapping[str, _Rule] = {
     "Tile": _tile,
     **{f"Reduce{kind}": _reduce for kind in ("Sum", "Mean", "Max", "Min", "Prod")},
     "Relu": _relu,
-    "Not": _undone,
-    "Neg": _undone,
+    "Not": _find_undone,
+    "Neg": _find_undone,
     **{op: _neutral(number) for op, number in _COMMUTE.items()},
     "Sub": _neutral(0),
     "Div": _neutral(1),
@@ -333,12 +349,12 @@ def drop_zero_states(model: ir.Model) -> int:
     ConstantOfShape, perhaps moved or widened: with it goes the arithmetic that finds the batch.
     """
     count = 0
-    for node in every_node(model):
+    for node in walk_nodes(model):
         if node.domain or node.op_type not in ("LSTM", "GRU", "RNN"):
             continue
         for index in (5, 6):
             value = node.inputs[index] if index < len(node.inputs) else None
-            if value is not None and _zeros(value):
+            if value is not None and _is_zero(value):
                 node.replace_input_with(index, None)
                 count += 1
     return count
@@ -359,15 +375,15 @@ _MOVES = (
 """Operators of whose zeros nothing but zeros comes."""
 
 
-def _zeros(value: ir.Value | None) -> bool:
-    node = maker(value, "ConstantOfShape", *_MOVES)
+def _is_zero(value: ir.Value | None) -> bool:
+    node = find_producer(value, "ConstantOfShape", *_MOVES)
     if node is None:
         tensor = const_tensor(value)
-        small = tensor is not None and tensor.size <= _LONGEST and not overridable(value)
+        small = tensor is not None and tensor.size <= _LONGEST and not is_overridable(value)
         return small and tensor is not None and not tensor.numpy().any()
     if node.op_type != "ConstantOfShape":
-        return _zeros(node.inputs[0])
-    filled = attribute(node, "value", None)
+        return _is_zero(node.inputs[0])
+    filled = read_attribute(node, "value", None)
     return filled is None or not filled.numpy().any()
 
 
@@ -386,24 +402,24 @@ def share_nodes(model: ir.Model) -> int:
     result is an output of a graph.
     """
     tops: list[Graph] = [model.graph, *model.functions.values()]
-    return sum(_share(graph, {}) for graph in tops)
+    return sum(_share_nodes(graph, {}) for graph in tops)
 
 
-def _share(graph: Graph, seen: dict[Hashable, ir.Node]) -> int:
+def _share_nodes(graph: Graph, seen: dict[Hashable, ir.Node]) -> int:
     count = 0
     for node in list(graph):
-        for body in bodies(node):
-            count += _share(body, dict(seen))
-        key = _key(node)
+        for body in list_bodies(node):
+            count += _share_nodes(body, dict(seen))
+        key = _node_key(node)
         if key is None:
             continue
         first = seen.setdefault(key, node)
-        if first is not node and _replace(node, first):
+        if first is not node and _replace_duplicate(node, first):
             count += 1
     return count
 
 
-def _replace(node: ir.Node, first: ir.Node) -> bool:
+def _replace_duplicate(node: ir.Node, first: ir.Node) -> bool:
     if any(value.is_graph_output() for value in node.outputs):
         return False
     used = [bool(value.uses()) for value in node.outputs]
@@ -416,33 +432,33 @@ def _replace(node: ir.Node, first: ir.Node) -> bool:
             if new.shape is None:
                 new.shape = old.shape
     for old, new in zip(node.outputs, first.outputs, strict=True):
-        forward(old, new)
+        redirect_uses(old, new)
     return True
 
 
-def _key(node: ir.Node) -> Hashable | None:
+def _node_key(node: ir.Node) -> Hashable | None:
     if node.domain or node.op_type in RANDOM or node.op_type == _SINGLE:
         return None
-    if any(True for _ in bodies(node)):
+    if any(True for _ in list_bodies(node)):
         return None
-    if node.op_type in _MODES and attribute(node, "training_mode", 0):
+    if node.op_type in _MODES and read_attribute(node, "training_mode", 0):
         return None
     if node.op_type == "Dropout" and len(node.inputs) > 2:
         return None
     attributes = []
-    for name, held in sorted(node.attributes.items()):
-        if held.is_ref():
+    for name, node_attribute in sorted(node.attributes.items()):
+        if node_attribute.is_ref():
             return None
-        attributes.append((name, _plain(held)))
+        attributes.append((name, _attribute_key(node_attribute)))
     inputs = tuple(id(value) if value is not None else None for value in node.inputs)
     kinds = tuple((value.type, bool(value.name)) for value in node.outputs)
     return (node.domain, node.op_type, node.overload, inputs, tuple(attributes), kinds)
 
 
-def _plain(held: ir.Attr) -> Hashable:
-    if held.type == ir.AttributeType.TENSOR:
-        tensor = held.as_tensor()
+def _attribute_key(attribute: ir.Attr) -> Hashable:
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
         return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
-    if isinstance(held.value, (list, tuple)):
-        return (held.type, tuple(map(str, held.value)))
-    return (held.type, str(held.value))
+    if isinstance(attribute.value, (list, tuple)):
+        return (attribute.type, tuple(map(str, attribute.value)))
+    return (attribute.type, str(attribute.value))

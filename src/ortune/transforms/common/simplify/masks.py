@@ -9,13 +9,13 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Editor, attribute, every_node
-from ortune.graph.ir.match import maker
-from ortune.graph.ir.replace import forward, remove, replace
+from ortune.graph.ir.edit import Editor, read_attribute, walk_nodes
+from ortune.graph.ir.match import find_producer
+from ortune.graph.ir.replace import redirect_uses, remove_node, replace_node
 from ortune.graph.ir.spec import shape_of
-from ortune.graph.shapes.known_values import Item, Known
-from ortune.graph.shapes.named_dims import ELEMENTWISE, UNARY, broadcast, expanded
-from ortune.transforms.common.simplify.reshapes import added_axes
+from ortune.graph.shapes.known_values import Item, SymbolicValues
+from ortune.graph.shapes.named_dims import ELEMENTWISE, UNARY, broadcast_shapes, expand_shape
+from ortune.transforms.common.simplify.reshapes import find_added_axes
 
 
 @dataclass(frozen=True)
@@ -43,89 +43,95 @@ class Index:
         return None if falls else self.offset
 
 
-def index_of(value: ir.Value | None, known: Known) -> Index | None:
+def index_of(value: ir.Value | None, symbolic_values: SymbolicValues) -> Index | None:
     """Return how a tensor follows from positions; None where it does not, or not surely."""
     if value is None or shape_of(value) is None:
         return None
-    array = known.array(value)
+    array = symbolic_values.read_array(value)
     if array is not None:
         same = array.dtype.kind == "i" and array.size and (array == array.flat[0]).all()
         return Index({}, int(array.flat[0])) if same else None
     node = value.producer()
     rule = _RULES.get(node.op_type) if node is not None and not node.domain else None
-    found = rule(node, known) if rule is not None and node is not None else None
-    return _without_ones(found, value) if found is not None else None
+    index = rule(node, symbolic_values) if rule is not None and node is not None else None
+    return _without_ones(index, value) if index is not None else None
 
 
-def always(node: ir.Node, known: Known) -> bool:
+def is_always_true(node: ir.Node, symbolic_values: SymbolicValues) -> bool:
     """Say whether a comparison of positions with a constant is true everywhere."""
     if node.domain or node.op_type not in _COMPARES or len(node.inputs) != 2:
         return False
     high, low = node.inputs if node.op_type.startswith("Greater") else reversed(node.inputs)
-    one, two = index_of(high, known), index_of(low, known)
-    if one is None or two is None or two.terms or one.lowest is None:
+    high_index, low_index = index_of(high, symbolic_values), index_of(low, symbolic_values)
+    if high_index is None or low_index is None or low_index.terms or high_index.lowest is None:
         return False
-    return one.lowest >= two.offset + (not node.op_type.endswith("OrEqual"))
+    return high_index.lowest >= low_index.offset + (not node.op_type.endswith("OrEqual"))
 
 
 _COMPARES = ("GreaterOrEqual", "Greater", "LessOrEqual", "Less")
-_Rule: TypeAlias = Callable[[ir.Node, Known], Index | None]
+_Rule: TypeAlias = Callable[[ir.Node, SymbolicValues], Index | None]
 
 
-def _without_ones(found: Index, value: ir.Value) -> Index:
+def _without_ones(index: Index, value: ir.Value) -> Index:
     shape = shape_of(value) or ()
-    kept = {axis: factor for axis, factor in found.terms.items() if shape[axis] != 1}
-    return Index(kept, found.offset)
+    kept = {axis: factor for axis, factor in index.terms.items() if shape[axis] != 1}
+    return Index(kept, index.offset)
 
 
-def _range(node: ir.Node, known: Known) -> Index | None:
-    start, _, step = (known.part(value) for value in node.inputs)
+def _range(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
+    start, _, step = (symbolic_values.read_partial(value) for value in node.inputs)
     if start is None or step is None or not start.whole or not step.whole:
         return None
     first, factor = start.items[0], step.items[0]
     return Index({0: factor}, first) if isinstance(first, int) else None
 
 
-def _cast(node: ir.Node, known: Known) -> Index | None:
+def _cast(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
     return (
-        index_of(node.inputs[0], known) if attribute(node, "to", 0) == ir.DataType.INT64 else None
+        index_of(node.inputs[0], symbolic_values)
+        if read_attribute(node, "to", 0) == ir.DataType.INT64
+        else None
     )
 
 
-def _reshaped(node: ir.Node, known: Known) -> Index | None:
+def _index_of_reshape(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
     """Axes of size 1 come and go; the others keep their order."""
-    found = index_of(node.inputs[0], known)
-    before, after = (shape_of(one) or (None,) for one in (node.inputs[0], node.outputs[0]))
-    if found is None or None in before or None in after:
+    index = index_of(node.inputs[0], symbolic_values)
+    before, after = (
+        shape_of(before_axes) or (None,) for before_axes in (node.inputs[0], node.outputs[0])
+    )
+    if index is None or None in before or None in after:
         return None
-    one = [axis for axis, dim in enumerate(before) if dim != 1]
+    before_axes = [axis for axis, dim in enumerate(before) if dim != 1]
     two = [axis for axis, dim in enumerate(after) if dim != 1]
-    if [before[axis] for axis in one] != [after[axis] for axis in two]:
+    if [before[axis] for axis in before_axes] != [after[axis] for axis in two]:
         return None
-    places = dict(zip(one, two, strict=True))
-    return Index({places[axis]: factor for axis, factor in found.terms.items()}, found.offset)
+    places = dict(zip(before_axes, two, strict=True))
+    return Index({places[axis]: factor for axis, factor in index.terms.items()}, index.offset)
 
 
-def _raised(value: ir.Value | None, node: ir.Node, known: Known) -> Index | None:
+def _broadcast_index(
+    value: ir.Value | None, node: ir.Node, symbolic_values: SymbolicValues
+) -> Index | None:
     """Return an operand's index with the axes of what it is broadcast to."""
-    found = index_of(value, known)
+    index = index_of(value, symbolic_values)
     before = shape_of(value)
     after = shape_of(node.outputs[0])
-    if found is None or before is None or after is None:
+    if index is None or before is None or after is None:
         return None
     more = len(after) - len(before)
-    if any(before[axis] is None or before[axis] != after[axis + more] for axis in found.terms):
+    if any(before[axis] is None or before[axis] != after[axis + more] for axis in index.terms):
         return None
-    return Index({axis + more: factor for axis, factor in found.terms.items()}, found.offset)
+    return Index({axis + more: factor for axis, factor in index.terms.items()}, index.offset)
 
 
-def _sum(node: ir.Node, known: Known) -> Index | None:
-    one, two = (_raised(value, node, known) for value in node.inputs)
+def _sum(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
+    first, second = (_broadcast_index(value, node, symbolic_values) for value in node.inputs)
     sign = -1 if node.op_type == "Sub" else 1
-    if one is None or two is None:
+    if first is None or second is None:
         return None
-    terms = dict(one.terms)
-    for axis, factor in two.terms.items():
+    terms = dict(first.terms)
+    for axis, factor in second.terms.items():
         if sign < 0 and not isinstance(factor, int):
             return None
         added = sign * factor if isinstance(factor, int) else factor
@@ -134,21 +140,21 @@ def _sum(node: ir.Node, known: Known) -> Index | None:
             return None
         both = isinstance(before, int) and isinstance(added, int)
         terms[axis] = before + added if both else added  # type: ignore[operator]
-    return Index(terms, one.offset + sign * two.offset)
+    return Index(terms, first.offset + sign * second.offset)
 
 
-def _product(node: ir.Node, known: Known) -> Index | None:
-    for one, two in (node.inputs, tuple(reversed(node.inputs))):
-        part = known.part(two)
-        found = _raised(one, node, known) if part is not None else None
-        if part is None or found is None or len(part.items) != 1 or found.offset:
+def _product(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
+    for first, second in (node.inputs, tuple(reversed(node.inputs))):
+        part = symbolic_values.read_partial(second)
+        index = _broadcast_index(first, node, symbolic_values) if part is not None else None
+        if part is None or index is None or len(part.items) != 1 or index.offset:
             continue
         factor = part.items[0]
         if isinstance(factor, int):
-            plain = {a: factor * f for a, f in found.terms.items() if isinstance(f, int)}
-            return Index(plain) if len(plain) == len(found.terms) else None
-        if factor is not None and set(found.terms.values()) <= {1}:
-            return Index(dict.fromkeys(found.terms, factor))
+            plain = {a: factor * f for a, f in index.terms.items() if isinstance(f, int)}
+            return Index(plain) if len(plain) == len(index.terms) else None
+        if factor is not None and set(index.terms.values()) <= {1}:
+            return Index(dict.fromkeys(index.terms, factor))
     return None
 
 
@@ -156,10 +162,10 @@ _RULES: Mapping[str, _Rule] = {
     "Range": _range,
     "Identity": lambda node, known: index_of(node.inputs[0], known),
     "Cast": _cast,
-    "Unsqueeze": _reshaped,
-    "Squeeze": _reshaped,
-    "Reshape": _reshaped,
-    "Expand": lambda node, known: _raised(node.inputs[0], node, known),
+    "Unsqueeze": _index_of_reshape,
+    "Squeeze": _index_of_reshape,
+    "Reshape": _index_of_reshape,
+    "Expand": lambda node, known: _broadcast_index(node.inputs[0], node, known),
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,
@@ -170,7 +176,7 @@ _FIRST = 7
 """Opset from which element-wise operators broadcast both ways."""
 
 
-def settle_masks(model: ir.Model, known: Known) -> int:
+def settle_masks(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Take the long way round out of attention masks; return how many nodes went.
 
     ::
@@ -188,68 +194,74 @@ def settle_masks(model: ir.Model, known: Known) -> int:
         return 0
     editor = Editor(model.graph)
     count = 0
-    for node in every_node(model):
+    for node in walk_nodes(model):
         if node.domain or node.graph is None:
             continue
         if node.op_type == "And":
-            count += _true(node, known)
+            count += _drop_true_mask(node, symbolic_values)
         elif node.op_type == "Expand":
-            count += _narrow(node, node.inputs[0], known)
+            count += _forward_narrow(node, node.inputs[0], symbolic_values)
         elif node.op_type in ("GatherND", "Gather"):
-            source = _taken(node, known)
-            count += _view(node, source, editor, opset) if source is not None else 0
+            source = _find_gathered(node, symbolic_values)
+            count += (
+                _replace_by_unsqueeze(node, source, editor, opset) if source is not None else 0
+            )
     return count
 
 
-def _true(node: ir.Node, known: Known) -> int:
+def _drop_true_mask(node: ir.Node, symbolic_values: SymbolicValues) -> int:
     for condition, value in (node.inputs, tuple(reversed(node.inputs))):
         maker_of = condition.producer() if condition is not None else None
-        if maker_of is not None and always(maker_of, known) and _narrow(node, value, known):
+        if (
+            maker_of is not None
+            and is_always_true(maker_of, symbolic_values)
+            and _forward_narrow(node, value, symbolic_values)
+        ):
             return 1
     return 0
 
 
-def _narrow(node: ir.Node, value: ir.Value | None, known: Known) -> int:
+def _forward_narrow(node: ir.Node, value: ir.Value | None, symbolic_values: SymbolicValues) -> int:
     """Forward `value`, whose result is only broadcast, where no reader sees the difference."""
     wide, narrow = shape_of(node.outputs[0]), shape_of(value)
     if value is None or wide is None or narrow is None or None in wide or None in narrow:
         return 0
     shapes: dict[ir.Value, Sequence[Item]] = {}
-    if wide != narrow and not _absorbed(node.outputs[0], wide, narrow, known, shapes):
+    if wide != narrow and not _is_absorbed(node.outputs[0], wide, narrow, symbolic_values, shapes):
         return 0
-    if not forward(node.outputs[0], value):
+    if not redirect_uses(node.outputs[0], value):
         return 0
-    remove(node)
+    remove_node(node)
     for changed, shape in shapes.items():
         changed.shape = ir.Shape(shape)
     return 1
 
 
-def _absorbed(
+def _is_absorbed(
     value: ir.Value,
     wide: Sequence[Item],
     narrow: Sequence[Item],
-    known: Known,
+    symbolic_values: SymbolicValues,
     shapes: dict[ir.Value, Sequence[Item]],
 ) -> bool:
     """Say whether all readers make the same of the narrow form; note what becomes narrower."""
     if value.is_graph_output():
         return False
     for node in dict.fromkeys(user for user, _ in value.uses()):
-        after = _after(node, value, narrow, known)
+        after = _compute_reader_shape(node, value, narrow, symbolic_values)
         before = shape_of(node.outputs[0]) if after is not None else None
         if after is None or before is None or None in before or None in after:
             return False
         if list(after) == list(before):
             continue
         shapes[node.outputs[0]] = after
-        if not _absorbed(node.outputs[0], before, after, known, shapes):
+        if not _is_absorbed(node.outputs[0], before, after, symbolic_values, shapes):
             return False
     return True
 
 
-def _after(
-    node: ir.Node, value: ir.Value, narrow: Sequence[Item], known: Known
+def _compute_reader_shape(
+    node: ir.Node, value: ir.Value, narrow: Sequence[Item], symbolic_values: SymbolicValues
 ) -> Sequence[Item] | None:
     """Return a reader's shape with the narrow form; None for what may not read it."""
     if node.domain:
@@ -257,65 +269,71 @@ def _after(
     if node.op_type in UNARY and node.inputs[0] is value:
         return narrow
     if node.op_type == "Expand" and node.inputs[0] is value and node.inputs[1] is not value:
-        to = known.part(node.inputs[1])
-        return expanded(narrow, to.items) if to is not None else None
+        to = symbolic_values.read_partial(node.inputs[1])
+        return expand_shape(narrow, to.items) if to is not None else None
     if node.op_type not in ELEMENTWISE:
         return None
-    shapes = [narrow if one is value else shape_of(one) for one in node.inputs]
-    given = [shape for shape in shapes if shape is not None]
-    return broadcast(given) if len(given) == len(shapes) else None
+    shapes = [narrow if operand is value else shape_of(operand) for operand in node.inputs]
+    known_shapes = [shape for shape in shapes if shape is not None]
+    return broadcast_shapes(known_shapes) if len(known_shapes) == len(shapes) else None
 
 
-def _taken(node: ir.Node, known: Known) -> ir.Value | None:
+def _find_gathered(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value | None:
     """Return the tensor whose numbers a Gather gives in their own order."""
     if node.op_type == "GatherND":
-        return _by_axes(node, known)
-    flat = maker(node.inputs[0], "Flatten", "Reshape")
+        return _by_axes(node, symbolic_values)
+    flat = find_producer(node.inputs[0], "Flatten", "Reshape")
     source = flat.inputs[0] if flat is not None else None
     shape = shape_of(source)
-    if flat is None or shape is None or len(shape) != 2 or attribute(node, "axis", 0) != 0:
+    if flat is None or shape is None or len(shape) != 2 or read_attribute(node, "axis", 0) != 0:
         return None
     if flat.op_type == "Flatten":
-        row = attribute(flat, "axis", 1) == 2
+        row = read_attribute(flat, "axis", 1) == 2
     else:
-        to = known.part(flat.inputs[1])
+        to = symbolic_values.read_partial(flat.inputs[1])
         row = to is not None and to.items == (-1,)
-    found = index_of(node.inputs[1], known)
-    if not row or found is None or found.offset:
+    index = index_of(node.inputs[1], symbolic_values)
+    if not row or index is None or index.offset:
         return None
     factors: list[Item] = [shape[1], 1]
-    wanted = {dim: factor for dim, factor in zip((0, 1), factors, strict=True) if shape[dim] != 1}
-    if sorted(map(str, wanted.values())) != sorted(map(str, found.terms.values())):
+    expected_factors = {
+        dim: factor for dim, factor in zip((0, 1), factors, strict=True) if shape[dim] != 1
+    }
+    if sorted(map(str, expected_factors.values())) != sorted(map(str, index.terms.values())):
         return None
     axes = []
-    for axis in sorted(found.terms):
-        dim = next((d for d, factor in wanted.items() if factor == found.terms[axis]), None)
+    for axis in sorted(index.terms):
+        dim = next(
+            (d for d, factor in expected_factors.items() if factor == index.terms[axis]), None
+        )
         if dim is None:
             return None
         axes.append((dim, axis))
     return source if _in_order(axes, shape, node.inputs[1]) else None
 
 
-def _by_axes(node: ir.Node, known: Known) -> ir.Value | None:
-    source, joined = node.inputs[0], maker(node.inputs[1], "Concat")
+def _by_axes(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value | None:
+    source, joined = node.inputs[0], find_producer(node.inputs[1], "Concat")
     shape = shape_of(source)
     at = shape_of(node.inputs[1])
     if source is None or joined is None or shape is None or at is None:
         return None
-    whole = attribute(joined, "axis", 0) in (-1, len(at) - 1) and len(joined.inputs) == len(shape)
-    if not whole or attribute(node, "batch_dims", 0):
+    whole = read_attribute(joined, "axis", 0) in (-1, len(at) - 1) and len(joined.inputs) == len(
+        shape
+    )
+    if not whole or read_attribute(node, "batch_dims", 0):
         return None
     axes = []
     for dim, value in enumerate(joined.inputs):
-        found = index_of(value, known)
+        index = index_of(value, symbolic_values)
         part = shape_of(value)
-        if found is None or part is None or part[-1] != 1:
+        if index is None or part is None or part[-1] != 1:
             return None
-        if found == Index() and shape[dim] == 1:
+        if index == Index() and shape[dim] == 1:
             continue
-        if found.counts is None:
+        if index.counts is None:
             return None
-        axes.append((dim, found.counts))
+        axes.append((dim, index.counts))
     return source if _in_order(axes, shape, node.outputs[0]) else None
 
 
@@ -331,22 +349,26 @@ def _in_order(
         return False
     if any(shape[dim] != out[place] for dim, place in axes):
         return False
-    left = [dim for dim in range(len(shape)) if dim not in {d for d, _ in axes}]
+    remaining_dims = [dim for dim in range(len(shape)) if dim not in {d for d, _ in axes}]
     alone = [place for place in range(len(out)) if place not in places]
-    return all(shape[dim] == 1 for dim in left) and all(out[place] == 1 for place in alone)
+    return all(shape[dim] == 1 for dim in remaining_dims) and all(
+        out[place] == 1 for place in alone
+    )
 
 
-def _view(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
+def _replace_by_unsqueeze(node: ir.Node, source: ir.Value, editor: Editor, opset: int) -> int:
     """Put an Unsqueeze in the place of a Gather that keeps all numbers in order."""
-    axes = added_axes(shape_of(source), shape_of(node.outputs[0]))
+    axes = find_added_axes(shape_of(source), shape_of(node.outputs[0]))
     if axes is None or node.graph is None:
         return 0
     if opset < 13:
-        made = editor.node("Unsqueeze", [source], {"axes": axes}, name=f"{node.name}_view")
+        unsqueeze = editor.make_node(
+            "Unsqueeze", [source], {"axes": axes}, name=f"{node.name}_view"
+        )
     else:
-        constant = editor.constant(f"{node.name}_axes", np.array(axes, np.int64))
-        made = editor.node("Unsqueeze", [source, constant], name=f"{node.name}_view")
-    return int(replace(node, made))
+        constant = editor.add_constant(f"{node.name}_axes", np.array(axes, np.int64))
+        unsqueeze = editor.make_node("Unsqueeze", [source, constant], name=f"{node.name}_view")
+    return int(replace_node(node, unsqueeze))
 
 
 _SHAPE_PARTS_OPSET = 15
@@ -355,7 +377,7 @@ _SHAPE_PARTS_OPSET = 15
 _PASSING = ("Gather", "Slice", "Unsqueeze", "Squeeze", "Reshape")
 
 
-def settle_lengths(model: ir.Model, known: Known) -> int:
+def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """Write what is taken out of a Shape in several steps as one Shape; return how many were.
 
     ``unsqueeze(gather(shape(x), i), 0) = shape(x, start=i, end=i+1)``: what Slice, Reshape and
@@ -365,14 +387,14 @@ def settle_lengths(model: ir.Model, known: Known) -> int:
         return 0
     editor = Editor(model.graph)
     count = 0
-    for node in every_node(model):
+    for node in walk_nodes(model):
         if node.domain or node.op_type not in _PASSING or node.graph is None:
             continue
         value = node.outputs[0]
-        part = known.parts.get(value)
-        if part is None or part.scalar or value in known.arrays or not part.items:
+        part = symbolic_values.parts.get(value)
+        if part is None or part.scalar or value in symbolic_values.arrays or not part.items:
             continue
-        source = _measured(node)
+        source = _find_measured(node)
         shape = shape_of(source)
         if source is None or shape is None or None in part.items:
             continue
@@ -380,18 +402,18 @@ def settle_lengths(model: ir.Model, known: Known) -> int:
         starts = [i for i in range(len(shape)) if shape[i : i + size] == part.items]
         if starts:
             limits = {"start": starts[0], "end": starts[0] + size}
-            made = editor.node("Shape", [source], limits, name=f"{node.name}_length")
-            made.outputs[0].type, made.outputs[0].shape = value.type, value.shape
-            node.graph.insert_before(node, made)
-            count += forward(value, made.outputs[0])
+            shape_node = editor.make_node("Shape", [source], limits, name=f"{node.name}_length")
+            shape_node.outputs[0].type, shape_node.outputs[0].shape = value.type, value.shape
+            node.graph.insert_before(node, shape_node)
+            count += redirect_uses(value, shape_node.outputs[0])
     return count
 
 
-def _measured(node: ir.Node) -> ir.Value | None:
+def _find_measured(node: ir.Node) -> ir.Value | None:
     """Return the tensor whose Shape a chain of takings begins with."""
     before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
     if before is None or before.domain:
         return None
     if before.op_type == "Shape":
         return before.inputs[0]
-    return _measured(before) if before.op_type in _PASSING else None
+    return _find_measured(before) if before.op_type in _PASSING else None

@@ -14,10 +14,10 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.backends.runtimes.onnxruntime.compiled import (
     CompiledNode,
-    Compiling,
+    CompilingBackend,
     compile_model,
-    contexts,
-    made_for,
+    describe_build_environment,
+    list_compiled_nodes,
 )
 from ortune.backends.runtimes.openvino import plugin
 from ortune.backends.tensorrt import Tensorrt
@@ -27,7 +27,8 @@ from ortune.bundle.pack import pack
 from ortune.core.errors import BackendMissing, BadModel
 
 PLUGGED = pytest.mark.skipif(
-    plugin.missing() is not None, reason=f"OpenVINO's plug-in: {plugin.missing()}"
+    plugin.explain_missing_plugin() is not None,
+    reason=f"OpenVINO's plug-in: {plugin.explain_missing_plugin()}",
 )
 
 
@@ -50,11 +51,11 @@ def test_what_is_no_model_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match=r"CPU does not compile bad\.onnx"):
         compile_model(tmp_path / "bad.onnx", options, tmp_path / "out.onnx", "CPU")
     with pytest.raises(BadModel, match=r"bad\.onnx is no compiled model"):
-        contexts(tmp_path / "bad.onnx")
+        list_compiled_nodes(tmp_path / "bad.onnx")
 
 
 def test_compiled_nodes_are_read(model: Path, tmp_path: Path) -> None:
-    assert contexts(model) == []
+    assert list_compiled_nodes(model) == []
     proto = onnx.load(model)
     for held in (
         {"source": "A", "embed_mode": 1, "ep_cache_context": b"x"},
@@ -66,7 +67,7 @@ def test_compiled_nodes_are_read(model: Path, tmp_path: Path) -> None:
         node = onnx.helper.make_node("EPContext", ["x"], [], domain="com.microsoft", **held)
         proto.graph.node.append(node)
     onnx.save(proto, tmp_path / "made.onnx")
-    assert contexts(tmp_path / "made.onnx") == [
+    assert list_compiled_nodes(tmp_path / "made.onnx") == [
         CompiledNode("A", True),
         CompiledNode("B", False),
         CompiledNode("B", True),
@@ -77,7 +78,9 @@ def test_compiled_nodes_are_read(model: Path, tmp_path: Path) -> None:
 
 def test_what_it_is_made_for_names_releases_and_the_device() -> None:
     cpu = next(one for one in onnxruntime.get_ep_devices() if one.device.type.name == "CPU")
-    found = made_for("P", cpu, "numpy", "no-such-package", more={"profile": "x:1"})
+    found = describe_build_environment(
+        "P", cpu, "numpy", "no-such-package", more={"profile": "x:1"}
+    )
     assert found["provider"] == "P" and found["onnxruntime"] == onnxruntime.__version__
     assert found["numpy"] == np.__version__ and "no-such-package" not in found
     assert found["profile"] == "x:1" and found["device"] and len(found["instruction sets"]) == 16
@@ -86,9 +89,9 @@ def test_what_it_is_made_for_names_releases_and_the_device() -> None:
 @PLUGGED
 def test_openvino_compiles_and_opens(model: Path, tmp_path: Path) -> None:
     backend, out = Openvino(threads=1), tmp_path / "out.onnx"
-    assert isinstance(backend, Compiling)
+    assert isinstance(backend, CompilingBackend)
     backend.compile(model, out)
-    assert contexts(out) == [CompiledNode(plugin.PROVIDER, True)]
+    assert list_compiled_nodes(out) == [CompiledNode(plugin.PROVIDER, True)]
     feed = {"x": np.array([[-5, 0, 1, 2]], np.float32)}
     with backend.open(model) as plain, backend.open(out) as compiled:
         assert compiled.placement() == {plugin.PROVIDER: 1}
@@ -106,6 +109,6 @@ def test_openvinos_compiled_model_runs_out_of_a_bundle(tmp_path: Path) -> None:
 
 
 def test_backends_that_compile_say_so() -> None:
-    assert isinstance(Tensorrt(), Compiling) and isinstance(Openvino(), Compiling)
-    assert not isinstance(Cpu(), Compiling) and not isinstance(Torch(), Compiling)
+    assert isinstance(Tensorrt(), CompilingBackend) and isinstance(Openvino(), CompilingBackend)
+    assert not isinstance(Cpu(), CompilingBackend) and not isinstance(Torch(), CompilingBackend)
     assert Tensorrt().compiled_for()["provider"] == "TensorrtExecutionProvider"

@@ -48,8 +48,8 @@ def write(folder: Path, text: str) -> Path:
 
 
 def opened(path: Path, **how: Any) -> Any:
-    made = ort.options(1, "basic", verbose=False)
-    return device_session.session(path, made, [(CPU, {})], device="cpu", **how)
+    made = ort.make_session_options(1, "basic", verbose=False)
+    return device_session.open_device_session(path, made, [(CPU, {})], device="cpu", **how)
 
 
 def test_runs_of_every_shape_are_the_plain_ones(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_nodes_elsewhere_and_control_flow_are_named() -> None:
             shapes = [(f"Shape_{n}", "Shape") for n in range(7)]
             return {"CUDA": [("Conv_0", "Conv"), ("If_1", "If")], "CPU": shapes}
 
-    found = device_session.blocks(Opened(), "CUDA")  # type: ignore[arg-type]
+    found = device_session.find_graph_obstacles(Opened(), "CUDA")  # type: ignore[arg-type]
     assert found == (
         "control flow: If_1",
         "7 nodes on CPU: Shape_0, Shape_1, Shape_2, Shape_3, Shape_4 and 2 more",
@@ -135,10 +135,10 @@ def test_nodes_elsewhere_and_control_flow_are_named() -> None:
 def test_a_provider_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Stock onnxruntime drops a provider that it does not have, and runs on the CPU."""
     path = write(tmp_path, FIXED)
-    made = ort.options(1, "basic", verbose=False)
+    made = ort.make_session_options(1, "basic", verbose=False)
     chain = [(probe.CUDA, {"device_id": "0"})]
     with pytest.raises((BackendMissing, BadModel), match="CUDAExecutionProvider") as caught:
-        device_session.session(path, made, chain, device="cuda").__enter__()
+        device_session.open_device_session(path, made, chain, device="cuda").__enter__()
     assert isinstance(caught.value, BackendMissing)
     assert len(str(caught.value).splitlines()) == 2
-    assert probe.probed(probe.CUDA).state == "not installed"
+    assert probe.probe_provider(probe.CUDA).state == "not installed"

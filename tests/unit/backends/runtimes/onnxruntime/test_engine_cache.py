@@ -22,12 +22,12 @@ import pytest
 from ortune.backends.runtimes.onnxruntime import engine_cache
 from ortune.backends.runtimes.onnxruntime.engine_cache import (
     EngineKey,
-    estimate,
-    evict,
-    opened,
-    watched,
+    estimate_build_time,
+    evict_engines,
+    open_with_engines,
+    watch_engines,
 )
-from ortune.core.atomic_write import held
+from ortune.core.atomic_write import hold_lock
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, Progress
 
@@ -69,7 +69,10 @@ def compiling(tmp_path_factory: pytest.TempPathFactory) -> Opening:
 
 def loaded(compiling: Opening, root: Path, key: EngineKey = KEY, most: int = 1 << 30) -> bool:
     """Open once; what is told of the cache must be what OpenVINO says."""
-    with watched() as watch, opened(key, compiling, root=root, most=most) as found:
+    with (
+        watch_engines() as watch,
+        open_with_engines(key, compiling, root=root, most=most) as found,
+    ):
         assert watch.warm == [found]
         return found
 
@@ -158,14 +161,17 @@ def test_a_build_that_fails_leaves_nothing(compiling: Opening, tmp_path: Path) -
         raise OrtuneError("no memory", fix="free some")
         yield False
 
-    with pytest.raises(OrtuneError, match="no memory"), opened(KEY, failing, root=tmp_path):
+    with (
+        pytest.raises(OrtuneError, match="no memory"),
+        open_with_engines(KEY, failing, root=tmp_path),
+    ):
         pass
     assert not (tmp_path / KEY.digest).exists()
     assert not loaded(compiling, tmp_path)
 
 
 def test_what_a_session_adds_is_kept(compiling: Opening, tmp_path: Path) -> None:
-    with opened(KEY, compiling, root=tmp_path):
+    with open_with_engines(KEY, compiling, root=tmp_path):
         (tmp_path / KEY.digest / "other-shape.engine").write_bytes(b"built by the first run")
     assert loaded(compiling, tmp_path)
     assert "other-shape.engine" in (tmp_path / KEY.digest / "key.json").read_text()
@@ -201,27 +207,27 @@ def test_the_oldest_go_first(compiling: Opening, tmp_path: Path) -> None:
         os.utime(tmp_path / key.digest / "key.json", (time.time() - 100 + age,) * 2)
     one = sum(each.stat().st_size for each in (tmp_path / keys[0].digest).iterdir())
     assert loaded(compiling, tmp_path, keys[0])  # used: now the youngest
-    evict(tmp_path, int(2.5 * one))
+    evict_engines(tmp_path, int(2.5 * one))
     assert [(tmp_path / key.digest).exists() for key in keys] == [True, False, True]
-    with held(tmp_path / ".locks" / keys[2].digest, OrtuneError("held", fix="")):
-        evict(tmp_path, 0, spare=tmp_path / keys[0].digest)
+    with hold_lock(tmp_path / ".locks" / keys[2].digest, OrtuneError("held", fix="")):
+        evict_engines(tmp_path, 0, spare=tmp_path / keys[0].digest)
     assert [(tmp_path / key.digest).exists() for key in keys] == [True, False, True]
     assert not loaded(compiling, tmp_path, KEY, most=1)
     assert [(tmp_path / key.digest).exists() for key in (*keys, KEY)] == [False] * 3 + [True]
 
 
 def test_builds_tell_how_long_the_next_takes(tmp_path: Path) -> None:
-    assert estimate(tmp_path, KEY) is None
+    assert estimate_build_time(tmp_path, KEY) is None
     for nodes, seconds in ((100, 10.0), (100, 14.0), (100, 11.0), (400, 90.0)):
         key = replace(KEY, nodes=nodes, model=f"{seconds}")
         (tmp_path / key.digest).mkdir()
-        engine_cache.keep(tmp_path / key.digest, key, seconds)
-    assert estimate(tmp_path, replace(KEY, nodes=100)) == 11.0
-    assert estimate(tmp_path, replace(KEY, nodes=120)) == pytest.approx(13.2)
-    assert estimate(tmp_path, replace(KEY, nodes=300)) == pytest.approx(67.5)
-    assert estimate(tmp_path, replace(KEY, nodes=1000)) is None
-    assert estimate(tmp_path, replace(KEY, nodes=100, device="GPU")) is None
-    assert estimate(tmp_path, replace(KEY, nodes=100, provider="Other")) is None
+        engine_cache.record_engine(tmp_path / key.digest, key, seconds)
+    assert estimate_build_time(tmp_path, replace(KEY, nodes=100)) == 11.0
+    assert estimate_build_time(tmp_path, replace(KEY, nodes=120)) == pytest.approx(13.2)
+    assert estimate_build_time(tmp_path, replace(KEY, nodes=300)) == pytest.approx(67.5)
+    assert estimate_build_time(tmp_path, replace(KEY, nodes=1000)) is None
+    assert estimate_build_time(tmp_path, replace(KEY, nodes=100, device="GPU")) is None
+    assert estimate_build_time(tmp_path, replace(KEY, nodes=100, provider="Other")) is None
 
 
 def test_progress_is_told_while_it_builds(
@@ -236,16 +242,19 @@ def test_progress_is_told_while_it_builds(
         with compiling(folder) as found:
             yield found
 
-    with watched(seen.append, tmp_path), opened(KEY, slow):
+    with watch_engines(seen.append, tmp_path), open_with_engines(KEY, slow):
         built = len(seen)
     told = [one for one in seen if isinstance(one, Progress)]
     assert built == len(seen) > 2
     assert {one.work for one in told} == {"building an engine for OpenVINO"}
     assert told[0].done == 0 and told[-1].done > 0.02 and told[0].total == 0
     seen.clear()
-    with watched(seen.append, tmp_path), opened(replace(KEY, model="ef" * 16), slow):
+    with (
+        watch_engines(seen.append, tmp_path),
+        open_with_engines(replace(KEY, model="ef" * 16), slow),
+    ):
         pass
     assert isinstance(seen[0], Progress) and seen[0].total > 0.1
     seen.clear()
-    with watched(seen.append, tmp_path), opened(KEY, slow):
+    with watch_engines(seen.append, tmp_path), open_with_engines(KEY, slow):
         assert not seen

@@ -15,7 +15,7 @@ from ortune.backends.runtimes.onnxruntime import checks, keys, messages
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.runtimes.openvino import plugin
 from ortune.bundle.engine.load import load
-from ortune.graph.io.protobuf import fixed
+from ortune.graph.io.protobuf import drop_initializer_inputs
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[1,64] x, float[64,32] w) => (float[1,32] y) { y = MatMul(x, w) }"""
@@ -33,19 +33,21 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_fixed_model_runs_without_overridable_weights(path: Path) -> None:
-    made = ort.options(1, "all", verbose=False)
-    with ort.session(path, ort.options(1, "all", verbose=False)) as plain:
+    made = ort.make_session_options(1, "all", verbose=False)
+    with ort.open_session(path, ort.make_session_options(1, "all", verbose=False)) as plain:
         assert len(plain.inner.get_overridable_initializers()) == 1
         wanted = plain.run({"x": X})["y"]
-    with ort.session(path, made, content=fixed(path)) as found:
+    with ort.open_session(path, made, content=drop_initializer_inputs(path)) as found:
         assert not found.inner.get_overridable_initializers()
         np.testing.assert_array_equal(found.run({"x": X})["y"], wanted)
 
 
-@pytest.mark.skipif(plugin.missing() is not None, reason="the OpenVINO plug-in has no device")
+@pytest.mark.skipif(
+    plugin.explain_missing_plugin() is not None, reason="the OpenVINO plug-in has no device"
+)
 def test_the_openvino_plug_in_takes_overridable_weights(path: Path) -> None:
     options = {"INFERENCE_PRECISION_HINT": "f32"}
-    with plugin.session(path, 1, options, verbose=False) as found:
+    with plugin.open_plugin_session(path, 1, options, verbose=False) as found:
         assert found.run({"x": X})["y"].shape == (1, 32)
 
 
@@ -76,9 +78,9 @@ def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used() -> None:
 
 
 def test_without_a_library_the_answer_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "libraries", tuple)
+    monkeypatch.setattr(keys, "list_libraries", tuple)
     with pytest.warns(UserWarning, match=r"session\.x is open"):
-        keys.demand(["session.x"])
+        keys.demand_session_keys(["session.x"])
 
 
 @pytest.mark.parametrize(
@@ -92,10 +94,10 @@ def test_libraries_of_other_systems_are_found(
     (folder.parent / "__init__.py").touch()
     (folder / name).write_bytes(b"\0session.known\0session.known.longer\0")
     monkeypatch.syspath_prepend(tmp_path)
-    (found,) = keys.libraries("someruntime")
-    assert keys.written(found, "session.known")
-    assert not keys.written(found, "session.know")
-    assert not keys.written(found, "known.longer")
+    (found,) = keys.list_libraries("someruntime")
+    assert keys.has_word(found, "session.known")
+    assert not keys.has_word(found, "session.know")
+    assert not keys.has_word(found, "known.longer")
 
 
 FAILED = (
@@ -117,7 +119,7 @@ def write(text: str) -> None:
 
 
 def test_the_cause_is_found_behind_harmless_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    with messages.captured() as log:
+    with messages.capture_log() as log:
         write(MEMCPY + FAILED)
     assert log.reason.startswith("Failed to load library /x/libonnxruntime_providers_cuda.so")
     assert len(log.lines) > len(log.real) > 0, "the harmless one is explained"
@@ -126,13 +128,13 @@ def test_the_cause_is_found_behind_harmless_lines(capfd: pytest.CaptureFixture[s
 
 
 def test_what_is_verbose_passes(capfd: pytest.CaptureFixture[str]) -> None:
-    with messages.captured(verbose=True) as log:
+    with messages.capture_log(verbose=True) as log:
         write(MEMCPY)
     assert log.text == "" and "Memcpy" in capfd.readouterr().err
 
 
 def test_stderr_is_given_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="broken"), messages.captured():
+    with pytest.raises(ValueError, match="broken"), messages.capture_log():
         raise ValueError("broken")
     write("after\n")
     assert capfd.readouterr().err == "after\n"
@@ -147,4 +149,4 @@ def test_stderr_is_given_back_after_an_error(capfd: pytest.CaptureFixture[str]) 
     ],
 )
 def test_errors_are_kept(line: str) -> None:
-    assert messages.explained(line) == ""
+    assert messages.explain_line(line) == ""

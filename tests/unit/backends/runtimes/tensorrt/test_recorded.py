@@ -29,7 +29,7 @@ def test_building_says_what_was_asked(
     script = recordings.play(monkeypatch, tmp_path, "build", api=api)
     cache = tmp_path / "cache"
     options = BuildOptions(profiles=(RANGE,), workspace_mb=256, timing_cache=cache)
-    assert build.engine(tmp_path / "toy.onnx", options) == b"engine"
+    assert build.build_engine(tmp_path / "toy.onnx", options) == b"engine"
     assert script.done() == []
     assert [one.read_bytes() for one in cache.iterdir()] == [b"times"]
 
@@ -41,7 +41,7 @@ def test_running_stages_what_changed_and_copies_back(
     script = recordings.play(monkeypatch, tmp_path, "load", "run", "close", api=api, **ARRAYS)
     path = tmp_path / "toy.engine"
     path.write_bytes(b"engine")
-    with run.session(path, BuildOptions()) as session:
+    with run.open_engine(path, BuildOptions()) as session:
         for feed, answer in ((X, X * 2), (X, X * 2), (X3, X3 * 2)):
             assert np.array_equal(session.run({"x": feed})["y"], answer)
         assert session.placement() == {"TensorRT": 3}
@@ -58,7 +58,7 @@ def test_computing_alone_copies_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     script = recordings.play(monkeypatch, tmp_path, "load", staged, compute, compute, close, x=X)
     path = tmp_path / "toy.engine"
     path.write_bytes(b"engine")
-    with run.session(path, BuildOptions()) as session:
+    with run.open_engine(path, BuildOptions()) as session:
         assert isinstance(session, DeviceTimed)
         session.stage({"x": X})
         session.compute()
@@ -82,7 +82,7 @@ def test_feeds_that_the_engine_does_not_take(
     script = recordings.play(monkeypatch, tmp_path, "load", begun)
     path = tmp_path / "toy.plan"
     path.write_bytes(b"engine")
-    with run.session(path, BuildOptions()) as session, pytest.raises(BadData, match=said):
+    with run.open_engine(path, BuildOptions()) as session, pytest.raises(BadData, match=said):
         session.run(feed)
     assert script.done() == []
 
@@ -100,7 +100,7 @@ def test_an_operator_that_is_not_taken_is_named(
     )
     recordings.play(monkeypatch, tmp_path, *parts)
     with pytest.raises(BadModel, match="node 3: no importer registered for op: Frobnicate"):
-        build.engine(tmp_path / "toy.onnx", BuildOptions())
+        build.build_engine(tmp_path / "toy.onnx", BuildOptions())
 
 
 def test_an_input_of_open_size_needs_a_range(
@@ -110,11 +110,11 @@ def test_an_input_of_open_size_needs_a_range(
     begun = begun.replace("config.set_memory_pool_limit(MemoryPoolType.WORKSPACE, 268435456)", "")
     recordings.play(monkeypatch, tmp_path, begun, "tensor.shape -> (-1, 4)")
     with pytest.raises(BadSettings, match=r"'x' is of open size \(-1x4\)") as caught:
-        build.engine(tmp_path / "toy.onnx", BuildOptions())
+        build.build_engine(tmp_path / "toy.onnx", BuildOptions())
     assert 'profiles=["x:1x3..8x3"]' in caught.value.fix
     recordings.play(monkeypatch, tmp_path, begun)
     with pytest.raises(BadSettings, match="'z' is no input"):
-        build.engine(tmp_path / "toy.onnx", BuildOptions(profiles=("z:1..2",)))
+        build.build_engine(tmp_path / "toy.onnx", BuildOptions(profiles=("z:1..2",)))
 
 
 def test_a_timing_cache_of_another_device_is_begun_anew(
@@ -132,7 +132,7 @@ def test_a_timing_cache_of_another_device_is_begun_anew(
     (tmp_path / "timing-10.16.0.72-0.cache").write_bytes(b"old")
     options = BuildOptions(profiles=(RANGE,), workspace_mb=256, timing_cache=tmp_path)
     with pytest.raises(BadModel, match=r"builds no engine of toy\.onnx"):
-        build.engine(tmp_path / "toy.onnx", options)
+        build.build_engine(tmp_path / "toy.onnx", options)
 
 
 def test_plugins_are_loaded_before_the_model_is_read(
@@ -142,7 +142,7 @@ def test_plugins_are_loaded_before_the_model_is_read(
     refused = "registry.load_library('libmine.so') -> None"
     recordings.play(monkeypatch, tmp_path, begun, refused)
     with pytest.raises(BadSettings, match="does not load the plug-in library"):
-        build.engine(tmp_path / "toy.onnx", BuildOptions(plugins=("/x/libmine.so",)))
+        build.build_engine(tmp_path / "toy.onnx", BuildOptions(plugins=("/x/libmine.so",)))
 
 
 def test_an_engine_of_another_version_is_refused(
@@ -155,7 +155,7 @@ def test_an_engine_of_another_version_is_refused(
     path = tmp_path / "toy.engine"
     path.write_bytes(b"old")
     said = r"TensorRT 10\.16\.0\.72 does not load the engine"
-    with pytest.raises(BadModel, match=said), run.session(path, BuildOptions()):
+    with pytest.raises(BadModel, match=said), run.open_engine(path, BuildOptions()):
         pass
 
 
@@ -171,7 +171,7 @@ def test_the_layers_are_what_the_inspector_says(
         "engine.create_engine_inspector() -> inspector",
         "inspector.get_engine_information(LayerInformationFormat.JSON) -> '{\"Layers\": []}'",
     )
-    assert build.layers(b"engine", BuildOptions()) == '{\n "Layers": []\n}\n'
+    assert build.describe_layers(b"engine", BuildOptions()) == '{\n "Layers": []\n}\n'
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_device_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str | None
 ) -> None:
     recordings.play(monkeypatch, tmp_path, f"cudart.cudaGetDeviceCount() -> {answer}")
-    found = library.missing()
+    found = library.explain_missing_tensorrt()
     assert found == said or (said is not None and said in str(found))
 
 
@@ -191,31 +191,33 @@ def test_a_device_that_is_not_there_and_memory_that_is_not_there(
 ) -> None:
     recordings.play(monkeypatch, tmp_path, "cudart.cudaSetDevice(3) -> 101")
     with pytest.raises(BackendMissing, match="device 3 cannot be used: cudaErrorInvalidDevice"):
-        build.engine(tmp_path / "toy.onnx", BuildOptions(device=3))
+        build.build_engine(tmp_path / "toy.onnx", BuildOptions(device=3))
     begun = recordings.until("run", "cudart.cudaMalloc")
     last = "cudart.cudaMalloc(32) -> 2, None\ncudart.cudaStreamDestroy(77) -> 0"
     recordings.play(monkeypatch, tmp_path, "load", begun, last, x=X)
     path = tmp_path / "toy.engine"
     path.write_bytes(b"engine")
     full = pytest.raises(OrtuneError, match="cudaErrorMemoryAllocation")
-    with run.session(path, BuildOptions()) as session, full:
+    with run.open_engine(path, BuildOptions()) as session, full:
         session.run({"x": X})
 
 
 def test_without_the_package_it_is_said() -> None:
-    if library.installed():
+    if library.is_tensorrt_installed():
         pytest.skip("TensorRT is installed here")
-    assert "tensorrt-cu13" in str(library.missing())
+    assert "tensorrt-cu13" in str(library.explain_missing_tensorrt())
     with pytest.raises(BackendMissing, match="does not load"):
-        library.load()
+        library.import_tensorrt()
 
 
 def test_a_call_that_is_not_recorded_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = recordings.play(monkeypatch, tmp_path, "Builder(logger) -> builder")
-    log = library.logger(sys.modules["tensorrt"] if "tensorrt" in sys.modules else library.load())
-    builder = library.load().Builder(log)
+    log = library.make_logger(
+        sys.modules["tensorrt"] if "tensorrt" in sys.modules else library.import_tensorrt()
+    )
+    builder = library.import_tensorrt().Builder(log)
     with pytest.raises(AssertionError, match="is not what comes next: the end"):
         builder.create_network(2)
     with pytest.raises(AssertionError, match="has no Builder"):

@@ -18,7 +18,7 @@ from tests.unit.quantizers.common.qdq.rule_toys import KERNEL, TOYS, WIDE, Toy, 
 from tests.unit.quantizing import normal
 
 from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import RULES, Gives, Rule
+from ortune.quantizers.common.qdq.runtime_rules import RULES, Rule, Treatment
 
 
 def optimized(proto: onnx.ModelProto, folder: Path) -> list[onnx.NodeProto]:
@@ -37,12 +37,12 @@ def around(toy: Toy, folder: Path) -> int:
     return found.count("QuantizeLinear") + found.count("DequantizeLinear") - inputs - toy.pair
 
 
-def rows(provider: str, *gives: Gives) -> list[Any]:
-    found = [r for r in RULES if r.provider == provider and r.gives in gives]
+def rows(provider: str, *gives: Treatment) -> list[Any]:
+    found = [r for r in RULES if r.provider == provider and r.treatment in gives]
     return [pytest.param(r, id="-".join(filter(None, (r.op, r.case)))) for r in found]
 
 
-PLACED = (Gives.INTEGER, Gives.MOVES, Gives.ABSORBED)
+PLACED = (Treatment.INTEGER, Treatment.MOVES, Treatment.ABSORBED)
 
 
 @pytest.mark.parametrize("row", rows("cpu", *PLACED))
@@ -52,7 +52,7 @@ def test_no_pair_survives_on_the_cpu(row: Rule, tmp_path: Path) -> None:
     assert left == (2 if "itself in float" in row.source else 0)
 
 
-@pytest.mark.parametrize("row", rows("cpu", Gives.FLOAT))
+@pytest.mark.parametrize("row", rows("cpu", Treatment.FLOAT))
 def test_pairs_survive_on_the_cpu(row: Rule, tmp_path: Path) -> None:
     left = around(TOYS[row.op, row.case], tmp_path)
     # Softmax fuses: its row is about what it costs, and says so.
@@ -60,7 +60,7 @@ def test_pairs_survive_on_the_cpu(row: Rule, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", sorted({r.op for r in RULES if r.gives is Gives.MOVES} - {"Resize"})
+    "op", sorted({r.op for r in RULES if r.treatment is Treatment.MOVES} - {"Resize"})
 )
 def test_what_moves_values_needs_one_grid(op: str, tmp_path: Path) -> None:
     toy = TOYS[op, ""]
@@ -112,20 +112,20 @@ def test_eight_bits_of_both_sides_overflow_sixteen() -> None:
     [
         (frozenset({"avx2", "avx512_vnni"}), None),
         (frozenset({"avx2", "avx_vnni"}), None),
-        (frozenset({"avx2"}), Gives.REDUCED),
-        (frozenset({"asimd", "asimddp"}), Gives.SIGNED),
+        (frozenset({"avx2"}), Treatment.REDUCED),
+        (frozenset({"asimd", "asimddp"}), Treatment.SIGNED),
         (frozenset(), None),
     ],
 )
-def test_instruction_sets(flags: frozenset[str], gives: Gives | None) -> None:
-    assert runtime_rules.for_cpu(flags) is gives
+def test_instruction_sets(flags: frozenset[str], gives: Treatment | None) -> None:
+    assert runtime_rules.find_cpu_treatment(flags) is gives
 
 
 @pytest.mark.parametrize("row", RULES, ids=lambda r: "-".join((r.provider, r.isa, r.op, r.case)))
 def test_form(row: Rule) -> None:
     assert row.source
     assert row.isa == "any" or row.op == "*"
-    if row.provider == "cpu" and row.gives in (*PLACED, Gives.FLOAT):
+    if row.provider == "cpu" and row.treatment in (*PLACED, Treatment.FLOAT):
         assert (row.op, row.case) in TOYS
 
 
@@ -133,12 +133,12 @@ NAMED = ("INTEGER", "STORED", "JOINED", "MOVES", "FLOAT", "ABSORBED")
 
 
 def test_no_row_contradicts_another() -> None:
-    keys = [(r.op, r.provider, r.isa, r.case) for r in RULES if r.gives.name in NAMED]
+    keys = [(r.op, r.provider, r.isa, r.case) for r in RULES if r.treatment.name in NAMED]
     assert len(set(keys)) == len(keys)
 
 
 @pytest.mark.parametrize("target", runtime_rules.TARGETS)
 def test_every_target_has_layers(target: runtime_rules.Target) -> None:
-    assert {"Conv", "MatMul"} <= set(runtime_rules.of_layers(target))
-    assert not set(runtime_rules.between(target)) & set(runtime_rules.LAYERS)
-    assert runtime_rules.symmetric_s8(target) is (target in ("tensorrt", "cuda"))
+    assert {"Conv", "MatMul"} <= set(runtime_rules.list_layer_ops(target))
+    assert not set(runtime_rules.list_following_ops(target)) & set(runtime_rules.LAYERS)
+    assert runtime_rules.needs_symmetric_s8(target) is (target in ("tensorrt", "cuda"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ortune.quantizers.common.qdq.runtime_rules import RULES, TARGETS, Gives
+from ortune.quantizers.common.qdq.runtime_rules import RULES, TARGETS, Treatment
 
 PAGE = Path(__file__).parents[5] / "docs" / "quantizing.md"
 WORDS = {"integer", "stored", "joined", "moves", "float", "-"}
@@ -19,16 +19,18 @@ def test_the_page_shows_every_row() -> None:
             for op in ops.split(", "):
                 shown |= {(op, t): cell for t, cell in zip(TARGETS, cells, strict=True)}
     plain = {
-        (r.op, r.provider): r.gives.name.lower()
+        (r.op, r.provider): r.treatment.name.lower()
         for r in RULES
-        if not r.case and r.op != "*" and r.gives in (Gives.INTEGER, Gives.JOINED, *OTHERS)
+        if not r.case
+        and r.op != "*"
+        and r.treatment in (Treatment.INTEGER, Treatment.JOINED, *OTHERS)
     }
     assert {key: cell for key, cell in shown.items() if cell != "-"} == plain
     besides = [r for r in RULES if r.case or r.op == "*"]
     text = "\n".join(lines)
-    missing = [r for r in besides if r.gives.value not in text or r.source not in text]
+    missing = [r for r in besides if r.treatment.value not in text or r.source not in text]
     assert besides
     assert not missing
 
 
-OTHERS = (Gives.STORED, Gives.MOVES, Gives.FLOAT)
+OTHERS = (Treatment.STORED, Treatment.MOVES, Treatment.FLOAT)

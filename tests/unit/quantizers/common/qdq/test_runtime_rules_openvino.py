@@ -9,7 +9,7 @@ import onnx
 import pytest
 from tests.unit.quantizers.common.qdq.rule_toys import PAIR, TOYS, Toy, integers
 
-from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Gives, Rule
+from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Rule, Treatment
 
 ov = pytest.importorskip("openvino")
 
@@ -17,23 +17,23 @@ ENDS = 2
 """The quantization of the input and the widening of the output are in float."""
 
 
-def rows(*gives: Gives) -> list[Any]:
-    found = [r for r in RULES if r.provider == "openvino" and r.gives in gives]
+def rows(*gives: Treatment) -> list[Any]:
+    found = [r for r in RULES if r.provider == "openvino" and r.treatment in gives]
     return [pytest.param(r, id=f"{r.op} {r.case}".strip()) for r in found]
 
 
-@pytest.mark.parametrize("row", rows(Gives.INTEGER, Gives.MOVES))
+@pytest.mark.parametrize("row", rows(Treatment.INTEGER, Treatment.MOVES))
 def test_runs_in_integers(row: Rule) -> None:
     inner = 1 if "itself in float" in row.source else 0
     assert len(in_float(row)) <= ENDS + inner
 
 
-@pytest.mark.parametrize("row", rows(Gives.JOINED))
+@pytest.mark.parametrize("row", rows(Treatment.JOINED))
 def test_runs_in_one_kernel_that_reads_and_writes_integers(row: Rule) -> None:
     assert {kind for kind in in_float(row) if kind != "Reorder"} == {"Subgraph"}
 
 
-@pytest.mark.parametrize("row", rows(Gives.FLOAT))
+@pytest.mark.parametrize("row", rows(Treatment.FLOAT))
 def test_runs_in_float(row: Rule) -> None:
     assert len(in_float(row)) > ENDS
 

@@ -12,13 +12,13 @@ import grpc
 import numpy as np
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.datatypes import datatype
+from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferRequest, Output
 from ortune.serving.protocol.status import Refused, Status
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.repository.served import Inferred, Limits
+from ortune.serving.server.repository.served import Limits, TimedResponse
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Doubling:
 
     config = statistics = metadata
 
-    async def infer(self, request: InferRequest) -> Inferred:
+    async def infer(self, request: InferRequest) -> TimedResponse:
         self.seen.append(request)
         try:
             await self.turns.get(request.id, self.go).wait()
@@ -59,10 +59,12 @@ class Doubling:
         if request.id in self.fails:
             raise self.fails[request.id]
         outputs = [
-            Output(f"{name}_out", datatype(array.dtype), _doubled(array))
+            Output(f"{name}_out", find_datatype(array.dtype), _doubled(array))
             for name, array in request.inputs.items()
         ]
-        return Inferred(self.name, self.version, request.id, outputs, rows=2, queue_ns=3_000_000)
+        return TimedResponse(
+            self.name, self.version, request.id, outputs, rows=2, queue_ns=3_000_000
+        )
 
 
 class Models:
@@ -152,16 +154,16 @@ def path(method: str) -> str:
 
 def body(values: Any = (1, 2), *, id: str = "", model: str = "m", **inputs: Any) -> bytes:
     """Return a serialized request for an input x of float32, or for those that are given."""
-    request = messages.message("ModelInferRequest")(model_name=model, id=id)
+    request = messages.find_message_class("ModelInferRequest")(model_name=model, id=id)
     for name, array in (inputs or {"x": np.array(values, np.float32)}).items():
-        request.inputs.add(name=name, datatype=datatype(array.dtype), shape=array.shape)
+        request.inputs.add(name=name, datatype=find_datatype(array.dtype), shape=array.shape)
         request.raw_input_contents.append(array.tobytes())
     return bytes(request.SerializeToString())
 
 
 def answer(given: bytes) -> Any:
     """Read a ModelInferResponse."""
-    return messages.message("ModelInferResponse").FromString(given)
+    return messages.find_message_class("ModelInferResponse").FromString(given)
 
 
 async def refusal(call: Awaitable[Any]) -> tuple[str, str]:

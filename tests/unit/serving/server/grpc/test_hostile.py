@@ -29,7 +29,9 @@ def broken(rng: Random) -> bytes:
     return mutate.either(
         rng,
         lambda: mutate.raw(rng, valid),
-        lambda: wire.change(rng, valid, messages.message("ModelInferRequest").DESCRIPTOR),
+        lambda: wire.change(
+            rng, valid, messages.find_message_class("ModelInferRequest").DESCRIPTOR
+        ),
         lambda: rng.randbytes(rng.randrange(200)),
         lambda: valid[: rng.randrange(len(valid) + 1)],
     )
@@ -49,7 +51,7 @@ async def test_the_server_stands(rounds: int, caplog: pytest.LogCaptureFixture) 
 
     process, before = psutil.Process(os.getpid()), 0
     async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-        methods = [path(name) for name in messages.methods() if name != "ModelStreamInfer"]
+        methods = [path(name) for name in messages.list_methods() if name != "ModelStreamInfer"]
         for number in range(rounds):
             chosen = [path("ModelInfer")] * ROUND
             if number % 4 == 3:

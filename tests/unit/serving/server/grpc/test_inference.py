@@ -152,7 +152,7 @@ async def test_the_deadline_of_a_call_ends_its_wait(caplog: pytest.LogCaptureFix
 async def test_a_request_waits_no_longer_than_its_call(
     asked_us: int, deadline_s: float | None, least: int, most: int
 ) -> None:
-    request = messages.message("ModelInferRequest").FromString(body())
+    request = messages.find_message_class("ModelInferRequest").FromString(body())
     if asked_us:
         request.parameters["timeout"].int64_param = asked_us
     model = Doubling()

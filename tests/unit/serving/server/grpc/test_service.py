@@ -29,7 +29,7 @@ from ortune.bundle.engine.load import load
 from ortune.serving.protocol import messages
 from ortune.serving.server.listeners import Access
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.sources import find
+from ortune.serving.server.repository.sources import find_sources
 
 SUM = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,3] a, float[N,3] b) => (float[N,3] sum, float[N,3] product) {
@@ -43,7 +43,7 @@ TOKEN = "a-token-of-some-length"
 async def served(folder: Path, **options: Any) -> AsyncIterator[aio_client.InferenceServerClient]:
     """Serve a model that adds and multiplies as `sum`; yield a client."""
     onnx.save(onnx.parser.parse_model(SUM), folder / "sum.onnx")
-    repository = Repository(find([folder / "sum.onnx"]), load, **options)
+    repository = Repository(find_sources([folder / "sum.onnx"]), load, **options)
     await repository.start()
     try:
         async with (
@@ -65,8 +65,8 @@ def rows(count: int) -> list[aio_client.InferInput]:
 
 async def test_every_method_of_the_service_is_there() -> None:
     async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-        assert len(messages.methods()) == 20
-        for name in messages.methods():
+        assert len(messages.list_methods()) == 20
+        for name in messages.list_methods():
             try:
                 await channel.unary_unary(path(name))(b"", timeout=10)
             except grpc.aio.AioRpcError as error:
@@ -134,7 +134,7 @@ async def test_models_are_listed_loaded_and_unloaded(tmp_path: Path) -> None:
 async def test_another_repository_by_name_is_not_supported() -> None:
     async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
         for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"):
-            request = messages.message(f"{name}Request")(repository_name="r")
+            request = messages.find_message_class(f"{name}Request")(repository_name="r")
             call = channel.unary_unary(path(name))(request.SerializeToString())
             assert await refusal(call) == (
                 "UNIMPLEMENTED",
@@ -185,7 +185,7 @@ async def test_a_call_without_the_token_is_refused(header: str | None) -> None:
     seen, models = Seen(), Models()
     metadata = () if header is None else (("authorization", header),)
     async with connected(models, access=Access([TOKEN]), seen=seen) as (_, channel):
-        for name in messages.methods():
+        for name in messages.list_methods():
             call = channel.unary_unary(path(name))(body(), metadata=metadata)
             if name in ("ServerLive", "ServerReady"):
                 assert await call
@@ -212,7 +212,7 @@ async def test_what_is_no_message_is_refused_by_every_method(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-        for name, method in messages.methods().items():
+        for name, method in messages.list_methods().items():
             if name == "ModelStreamInfer":
                 continue
             status, text = await refusal(channel.unary_unary(path(name))(b"\xff\xff"))

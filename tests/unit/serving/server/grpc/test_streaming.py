@@ -32,7 +32,7 @@ from ortune.serving.server.logs import Journal
 
 
 def replied(given: bytes) -> Any:
-    return messages.message("ModelStreamInferResponse").FromString(given)
+    return messages.find_message_class("ModelStreamInferResponse").FromString(given)
 
 
 class Silent:
@@ -210,7 +210,7 @@ async def test_a_stream_that_begins_while_the_server_ends_is_told_so(begun: bool
     call = Silent()
     if not begun:
         inference.end_streams()
-    stream = asyncio.create_task(inference.stream(None, call))
+    stream = asyncio.create_task(inference.infer_stream(None, call))
     await asyncio.sleep(0)
     inference.end_streams()
     with pytest.raises(grpc.aio.AbortError):

@@ -26,7 +26,7 @@ from ortune.serving.server.listeners import Access
 from ortune.serving.server.logs import Journal
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits
-from ortune.serving.server.repository.sources import find
+from ortune.serving.server.repository.sources import find_sources
 
 MODELS = {
     "toy": """
@@ -190,9 +190,11 @@ async def client(
             engine[""].pictures = found[""]
         return engine
 
-    repository = Repository(find(paths), opened, explicit=explicit, limits=Limits(**limits))
+    repository = Repository(
+        find_sources(paths), opened, explicit=explicit, limits=Limits(**limits)
+    )
     await repository.start()
-    journal = Journal(log, every=True)
+    journal = Journal(log, log_successes=True)
     try:
         yield Client(App(repository, Access(tokens), journal), repository, session, log)
     finally:

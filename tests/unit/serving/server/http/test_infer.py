@@ -158,7 +158,7 @@ async def test_a_client_that_goes_away_leaves_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client(tmp_path, GATE) as ask:
-        served = ask.repository.model(GATE)
+        served = ask.repository.find_model(GATE)
         ask.session.go.clear()
         url, (body, _) = f"/v2/models/{GATE}/infer", request({"x": X[:1]})
         gone = asyncio.Event()

@@ -193,7 +193,7 @@ async def test_what_is_no_data_in_a_body_is_bounded(tmp_path: Path, flood: bytes
 
 async def test_a_client_that_goes_away_is_computed_no_more(tmp_path: Path) -> None:
     async with _served(tmp_path, GATE) as (ask, opened):
-        served = ask.repository.model(GATE)
+        served = ask.repository.find_model(GATE)
         ask.session.go.clear()
         wires = [await opened() for _ in range(3)]
         for wire in wires:

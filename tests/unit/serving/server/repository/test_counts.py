@@ -19,14 +19,14 @@ from tests.unit.serving.server.repository.toys import asks, holding
 from ortune.serving.protocol.inference import InferRequest
 from ortune.serving.protocol.status import Refused
 from ortune.serving.server.repository.counters import REASONS, metrics_text
-from ortune.serving.server.repository.served import Limits, Served
+from ortune.serving.server.repository.served import Limits, ServedModel
 
 KINDS = ("good", "good", "negative", "wrong", "late", "cancelled")
 PLANS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 3)), min_size=1, max_size=24)
 SAMPLE = re.compile(r'^(nv_\w+)(?:\{model="toy",version="1"(?:,reason="(\w+)")?\})? (\S+)$')
 
 
-async def ask(model: Served, kind: str, rows: int) -> str:
+async def ask(model: ServedModel, kind: str, rows: int) -> str:
     """Send one request and return what became of it."""
     request = {
         "negative": asks(-5, rows),
@@ -77,7 +77,7 @@ def test_counts_add_up(plan: list[tuple[str, int]], queue: int) -> None:
         asyncio.run(main(Path(folder)))
 
 
-def prometheus(models: list[Served]) -> dict[tuple[str, str], float]:
+def prometheus(models: list[ServedModel]) -> dict[tuple[str, str], float]:
     """Return name and reason -> value, of what a model says."""
     lines = [
         line
@@ -92,9 +92,9 @@ def prometheus(models: list[Served]) -> dict[tuple[str, str], float]:
     return {key: value for key, value in named.items() if "nv_cpu" not in key[0]}
 
 
-def expected(model: Served) -> dict[tuple[str, str], float]:
+def expected(model: ServedModel) -> dict[tuple[str, str], float]:
     """Return the same from ``model_stats``."""
-    told = model.statistics()
+    told = model.build_statistics()
     stats = told["inference_stats"]
     names = ("queue", "compute_input", "compute_infer", "compute_output")
     reasons = {why: model.counters.failed[why] for why in REASONS}
@@ -119,8 +119,8 @@ async def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
     repository = toys.one(toys.write(tmp_path / "toy.onnx"))
     await repository.start()
     with suppress(Refused):
-        await repository.model("toy").infer(asks(1, 99))
-    text = metrics_text((one.name, one.version, one.counters) for one in repository.models())
+        await repository.find_model("toy").infer(asks(1, 99))
+    text = metrics_text((one.name, one.version, one.counters) for one in repository.list_models())
     names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}
     heads: dict[str, set[Any]] = {"HELP": set(), "TYPE": set()}
     for line in text.splitlines():
@@ -135,10 +135,10 @@ async def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
 async def test_what_perf_analyzer_looks_at_grows(tmp_path: Path) -> None:
     repository = toys.one(toys.write(tmp_path / "toy.onnx"))
     await repository.start()
-    model = repository.model("toy")
+    model = repository.find_model("toy")
     for count in (1, 2):
         await model.infer(asks(1, 2))
-        told = model.statistics()
+        told = model.build_statistics()
         assert told["inference_stats"]["queue"]["count"] == count
         assert told["inference_count"] == 2 * count
         assert told["execution_count"] == count

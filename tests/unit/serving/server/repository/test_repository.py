@@ -25,20 +25,20 @@ from tests.unit.serving.server.repository.toys import (
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.serving.protocol.status import Refused, Status
-from ortune.serving.server.repository.repository import Repository, watch
-from ortune.serving.server.repository.sources import ModelSource, find
+from ortune.serving.server.repository.repository import Repository, watch_files
+from ortune.serving.server.repository.sources import ModelSource, find_sources
 
 
 async def factor(repository: Repository, name: str = "toy", version: str = "") -> float:
     """Return which file answers, by what it multiplies with."""
-    response = await repository.model(name, version).infer(asks(1))
+    response = await repository.find_model(name, version).infer(asks(1))
     return float(output(response)[0, 0])
 
 
 async def test_the_highest_version_answers_where_none_is_named(tmp_path: Path) -> None:
     for version in (1, 2, 10):
         write(tmp_path / "toy" / str(version) / "any.onnx", version)
-    repository = Repository(find([tmp_path / "toy"]), opened)
+    repository = Repository(find_sources([tmp_path / "toy"]), opened)
     await repository.start()
     assert [await factor(repository, version=v) for v in ("1", "2", "10", "")] == [
         1,
@@ -46,9 +46,9 @@ async def test_the_highest_version_answers_where_none_is_named(tmp_path: Path) -
         10,
         10,
     ]
-    assert repository.model("toy").version == "10"
-    assert repository.model("toy").metadata()["versions"] == ["1", "2", "10"]
-    assert repository.index() == [
+    assert repository.find_model("toy").version == "10"
+    assert repository.find_model("toy").build_metadata()["versions"] == ["1", "2", "10"]
+    assert repository.build_index() == [
         {"name": "toy", "version": v, "state": "READY", "reason": ""} for v in ("1", "2", "10")
     ]
 
@@ -70,7 +70,7 @@ async def test_what_is_not_there_is_refused_in_triton_s_words(
     repository = toys.one(write(tmp_path / "toy.onnx"))
     await repository.start()
     with pytest.raises(Refused) as found:
-        repository.model(name, version)
+        repository.find_model(name, version)
     assert found.value.status is status
     assert words in found.value.text
 
@@ -85,12 +85,15 @@ async def test_several_models_of_one_file_have_names_of_their_own(tmp_path: Path
         return Engine({name: one[""] for name, one in both.items()}, first.backend, stack)
 
     path = write(tmp_path / "speech.ortune")
-    repository = Repository(find([path]), several)
+    repository = Repository(find_sources([path]), several)
     await repository.start()
-    assert [one["name"] for one in repository.index()] == ["speech.encoder", "speech.decoder"]
+    assert [one["name"] for one in repository.build_index()] == [
+        "speech.encoder",
+        "speech.decoder",
+    ]
     assert [await factor(repository, f"speech.{name}") for name in PARTS] == [3, 5]
     with pytest.raises(Refused, match=r"'speech' is not found.*'speech.encoder'"):
-        repository.model("speech")
+        repository.find_model("speech")
 
 
 PARTS = {"encoder": 3, "decoder": 5}
@@ -114,7 +117,7 @@ async def test_two_sources_do_not_share_a_name(tmp_path: Path) -> None:
 async def test_a_server_does_not_start_without_all_its_models(tmp_path: Path) -> None:
     write(tmp_path / "good.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    repository = Repository(find([tmp_path / "good.onnx", tmp_path / "bad.onnx"]), opened)
+    repository = Repository(find_sources([tmp_path / "good.onnx", tmp_path / "bad.onnx"]), opened)
     with pytest.raises(BadModel):
         await repository.start()
     assert not repository.ready
@@ -124,9 +127,9 @@ async def test_before_it_is_open_a_model_is_not_ready(tmp_path: Path) -> None:
     repository = toys.one(write(tmp_path / "toy.onnx"))
     assert not repository.ready
     with pytest.raises(Refused, match="is not at ready state") as found:
-        repository.model("toy")
+        repository.find_model("toy")
     assert found.value.status is Status.UNAVAILABLE
-    assert repository.index(ready=True) == []
+    assert repository.build_index(ready=True) == []
     await repository.start()
     assert repository.ready
     assert len(repository.index(ready=True)) == 1
@@ -146,16 +149,16 @@ async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
     await factor(repository)
     await repository.unload("toy")
     with pytest.raises(Refused, match="has no available versions"):
-        repository.model("toy")
-    assert repository.index() == [
+        repository.find_model("toy")
+    assert repository.build_index() == [
         {"name": "toy", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"}
     ]
     assert repository.ready
     write(tmp_path / "toy.onnx", 4)
-    assert not repository.changed(), "what is not wanted is not watched"
+    assert not repository.find_changes(), "what is not wanted is not watched"
     await repository.load("toy")
     assert await factor(repository) == 4
-    assert repository.model("toy").counters.answered == 2, "counts go on"
+    assert repository.find_model("toy").counters.answered == 2, "counts go on"
 
 
 @pytest.mark.parametrize("key", ["config", "file:1/model.onnx"])
@@ -189,8 +192,8 @@ async def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    seen = repository.model("toy")
-    await settled(lambda: repository.model("toy") is not seen)
+    seen = repository.find_model("toy")
+    await settled(lambda: repository.find_model("toy") is not seen)
     assert await factor(repository) == 4
 
 
@@ -201,7 +204,7 @@ async def test_a_reload_under_load_drops_nothing_and_never_mixes(tmp_path: Path)
     async def client(repository: Repository, found: Counter[float], stop: asyncio.Event) -> None:
         while not stop.is_set():
             lowest = max(found, default=2)
-            response = await repository.model("toy").infer(asks(1))
+            response = await repository.find_model("toy").infer(asks(1))
             (row,) = output(response)
             assert (row / row[0]).tolist() == [1, 2, 3, 4]
             assert row[0] >= lowest, "an answer of a version that was replaced before it was asked"
@@ -219,7 +222,7 @@ async def test_a_reload_under_load_drops_nothing_and_never_mixes(tmp_path: Path)
     stop.set()
     await asyncio.gather(*clients)
     assert max(found) == 5
-    counters = repository.model("toy").counters
+    counters = repository.find_model("toy").counters
     assert (counters.answered, counters.failed.total()) == (sum(found.values()), 0)
     assert sum(one.requests for one in counters.runs.values()) == counters.answered
 
@@ -234,7 +237,7 @@ async def test_what_runs_ends_on_the_old_and_what_comes_waits_for_nobody(
     repository = Repository([ModelSource("toy", path)], lambda _: next(engines))
     await repository.start()
     session.entered.clear()
-    old = repository.model("toy")
+    old = repository.find_model("toy")
     first = await behind(old, session)
     path.write_bytes(b"new one")
     await repository.reload("toy")
@@ -268,30 +271,30 @@ async def test_a_bad_new_file_leaves_the_old(tmp_path: Path, content: bytes) -> 
 async def test_what_did_not_change_is_not_opened_again(tmp_path: Path) -> None:
     repository = toys.one(write(tmp_path / "toy.onnx"))
     await repository.start()
-    before = repository.model("toy")
+    before = repository.find_model("toy")
     await repository.reload("toy")
-    assert repository.model("toy") is before
+    assert repository.find_model("toy") is before
 
 
 async def test_versions_come_and_go(tmp_path: Path) -> None:
     one = write(tmp_path / "toy" / "1" / "any.onnx", 1)
-    repository = Repository(find([tmp_path / "toy"]), opened)
+    repository = Repository(find_sources([tmp_path / "toy"]), opened)
     await repository.start()
-    first = repository.model("toy")
+    first = repository.find_model("toy")
     write(tmp_path / "toy" / "2" / "any.onnx", 2)
-    assert set(repository.changed()) == {"toy"}
+    assert set(repository.find_changes()) == {"toy"}
     await repository.reload("toy")
     assert await factor(repository) == 2
-    assert repository.model("toy", "1") is first, "the other version is left alone"
+    assert repository.find_model("toy", "1") is first, "the other version is left alone"
     one.unlink()
     one.parent.rmdir()
     (tmp_path / "toy" / "3").mkdir()
     (tmp_path / "toy" / "3" / "any.onnx").write_bytes(b"bad")
     with pytest.raises(OrtuneError):
         await repository.reload("toy")
-    assert [row["version"] for row in repository.index()] == ["2"]
+    assert [row["version"] for row in repository.build_index()] == ["2"]
     with pytest.raises(Refused, match="version 1 is not found"):
-        repository.model("toy", "1")
+        repository.find_model("toy", "1")
 
 
 async def test_changes_are_watched(tmp_path: Path) -> None:
@@ -299,18 +302,18 @@ async def test_changes_are_watched(tmp_path: Path) -> None:
     told: list[str] = []
     repository = toys.one(path, note=told.append)
     await repository.start()
-    watching = asyncio.create_task(watch(repository, 0.05))
-    first = repository.model("toy")
+    watching = asyncio.create_task(watch_files(repository, 0.05))
+    first = repository.find_model("toy")
     path.write_bytes(b"half of a fi")
     await settled(lambda: bool(told))
     await asyncio.sleep(0.3)
     assert len(told) == 1, "a bad file is tried once"
-    assert repository.model("toy") is first
+    assert repository.find_model("toy") is first
     path.unlink()
     await asyncio.sleep(0.2)
-    assert repository.model("toy") is first, "a file that is gone is no new one"
+    assert repository.find_model("toy") is first, "a file that is gone is no new one"
     write(path, 4)
-    await settled(lambda: repository.model("toy") is not first)
+    await settled(lambda: repository.find_model("toy") is not first)
     assert await factor(repository) == 4
     watching.cancel()
 
@@ -355,7 +358,7 @@ async def test_what_is_opened_while_it_ends_is_closed_again(tmp_path: Path) -> N
         engines.append(opened(file))
         return engines[-1]
 
-    repository = Repository(find([path]), slow)
+    repository = Repository(find_sources([path]), slow)
     await repository.start()
     write(path, 4)
     task = asyncio.create_task(repository.reload("toy"))

@@ -22,15 +22,15 @@ from tests.unit.serving.server.repository.toys import (
     settled,
 )
 
-from ortune.bundle.engine.inputs import PictureInput, wanted
+from ortune.bundle.engine.inputs import PictureInput, prepare_checks
 from ortune.bundle.engine.load import load
 from ortune.core.facts import TensorSpec
 from ortune.core.preprocess import Preprocess
-from ortune.serving.protocol.datatypes import datatype
-from ortune.serving.protocol.inference import Asked, InferRequest
+from ortune.serving.protocol.datatypes import find_datatype
+from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import Refused, Status
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.served import Limits, Served
+from ortune.serving.server.repository.served import Limits, ServedModel
 from ortune.serving.server.repository.sources import ModelSource
 
 SAME = """<ir_version: 10, opset_import: ["": 19]>
@@ -43,10 +43,10 @@ g (float[N,3,4,6] image) => (float[N,3] mean) {
 """
 
 
-async def served(path: Path, **how: Any) -> Served:
+async def served(path: Path, **how: Any) -> ServedModel:
     repository = Repository([ModelSource("toy", path)], lambda path: load(path, **how))
     await repository.start()
-    return repository.model("toy")
+    return repository.find_model("toy")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_only_what_is_asked_for_comes_in_its_order(path: Path) -> None:
 
 
 async def test_classes_in_the_place_of_scores(path: Path) -> None:
-    request = InferRequest(asks(1, 2).inputs, (Asked("y", classes=2),))
+    request = InferRequest(asks(1, 2).inputs, (OutputRequest("y", classes=2),))
     (found,) = (await (await served(path)).infer(request)).outputs
     assert (found.name, found.datatype) == ("y", "BYTES")
     assert found.array.tolist() == [[b"12.000000:3", b"9.000000:2"]] * 2
@@ -98,10 +98,10 @@ async def test_every_number_comes_back_as_it_went(tmp_path: Path, told: str, dty
     path = toys.write(tmp_path / "toy.onnx", text=SAME.replace("KIND", told))
     model = await served(path)
     given = np.arange(6).reshape(2, 3).astype(dtype)
-    request = InferRequest({"x": given}, (Asked("y", binary=True),))
+    request = InferRequest({"x": given}, (OutputRequest("y", binary=True),))
     (found,) = (await model.infer(request)).outputs
     assert found.array.dtype == given.dtype
-    assert found.datatype == datatype(given.dtype)
+    assert found.datatype == find_datatype(given.dtype)
     np.testing.assert_array_equal(found.array, given)
 
 
@@ -122,17 +122,17 @@ async def test_what_does_not_fit_is_refused_before_it_waits(path: Path) -> None:
 async def test_where_nothing_is_joined_requests_have_any_number_of_rows(path: Path) -> None:
     model = await served(path, max_batch=1)
     assert output(await model.infer(asks(1, 100))).shape == (100, 4)
-    config = model.config()
+    config = model.build_config()
     assert config["max_batch_size"] == 0
     assert config["input"][0]["dims"] == [-1, 4]
 
 
 async def test_what_it_says_of_itself(path: Path) -> None:
     model = await served(path, max_batch=4, max_delay_us=100)
-    told = model.metadata()
+    told = model.build_metadata()
     assert (told["name"], told["versions"]) == ("toy", ["1"])
     assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
-    config = model.config()
+    config = model.build_config()
     assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [4])
     assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 100
 
@@ -246,11 +246,12 @@ def huge() -> bytes:
     return file.getvalue()
 
 
-async def seeing(folder: Path) -> Served:
+async def seeing(folder: Path) -> ServedModel:
     model = await served(toys.write(folder / "toy.onnx", text=PICTURES))
     spec = TensorSpec("image", "float32", ("N", 3, 4, 6))
     model.call.pictures = PictureInput(
-        Preprocess(resize=(4, 6), mean=(0.5, 0.25, 0.0), dtype="float32"), wanted([spec])["image"]
+        Preprocess(resize=(4, 6), mean=(0.5, 0.25, 0.0), dtype="float32"),
+        prepare_checks([spec])["image"],
     )
     return model
 

@@ -12,39 +12,44 @@ from onnx import helper, numpy_helper
 from tests.unit.serving.server.repository.toys import write
 
 from ortune.core.errors import BadSettings
-from ortune.serving.server.repository.sources import ModelSource, find, state, states
+from ortune.serving.server.repository.sources import (
+    ModelSource,
+    find_sources,
+    read_state,
+    read_states,
+)
 
 
 def test_a_file_is_version_one_and_has_the_name_of_its_file(tmp_path: Path) -> None:
     path = write(tmp_path / "tiny.net.onnx")
-    (source,) = find([path])
+    (source,) = find_sources([path])
     assert source == ModelSource("tiny.net", path)
-    assert source.files() == {"1": path}
+    assert source.list_files() == {"1": path}
 
 
 def test_a_link_keeps_its_own_name(tmp_path: Path) -> None:
     target = write(tmp_path / "v3" / "export.onnx")
     (tmp_path / "net.onnx").symlink_to(target)
-    assert [source.name for source in find([tmp_path / "net.onnx"])] == ["net"]
+    assert [source.name for source in find_sources([tmp_path / "net.onnx"])] == ["net"]
 
 
 def test_names_are_given_where_files_have_the_same(tmp_path: Path) -> None:
     one, other = write(tmp_path / "a" / "model.onnx"), write(tmp_path / "b" / "model.onnx")
-    assert [source.name for source in find([f"left={one}", other])] == ["left", "model"]
+    assert [source.name for source in find_sources([f"left={one}", other])] == ["left", "model"]
     with pytest.raises(BadSettings, match=r"two models .* 'model'"):
-        find([one, other])
+        find_sources([one, other])
 
 
 def test_a_path_may_hold_an_equals_sign(tmp_path: Path) -> None:
     path = write(tmp_path / "lr=3" / "net.onnx")
-    assert find([path]) == [ModelSource("net", path)]
+    assert find_sources([path]) == [ModelSource("net", path)]
 
 
 @pytest.mark.parametrize("name", ["../net", ".hidden", "a b", "a/b", "n\nm", "é", "x" * 201])
 def test_names_are_those_that_urls_take(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "net.onnx")
     with pytest.raises(BadSettings):
-        find([f"{name}={path}"])
+        find_sources([f"{name}={path}"])
 
 
 def test_versions_are_folders_of_numbers_in_order(tmp_path: Path) -> None:
@@ -52,30 +57,30 @@ def test_versions_are_folders_of_numbers_in_order(tmp_path: Path) -> None:
     (tmp_path / "net" / "notes").mkdir()
     (tmp_path / "net" / "007").mkdir()
     (tmp_path / "net" / "1" / "any.onnx.data").write_bytes(b"weights")
-    (source,) = find([tmp_path / "net"])
-    assert list(source.files().items()) == [(n, paths[n]) for n in ("1", "2", "10")]
+    (source,) = find_sources([tmp_path / "net"])
+    assert list(source.list_files().items()) == [(n, paths[n]) for n in ("1", "2", "10")]
 
 
 def test_a_version_is_one_file(tmp_path: Path) -> None:
     for name in ("a.onnx", "b.onnx"):
         write(tmp_path / "net" / "1" / name)
     with pytest.raises(BadSettings, match="holds 2 models"):
-        find([tmp_path / "net"])
+        find_sources([tmp_path / "net"])
 
 
 @pytest.mark.parametrize("name", ["nothing.onnx", "empty"])
 def test_what_is_not_there_is_said(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadSettings):
-        find([tmp_path / name])
+        find_sources([tmp_path / name])
 
 
 def test_a_state_changes_with_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", 2)
-    before = state(path)
-    assert state(path) == before
+    before = read_state(path)
+    assert read_state(path) == before
     write(path, 3)
-    assert state(path) != before
+    assert read_state(path) != before
 
 
 def test_weights_beside_a_model_belong_to_its_state(tmp_path: Path) -> None:
@@ -91,10 +96,10 @@ def test_weights_beside_a_model_belong_to_its_state(tmp_path: Path) -> None:
         location="net.weights",
         size_threshold=0,
     )
-    before = state(path)
+    before = read_state(path)
     os.utime(tmp_path / "net.weights", ns=(1, 1))
-    assert state(path) != before
+    assert read_state(path) != before
 
 
 def test_what_cannot_be_read_has_no_state(tmp_path: Path) -> None:
-    assert states(ModelSource("net", tmp_path / "net")) == {}
+    assert read_states(ModelSource("net", tmp_path / "net")) == {}

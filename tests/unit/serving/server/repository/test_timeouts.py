@@ -20,7 +20,7 @@ def test_the_late_ones_are_given_up(plan: list[tuple[bool, int]]) -> None:
         async def one(slow: bool, begins: int) -> str:
             await asyncio.sleep(begins / 500)
             try:
-                await timeouts.within(asyncio.sleep(30 if slow else 0))
+                await timeouts.run_within(asyncio.sleep(30 if slow else 0))
             except TimeoutError:
                 return "late"
             return "done"
@@ -33,17 +33,17 @@ def test_the_late_ones_are_given_up(plan: list[tuple[bool, int]]) -> None:
 
 async def test_a_caller_s_own_cancelling_is_no_time_out() -> None:
     timeouts = Timeouts(0.02)
-    task = asyncio.create_task(timeouts.within(asyncio.sleep(30)))
+    task = asyncio.create_task(timeouts.run_within(asyncio.sleep(30)))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    both = asyncio.create_task(timeouts.within(slow_to_end()))
+    both = asyncio.create_task(timeouts.run_within(slow_to_end()))
     await asyncio.sleep(0.04)
     both.cancel()
     with pytest.raises(asyncio.CancelledError):
         await both
-    assert await timeouts.within(asyncio.sleep(0, "still at work")) == "still at work"
+    assert await timeouts.run_within(asyncio.sleep(0, "still at work")) == "still at work"
 
 
 async def slow_to_end() -> None:
@@ -55,14 +55,14 @@ async def slow_to_end() -> None:
 
 
 async def test_without_a_bound_nothing_is_late() -> None:
-    await Timeouts(0).within(asyncio.sleep(0.05))
+    await Timeouts(0).run_within(asyncio.sleep(0.05))
 
 
 async def test_a_task_that_was_late_goes_on() -> None:
     timeouts = Timeouts(0.01)
     for _ in range(3):
         with pytest.raises(TimeoutError):
-            await timeouts.within(asyncio.sleep(30))
+            await timeouts.run_within(asyncio.sleep(30))
     current = asyncio.current_task()
     assert current is not None
     assert not current.cancelling()

@@ -17,10 +17,10 @@ from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.instances import Instances, Serving
 from ortune.bundle.engine.load import load
-from ortune.serving.protocol.inference import Asked, InferRequest, InferResponse
+from ortune.serving.protocol.inference import InferRequest, InferResponse, OutputRequest
 from ortune.serving.protocol.status import Refused, Status
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.served import Limits, Served
+from ortune.serving.server.repository.served import Limits, ServedModel
 from ortune.serving.server.repository.sources import ModelSource
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def one(path: Path, **how: Any) -> Repository:
 def asks(value: float = 1, rows: int = 1, *outputs: str, **more: Any) -> InferRequest:
     """Return a request whose values tell it from others."""
     x = np.full((rows, 4), value, np.float32) + np.arange(4, dtype=np.float32)
-    return InferRequest({"x": x}, tuple(Asked(name) for name in outputs), **more)
+    return InferRequest({"x": x}, tuple(OutputRequest(name) for name in outputs), **more)
 
 
 def output(response: InferResponse, name: str = "y") -> np.ndarray:
@@ -81,7 +81,7 @@ async def holding(
         [ModelSource("toy", path)], lambda path: scripted(session, **how), limits=limits
     )
     await repository.start()
-    model = repository.model("toy")
+    model = repository.find_model("toy")
     model.call.warm_up(**row(1))  # it is known from now on that requests may be joined
     session.seen.clear()
     session.entered.clear()
@@ -104,7 +104,7 @@ async def settled(condition: Callable[[], bool], seconds: float = 30) -> None:
             await asyncio.sleep(0.002)
 
 
-async def behind(served: Served, session: Doubling) -> asyncio.Task[Any]:
+async def behind(served: ServedModel, session: Doubling) -> asyncio.Task[Any]:
     """Occupy the only worker: what comes now waits."""
     session.go.clear()
     first = asyncio.create_task(served.infer(asks(1000, timeout_us=60_000_000)))

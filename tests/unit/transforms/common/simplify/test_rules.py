@@ -9,7 +9,7 @@ from tests.unit.rewriting import leaves, model_of, normal, ops, transformed
 
 from ortune.graph.ir import edit
 from ortune.transforms.common.simplify import constants
-from ortune.transforms.common.simplify.identities import holds
+from ortune.transforms.common.simplify.identities import converts_exactly
 from ortune.transforms.simplify import Simplify
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
@@ -44,7 +44,7 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]>'
     ],
 )
 def test_which_types_hold_which(narrow: str, wide: str, wanted: bool) -> None:
-    assert holds(ir.DataType[wide], ir.DataType[narrow]) is wanted
+    assert converts_exactly(ir.DataType[wide], ir.DataType[narrow]) is wanted
 
 
 @pytest.mark.parametrize(

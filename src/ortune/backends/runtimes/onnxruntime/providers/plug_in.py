@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from ortune.backends.runtimes import own_process
 from ortune.core.capabilities import State
-from ortune.core.errors import BackendMissing, BadSettings, gist
+from ortune.core.errors import BackendMissing, BadSettings, summarize_error
 
 Kind: TypeAlias = Literal["any", "cpu", "gpu", "npu"]
 """A kind of device that a provider may offer."""
@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["any", "cpu", "gpu", "npu"]
 PREFIX = "onnxruntime-ep-"
 """How the distributions of plug-in providers are called."""
 NO_DEVICE, NOT_LOADED = "offers no device", "does not load"
-_SOME = f"pip install {PREFIX}webgpu, or another package of a plug-in provider"
+_INSTALL_HINT = f"pip install {PREFIX}webgpu, or another package of a plug-in provider"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PlugIn:
         return self.package or self.library
 
 
-def devices(asked: PlugIn) -> list[Any]:
+def devices(request: PlugIn) -> list[Any]:
     """Register the library, once in a process, and return its devices of the kind asked for.
 
     Raises:
@@ -62,21 +62,23 @@ def devices(asked: PlugIn) -> list[Any]:
     """
     import onnxruntime as ort
 
-    path, provider = _place(asked)
-    brought = register(path, asked.label)
-    provider = provider or _only(brought, asked)
+    path, provider = _locate_library(request)
+    brought = register_library(path, request.label)
+    provider = provider or _pick_provider(brought, request)
     kind = (
-        None if asked.device == "any" else getattr(ort.OrtHardwareDeviceType, asked.device.upper())
+        None
+        if request.device == "any"
+        else getattr(ort.OrtHardwareDeviceType, request.device.upper())
     )
-    found = [one for one in ort.get_ep_devices() if one.ep_name == provider]
-    fit = [one for one in found if kind in (None, one.device.type)]
+    provider_devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
+    fit = [device for device in provider_devices if kind in (None, device.device.type)]
     if not fit:
-        kinds = ", ".join(dict.fromkeys(one.device.type.name for one in found))
+        kinds = ", ".join(dict.fromkeys(device.device.type.name for device in provider_devices))
         raise BackendMissing(
-            f"{asked.label} {NO_DEVICE}{'' if kind is None else f' of kind {asked.device}'} here"
-            + (f", only {kinds}" if kinds else ""),
+            f"{request.label} {NO_DEVICE}{'' if kind is None else f' of kind {request.device}'} "
+            "here" + (f", only {kinds}" if kinds else ""),
             fix="check that the device and its driver are there"
-            + ("" if kind is None or not found else ", or leave device out"),
+            + ("" if kind is None or not provider_devices else ", or leave device out"),
         )
     return fit
 
@@ -85,7 +87,7 @@ _registered: dict[Path, tuple[str, ...]] = {}
 """Library -> providers that it brought. A second registration is refused by the runtime."""
 
 
-def register(path: Path, label: str) -> tuple[str, ...]:
+def register_library(path: Path, label: str) -> tuple[str, ...]:
     """Register a library once; return the providers that its devices are of, in order.
 
     Raises:
@@ -95,23 +97,23 @@ def register(path: Path, label: str) -> tuple[str, ...]:
 
     path = path.resolve()
     if path not in _registered:
-        before = {one.ep_name for one in ort.get_ep_devices()}
+        before = {device.ep_name for device in ort.get_ep_devices()}
         try:
             ort.register_execution_provider_library(path.stem, str(path))
         except Exception as error:
             if "already registered" in str(error):  # by another reader of bundles in this process
                 return ()
             raise BackendMissing(
-                f"{label} {NOT_LOADED}: {gist(error)}",
+                f"{label} {NOT_LOADED}: {summarize_error(error)}",
                 fix="install what the message names, or leave this backend out",
             ) from None
-        names = [one.ep_name for one in ort.get_ep_devices() if one.ep_name not in before]
+        names = [device.ep_name for device in ort.get_ep_devices() if device.ep_name not in before]
         _registered[path] = tuple(dict.fromkeys(names))
     return _registered[path]
 
 
 @cache
-def missing(asked: PlugIn) -> str | None:
+def explain_missing_provider(request: PlugIn) -> str | None:
     """Return what keeps a plug-in provider from working here and how to fix that, or None.
 
     Asked in a process of its own: a registration holds for the life of a process, and a broken
@@ -120,10 +122,10 @@ def missing(asked: PlugIn) -> str | None:
     Raises:
         BadSettings: As `devices`, before anything is loaded.
     """
-    if not asked.package and not asked.library:
-        return f"no plug-in provider is named; {_SOME}"
+    if not request.package and not request.library:
+        return f"no plug-in provider is named; {_INSTALL_HINT}"
     try:
-        _place(asked)
+        _locate_library(request)
     except BackendMissing as error:
         return f"{error.what}; {error.fix}"
     code = (
@@ -133,11 +135,11 @@ def missing(asked: PlugIn) -> str | None:
         "try:\n    plug_in.devices(plug_in.PlugIn(**json.loads(sys.argv[1])))\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
     )
-    return own_process.refusal(asked.label, code, json.dumps(asdict(asked)))
+    return own_process.find_load_failure(request.label, code, json.dumps(asdict(request)))
 
 
-def state(missing: str | None) -> State:
-    """Return in a word what a text of `missing`, or of a backend on top of it, says."""
+def classify_state(missing: str | None) -> State:
+    """Classify the text of `explain_missing_provider`, or of a backend on top of it."""
     if missing is None:
         return "works"
     if NO_DEVICE in missing:
@@ -145,49 +147,51 @@ def state(missing: str | None) -> State:
     return "not loadable" if NOT_LOADED in missing else "not installed"
 
 
-def installed(leave_out: Sequence[str] = ()) -> tuple[str, ...]:
+def list_installed_plug_ins(leave_out: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the installed distributions of plug-in providers, by their names alone."""
-    found = (str(one.metadata["Name"] or "") for one in metadata.distributions())
-    names = {_plain(name) for name in found}
+    raw_names = (
+        str(distribution.metadata["Name"] or "") for distribution in metadata.distributions()
+    )
+    names = {_normalize_name(name) for name in raw_names}
     return tuple(
         sorted(name for name in names if name.startswith(PREFIX) and name not in leave_out)
     )
 
 
-def _place(asked: PlugIn) -> tuple[Path, str]:
+def _locate_library(request: PlugIn) -> tuple[Path, str]:
     """Return the library and, where the package says it or a person did, the provider."""
-    if bool(asked.package) == bool(asked.library):
+    if bool(request.package) == bool(request.library):
         raise BadSettings(
             "a plug-in provider comes from a package or from a library, and "
-            f"{'both' if asked.package else 'neither'} is named",
+            f"{'both' if request.package else 'neither'} is named",
             fix=f"write plugin(package={PREFIX}webgpu), or plugin(library=/path/to/it.so)",
         )
-    if asked.library:
-        path = Path(asked.library)
+    if request.library:
+        path = Path(request.library)
         if not path.is_file():
-            raise BadSettings(f"no library '{asked.library}'", fix="correct its path")
-        return path, asked.provider
-    name = _module(asked.package)
+            raise BadSettings(f"no library '{request.library}'", fix="correct its path")
+        return path, request.provider
+    name = _find_module(request.package)
     if not name:
         raise BackendMissing(
-            f"{asked.package} is not installed", fix=f"pip install {asked.package}"
+            f"{request.package} is not installed", fix=f"pip install {request.package}"
         )
     module = importlib.import_module(name)
     try:
-        return Path(module.get_library_path()), asked.provider or str(module.get_ep_name())
+        return Path(module.get_library_path()), request.provider or str(module.get_ep_name())
     except AttributeError:
         raise BadSettings(
-            f"{asked.package} is no package of a plug-in provider: it has no get_library_path()",
+            f"{request.package} is no package of a plug-in provider: it has no get_library_path()",
             fix="name one that has, or give its library",
         ) from None
     except (OSError, RuntimeError) as error:
         raise BackendMissing(
-            f"{asked.package} {NOT_LOADED}: {gist(error)}",
-            fix=f"pip install --force-reinstall {asked.package}",
+            f"{request.package} {NOT_LOADED}: {summarize_error(error)}",
+            fix=f"pip install --force-reinstall {request.package}",
         ) from None
 
 
-def _module(package: str) -> str:
+def _find_module(package: str) -> str:
     """Return the module of a distribution; empty where it is not installed.
 
     A distribution may have words that its module lacks, such as ``-cu13``.
@@ -196,21 +200,25 @@ def _module(package: str) -> str:
     with suppress(ImportError, ValueError):
         if plain.isidentifier() and importlib.util.find_spec(plain):
             return plain
-    held = metadata.packages_distributions()
-    fit = (name for name, some in held.items() if _plain(package) in map(_plain, some))
+    distributions_by_module = metadata.packages_distributions()
+    fit = (
+        name
+        for name, distributions in distributions_by_module.items()
+        if _normalize_name(package) in map(_normalize_name, distributions)
+    )
     return next(fit, "")
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def _only(brought: Iterable[str], asked: PlugIn) -> str:
+def _pick_provider(brought: Iterable[str], request: PlugIn) -> str:
     """Return the one provider that a library brought; empty where it offers nothing."""
     names = list(brought)
     if len(names) > 1:
         raise BadSettings(
-            f"{asked.label} has several providers: {', '.join(names)}",
+            f"{request.label} has several providers: {', '.join(names)}",
             fix=f"choose one, such as plugin(library=..., provider={names[0]})",
         )
     return names[0] if names else ""

@@ -58,14 +58,14 @@ class ProbedProvider:
 
 
 @cache
-def probed(provider: str, index: int = 0) -> ProbedProvider:
+def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
     """Try a provider on a device, in a process of its own: a broken library could end this one.
 
     Args:
         provider: Of the package onnxruntime-gpu.
         index: Of the device.
     """
-    if provider not in session.providers():
+    if provider not in session.list_providers():
         reason = f"the installed onnxruntime has no {provider}"
         return ProbedProvider("not installed", reason, _INSTALL[provider])
     code = (
@@ -73,7 +73,7 @@ def probed(provider: str, index: int = 0) -> ProbedProvider:
         "from ortune.backends.runtimes.onnxruntime.providers import probe\n"
         "probe.attempt(*sys.argv[1:])"
     )
-    done = own_process.run(code, provider, str(index))
+    done = own_process.run_code(code, provider, str(index))
     if done is None:
         return ProbedProvider(
             "not loadable",
@@ -92,7 +92,7 @@ def probed(provider: str, index: int = 0) -> ProbedProvider:
             "no NVIDIA driver is here (libcuda.so.1)",
             "run it on a machine with an NVIDIA GPU and its driver",
         )
-    reason = _cause(log) or str(answer["error"])
+    reason = _find_cause(log) or str(answer["error"])
     if _NO_DEVICE.search(reason):
         return ProbedProvider("no device", reason, "look which GPUs there are: nvidia-smi")
     return ProbedProvider(
@@ -100,11 +100,11 @@ def probed(provider: str, index: int = 0) -> ProbedProvider:
     )
 
 
-def _cause(log: messages.RuntimeLog) -> str:
+def _find_cause(log: messages.RuntimeLog) -> str:
     """Return the line that names the cause: a library that is not found, else the first."""
     named = (line for line in log.real if "cannot open" in line or "not found" in line)
-    found = next(named, log.reason)
-    return found.partition("with error: ")[2] or found
+    cause = next(named, log.reason)
+    return cause.partition("with error: ")[2] or cause
 
 
 def attempt(provider: str, index: str) -> None:
@@ -117,21 +117,23 @@ def attempt(provider: str, index: str) -> None:
         import numpy as np
         import onnxruntime as ort
 
-        preload(provider)
+        preload_libraries(provider)
         options = {"device_id": index}
         chain = [(provider, options), *([(CUDA, options)] if provider == TENSORRT else [])]
-        made = ort.SessionOptions()
-        opened = ort.InferenceSession(_TOY, made, providers=chain, enable_fallback=0)
+        session_options = ort.SessionOptions()
+        opened = ort.InferenceSession(_TOY, session_options, providers=chain, enable_fallback=0)
         opened.run(None, {"x": np.array([-1], np.float32)})
         if opened.get_providers()[0] != provider:
             answer["error"] = f"the session fell back to {opened.get_providers()[0]}"
     except Exception as error:
-        answer["error"] = messages.gist(str(error).splitlines()[0]) or type(error).__name__
+        answer["error"] = (
+            messages.strip_log_head(str(error).splitlines()[0]) or type(error).__name__
+        )
     sys.stdout.write(f"\n{json.dumps(answer)}\n")  # a line of its own: libraries print too
 
 
 @cache
-def preload(provider: str) -> None:
+def preload_libraries(provider: str) -> None:
     """Load the libraries of NVIDIA's Python packages, which lie where no loader looks.
 
     GPUs are counted as ``nvidia-smi`` does, unless the caller's environment says otherwise.
@@ -143,31 +145,33 @@ def preload(provider: str) -> None:
         with redirect_stdout(io.StringIO()):  # it prints what it does not find
             ort.preload_dlls()
     if provider == TENSORRT:
-        for library in _tensorrt():
+        for library in _list_tensorrt_libraries():
             with suppress(OSError):
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-def _tensorrt() -> list[Path]:
+def _list_tensorrt_libraries() -> list[Path]:
     """Return TensorRT's libraries of the Python package, those that others need first."""
     spec = importlib.util.find_spec("tensorrt_libs")
     places = (spec.submodule_search_locations if spec else None) or []
     ending = "*.dll" if sys.platform == "win32" else "*.so.10"
-    found = [path for place in places for path in Path(place).glob(ending)]
+    paths = [path for place in places for path in Path(place).glob(ending)]
     names = ("nvinfer.", "nvinfer_10", "nvinfer_plugin", "nvonnxparser")
-    return [path for name in names for path in sorted(found) if name in path.name]
+    return [path for name in names for path in sorted(paths) if name in path.name]
 
 
-def demand(provider: str, names: Iterable[str]) -> None:
+def demand_provider_options(provider: str, names: Iterable[str]) -> None:
     """Refuse options that a provider of the installed onnxruntime does not know.
 
     Raises:
         BadSettings: One is not written in its library.
     """
     word = {CUDA: "providers_cuda", TENSORRT: "providers_tensorrt"}[provider]
-    found = [library for library in keys.libraries() if word in library.name]
+    provider_libraries = [library for library in keys.list_libraries() if word in library.name]
     for name in names:
-        if found and not any(keys.written(library, name) for library in found):
+        if provider_libraries and not any(
+            keys.has_word(library, name) for library in provider_libraries
+        ):
             raise BadSettings(
                 f"{provider} has no option '{name}'", fix="look its name up, or leave it out"
             )

@@ -15,16 +15,17 @@ from ortune.bundle.engine import consent
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.plugins import codec, stored
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 
 OPENVINO = "onnxruntime-ep-openvino"
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[1,64] x) => (float[1,64] y) { y = Relu(x) }"""
 needs_plug_in = pytest.mark.skipif(
-    OPENVINO not in plug_in.installed(), reason="needs onnxruntime-ep-openvino"
+    OPENVINO not in plug_in.list_installed_plug_ins(), reason="needs onnxruntime-ep-openvino"
 )
 needs_device = pytest.mark.skipif(
-    openvino.missing() is not None, reason="the OpenVINO plug-in offers no CPU device here"
+    openvino.explain_missing_plugin() is not None,
+    reason="the OpenVINO plug-in offers no CPU device here",
 )
 """It takes Intel's CPUs alone."""
 
@@ -66,7 +67,7 @@ def test_a_file_that_is_no_library_is_not_loadable(tmp_path: Path, model: Path) 
 
 def test_a_library_of_something_else_is_not_loadable() -> None:
     """onnxruntime's own library is none of a plug-in: it has no CreateEpFactories."""
-    library = keys.libraries()[0]
+    library = keys.list_libraries()[0]
     found, why = state(PluginProvider(library=str(library)))
     assert found == "not loadable"
     assert "CreateEpFactories" in why
@@ -115,7 +116,7 @@ def test_what_cannot_be_meant_is_refused(settings: dict[str, str], what: str) ->
 
 def test_a_module_that_is_no_provider_is_refused() -> None:
     with pytest.raises(BadSettings, match="no get_library_path"):
-        plug_in.missing(plug_in.PlugIn(package="numpy"))
+        plug_in.explain_missing_provider(plug_in.PlugIn(package="numpy"))
 
 
 def test_several_providers_of_one_library_are_named(
@@ -123,7 +124,9 @@ def test_several_providers_of_one_library_are_named(
 ) -> None:
     library = tmp_path / "two.so"
     library.touch()
-    monkeypatch.setattr(plug_in, "register", lambda path, label: ("OneProvider", "TwoProvider"))
+    monkeypatch.setattr(
+        plug_in, "register_library", lambda path, label: ("OneProvider", "TwoProvider")
+    )
     with pytest.raises(BadSettings, match="several providers: OneProvider, TwoProvider"):
         plug_in.devices(plug_in.PlugIn(library=str(library)))
 
@@ -135,11 +138,11 @@ def test_options_are_pairs() -> None:
 
 def test_it_is_spelled_and_read_back() -> None:
     text = 'plugin(package=onnxruntime-ep-webgpu, device=gpu, options=["a=1"])'
-    backend = parse(Backend, text)
+    backend = parse_plugin(Backend, text)
     assert backend == PluginProvider(
         package="onnxruntime-ep-webgpu", device="gpu", options=("a=1",)
     )
-    assert parse(Backend, str(backend)) == backend
+    assert parse_plugin(Backend, str(backend)) == backend
     assert backend.runs_on == "gpu"
     assert backend.unverified == "never run on a GPU here"
 
@@ -147,9 +150,9 @@ def test_it_is_spelled_and_read_back() -> None:
 def test_a_bundle_brings_no_plug_in() -> None:
     """What a file names is code: it is shown, and refused by whoever did not name it himself."""
     backend = PluginProvider(package="onnxruntime-ep-webgpu", options=("a=1",))
-    assert stored.code(codec.encode(backend)) == ("onnxruntime-ep-webgpu", "a=1")
+    assert stored.list_code_names(codec.encode(backend)) == ("onnxruntime-ep-webgpu", "a=1")
     with pytest.raises(BadModel, match="name 'onnxruntime-ep-webgpu', which its manifest"):
-        consent.listed(backend, ())
+        consent.require_listed(backend, ())
 
 
 def test_what_is_installed_is_tried() -> None:
