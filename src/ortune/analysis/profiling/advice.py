@@ -232,7 +232,8 @@ def suggest_quantization(
             f"{name_top_operators(times)}: {wording.format_count(len(times), 'float kernel')}, "
             f"most of their time {mostly} bound"
             if guessed
-            else f"{name_top_operators(times)}: {wording.format_count(len(times), 'float kernel')}",
+            else f"{name_top_operators(times)}: "
+            f"{wording.format_count(len(times), 'float kernel')}",
             f"quantize with {step.name()}; the accuracy must be measured",
             kernel_names(times),
             sum_time_ns(times),
