@@ -122,7 +122,7 @@ class Recording(Attempts):
         del known["trial"]
         self.kept.put(replace(row, pairs=(turns,), **known))
 
-    def one(
+    def try_plan(
         self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
     ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
@@ -256,7 +256,7 @@ class Recording(Attempts):
         known["final_s"] += known["search_s"]
         return blank
 
-    def _built(self, plan: Plan, cuts: list[Cut]) -> Files:
+    def _build_plan(self, plan: Plan, cuts: list[Cut]) -> Files:
         """Build a plan part by part, and note what each part took that no row has timed yet."""
         steps, known = plan.recipe.steps, self.kept.built
         for until in cuts_of(steps):

@@ -92,7 +92,7 @@ class Seen:
 class Attempts(evaluate.Attempts):
     """The search's own; a table knows plans by their spelling."""
 
-    def key(self, plan: Plan) -> str:
+    def trial_key(self, plan: Plan) -> str:
         return plan.spelling
 
 
@@ -155,7 +155,10 @@ def _true(table: Table, plan: Plan) -> float:
 def simulating(machine: Machine) -> Iterator[None]:
     """Have the search's code run on a simulated machine."""
     first = machine.table.rows[0]
-    value, file = first.scores[0].value, SimpleNamespace(size=lambda _: first.size or 0)
+    value, file = (
+        first.scores[0].value,
+        SimpleNamespace(count_file_bytes=lambda _: first.size or 0),
+    )
     with ExitStack() as stack:
         for module, name in product((evaluate, measure, pairs, loop), TIMES):
             if hasattr(module, name):

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
-    from ortune.core.reading import read_step as read_step
+    from ortune.core.reading import read_step as step  # noqa: F401 - what ortune.step is
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform
@@ -128,7 +128,7 @@ _HOME = {
     "rule": "transforms.common.user_rule",
     "sensitivity": "reporting.python.sensitivity",
     "serve": "serving.server.serve",
-    "step": "core.reading",
+    "step": "core.reading:read_step",
     "suggest": "analysis.profiling.advice",
     "timeline": "reporting.python.timeline",
     "tune": "analysis.tuning.tune",
@@ -142,7 +142,8 @@ def __getattr__(name: str) -> object:
     """Import on first use, so that ``ortune --help`` is instant."""
     if name not in _HOME:
         raise AttributeError(f"module 'ortune' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"ortune.{_HOME[name]}"), name)
+    module, _, attribute = _HOME[name].partition(":")
+    return getattr(importlib.import_module(f"ortune.{module}"), attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -27,16 +27,16 @@ from pathlib import Path
 import onnxruntime as ort
 from ortune.core.errors import BadModel
 from ortune.backends.runtimes.onnxruntime import session
-from ortune.backends.runtimes.onnxruntime.compiled import compile_model, contexts
+from ortune.backends.runtimes.onnxruntime.compiled import compile_model, list_compiled_nodes
 source, out = map(Path, sys.argv[1:])
 def options():
-    made = session.options(1, "all", verbose=False)
+    made = session.make_session_options(1, "all", verbose=False)
     made.add_provider("OpenVINOExecutionProvider", {"device_type": "CPU"})
     return made
 compile_model(source, options(), out, "OpenVINOExecutionProvider")
-print(contexts(out))
+print(list_compiled_nodes(out))
 try:
-    with session.session(out, options(), provider="OpenVINOExecutionProvider") as opened:
+    with session.open_session(out, options(), provider="OpenVINOExecutionProvider") as opened:
         print(opened.placement())
 except BadModel as error:
     print(error.what)

@@ -20,9 +20,9 @@ for name in names:
         importlib.import_module(name)
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.machine import machine
-assert effective_cpus() >= 1 and machine()["cpu"] and noise.now()
-assert noise.between(noise.snapshot(), noise.snapshot()).readings()
+from ortune.measurement.machine.machine import describe_machine
+assert effective_cpus() >= 1 and describe_machine()["cpu"] and noise.read_current_state()
+assert noise.compare_snapshots(noise.take_snapshot(), noise.take_snapshot()).format_readings()
 from pathlib import Path
 from ortune.core.hardware.memory import peak_rss
 assert peak_rss(Path("no /proc here")) == 0

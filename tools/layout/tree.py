@@ -45,7 +45,6 @@ class Limits:
     independent: tuple[str, ...] = ("quantizers", "quantizers.observers")
     same_name: Mapping[str, str] = field(
         default_factory=lambda: {
-            "Target": "a backend of a search, and where a package goes",
             "Refused": "a step that may do nothing, and a request that is not answered",
             "Region": "what changes precision together, and what a profile shows as one part",
             "Status": "of a trial, and of a request",

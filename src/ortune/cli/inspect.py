@@ -273,7 +273,7 @@ def _print_nodes(inspection: Inspection) -> None:
             format_sides(node.shape),
             format_size(node.weights) if node.weights else "",
             "?" if node.flops is None else _format_flops(node.flops),
-            "?" if node.bytes_moved is None else format_size(node.bytes_moved),
+            "?" if node.moved is None else format_size(node.moved),
             _format_ratio(node.intensity),
         )
         for node in inspection.nodes

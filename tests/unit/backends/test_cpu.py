@@ -53,9 +53,9 @@ import sys
 from pathlib import Path
 import numpy as np
 from ortune.core.backend import Backend
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 for text in sys.argv[2:]:
-    with parse(Backend, text).open(Path(sys.argv[1])) as session:
+    with parse_plugin(Backend, text).open(Path(sys.argv[1])) as session:
         out = session.run({"x": np.full((4, 64), 1e-40, np.float32)})
         print(float(np.float32(1e-40) * np.float32(1)))
 """
@@ -247,10 +247,10 @@ from ortune.backends.runtimes.onnxruntime import session
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.facts import Facts
-from ortune.measurement.process import capabilities
+from ortune.measurement.process import query_capabilities
 facts = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
-threads = [one.threads for one in Cpu().coordinates(facts, capabilities(Cpu()))["threads"]]
-made = session.options(0, "all", verbose=False)
+threads = [one.threads for one in Cpu().coordinates(facts, query_capabilities(Cpu()))["threads"]]
+made = session.make_session_options(0, "all", verbose=False)
 print(effective_cpus(), made.intra_op_num_threads, max(threads, default=1))
 """
 

@@ -187,8 +187,8 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 VERB = """
-from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.output import answer, say
+from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.request import Request, request
 
 
@@ -206,9 +206,9 @@ class Greet(Request):
     name: str
 
 
-@verb(Greet)
+@make_command(Greet)
 def command(asked: Greet) -> int:
-    answer({"name": asked.name}, lambda: say(f"hello {asked.name}"))
+    print_result({"name": asked.name}, lambda: print_text(f"hello {asked.name}"))
     return 0
 """
 

@@ -161,7 +161,10 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(cpus, "list_cgroups", lambda *_: [])
         patch.setattr(cpus, "CPUINFO", flags)
         patch.setattr(catalog, "list_plugins", listed)
-        for name in ("capabilities", "demanded"):  # a worker would not pretend
+        for name in (
+            "query_capabilities",
+            "require_backend_with_hint",
+        ):  # a worker would not pretend
             patch.setattr(targeting, name, offered)
         patch.setattr(targeting, "find_further_backends", lambda known: ())
         patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
@@ -189,31 +192,31 @@ class Scripted:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
-        self.surveys = RegionJournal(self.context.root)
+        self.journal = RegionJournal(self.context.root)
         self.log["pair seconds"] = round(self.pair_seconds, 3)
 
-    def key(self, plan: Plan) -> str:
+    def trial_key(self, plan: Plan) -> str:
         """Return what counts of a plan, spelled; a recipe's name does not."""
         return f"{', '.join(map(str, plan.recipe.steps))} @ {plan.backend}".lstrip()
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Keep it."""
         self.notes.append(text)
         self.sink(Note(text))
 
-    def baseline(self) -> None:
+    def measure_baseline(self) -> None:
         """Record the original."""
         plan = Plan(AS_IS, self.context.job.baseline)
-        if self.ledger.find(self.key(plan), "search") is None:
+        if self.ledger.find(self.trial_key(plan), "search") is None:
             self._proposed("baseline", plan)
             outcome = replace(self._outcome("baseline", plan), ratio=1.0)
             self._pass(outcome)
             self._recorded("search", plan, outcome, Proposal(plan, "baseline"))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False, **_: Any) -> Trial:
+    def try_plan(self, proposal: Proposal, *, always_score: bool = False, **_: Any) -> Trial:
         """Return the plan's trial, known or scripted."""
         plan, stage = proposal.plan, proposal.stage
-        known = self.ledger.find(self.key(plan), "search")
+        known = self.ledger.find(self.trial_key(plan), "search")
         if known is not None:
             return known
         self._proposed(stage, plan, ["always scored"] if always_score else [])
@@ -222,9 +225,9 @@ class Scripted:
         if outcome.does == "changes nothing":
             text = f"{plan.recipe.name}: nothing to change, not tried"
             if text not in self.notes:
-                self.note(text)
+                self.add_note(text)
             trial = Trial(
-                *(self.key(plan), plan, "search", Status.UNCHANGED),
+                *(self.trial_key(plan), plan, "search", Status.UNCHANGED),
                 seconds=outcome.seconds,
                 stage=proposal.stage,
             )
@@ -232,7 +235,7 @@ class Scripted:
             return trial
         return self._recorded("search", plan, outcome, proposal, always_score=always_score)
 
-    def final(self, trial: Trial, seconds: float | None = None) -> Trial:
+    def measure_final(self, trial: Trial, seconds: float | None = None) -> Trial:
         """Return the finalist's trial, known or scripted."""
         known = self.ledger.find(trial.key, "final")
         if known is not None:
@@ -243,7 +246,7 @@ class Scripted:
         proposal = Proposal(trial.plan, "final")
         return self._recorded("final", trial.plan, outcome, proposal, always_score=True)
 
-    def survey(self, request: SurveyRequest, seconds: float) -> Survey:
+    def survey_regions(self, request: SurveyRequest, seconds: float) -> Survey:
         """Return what there is to know of the pieces; what each costs is in a unit of its own."""
         self._proposed("survey", request.plan)
         outcome = self._outcome("survey", request.plan)
@@ -258,9 +261,9 @@ class Scripted:
             for one in self.scenario.pieces
         )
         whole = self.scenario.together[0] * sum(one.loses / 50 for one in self.scenario.pieces)
-        key = self.key(request.plan)
+        key = self.trial_key(request.plan)
         found = Survey(key, request.plan, regions, whole, "share", outcome.seconds)
-        self.surveys.add(found)
+        self.journal.add(found)
         self._die(recorded=True)
         return found
 
@@ -271,7 +274,9 @@ class Scripted:
 
     def _proposed(self, stage: str, plan: Plan, marks: Sequence[str] = ()) -> None:
         marked = "".join(f" [{mark}]" for mark in marks)
-        self.log["proposals"].append(f"{stage}: {plan.recipe.name} = {self.key(plan)}{marked}")
+        self.log["proposals"].append(
+            f"{stage}: {plan.recipe.name} = {self.trial_key(plan)}{marked}"
+        )
 
     def _pass(self, outcome: Outcome) -> None:
         """Let the time of an attempt pass; some do not end well for the whole search."""
@@ -283,7 +288,7 @@ class Scripted:
             raise WorkerFailed(Failure("died with signal 9", "run job.json"), None)  # type: ignore[arg-type]
 
     def _outcome(self, stage: str, plan: Plan) -> Outcome:
-        found, text = usual(plan, stage, self.key(plan)), f"{stage}: {self.key(plan)}"
+        found, text = usual(plan, stage, self.trial_key(plan)), f"{stage}: {self.trial_key(plan)}"
         if self.scenario.pieces:
             found = by_pieces(plan, found, self.scenario)
         for rule in self.scenario.rules:
@@ -296,7 +301,7 @@ class Scripted:
     ) -> Trial:
         """Judge as the real attempts do: accuracy first, then time."""
         blank = Trial(
-            self.key(plan),
+            self.trial_key(plan),
             plan,
             part,
             Status.FAILED,

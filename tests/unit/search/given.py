@@ -60,7 +60,7 @@ def ratios(*values: float) -> dict[Any, float]:
     return {plan.backend: value for plan, value in zip(PLANS, values, strict=False)}
 
 
-def seeing(seen: list[Any], what: Callable[[View], Any] = attrgetter("left")) -> Any:
+def seeing(seen: list[Any], what: Callable[[View], Any] = attrgetter("remaining_s")) -> Any:
     """Return a policy that proposes nothing and tells of its views the time that is left."""
 
     @dataclass(frozen=True)

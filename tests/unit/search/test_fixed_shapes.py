@@ -138,10 +138,10 @@ class Timed:
         self.ratio, self.notes = ratio, list[str]()
         self.asked: list[tuple[Plan, Plan]] = []
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def versus(self, plan: Plan, other: Plan) -> Interval | None:
+    def time_against(self, plan: Plan, other: Plan) -> Interval | None:
         self.asked.append((plan, other))
         return self.ratio
 

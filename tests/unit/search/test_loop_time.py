@@ -33,15 +33,15 @@ class Regions:
 
     seconds: float = 0.0
     possible: bool = True
-    known: Sequence[Any] = ()
+    surveys: Sequence[Any] = ()
     surveyed: list[tuple[SurveyRequest, View]] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
 
-    def survey(self, request: SurveyRequest, view: View) -> None:
+    def measure_regions(self, request: SurveyRequest, view: View) -> None:
         self.surveyed.append((request, view))
-        self.known = (*self.known, request.plan)
+        self.surveys = (*self.surveys, request.plan)
 
-    def settle(self, view: View) -> None:
+    def record_mixtures(self, view: View) -> None:
         self.settled.append(len(view.trials))
 
 

@@ -41,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
             ledger.append(trial)
         write_ending(context.root, replace(made.ending, finished=ends[-1]))
 
-    for name, instead in {"prepare": prepare, "search": search}.items():
+    for name, instead in {"prepare_context": prepare, "run_search": search}.items():
         monkeypatch.setattr(optimize, name, instead)
     monkeypatch.setattr(optimize.golden, "write_golden_samples", lambda study, context: None)
     monkeypatch.setattr(optimize.golden, "write_inputs", lambda context: None)

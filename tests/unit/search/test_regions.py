@@ -133,15 +133,15 @@ def test_an_interrupt_keeps_the_best_so_far(where: str, tmp_path: Path) -> None:
 
 def test_a_survey_takes_no_longer_than_it_is_worth() -> None:
     class Asked:
-        surveys = SimpleNamespace(known=[])
+        journal = SimpleNamespace(surveys=[])
 
-        def key(self, plan: object) -> str:
+        def trial_key(self, plan: object) -> str:
             return str(plan)
 
         def __init__(self) -> None:
             self.seconds: list[float] = []
 
-        def survey(self, request: SurveyRequest, seconds: float) -> None:
+        def survey_regions(self, request: SurveyRequest, seconds: float) -> None:
             self.seconds.append(seconds)
 
     attempts, now = Asked(), view(left=100.0)

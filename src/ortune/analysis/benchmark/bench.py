@@ -19,12 +19,12 @@ from ortune.analysis.benchmark.interleave import (
     Pipeline,
     Ratios,
     TimedRow,
-    describe_row,
     judge_rows,
     pair_blocks,
     run_contest,
 )
 from ortune.analysis.benchmark.requests import Bench
+from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
 from ortune.core import custom_ops

@@ -240,7 +240,7 @@ def run(request: Inspect) -> Inspection:
     facts = model_facts.read_facts(loaded, inference, values=values)
     parts = divide_into_regions(Origin(inference[0]))
     node_accounts = list_accounts(inference[0], parts.of)
-    moved = sum(entry.bytes_moved or 0 for entry in node_accounts)
+    moved = sum(entry.moved or 0 for entry in node_accounts)
     odd = lint_model(loaded, inference[0], file.parse_outline(path), values)
     node_outputs = (v for node in inference[0].graph.all_nodes() for v in node.outputs if v.name)
     return Inspection(
@@ -253,7 +253,7 @@ def run(request: Inspect) -> Inspection:
         shapes=dict(request.shapes),
         moved=moved,
         intensity=compute_intensity(facts.flops, moved),
-        unknown=sum(entry.flops is None or entry.bytes_moved is None for entry in node_accounts),
+        unknown=sum(entry.flops is None or entry.moved is None for entry in node_accounts),
         activations=dict(Counter(type_name(value.type) for value in node_outputs).most_common()),
         nodes=tuple(node_accounts),
         regions=tuple(sum_by_region(inference[0], node_accounts)),

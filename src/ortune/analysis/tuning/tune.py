@@ -410,11 +410,7 @@ def run(request: Tune) -> TuneResult:
     Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
     the same outputs.
     """
-    out = (
-        None
-        if request.out is None
-        else check_output_file(request.out, request.force, request.model)
-    )
+    out = request.out and check_output_file(request.out, request.force, request.model)
     origin, pinned = parse_given(Backend, request.backends)
     offered = require_backend(origin)
     path, workload = Path(request.model), read_workload(request.workload, request.batch)
@@ -485,7 +481,7 @@ def run(request: Tune) -> TuneResult:
         too_noisy=machine.too_noisy,
         advice=tuple(map(str, machine.advice)),
     )
-    if out is not None:
+    if out:
         write_text(out, as_json(result, indent=1) + "\n")
     return result
 

@@ -97,14 +97,8 @@ def load(
             opened = BundleArchive(path.name, file, manifest, how, ready, custom_ops)
             running = open_plan(stack, opened, backend)
             attach_pictures(running.calls, path.name, file, manifest)
-        return Engine(
-            running.calls,
-            running.backend,
-            stack.pop_all(),
-            running.fallback,
-            running.plan,
-            compiled=running.compiled,
-        )
+        parts = running.calls, running.backend, stack.pop_all(), running.fallback, running.plan
+        return Engine(*parts, compiled=running.compiled)
 
 
 def _open_plain(

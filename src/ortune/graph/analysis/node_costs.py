@@ -53,7 +53,7 @@ class Account:
     written: int | None
 
     @property
-    def bytes_moved(self) -> int | None:
+    def moved(self) -> int | None:
         """Bytes read and written."""
         if self.read is None or self.written is None:
             return None
@@ -62,7 +62,7 @@ class Account:
     @property
     def intensity(self) -> float | None:
         """FLOPs per byte moved; None where one is not known or nothing moves."""
-        return compute_intensity(self.flops, self.bytes_moved)
+        return compute_intensity(self.flops, self.moved)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ def sum_by_region(model: ir.Model, accounts: Iterable[Account]) -> list[Sum]:
             sum(
                 {id(t): t.nbytes for m in members for t in _list_constants(nodes[m.name])}.values()
             ),
-            sum(account.bytes_moved or 0 for account in members),
-            sum(account.flops is None or account.bytes_moved is None for account in members),
+            sum(account.moved or 0 for account in members),
+            sum(account.flops is None or account.moved is None for account in members),
         )
         for name, members in groups.items()
     ]

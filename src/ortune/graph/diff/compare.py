@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.graph.diff.graphs import Graphs
-from ortune.graph.diff.matching import NodeGroups, NodePairs
+from ortune.graph.diff.groups import NodeGroups
+from ortune.graph.diff.matching import NodePairs
 from ortune.graph.diff.result import Diff, Drawn, Group, HeaderField, Weight
 from ortune.graph.diff.weights import Constant, largest_change
 from ortune.graph.io import names

@@ -593,11 +593,7 @@ def _describe_node(
         winner=find_precision(built, name) or "",
         rounded=best.plan.backend.lossy,
         notes=tuple(f"{e.step}: {e.note}" for e in best.edits if e.note and e.step in steps),
-        regions={
-            key: region
-            for key, region in keyed_regions
-            if name in (region.cost.region, *region.cost.nodes)
-        },
+        regions={key: r for key, r in keyed_regions if name in (r.cost.region, *r.cost.nodes)},
         left_out=excluding_steps,
         taken=including_steps,
     )

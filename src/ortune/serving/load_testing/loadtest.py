@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ortune.analysis.benchmark.interleave import NoiseVerdict, summarize_latency
+from ortune.analysis.benchmark.interleave import NoiseVerdict
+from ortune.analysis.benchmark.row_figures import summarize_latency
 from ortune.bundle.engine.load import load as load_engine
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
@@ -153,6 +154,13 @@ def run(request: LoadTest) -> LoadTestResult | GoalResult:
     limit = LatencyLimit.parse(request.slo) if request.slo else None
     keeping = [place for place, level in enumerate(measured) if limit and level.keeps_limit(limit)]
     judged = noise.judge_noise(record)
+    remarks = levels.list_remarks(
+        measured,
+        processes=request.clients,
+        shared=effective_cpus() if is_local else 0,
+        servers=request.processes,
+        limit=limit,
+    )
     return LoadTestResult(
         target=request.target,
         model=load_clients.model.name,
@@ -167,15 +175,7 @@ def run(request: LoadTest) -> LoadTestResult | GoalResult:
         clock=CLOCK if request.client == "ortune" else perf_analyzer.CLOCK,
         knee_rule=levels.KNEE,
         checked=checked,
-        notes=tuple(
-            levels.list_remarks(
-                measured,
-                processes=request.clients,
-                shared=effective_cpus() if is_local else 0,
-                servers=request.processes,
-                limit=limit,
-            )
-        ),
+        notes=tuple(remarks),
         machine=describe_machine() if is_local else {**describe_machine(), "server": address.host},
         versions=package_versions(),
         noise=record.format_readings(),

@@ -22,10 +22,10 @@ from ortune.analysis.benchmark.interleave import (
     BenchResult,
     Contestant,
     TimedRow,
-    describe_row,
     judge_rows,
 )
 from ortune.analysis.benchmark.requests import Bench
+from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.cli import bench as bench_verb

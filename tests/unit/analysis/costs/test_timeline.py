@@ -79,14 +79,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, found: list[Variant], *rest: Any) -> None:
             self.variants = found
 
-        def starts(self, count: int) -> tuple[dict[str, Any], list[int]]:
+        def time_starts(self, count: int) -> tuple[dict[str, Any], list[int]]:
             found = {
                 name: [(n * 10**6, first * 10**6) for n in loads]
                 for name, _, _, _, loads, first in SCRIPT
             }
             return found, [90_000_000]
 
-        def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
+        def time_ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
             return {name: ratio for name, _, _, ratio, *_ in SCRIPT}, 10_000_000
 
     monkeypatch.setattr(timing, "make_variants", made)

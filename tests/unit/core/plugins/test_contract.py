@@ -43,7 +43,7 @@ def test_backends_and_metrics_import_nothing_heavy() -> None:
         "from ortune.core.plugins import catalog\n"
         "for folder in ('backends', 'metrics', 'observers', 'workloads'):\n"
         "    base = catalog.base_of(folder)\n"
-        "    for name in catalog.names(base): catalog.load(base, name)\n"
+        "    for name in catalog.list_plugins(base): catalog.load(base, name)\n"
         "print(','.join(sorted(m for m in sys.modules if '.' not in m)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

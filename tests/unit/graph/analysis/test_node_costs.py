@@ -51,7 +51,7 @@ def test_a_node_counts_what_it_reads_and_writes() -> None:
     assert product.weights == 4 * 8 * 4
     assert product.read == 3 * 4 * 4 + 4 * 8 * 4 and product.written == 3 * 8 * 4
     assert product.intensity == product.flops / (product.read + product.written)
-    assert found["act"].flops == 24 and found["act"].bytes_moved == 2 * 96
+    assert found["act"].flops == 24 and found["act"].moved == 2 * 96
 
 
 def test_dynamic_dimensions_count_as_one() -> None:
@@ -62,7 +62,7 @@ def test_dynamic_dimensions_count_as_one() -> None:
 
 def test_views_move_nothing_and_picks_what_they_write() -> None:
     found = by_name(list_accounts(infer_copy(text_model(), {"ids": (3,)})[0]))
-    assert found["view"].bytes_moved == 0 and found["view"].intensity is None
+    assert found["view"].moved == 0 and found["view"].intensity is None
     assert found["pick"].weights == 16000
     assert found["pick"].written == 3 * 16 and found["pick"].read == 3 * 16 + 3 * 8
 
@@ -75,7 +75,7 @@ def test_regions_add_up_to_the_whole_and_count_shared_weights_once() -> None:
     (found,) = sum_by_region(model, every)
     assert found.nodes == len(every) == 6
     assert found.flops == sum(one.flops or 0 for one in every)
-    assert found.moved == sum(one.bytes_moved or 0 for one in every)
+    assert found.moved == sum(one.moved or 0 for one in every)
     assert found.weights == 4 * 8 * 4 + 16000 + 16, "w is read twice"
     parts = sum_by_region(model, list_accounts(model, {name: name[:1] for name in names}))
     assert sum(one.moved for one in parts) == found.moved
@@ -90,7 +90,7 @@ g (float x, float[4, 8] v) => (float y) { [product] y = MatMul(x, v) }
     model.graph.inputs[0].shape = None
     model.graph.outputs[0].shape = None
     (one,) = list_accounts(infer_copy(model)[0])
-    assert one.flops is None and one.bytes_moved is None and one.intensity is None
+    assert one.flops is None and one.moved is None and one.intensity is None
     (total,) = sum_by_region(model, [one])
     assert total.unknown == 1
 
@@ -112,7 +112,7 @@ g (float[4] x, bool flag) => (float[4] y)
 def test_bodies_are_counted_by_their_own_nodes() -> None:
     model = model_of(BODIES)
     found = by_name(list_accounts(infer_copy(model)[0]))
-    assert found["branch"].flops == 0 and found["branch"].bytes_moved == 0
+    assert found["branch"].flops == 0 and found["branch"].moved == 0
     assert found["inner"].flops == 4 and found["inner"].parent == "branch"
     assert found["inner"].read == 16, "one tensor, read twice, is one tensor"
     bodies = list(local_bodies(model))

@@ -145,7 +145,7 @@ def test_a_sixth_of_what_a_worker_may_have_is_held(
     found = []
     for held in (1, 80_000, 1 << 40):
         monkeypatch.setattr(
-            "ortune.quantizers.calibration.calibrate.allowed", lambda _, n=held: 6 * n
+            "ortune.quantizers.calibration.calibrate.count_allowed_bytes", lambda _, n=held: 6 * n
         )
         folder = tmp_path / str(held)
         found.append(calibrate_groups(model(CHAIN), probes, source, [[0, 1]], folder))

@@ -255,9 +255,9 @@ def test_a_survey_is_kept_short_and_what_keeps_the_budget_has_none() -> None:
 
 def test_a_survey_leaves_the_time_of_two_mixtures_where_it_can() -> None:
     fast = trial(WHOLE, 0.4, 1.6)
-    (short,) = rank_surveys(view(None, fast, total=10.0, left=10.0))
+    (short,) = rank_surveys(view(None, fast, total=10.0, remaining_s=10.0))
     needed = short.request.seconds / 2
-    (shorter,) = rank_surveys(view(None, fast, left=needed + 3.5))
+    (shorter,) = rank_surveys(view(None, fast, remaining_s=needed + 3.5))
     assert shorter.request.seconds == pytest.approx(needed)
 
 
@@ -330,9 +330,9 @@ def test_a_base_is_worth_what_it_adds_to_those_at_hand() -> None:
     [
         {"by_region": False},
         {"facts": replace(FACTS, ops={"MatMul": 2})},
-        {"left": 0.5},
+        {"remaining_s": 0.5},
         {"space": replace(SPACE, exact=True)},
-        {"wanted": Goal("size")},
+        {"goal": Goal("size")},
         {"surveys": (FRAGILE,)},
     ],
 )
@@ -403,7 +403,7 @@ def test_the_more_it_loses_the_less_a_survey_is_worth() -> None:
     [
         {"by_region": False},
         {"facts": replace(FACTS, ops={"MatMul": 2})},
-        {"left": 1.0},
+        {"remaining_s": 1.0},
         {"kept_back": 79.0},
         {"total": 2.0},
         {"surveys": (FRAGILE,)},

@@ -22,14 +22,14 @@ from ortune.search.expectation.features import accuracy_features, latency_featur
 from ortune.search.recipe.space import SearchTarget
 
 ORDER = """
-from ortune.core.plugins.spelling import parse
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.backends.cpu import Cpu
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
-from ortune.search.expectation.features import latency_features, strain_features
+from ortune.search.expectation.features import latency_features, accuracy_features
 names = ("int8-static", "int8-dynamic", "int4-weights", "smooth-quant", "clip-weights", "fp8")
-steps = tuple(parse(Quantizer, name) for name in names)
-print([*strain_features(Recipe("all", steps))])
+steps = tuple(parse_plugin(Quantizer, name) for name in names)
+print([*accuracy_features(Recipe("all", steps))])
 print([*latency_features(Plan(Recipe("all", steps), Cpu()))])
 """
 

@@ -121,7 +121,7 @@ def test_nodes_elsewhere_and_control_flow_are_named() -> None:
     class Opened:
         inner = Inner()
 
-        def assigned_ops(self) -> dict[str, list[tuple[str, str]]]:
+        def list_assigned_ops(self) -> dict[str, list[tuple[str, str]]]:
             shapes = [(f"Shape_{n}", "Shape") for n in range(7)]
             return {"CUDA": [("Conv_0", "Conv"), ("If_1", "If")], "CPU": shapes}
 

@@ -184,14 +184,14 @@ def test_a_process_that_is_killed_in_a_build_leaves_it_to_the_next(
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from ortune.backends.runtimes.onnxruntime.engine_cache import opened
+from ortune.backends.runtimes.onnxruntime.engine_cache import open_with_engines
 from ortune.backends.runtimes.onnxruntime.engine_cache import EngineKey
 @contextmanager
 def killed(folder):
     (folder / "half.engine").write_bytes(b"half")
     os._exit(9)
     yield
-with opened({KEY!r}, killed, root=Path({str(tmp_path)!r})):
+with open_with_engines({KEY!r}, killed, root=Path({str(tmp_path)!r})):
     pass
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9

@@ -44,10 +44,10 @@ class Doubling:
         self.fails: dict[str, Exception] = {}
         self.turns: dict[str, asyncio.Event] = {}
 
-    def metadata(self) -> dict[str, Any]:
+    def build_metadata(self) -> dict[str, Any]:
         return {"name": self.name}
 
-    config = statistics = metadata
+    build_config = build_statistics = build_metadata
 
     async def infer(self, request: InferRequest) -> TimedResponse:
         self.seen.append(request)
@@ -75,18 +75,20 @@ class Models:
     def __init__(self, model: Doubling | None = None, **limits: Any) -> None:
         self.only, self.limits = model or Doubling(), Limits(**limits)
 
-    def model(self, name: str, version: str = "") -> Doubling:
+    def find_model(self, name: str, version: str = "") -> Doubling:
         if name != self.only.name:
             raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
         return self.only
 
-    def models(self) -> list[Doubling]:
+    def list_models(self) -> list[Doubling]:
         return [self.only]
 
-    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        return [self.model(name).statistics()] if name else [self.only.statistics()]
+    def list_statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        return (
+            [self.find_model(name).build_statistics()] if name else [self.only.build_statistics()]
+        )
 
-    def index(self, ready: bool = False) -> list[dict[str, str]]:
+    def build_index(self, ready: bool = False) -> list[dict[str, str]]:
         return [{"name": self.only.name, "version": "1", "state": "READY"}]
 
     async def load(self, name: str, parameters: Any = None) -> None:

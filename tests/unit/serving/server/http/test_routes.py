@@ -215,7 +215,7 @@ async def test_a_bug_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
         raise RuntimeError("/srv/secret/file.py: a bug")
 
     async with client(tmp_path) as ask:
-        monkeypatch.setattr(ask.repository, "model", broken)
+        monkeypatch.setattr(ask.repository, "find_model", broken)
         found = await ask("GET", "/v2/models/toy")
         assert found.status == 500 and found.error and "/srv" not in found.error
     log = ask.log.getvalue()

@@ -132,7 +132,7 @@ async def test_before_it_is_open_a_model_is_not_ready(tmp_path: Path) -> None:
     assert repository.build_index(ready=True) == []
     await repository.start()
     assert repository.ready
-    assert len(repository.index(ready=True)) == 1
+    assert len(repository.build_index(ready=True)) == 1
 
 
 async def test_clients_load_and_unload_only_where_they_may(tmp_path: Path) -> None:

@@ -1,0 +1,318 @@
+"""Groups of nodes that became one another: what lies between pairs of nodes goes with them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ortune.graph.diff.graphs import (
+    PASSED_ON,
+    QUANTIZE,
+    is_integer_operator,
+    spell_operators,
+)
+from ortune.graph.diff.matching import NodePairs
+from ortune.graph.diff.result import Group, Kind
+
+_REACH, _CANDIDATES = 5, 40
+_ABSORBING = ("operator", "attributes", "weights: scaled", "weights: changed")
+_AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
+"""What is rather folded into the node behind it than into the one before."""
+_LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
+"""What a runtime adds to hand a tensor to a kernel in another layout or place."""
+_LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul"})
+_LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
+
+
+class NodeGroups:
+    """Every node of both models in one group; sets that are joined (union-find).
+
+    What depends on constants alone, or counts with shapes, is a group of its own.
+
+    Args:
+        related: Take the place of a node as evidence too.
+    """
+
+    def __init__(self, pairs: NodePairs, related: bool) -> None:
+        self._pairs, self._graphs = pairs, pairs.graphs
+        count = len(self._graphs.nodes)
+        self._root = list(range(count))
+        self._members = {node: [node] for node in range(count)}
+        self._settled: set[int] = set()
+        self._repeated: set[int] = set()
+        self._layers = self._graphs.compute_layers()
+        for a, b in pairs.list_pairs():
+            if related or a in pairs.sure:
+                self._settle_nodes(a, b)
+        if related:
+            for a, b in pairs.ends:
+                if not {a, b} <= self._settled:
+                    self._settle_nodes(a, b)
+            self._join_repeated()
+        self._apart = self._set_apart()
+        if related:
+            for node in list(pairs.partner):
+                self._follow_channels(node)
+        parts = self._join_parts()
+        if related:
+            # Join parts of both sides that lie between the same groups; return the others.
+            borders = {part[0]: self._find_borders(part) for part in parts}
+            second = [part for part in parts if self._graphs.side_of_node(part[0])]
+            unmatched = []
+            for part in parts:
+                if self._graphs.side_of_node(part[0]):
+                    continue
+                before, behind = borders[part[0]]
+                for other in second:
+                    near, far = borders[other[0]]
+                    if before & near and behind & far:
+                        self._settle_nodes(*part, *other)
+                        second.remove(other)
+                        break
+                else:
+                    unmatched.append(part)
+            self._absorb_parts(unmatched + second)
+
+    def _find_root(self, node: int) -> int:
+        while self._root[node] != node:
+            self._root[node] = self._root[self._root[node]]
+            node = self._root[node]
+        return node
+
+    def _join_groups(self, a: int, b: int) -> None:
+        first, second = sorted((self._find_root(a), self._find_root(b)))
+        if first != second:
+            self._root[second] = first
+            self._members[first] += self._members.pop(second)
+
+    def _settle_nodes(self, *nodes: int) -> None:
+        for node in nodes:
+            self._join_groups(node, nodes[0])
+        self._settled |= set(nodes)
+
+    def _list_neighbours(self, node: int, way: Callable[[int], list[int]]) -> list[int]:
+        """Return the nodes beside one, seen through copies that the other side does not have."""
+        role = self._graphs.role
+        beside = way(node)
+        copies = [n for n in beside if n not in self._settled and role[n] in PASSED_ON]
+        further = [n for copy in copies for n in self._list_neighbours(copy, way)]
+        return [n for n in beside if n not in copies] + further
+
+    def _list_producers(self, node: int) -> list[int]:
+        return self._list_neighbours(node, self._graphs.list_producers)
+
+    def _list_consumers(self, node: int) -> list[int]:
+        return self._list_neighbours(node, self._graphs.list_consumers)
+
+    def _join_repeated(self) -> None:
+        """What computes the same as a pair was merged with it, or made by taking it apart."""
+        graphs, hashes = self._graphs, self._pairs.hashes
+        partner: dict[tuple[int, str], int] = {}
+        nodes = [*self._pairs.partner, *(n for n in range(len(graphs.nodes)))]
+        for node in nodes:
+            idle = graphs.is_constant(node) or graphs.role[node] in PASSED_ON
+            values = [] if idle else graphs.list_written_values(node)
+            if node in self._pairs.partner:
+                for value in values:
+                    partner.setdefault((graphs.side_of_node(node), hashes[value]), node)
+            elif values and node not in self._settled:
+                twin = partner.get((graphs.side_of_node(node), hashes[values[0]]))
+                if twin is not None:
+                    self._settle_nodes(node, twin)
+                    self._repeated |= set(self._members[self._find_root(twin)])
+
+    def _set_apart(self) -> dict[int, str]:
+        """Name what stays out of fusions: constants, arithmetic of shapes, the dead."""
+        graphs, live = self._graphs, self._graphs.find_live_nodes()
+        reasons = {}
+        for node in range(len(graphs.nodes)):
+            if node in self._settled:
+                continue
+            if node not in live:
+                reasons[node] = "nothing depends on it"
+            elif graphs.is_constant(node):
+                reasons[node] = "a constant"
+            elif graphs.shapely[node]:
+                reasons[node] = "arithmetic of shapes"
+        return reasons
+
+    def _follow_channels(self, layer: int) -> None:
+        """Give a layer that changed what scales and shifts its channels behind it."""
+        graphs = self._graphs
+        if graphs.role[layer] not in _LAYERS or not self._may_absorb(layer):
+            return
+        node = layer
+        while len(behind := set(self._list_consumers(node))) == 1:
+            (node,) = behind
+            fixed = [graphs.constants.get(v) for v in graphs.reads[node] if graphs.fixed[v]]
+            linear = graphs.role[node] in _LINEAR and len(fixed) == 1
+            many = linear and fixed[0] is not None and fixed[0].size > 1
+            if node in self._settled or not (many or graphs.role[node] == "BatchNormalization"):
+                return
+            self._settle_nodes(layer, node)
+
+    def _join_parts(self) -> list[list[int]]:
+        """Join connected nodes without a partner, kind by kind, and return those to place."""
+        role = self._graphs.role
+        free = [n for n in range(len(role)) if n not in self._settled and role[n] not in PASSED_ON]
+
+        def kind(node: int) -> tuple[str, bool]:
+            return self._apart.get(node, ""), role[node] in QUANTIZE
+
+        for node in reversed(free):
+            near = [
+                n
+                for n in self._list_consumers(node)
+                if n not in self._settled and kind(n) == kind(node)
+            ]
+            # What several groups read belongs to none of them, but for constants and the like.
+            if node in self._apart or len({self._find_root(n) for n in near}) == 1:
+                for reader in near:
+                    self._join_groups(node, reader)
+        parts: dict[int, list[int]] = defaultdict(list)
+        for node in free:
+            if node not in self._apart:
+                parts[self._find_root(node)].append(node)
+        return list(parts.values())
+
+    def _find_borders(self, part: Sequence[int]) -> tuple[set[str], set[str]]:
+        """Return the groups before and behind a part; the model's inputs and outputs count too."""
+        graphs, side = self._graphs, self._graphs.side_of_node(part[0])
+        inputs, results = graphs.inputs[side], graphs.results[side]
+        before = {
+            str(self._find_root(n))
+            for node in part
+            for n in self._list_producers(node)
+            if n not in part
+        }
+        behind = {
+            str(self._find_root(n))
+            for node in part
+            for n in self._list_consumers(node)
+            if n not in part
+        }
+        for node in part:
+            before |= {f"in {inputs.index(v)}" for v in graphs.list_data(node) if v in inputs}
+            behind |= {
+                f"out {results.index(v)}" for v in graphs.list_written_values(node) if v in results
+            }
+        return before, behind
+
+    def _absorb_parts(self, parts: Sequence[Sequence[int]]) -> None:
+        """Give what is on one side only to what changed beside it: node by node, as data flows."""
+        inner = []
+        for part in parts:
+            roles = {self._graphs.role[node] for node in part}
+            if roles <= {"Cast", *QUANTIZE} or roles & _LAYOUT:
+                if (taker := self._find_absorber(part)) is not None:
+                    self._settle_nodes(*part, taker)
+                continue
+            inner.append(part)
+            for node in part:
+                self._root[node], self._members[node] = node, [node]
+        for part in inner:
+            for node in part:
+                self._assign_node(node, self._sort_by_depth(node)[:1], behind=False)
+            for node in reversed(part):
+                self._assign_node(node, sorted(self._list_consumers(node)), behind=True)
+            for node in part:
+                self._assign_node(node, self._sort_by_depth(node), behind=False)
+            unplaced = {node for node in part if node not in self._settled}
+            for node in unplaced:
+                for reader in unplaced.intersection(self._list_consumers(node)):
+                    self._join_groups(node, reader)
+
+    def _assign_node(self, node: int, near: Sequence[int], *, behind: bool) -> None:
+        if node in self._settled or (not behind and self._graphs.role[node] in _AHEAD):
+            return
+        taker = next((n for n in near if n in self._settled and self._may_absorb(n)), None)
+        if taker is not None:
+            self._settle_nodes(node, taker)
+
+    def _sort_by_depth(self, node: int) -> list[int]:
+        """Return the nodes before one, that on the longest way first."""
+        return sorted(self._list_producers(node), key=lambda n: (-self._layers[n], -n))
+
+    def _find_absorber(self, part: Sequence[int]) -> int | None:
+        """Return a node of the group that conversions are a part of.
+
+        Pairs go with operators that take integers, others where one changed group is around them.
+        """
+        graphs = self._graphs
+        before = [n for node in part for n in self._list_producers(node) if n not in part]
+        behind = [n for node in part for n in self._list_consumers(node) if n not in part]
+        if not {graphs.role[node] for node in part} <= QUANTIZE:
+            around = {self._find_root(n) for n in (*before, *behind)}
+            inside = len(around) == 1 and before and behind and self._may_absorb(before[0])
+            return before[0] if inside else None
+        for near in (*behind, *before):
+            members = self._members[self._find_root(near)]
+            opposite = [
+                n for n in members if graphs.side_of_node(n) != graphs.side_of_node(part[0])
+            ]
+            if any(is_integer_operator(graphs.op[n]) for n in opposite):
+                return near
+        return None
+
+    def _split_sides(self, members: Iterable[int]) -> tuple[list[int], list[int]]:
+        ordered, first = sorted(members), self._graphs.first
+        return [n for n in ordered if n < first], [n for n in ordered if n >= first]
+
+    def _may_absorb(self, node: int) -> bool:
+        """Say whether a group differs so that it may hold what is missing on the other side."""
+        a, b = self._split_sides(self._members[self._find_root(node)])
+        if len(a) != 1 or len(b) != 1:
+            return bool(a and b)
+        changes = self._pairs.list_changes(a[0], b[0])
+        return any(c.startswith(_ABSORBING) or "reordered" in c for c in changes)
+
+    def list_groups(self) -> list[Group]:
+        """Return the groups in the order of the first model, then of the second."""
+        return [
+            self._describe_group(*self._split_sides(nodes))
+            for _, nodes in sorted(self._members.items())
+        ]
+
+    def _describe_group(self, a: list[int], b: list[int]) -> Group:
+        pairs = self._pairs
+        first, second = spell_operators(self._graphs, a), spell_operators(self._graphs, b)
+        ids = tuple(a), tuple(n - self._graphs.first for n in b)
+        if not a or not b:
+            why = self._apart.get((a or b)[0], "")
+            return Group("removed" if a else "added", *ids, first or second, (why,) if why else ())
+        if len(a) == len(b) == 1:
+            changes = pairs.list_changes(a[0], b[0]) + self._compare_inputs(a[0], b[0])
+            precise = pairs.is_retyped(a[0], b[0], changes)
+            kind: Kind = "retyped" if precise else "changed" if changes else "matched"
+            return Group(kind, *ids, first if first == second else f"{first} -> {second}", changes)
+        kind = "fused" if len(a) > len(b) else "split" if len(a) < len(b) else "replaced"
+        merged = {*a, *b} <= self._repeated
+        changes = ("equal nodes are one",) if merged else ()
+        return Group(kind, *ids, f"{first} -> {second}", changes)
+
+    def _compare_inputs(self, a: int, b: int) -> tuple[str, ...]:
+        """Say whether partners read what does not stand for each other."""
+        if a in self._pairs.exact:
+            return ()
+        first, second = self._list_sources(a), self._list_sources(b)
+        return ("inputs",) if first - second and second - first else ()
+
+    def _list_sources(self, node: int) -> set[str]:
+        """Name the groups that make the data of a node; shapes given to it do not count."""
+        shapely = self._graphs.shapely
+        near = [n for n in self._list_producers(node) if shapely[node] or not shapely[n]]
+        return {self._find_source(n) for n in near} | set(self._list_inputs(node))
+
+    def _list_inputs(self, node: int) -> Iterator[str]:
+        inputs = self._graphs.inputs[self._graphs.side_of_node(node)]
+        return (f"in {inputs.index(v)}" for v in self._graphs.list_data(node) if v in inputs)
+
+    def _find_source(self, node: int) -> str:
+        """Name the group behind nodes that the other side does not have."""
+        for _ in range(_CANDIDATES):
+            if all(self._split_sides(self._members[self._find_root(node)])):
+                break
+            if not (earlier := self._list_producers(node)):
+                return next(self._list_inputs(node), str(self._find_root(node)))
+            node = earlier[0]
+        return str(self._find_root(node))
