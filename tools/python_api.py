@@ -23,8 +23,8 @@ ot.pack(study, "model.ortune")
 ```
 
 Every verb of the [command line](cli.md) that works on a model is a function with the command's
-options as arguments: what is spelled as text there may be given as a Python value too. `demo`,
-`doctor` and `env` are commands alone, and `run` is `ot.load` and a call of the engine.
+options as arguments: what is spelled as text there may be given as a Python value too. `demo`
+and `doctor` are commands alone, and `run` is `ot.load` and a call of the engine.
 
 What a verb returns shows its key figures at a prompt and in a notebook, a `Study` its plot and its
 plans too; `to_dataframe()` is there where it has rows. In a notebook a verb shows its progress;

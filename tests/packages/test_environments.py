@@ -55,7 +55,7 @@ def model_and_samples(folder: Path) -> tuple[Path, Path]:
 def test_openvino_is_made_used_and_removed(place: Place, tmp_path: Path) -> None:
     model, samples = model_and_samples(tmp_path)
     assert "pip install" in place.run("bench", model, "--on", "openvino", code=2).stderr
-    made = place.told("env", "add", "openvino", "--name", "vino")
+    made = place.told("doctor", "env", "add", "openvino", "--name", "vino")
     assert made["states"] == {"cpu": "works", "openvino": "works"}
     assert "openvino" in made["versions"] or "onnxruntime-ep-openvino" in made["versions"]
     missing = place.run("optimize", model, "--on", "openvino", "-o", tmp_path / "no", code=2)
@@ -72,8 +72,8 @@ def test_openvino_is_made_used_and_removed(place: Place, tmp_path: Path) -> None
     assert row["offers"]["openvino"]["state"] == "works"
     here = {one["name"]: one["state"] for one in doctor["backends"]}
     assert (here["cpu"], here["openvino"]) == ("works", "not installed")
-    place.run("env", "remove", "vino")
-    assert place.told("env", "list")["environments"] == []
+    place.run("doctor", "env", "remove", "vino")
+    assert place.told("doctor", "env", "list")["environments"] == []
     left = place.run("optimize", model, "--data", samples, "--time", "20", "-o", root, code=2)
     assert "its --on is auto,openvino in vino, not auto" in left.stderr
 
@@ -82,7 +82,7 @@ def test_the_wheel_for_cuda_says_that_there_is_no_device(place: Place, tmp_path:
     """Two gigabytes are fetched: where ``ORTUNE_CUDA`` says so."""
     if not os.environ.get("ORTUNE_CUDA"):
         pytest.skip("fetches CUDA and cuDNN: ORTUNE_CUDA=1")
-    found = place.told("env", "add", "cuda", code=1)
+    found = place.told("doctor", "env", "add", "cuda", code=1)
     assert found["states"]["cpu"] == "works" and found["states"]["cuda"] == "no device"
     assert (
         found["versions"]["onnxruntime-gpu"] == "1.31.1" and "onnxruntime" not in found["versions"]
@@ -91,4 +91,4 @@ def test_the_wheel_for_cuda_says_that_there_is_no_device(place: Place, tmp_path:
     model, _ = model_and_samples(tmp_path)
     said = place.run("bench", model, "--on", "cuda", "--environment", "cuda-1.31.1", code=2).stderr
     assert "cannot run in environment 'cuda-1.31.1'" in said
-    place.run("env", "remove", "cuda-1.31.1")
+    place.run("doctor", "env", "remove", "cuda-1.31.1")

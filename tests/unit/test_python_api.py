@@ -12,7 +12,7 @@ from tools import python_api
 import ortune as ot
 from ortune.cli.main import root
 
-COMMANDS_ALONE = {"demo", "doctor", "env"}
+COMMANDS_ALONE = {"demo", "doctor"}
 """They are about the installation, not about a model."""
 OF_THE_TERMINAL = {
     "": {"more", "json_to"},
@@ -23,14 +23,18 @@ OF_THE_TERMINAL = {
 """Options that only choose what is printed: what a function returns holds everything."""
 FUNCTIONS: dict[str, tuple[Callable[..., object], ...]] = {
     "calibrate": (ot.calibrate, ot.compare_observers),
+    "cost": (ot.cost, ot.timeline),
+    "optimize": (ot.optimize, ot.buckets),
+    "recheck": (ot.recheck, ot.verify_signature),
     "run": (ot.load,),
-    "verify-signature": (ot.verify_signature,),
 }
 ELSEWHERE = {
     "calibrate": {"compare": "compare_observers"},
+    "cost": {"timeline": "timeline"},
+    "optimize": {"buckets": "buckets"},
     "pack": {"run": "study", "out": "path", "allow_custom_ops": "custom_ops"},
     "report": {"run": "study", "out": "path"},
-    "verify-signature": {"bundle": "path"},
+    "recheck": {"signature_only": "verify_signature"},
     "run": {
         "inputs": "a call of the engine",
         "out": "what the call returns",

@@ -30,7 +30,7 @@ class Bucketed(Backend):
     about the length, runs as it is. Outputs of a length come back as long as the inputs were, with
     zeros beyond the bucket; padded positions inside it hold whatever the model computes there.
     Real positions are never changed. A model that computes with its padded positions answers
-    otherwise: `ortune buckets` proves that it does not.
+    otherwise: `ortune optimize --buckets` proves that it does not.
 
     Attributes:
         threads: Threads of the inner backend.

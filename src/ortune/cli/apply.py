@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortune.analysis.conversion.requests import Apply
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import format_size, print_result, print_table, print_text
 
 if TYPE_CHECKING:
@@ -20,8 +19,7 @@ def command(request: Apply) -> int:
     from ortune.analysis.conversion.apply import run
     from ortune.cli.terminal import progress
 
-    with progress.defer_notes(request.sink, verbose=is_verbose()) as sink:
-        result = run(replace(request, sink=sink))
+    result = progress.run_before_notes(run, request)
     print_result(result, lambda: _print_edits(result))
     return DONE if all(edit.kept for edit in result.edits) else NO
 

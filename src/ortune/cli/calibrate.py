@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ortune.analysis.calibration_quality.requests import OBSERVERS, Calibrate, CompareObservers
 from ortune.cli.main import DONE
-from ortune.cli.terminal.command import is_given, is_verbose, make_command
+from ortune.cli.terminal.command import is_given, is_verbose, make_command, refuse_options
 from ortune.cli.terminal.output import print_result, print_table, print_text
 from ortune.core import wording
 from ortune.core.errors import BadSettings
@@ -66,17 +66,6 @@ class _Options(CompareObservers):
         """Both files of ranges."""
         return tuple(Path(path) for path in (self.out, self.tensorrt_cache) if path is not None)
 
-    def refuse_options(self, names: Sequence[str], why: str, fix: str) -> None:
-        """Refuse options that do not belong to this form of the verb.
-
-        Raises:
-            BadSettings: One of these fields is given.
-        """
-        for name in names:
-            if is_given(name):
-                word = "-o" if name == "out" else f"--{name.replace('_', '-')}"
-                raise BadSettings(f"{word} {why}", fix=fix)
-
     def build_request(self) -> Calibrate:
         """Return the request without --compare.
 
@@ -84,7 +73,7 @@ class _Options(CompareObservers):
             BadSettings: An option is about --compare.
         """
         names = ("budget", "labels", "calibration", "on")
-        self.refuse_options(names, "is about --compare", "add --compare, or leave it out")
+        refuse_options(names, "is about --compare", "add --compare, or leave it out")
         if len(self.observers) > 1:
             raise BadSettings(
                 f"observers given: {len(self.observers)}", fix="choose one, or add --compare"
@@ -109,9 +98,7 @@ def command(options: _Options) -> int:
     """Show the ranges, or the ranking of observers."""
     if options.compare:
         names = ("out", "tensorrt_cache")
-        options.refuse_options(
-            names, "needs one observer", "leave it out, and calibrate with the best"
-        )
+        refuse_options(names, "needs one observer", "leave it out, and calibrate with the best")
         from ortune.analysis.calibration_quality import compare_observers
 
         ranking = compare_observers.run(

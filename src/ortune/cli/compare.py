@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command
-from ortune.cli.terminal.output import print_items, print_result
+from ortune.cli.terminal.output import print_parts, print_result
 from ortune.reporting.python.requests import CompareFiles
 
 
@@ -12,8 +12,7 @@ from ortune.reporting.python.requests import CompareFiles
 def command(request: CompareFiles) -> int:
     """Show the rows; exit code 1 when one regressed."""
     from ortune.reporting.python.compare import build_comparison_parts, run
-    from ortune.reporting.terminal import make_renderables
 
     result = run(request)
-    print_result(result, lambda: print_items(*make_renderables(build_comparison_parts(result))))
+    print_result(result, lambda: print_parts(build_comparison_parts(result)))
     return NO if result.regressions else DONE

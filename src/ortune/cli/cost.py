@@ -8,17 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from ortune.analysis.costs.requests import Cost
 from ortune.cli.terminal.command import make_command
-from ortune.cli.terminal.output import print_result, print_table, print_text
+from ortune.cli.terminal.output import print_parts, print_result, print_table, print_text
+from ortune.reporting.python.requests import TimelinePage
 
 if TYPE_CHECKING:
     from ortune.analysis.costs.cost import Costs, PricedOption
     from ortune.analysis.costs.requests import Terms
+    from ortune.analysis.costs.timeline import Timeline
+    from ortune.core.fields import Out
     from ortune.core.trial import Interval
 
 
-@make_command(Cost)
-def command(request: Cost) -> None:
-    """Show what every row costs, and the verdict."""
+@make_command(Cost, {"timeline": TimelinePage})
+def command(request: Cost | TimelinePage) -> None:
+    """Show what every row costs and the verdict, or what a model costs over its life."""
+    if isinstance(request, TimelinePage):
+        from ortune.reporting.python import timeline
+
+        result = timeline.run(request)
+        print_result(
+            _serialize_timeline(result, request.out),
+            lambda: print_parts([timeline.build_timeline_part(result)]),
+        )
+        return
     from ortune.analysis.costs.cost import run
 
     costs = run(request)
@@ -169,3 +181,43 @@ def _print_devices(costs: Costs) -> None:
         rows.append(cells)
     names = [f"FPS: {row.option.name}>" for row in costs.rows]
     print_table(("GPUs", "a month>", *names), rows)
+
+
+def _serialize_timeline(timeline: Timeline, out: Out) -> Mapping[str, Any]:
+    from ortune.analysis.costs.timeline import find_break_even
+
+    return {
+        "model": timeline.model,
+        "page": out,
+        "quantizer": timeline.quantizer or None,
+        "inferences_per_session": timeline.per_session,
+        "import_ns": timeline.import_ns,
+        "lines": timeline.lines,
+        "measured": [
+            {
+                "name": row.line.name,
+                "load_ns": row.load_ns,
+                "first_ns": row.first_ns,
+                "against": row.against or None,
+                "ratio": row.ratio,
+                "equal": row.equal,
+                "session_equal": row.session_equal,
+                "size": row.size,
+            }
+            for row in timeline.rows
+        ],
+        "break_even": [
+            {
+                "from": old.name,
+                "to": new.name,
+                "inferences": find_break_even(old, new, timeline.per_session),
+            }
+            for old in timeline.lines
+            for new in timeline.lines
+            if new is not old
+        ],
+        "cheapest": timeline.cheapest,
+        "notes": timeline.notes,
+        "machine": timeline.machine,
+        "versions": timeline.versions,
+    }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import is_verbose, make_command
 from ortune.cli.terminal.output import (
     format_size,
@@ -19,13 +20,14 @@ from ortune.cli.terminal.output import (
 )
 from ortune.core import wording
 from ortune.core.capabilities import HERE, State, find_runtime_conflict
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.fields import Option
 from ortune.core.request import WorkerRequest, request
 
 if TYPE_CHECKING:
     from ortune.core.backend import Backend
     from ortune.core.hardware.gpu import Gpu
-    from ortune.measurement.environments.check import GpuProblem, OfferedThere
+    from ortune.measurement.environments.check import CheckedEnvironment, GpuProblem, OfferedThere
 
 
 MEANING = {
@@ -42,6 +44,14 @@ MEANING = {
     "i8mm": "faster int8",
     "bf16": "bf16 arithmetic",
 }
+
+
+_SHOWN = (
+    *("onnxruntime", "onnxruntime-gpu", "openvino", "onnxruntime-ep-openvino"),
+    *("onnxruntime-ep-nv-tensorrt-rtx-cu13", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "tensorrt-cu13-libs", "numpy", "python"),
+)
+"""Packages whose versions are shown of an environment."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +78,47 @@ class _Options(WorkerRequest):
     A small model is timed against itself for a few seconds, and tried on every backend in a
     process of its own, and every environment is asked what it offers.
 
+    `env` is about the environments alone: other releases of the runtimes, each in a Python of its
+    own. They lie below the cache folder and are made of a fixed table of versions by pip. `add`
+    takes PACKAGE==VERSION of that table or a word of it (cuda, tensorrt, openvino, rtx), `check`
+    (which runs a small model) and `remove` take a name, `list` nothing.
+
     Example:
         ortune doctor
-        ortune doctor --json
+        ortune doctor env add cuda
+        ortune doctor env add onnxruntime==1.24.4
+        ortune doctor env check ort-1.24.4
+        ortune bench model.onnx --environment here,ort-1.24.4
+
+    Attributes:
+        subject: The environments alone.
+        action: What to do with them; list if not given.
+        environment: A release to add, or the name of an environment.
+        name: With add: what to call it; ort-1.24.4 and the like without.
     """
+
+    subject: Annotated[Literal["env"] | None, Option("[env]")] = None
+    action: Annotated[
+        Literal["add", "list", "check", "remove"] | None, Option("[add|list|check|remove]")
+    ] = None
+    environment: Annotated[str | None, Option("[RELEASE|NAME]")] = None
+    _: KW_ONLY
+    name: Annotated[str | None, Option("NAME")] = None
 
 
 @make_command(_Options)
-def command(options: _Options) -> None:
-    """Show the machine, its backends and the demo's models.
+def command(options: _Options) -> int:
+    """Show the machine, its backends and the demo's models, or see to an environment."""
+    if options.subject == "env":
+        return _manage_environments(options)
+    if options.name:
+        raise BadSettings("--name is about `ortune doctor env add`", fix="leave it out")
+    _examine_machine()
+    return DONE
+
+
+def _examine_machine() -> None:
+    """Measure what runs here, and show it.
 
     Raises:
         OrtuneError: No backend works.
@@ -316,3 +358,73 @@ def diagnose_problems(
         where = "" if gpu.environment == HERE else f"environment {gpu.environment}: "
         pairs.append((f"{where}{gpu.problem}", gpu.fix))
     return [{"what": problem, "fix": fix} for problem, fix in pairs]
+
+
+def _manage_environments(options: _Options) -> int:
+    """Add, list, check or remove; exit code 1 when an environment does not work."""
+    action, name = options.action or "list", options.environment or ""
+    # Refuse words that do not belong together.
+    if action == "list" and name:
+        raise BadSettings(f"list takes no '{name}'", fix="write `ortune doctor env list`")
+    if action != "list" and not name:
+        word, example = ("a release", "cuda") if action == "add" else ("a name", "NAME")
+        raise BadSettings(
+            f"{action} takes {word}",
+            fix=f"write `ortune doctor env {action} {example}`; `ortune doctor env` lists them",
+        )
+    if options.name and action != "add":
+        raise BadSettings("--name is about add", fix="leave it out")
+    if action == "list":
+        return _list_environments()
+    if action == "remove":
+        from ortune.measurement.environments.installed import remove_environment
+
+        folder = remove_environment(name)
+        print_result({"removed": name, "folder": folder}, lambda: print_text(f"removed: {folder}"))
+        return DONE
+    if action == "add":
+        from ortune.measurement.environments.installed import add_environment
+
+        name = add_environment(name, options.name, options.sink).name
+    from ortune.measurement.environments.check import check_environment
+
+    checked = check_environment(name)
+    print_result(checked, lambda: _print_environment(checked))
+    return NO if checked.problem else DONE
+
+
+def _list_environments() -> int:
+    from ortune.measurement.environments.installed import list_environments
+    from ortune.measurement.environments.releases import list_releases
+
+    environments, offered = list_environments(), [str(item) for item in list_releases()]
+
+    def show() -> None:
+        if environments:
+            rows = [
+                (item.name, item.release or "cannot be read", item.folder) for item in environments
+            ]
+            print_table(("environment", "release", "folder"), rows)
+        else:
+            print_text("no environment yet; `ortune doctor env add cuda` makes one")
+        print_text(f"there are releases: {', '.join(offered)}")
+
+    print_result({"environments": environments, "releases": offered}, show)
+    return DONE
+
+
+def _print_environment(checked: CheckedEnvironment) -> None:
+    environment = checked.environment
+    print_text(f"environment: {environment.name} in {environment.folder}")
+    versions = [f"{name} {checked.versions[name]}" for name in _SHOWN if name in checked.versions]
+    if versions:
+        print_text(f"versions:    {', '.join(versions)}")
+    for backend, state in (checked.states or {}).items():
+        print_text(f"{backend}: {state}")
+    if checked.driver:
+        print_text(
+            f"driver:      {', '.join(f'{name} {v}' for name, v in checked.driver.items())}"
+        )
+    print_text(
+        f"problem:     {checked.problem}\n  fix: {checked.fix}" if checked.problem else "works"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ortune.cli.terminal.command import is_verbose, make_command
-from ortune.cli.terminal.output import print_items, print_result
+from ortune.cli.terminal.output import print_parts, print_result
 from ortune.reporting.explanation.requests import Explain
 
 if TYPE_CHECKING:
@@ -18,14 +18,11 @@ def command(request: Explain) -> None:
     """Show what was asked."""
     from ortune.reporting.explanation.explain import run
     from ortune.reporting.precision.explained import build_explanation_parts
-    from ortune.reporting.terminal import make_renderables
 
     explanation = run(request)
     print_result(
         _serialize_explanation(explanation),
-        lambda: print_items(
-            *make_renderables(build_explanation_parts(explanation, show_all=is_verbose()))
-        ),
+        lambda: print_parts(build_explanation_parts(explanation, show_all=is_verbose())),
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.command import is_verbose, make_command
+from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_table, print_text, write_remark
 from ortune.core import wording
 from ortune.exporters.request import Export
@@ -20,8 +19,7 @@ def command(request: Export) -> None:
     from ortune.cli.terminal import progress
     from ortune.exporters.export import run
 
-    with progress.defer_notes(request.sink, verbose=is_verbose()) as sink:
-        result = run(replace(request, sink=sink))
+    result = progress.run_before_notes(run, request)
     print_result(result, lambda: _print_attempts(result))
 
 

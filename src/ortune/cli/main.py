@@ -16,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -30,6 +30,15 @@ from ortune.core.errors import (
 from ortune.core.plugins import catalog, sources
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
+GROUPS: Mapping[str, Sequence[str]] = {
+    "Start": ("demo", "doctor"),
+    "Optimize": ("optimize", "report", "explain", "pack"),
+    "By hand": ("convert", "apply", "calibrate", "sensitivity", "tune", "export"),
+    "Look": ("inspect", "diff", "profile", "verify", "extract"),
+    "Measure": ("bench", "compare", "loadtest", "cost"),
+    "Run": ("run", "serve", "recheck"),
+}
+"""Heading of the help -> its verbs; those of plugin packages follow under one of their own."""
 _NOT_VERBS = {"main"}
 _LONGEST = 1500
 """Characters of a line of an error: what a file or a word puts into it may be of any length."""
@@ -42,15 +51,18 @@ class Verbs(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs without importing one."""
-        return sorted(list_verb_modules())
+        """Return the verbs, in the order of the help, without importing one."""
+        return [verb for verbs in group_verbs().values() for verb in verbs]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs, each by the first line of its file: none is imported."""
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(verb, _read_summary(path)) for verb, path in sorted(list_verb_modules().items())]
-            )
+        """List the verbs in groups, each by the first line of its file: none is imported."""
+        modules = list_verb_modules()
+        width = max(map(len, modules))
+        for heading, verbs in group_verbs().items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(verb.ljust(width), _read_summary(modules[verb])) for verb in verbs]
+                )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
@@ -69,7 +81,7 @@ class Verbs(click.Group):
             OrtuneError: There is no such verb.
         """
         verbs = self.list_commands(ctx)
-        if args[0] not in verbs and not args[0].startswith("-"):
+        if args[0] not in verbs and not args[0].startswith("-") and not ctx.resilient_parsing:
             refuse_retired(args[0])
             close = difflib.get_close_matches(args[0], verbs, n=1)
             raise OrtuneError(
@@ -82,6 +94,14 @@ class Verbs(click.Group):
 def list_verb_modules() -> dict[str, str]:
     """Return verb -> module."""
     return {k: path for k, path in catalog.map_modules("cli").items() if k not in _NOT_VERBS}
+
+
+def group_verbs() -> dict[str, list[str]]:
+    """Return heading -> verbs; those that stand in no group are of installed plugin packages."""
+    modules = list_verb_modules()
+    groups = {heading: [*verbs] for heading, verbs in GROUPS.items()}
+    further = sorted(modules.keys() - {verb for verbs in groups.values() for verb in verbs})
+    return {**groups, **({"Of plugins": further} if further else {})}
 
 
 def _read_summary(module: str) -> str:

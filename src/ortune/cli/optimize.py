@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortune.analysis.padding.requests import BucketsRequest
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import format_command_line, make_command
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
     from ortune.search.batch_rows import BatchRow
+    from ortune.search.padding import Buckets
 
 
 @request
@@ -31,12 +33,20 @@ class _Options(Optimize):
     quiet: bool = False
 
 
-@make_command(_Options)
-def command(options: _Options) -> int:
-    """Show every plan, the verdict and where things are."""
+@make_command(_Options, {"buckets": BucketsRequest})
+def command(options: _Options | BucketsRequest) -> int:
+    """Show every plan, the verdict and where things are; or the lengths to cut padding at."""
     from ortune.reporting.html import report
     from ortune.search.optimize import run
 
+    if isinstance(options, BucketsRequest):
+        from ortune.analysis.padding import buckets
+
+        proposal = buckets.run(options)
+        output.print_result(
+            serialize_buckets(proposal, options.model), lambda: print_buckets(proposal)
+        )
+        return DONE
     study = run(replace(options, command=format_command_line()))
     root = Path(study.root)
     page = report(study, root / "report.html", force=True)
@@ -184,3 +194,56 @@ def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
         for trial in {trial.key: trial for trial in study.trials}.values()
     )
     return NO if unproved else DONE
+
+
+def serialize_buckets(buckets: Buckets, model: str | Path) -> dict[str, object]:
+    """Return the backend to use, the proof, and what it is worth."""
+    return {
+        "model": model,
+        "backend": str(buckets.backend),
+        "mask": buckets.padding.mask,
+        "cut": (buckets.padding.mask, *buckets.padding.inputs),
+        "outputs": buckets.backend.outputs,
+        "side": buckets.padding.side,
+        "lengths": buckets.backend.lengths,
+        "samples": len(buckets.padding.lengths),
+        "padding_share": buckets.padding.share,
+        "snr_db": buckets.proof.snr_db,
+        "proved_on": buckets.proof.samples,
+        "positions": buckets.positions,
+        "least": buckets.least,
+        "latency_ns": {str(n): ns for n, ns in buckets.latency_ns.items()},
+        "predicted": buckets.predicted,
+        "measured": buckets.measured,
+    }
+
+
+def print_buckets(buckets: Buckets) -> None:
+    """Print the padding, the proof, the latencies and the backend to use."""
+    padding, backend = buckets.padding, buckets.backend
+    names = ", ".join((padding.mask, *padding.inputs))
+    output.print_text(
+        f"padding: {100 * padding.share:.1f} % of the positions of "
+        f"{wording.format_count(len(padding.lengths), 'sample')}, on the {padding.side}; cut "
+        f"from {names}"
+    )
+    outputs = ", ".join(f"{name} {db:.0f} dB" for name, db in buckets.proof.snr_db.items())
+    output.print_text(
+        f"without effect: {outputs} (real positions, "
+        f"{wording.format_count(buckets.proof.samples, 'sample')})"
+    )
+    if backend.outputs:
+        output.print_text(f"zeros beyond the bucket: {', '.join(backend.outputs)}")
+    output.print_table(
+        ("length", "latency ms>"),
+        [(str(n), f"{ns / 1e6:.3g}") for n, ns in sorted(buckets.latency_ns.items())],
+    )
+    rows = [
+        ("positions computed", f"{buckets.positions:.3f}"),
+        ("without any padding", f"{buckets.least:.3f}"),
+        ("predicted from the latencies", f"{buckets.predicted:.3f}"),
+    ]
+    if buckets.measured is not None:
+        rows.append(("measured", str(buckets.measured)))
+    output.print_table(("share of the padded calls'", "ratio>"), rows)
+    output.print_text(f'buckets: --on "{backend}"')

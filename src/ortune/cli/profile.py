@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.cli.terminal.command import is_verbose, make_command
-from ortune.cli.terminal.output import print_items, print_result, print_text
+from ortune.cli.terminal.output import print_parts, print_result, print_text
 from ortune.core import wording
 from ortune.reporting.python.requests import ProfilePage
 
@@ -26,10 +26,9 @@ def command(request: ProfilePage) -> None:
 def _print_profile(profile: Profile) -> None:
     """Print what the report shows; notes were told while it ran."""
     from ortune.reporting.profile import TOP, build_profile_parts
-    from ortune.reporting.terminal import make_renderables
 
     sections = build_profile_parts(profile, None if is_verbose() else TOP)
-    print_items(*make_renderables([part for part in sections if part.name != "notes"]))
+    print_parts([part for part in sections if part.name != "notes"])
     if not is_verbose() and len(profile.kernels) > TOP:
         print_text(
             f"{wording.format_count(len(profile.kernels), 'kernel')} ran, the longest are shown; "

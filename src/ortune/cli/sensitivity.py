@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortune.analysis.sensitivity.requests import SensitivityRequest
 from ortune.cli.terminal.command import is_verbose, make_command
-from ortune.cli.terminal.output import print_items, print_result, print_text
+from ortune.cli.terminal.output import print_parts, print_result, print_text
 
 if TYPE_CHECKING:
     from ortune.analysis.sensitivity.run import Sensitivity
@@ -24,8 +24,7 @@ def command(request: SensitivityRequest) -> None:
 
 def _print_regions(sensitivity: Sensitivity, plot: str | None) -> None:
     from ortune.reporting.precision.regions import build_sensitivity_parts
-    from ortune.reporting.terminal import make_renderables
 
-    print_items(*make_renderables(build_sensitivity_parts(sensitivity, show_all=is_verbose())))
+    print_parts(build_sensitivity_parts(sensitivity, show_all=is_verbose()))
     if plot is not None:
         print_text(f"plot: {plot}")

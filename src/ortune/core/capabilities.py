@@ -57,7 +57,7 @@ def find_runtime_conflict(versions: Mapping[str, str]) -> tuple[str, str] | None
     fix = f"pip uninstall -y {' '.join(versions)} && pip install onnxruntime"
     return (
         f"{', '.join(versions)} are installed together: each overwrites the other",
-        f"{fix}; `ortune env add cuda` and the like keep others apart",
+        f"{fix}; `ortune doctor env add cuda` and the like keep others apart",
     )
 
 

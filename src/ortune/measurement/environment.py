@@ -57,19 +57,19 @@ def find_interpreter(environment: str) -> tuple[str, ...]:
     if environment not in available:
         raise BadSettings(
             f"no environment '{shorten_text(environment, 80)}' on this machine",
-            fix=f"use one of: {', '.join((HERE, *available))}; `ortune env add` makes more",
+            fix=f"use one of: {', '.join((HERE, *available))}; `ortune doctor env add` makes more",
         )
     command = python_path(environment_folder(environment))
     if not command.exists():
         raise BadSettings(
             f"the Python that environment '{environment}' was made with is gone",
-            fix=f"`ortune env remove {environment}`, then add it again",
+            fix=f"`ortune doctor env remove {environment}`, then add it again",
         )
     home = find_packages(environment_folder(environment))
     if problem := find_runtime_conflict(list_runtimes([str(home)])) if home else None:
         raise BadSettings(
             f"in environment '{environment}' {problem[0]}",
-            fix=f"`ortune env remove {environment}`, then add it again",
+            fix=f"`ortune doctor env remove {environment}`, then add it again",
         )
     return (str(command),)
 

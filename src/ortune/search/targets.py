@@ -18,8 +18,8 @@ from ortune.search.recipe.space import SearchTarget
 def read_targets(on: str) -> list[SearchTarget]:
     """Read ``--on``: backends by comma, or ``auto`` for all that run on this machine.
 
-    ``openvino in vino`` runs in an environment of `ortune env list`. ``auto`` takes what runs in
-    this Python's own, and then what an environment alone offers.
+    ``openvino in vino`` runs in an environment of `ortune doctor env list`. ``auto`` takes what
+    runs in this Python's own, and then what an environment alone offers.
 
     Raises:
         BackendMissing: One of them cannot run where it was asked for.

@@ -57,8 +57,8 @@ class TensorrtPackage(Target):
             package, as the engine needs them.
         built: Build the engine; false writes the model and the line for trtexec alone, where no
             GPU is.
-        environment: Which of `ortune env` has TensorRT; empty takes this one, or the only one
-            whose name begins with tensorrt-engine.
+        environment: Which of `ortune doctor env` has TensorRT; empty takes this one, or the only
+            one whose name begins with tensorrt-engine.
     """
 
     places: ClassVar[tuple[str, ...]] = ("plugins", "environment")

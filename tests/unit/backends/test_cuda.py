@@ -106,7 +106,11 @@ def test_it_runs_on_a_gpu_and_says_that_nobody_saw_it() -> None:
 
 def test_without_the_package_it_says_what_to_install() -> None:
     reason = Cuda().missing()
-    assert reason and "ortune env add cuda" in reason and "onnxruntime-gpu[cuda,cudnn]" in reason
+    assert (
+        reason
+        and "ortune doctor env add cuda" in reason
+        and "onnxruntime-gpu[cuda,cudnn]" in reason
+    )
     assert Cuda().state(reason) == "not installed"
     with (
         pytest.raises(BackendMissing, match="CUDAExecutionProvider") as caught,

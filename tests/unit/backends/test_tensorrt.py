@@ -89,7 +89,9 @@ def test_fp16_is_tried_where_the_graph_is_float32() -> None:
 
 def test_without_the_package_it_says_what_to_install() -> None:
     reason = Tensorrt().missing()
-    assert reason and "ortune env add tensorrt" in reason and "tensorrt-cu13==10.16" in reason
+    assert (
+        reason and "ortune doctor env add tensorrt" in reason and "tensorrt-cu13==10.16" in reason
+    )
     assert Tensorrt().state(reason) == "not installed"
     with pytest.raises(BackendMissing, match="TensorrtExecutionProvider"):
         Tensorrt().open(MODEL).__enter__()

@@ -33,7 +33,7 @@ def test_environments_and_gpus_are_shown(tmp_path: Path) -> None:
         OfferedThere(
             place, {"cpu": Capabilities(), "openvino": Capabilities("none", "no device")}
         ),
-        OfferedThere(broken, problem="its Python is gone", fix="`ortune env remove vino`"),
+        OfferedThere(broken, problem="its Python is gone", fix="`ortune doctor env remove vino`"),
     ]
     assert doctor.environment_rows(found) == [
         ("cuda-1.31.1", "cpu", "works", "cuda==1.31.1"),

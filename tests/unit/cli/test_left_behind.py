@@ -16,22 +16,29 @@ from ortune.core.request import WorkerRequest, list_request_fields, run_request
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
-WITHOUT_WORKERS = {"compare", "cost", "diff", "explain", "pack", "report", "verify-signature"} | {
+REQUESTS = {name: verb.request for name, verb in VERBS.items()} | {
+    f"{name} --{flag.replace('_', '-')}": form
+    for name, verb in VERBS.items()
+    for flag, form in verb.forms.items()
+}
+"""Verb, with the flag of a form -> what it is asked."""
+WITHOUT_WORKERS = {"compare", "cost", "diff", "explain", "pack", "report"} | {
     "loadtest",
+    "recheck --signature-only",
     "serve",
 }
 """Verbs that read files of results, or write them, in this process alone; servers."""
-_GIVEN = {"action": "list", "price": "1/h", "bisect": True, "on": "cpu"}
+_GIVEN = {"price": "1/h", "bisect": True, "on": "cpu"}
 WRITING = [
     name
-    for name, verb in VERBS.items()
-    if {"out", "bisect"} & {one.name for one in list_request_fields(verb.request)}
+    for name, kind in REQUESTS.items()
+    if {"out", "bisect"} & {one.name for one in list_request_fields(kind)}
 ]
 
 
 def asked(verb: str, folder: Path, out: Path):
     """Return a verb's request with all that must be given, and an output."""
-    kind = VERBS[verb].request
+    kind = REQUESTS[verb]
     fields = {
         one.name: _GIVEN.get(one.name, str(folder / f"{one.name}.onnx"))
         for one in list_request_fields(kind)
@@ -138,7 +145,8 @@ def test_a_run_that_another_search_is_at_work_in_stays(tmp_path) -> None:
 def test_on_the_command_line_too(tmp_path, monkeypatch, capsys, verb) -> None:
     monkeypatch.chdir(tmp_path)
     words = []
-    for param in VERBS[verb].params:
+    name, *flags = verb.split()
+    for param in VERBS[name].params:
         if isinstance(param, click.Argument) and (param.required or param.nargs == -1):
             words.append("none.onnx")
         elif param.name in ("out", "bisect") and isinstance(param, click.Option):
@@ -147,21 +155,22 @@ def test_on_the_command_line_too(tmp_path, monkeypatch, capsys, verb) -> None:
             words += [param.opts[0], "x"]
     if verb == "demo":
         words += ["--model", "none"]
-    code = main([verb, *words])
+    code = main([name, *flags, *words])
     said = capsys.readouterr().err
     assert code == BAD, said
     assert "  fix: " in said
     assert not everything(tmp_path)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", REQUESTS)
 def test_every_verb_that_starts_a_worker_takes_a_memory_limit(verb) -> None:
-    options = {param.opts[0] for param in VERBS[verb].params}
-    assert ("--memory-limit" in options) != (verb in WITHOUT_WORKERS)
-    assert issubclass(VERBS[verb].request, WorkerRequest) != (verb in WITHOUT_WORKERS)
+    options = {param.opts[0] for param in VERBS[verb.split()[0]].params}
+    works = verb not in WITHOUT_WORKERS
+    assert issubclass(REQUESTS[verb], WorkerRequest) == works
+    assert "--memory-limit" in options or not works
 
 
-@pytest.mark.parametrize("verb", sorted(set(VERBS) - WITHOUT_WORKERS))
+@pytest.mark.parametrize("verb", sorted(set(REQUESTS) - WITHOUT_WORKERS))
 def test_the_limit_holds_while_a_verb_runs(tmp_path, verb) -> None:
     from ortune.core.hardware import memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from onnx import helper
 
 from ortune.cli import main as cli
@@ -33,9 +35,31 @@ def test_help_names_every_verb_and_exits_0(capsys: pytest.CaptureFixture[str]) -
     out, again = capsys.readouterr().out.split("Usage: ortune ")[1:]
     assert out == again
     assert {"demo", "doctor", "inspect"} <= set(VERBS)
-    lines = out.partition("Commands:\n")[2].splitlines()
-    assert [line.split()[0] for line in lines] == VERBS, "one line a verb"
-    assert all(line.split()[1:] for line in lines) and "..." not in lines
+    headings = re.findall(r"^(\w.*):$", out, re.MULTILINE)
+    assert headings == ["Options", *cli.GROUPS], "six groups, and no verb of ours in none"
+    lines = out.partition("Start:\n")[2].splitlines()
+    rows = [re.fullmatch(r"  (\w+) +(\w.*)", line) for line in lines if line.startswith("  ")]
+    assert [row and row[1] for row in rows] == VERBS, "one line a verb"
+    assert len(VERBS) == len(set(VERBS)) == 24
+    clauses = [row[2] for row in rows if row]
+    assert not [text for text in clauses if re.search(r"\.|:|;|…", text)], "one clause each"
+    assert max(map(len, out.splitlines())) < 80
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_begins_with_one_sentence(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([verb, "--help"]) == 0
+    first = " ".join(capsys.readouterr().out.split("\n\n")[1].split())
+    assert re.fullmatch(r"[A-Z][^.]*(\.\w[^.]*)*[.?]", first), first
+    assert len(first) <= 100, "a line of a page"
+
+
+def test_completion_has_a_whole_clause_for_every_verb() -> None:
+    items = ShellComplete(cli.root, {}, "ortune", "_ORTUNE_COMPLETE").get_completions([], "")
+    assert [item.value for item in items] == VERBS
+    assert all(item.help and "..." not in item.help for item in items)
 
 
 def test_the_example_of_apply_names_steps_that_there_are() -> None:
@@ -228,7 +252,7 @@ def test_a_file_in_the_cli_folder_of_a_plugin_package_is_a_verb(
         assert cli.main(["greet", "you"]) == 0
         assert capsys.readouterr().out == "hello you\n"
         assert cli.main(["--help"]) == 0
-        assert "greet" in capsys.readouterr().out
+        assert capsys.readouterr().out.partition("Of plugins:\n")[2].split() == ["greet"]
     finally:
         catalog.map_modules.cache_clear()
 
@@ -269,3 +293,25 @@ def test_a_retired_word_is_answered_with_the_new_way(
     what, fix = two_lines(capsys.readouterr().err)
     assert what == f"{name}: `{retired}` is no more"
     assert fix == "  fix: write `ortune cost --timeline`"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["timeline", "m.onnx", "--starts", "3"], "`ortune cost MODEL --timeline`"),
+        (["buckets", "m.onnx"], "`ortune optimize MODEL --data SOURCE --buckets`"),
+        (["verify-signature", "m.ortune"], "--require-signature KEY --signature-only`"),
+        (["env", "add", "cuda"], "`ortune doctor env`"),
+    ],
+)
+def test_a_verb_that_went_into_another_names_it(
+    old: list[str], new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(old) == 2
+    what, fix = two_lines(capsys.readouterr().err)
+    assert what == f"ortune: `{old[0]}` is no more" and new in fix
+    words = re.findall(r"`ortune (\S+)([^`]*)`", fix)
+    verb = cli.root.get_command(click.Context(cli.root), words[0][0])
+    assert verb is not None
+    options = {option for param in verb.params for option in param.opts}
+    assert set(re.findall(r"--\S+", words[0][1])) <= options

@@ -56,7 +56,11 @@ def test_every_verb_names_them_before_it_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
-    for words in (["inspect", str(model)], ["env", "list"], ["bench", str(tmp_path / "no.onnx")]):
+    for words in (
+        ["inspect", str(model)],
+        ["doctor", "env", "list"],
+        ["bench", str(tmp_path / "no.onnx")],
+    ):
         main(words)
         said = " ".join(capsys.readouterr().err.split())
         assert TOGETHER in said and said.index(TOGETHER) < 40, words

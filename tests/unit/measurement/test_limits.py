@@ -91,7 +91,7 @@ VERBS = {
     "bench": ["--seconds", "1"],
     "tune": ["--time", "5s"],
     "profile": [],
-    "timeline": ["--starts", "1"],
+    "cost": ["--timeline", "--starts", "1"],
     "optimize": ["--time", "5s", "-o", "run"],
     "verify": ["toy.onnx"],
 }
@@ -115,10 +115,12 @@ def test_convert_says_so_where_numbers_are_not_compared(job, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("on", ["cpu(threads=100000)", "openvino(streams=100000)"])
-@pytest.mark.parametrize("verb", ["bench", "tune", "profile", "timeline", "optimize", "inspect"])
+@pytest.mark.parametrize(
+    "verb", ["bench", "tune", "profile", "cost --timeline", "optimize", "inspect"]
+)
 def test_backends_on_the_command_line(job, verb, on, monkeypatch, capsys) -> None:
     monkeypatch.chdir(job.out.parent)
-    assert main([verb, "toy.onnx", "--on", on]) == BAD
+    assert main([*verb.split(), "toy.onnx", "--on", on]) == BAD
     said = capsys.readouterr().err
     assert "100000 is too large: this process may use" in said
     assert f"give {2 * effective_cpus()} or less" in said

@@ -34,7 +34,7 @@ def untimed() -> None:
 def test_environments() -> None:
     assert find_environment("onnxruntime", version("onnxruntime")) == (HERE, None)
     name, fix = find_environment("onnxruntime", "1.2.3")
-    assert name == "ort-1.2.3" and fix == "ortune env add onnxruntime==1.2.3"
+    assert name == "ort-1.2.3" and fix == "ortune doctor env add onnxruntime==1.2.3"
     assert find_environment("openvino", "1.2.3")[0] == "openvino-1.2.3"
 
 

@@ -92,7 +92,9 @@ def test_an_engine_needs_tensorrt(tmp_path: Path) -> None:
         pytest.skip("TensorRT and a device are here")
     with pytest.raises(BackendMissing) as caught:
         package([packaged.bundle(tmp_path)], tmp_path / "out", "tensorrt-engine")
-    assert "ortune env add tensorrt" in caught.value.fix and "built=false" in caught.value.fix
+    assert (
+        "ortune doctor env add tensorrt" in caught.value.fix and "built=false" in caught.value.fix
+    )
     assert not (tmp_path / "out").exists()
 
 

@@ -339,7 +339,7 @@ def test_without_the_releases_runtime_nothing_is_written(tmp_path: Path) -> None
     bundle, target = packaged.bundle(tmp_path), Triton(onnxruntime="1.2.3")
     with pytest.raises(BackendMissing, match=r"carries onnxruntime 1\.2\.3") as error:
         package([bundle], tmp_path / "a", target)
-    assert "ortune env add onnxruntime==1.2.3" in error.value.fix
+    assert "ortune doctor env add onnxruntime==1.2.3" in error.value.fix
     assert not (tmp_path / "a").exists()
     found = package([bundle], tmp_path / "a", replace(target, replayed=False))
     assert found.replay is None and "(not replayed)" in found.unrun

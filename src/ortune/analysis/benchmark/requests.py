@@ -47,7 +47,7 @@ class Bench(CustomOpsRequest, DataRequest):
         seconds: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
         end_to_end: Time pkg.module:frame, which gets (engine, sample), and the model's part of it.
-        environment: Names of `ortune env list` by comma, and "here": each is timed.
+        environment: Names of `ortune doctor env list` by comma, and "here": each is timed.
 
     Raises:
         OrtuneError: A model, an option or the data cannot be used, or a first row does not run.

@@ -1,4 +1,4 @@
-"""What `cost` and `timeline` are asked, and prices, load and overhead read from text."""
+"""What `cost` is asked, also with --timeline, and prices, load and overhead read from text."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class TimelineRequest(BackendRequest, DataRequest):
     judged.
 
     Example:
-        ortune timeline model.onnx --data samples/ --inferences-per-session 500 -o timeline.html
+        ortune cost model.onnx --timeline --data samples/ -o timeline.html
 
     Attributes:
         model: The model file.

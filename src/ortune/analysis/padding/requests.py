@@ -1,4 +1,4 @@
-"""What `buckets` is asked."""
+"""What is asked of `optimize --buckets`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class BucketsRequest(BackendRequest):
     """Find the padding in an encoder's data, prove that it can be cut, choose lengths.
 
     The answer is a backend to give to --on of any verb, and to ot.load: it cuts every call down
-    to the shortest bucket that holds its real positions. `ortune optimize` tries the same by
-    itself where the data are padded.
+    to the shortest bucket that holds its real positions. A search tries the same by itself where
+    the data are padded.
 
     Example:
-        ortune buckets encoder.onnx --data padded/ --on "cpu(threads=1)"
-        ortune buckets encoder.onnx --data padded/ --count 8 --seconds 0
+        ortune optimize encoder.onnx --data padded/ --buckets --on "cpu(threads=1)"
+        ortune optimize encoder.onnx --data padded/ --buckets --count 8 --seconds 0
 
     Attributes:
         model: An encoder with a dynamic length.

@@ -28,7 +28,7 @@ class Recheck(WorkerRequest):
     Attributes:
         bundle: A file made by pack.
         key: Another plan of it than the first, by its key or the first characters of it.
-        environment: Run it in one of `ortune env list` in place of here.
+        environment: Run it in one of `ortune doctor env list` in place of here.
         runtime: Try releases of onnxruntime, oldest first, each in an environment of its own that
             is added when it is missing: 1.24..1.31, or 1.24.4,1.31.1.
         timed: Also time it.

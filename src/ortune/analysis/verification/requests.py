@@ -39,7 +39,7 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
         out: Folder of the small model that --bisect writes; ortune-bisect by default.
         force: Overwrite an existing output.
         strict: A verdict that is only likely is a no, too.
-        environment: Run OTHER in one of `ortune env list`; REFERENCE runs here.
+        environment: Run OTHER in one of `ortune doctor env list`; REFERENCE runs here.
 
     Raises:
         OrtuneError: A model, the data or the budget cannot be used, or OTHER does not run.

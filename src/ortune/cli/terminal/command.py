@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,17 +14,21 @@ import click
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
 from ortune.core import settings
 from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.event import Sink
 from ortune.core.fields import Libraries
 from ortune.core.outputs import check_output_file
 from ortune.core.request import Request, RequestField, list_request_fields, read_help, run_request
 
 _ALONE = "`pip install --no-deps ortune` beside numpy and onnxruntime opens bundles: ortune.load"
 RETIRED: Mapping[str, str] = {
+    "buckets": "write `ortune optimize MODEL --data SOURCE --buckets`, with the options as before",
+    "env": "write `ortune doctor env`, with the words as before",
+    "timeline": "write `ortune cost MODEL --timeline`, with the options as before",
+    "verify-signature": "write `ortune recheck BUNDLE --require-signature KEY --signature-only`",
     "pack --reader": _ALONE,
     "reader": _ALONE,
     "bench --processes": "load test servers: ortune loadtest MODEL --processes N",
     "cost --measure": "price a file of: ortune loadtest MODEL --processes N --json FILE.json",
-    "cost --memory-limit": "leave it out: cost starts no worker any more",
     "bench --memory-by-node": "see `peak_rss` of bench, and `ortune profile` for single nodes",
 }
 """Old word -> what to do instead, as the text behind ``fix:``.
@@ -44,20 +50,30 @@ def refuse_retired(verb: str, option: str = "") -> None:
 
 
 R = TypeVar("R", bound=Request)
+F = TypeVar("F", bound=Request)
 
 _ARGUMENTS = "ortune.given"
 _VERBOSE = "ortune.verbose"
 _OF_ONE_CALL = {"more", "json_to"}
 """Parameters of every verb that are no settings."""
+_OF_EVERY_FORM = {*_OF_ONE_CALL, "quiet"}
+"""Parameters that say how the work is shown, whatever it is."""
 
 
-def make_command(kind: type[R]) -> Callable[[Callable[[R], int | None]], click.Command]:
+def make_command(
+    kind: type[R], forms: Mapping[str, type[F]] | None = None
+) -> Callable[[Callable[[R | F], int | None]], click.Command]:
     """Make a command of a function that takes a request; it may return an exit code.
 
     The request's notes go to stderr unless the function replaces the sink.
-    """
 
-    def made(function: Callable[[R], int | None]) -> click.Command:
+    Args:
+        forms: Flag -> the request that the function gets with it, in place of `kind`. Options
+            of one are refused with another, and the command's arguments are those of all.
+    """
+    others: Mapping[str, type[F]] = forms or {}
+
+    def decorate(function: Callable[[R | F], int | None]) -> click.Command:
         def callback(more: bool, json_to: str | None, **values: Any) -> int | None:
             from ortune.cli.terminal import progress
 
@@ -68,26 +84,117 @@ def make_command(kind: type[R]) -> Callable[[Callable[[R], int | None]], click.C
             )  # the runtime logs there too
             with progress.show_progress(quiet=quiet, verbose=more) as shown:
                 meta[DISPLAY] = shown
-                return run_request(kind(**values, sink=shown.show_event), function)
+                request = _build_request(kind, others, values, shown.show_event)
+                return run_request(request, function)
 
-        body, example = read_help(kind)
-        lines = "\n".join(f"  {line}" for line in example.splitlines())
+        module = function.__module__
         return Verb(
-            name=function.__module__.rpartition(".")[2].replace("_", "-"),
+            name=module.rpartition(".")[2].replace("_", "-"),
             callback=callback,
-            params=[
-                *_make_common_options(),
-                *(
-                    _make_parameter(field)
-                    for field in list_request_fields(kind)
-                    if not field.option.python
-                ),
-            ],
+            params=[*_make_common_options(), *_make_parameters(kind, others)],
             request=kind,
-            help=f"{body}\n\n\b\nExample:\n{lines}",
+            forms=others,
+            help=_join_help(kind, others),
+            short_help=(sys.modules[module].__doc__ or "").partition("\n")[0].rstrip("."),
         )
 
-    return made
+    return decorate
+
+
+def _build_request(
+    kind: type[R], forms: Mapping[str, type[F]], values: Mapping[str, Any], sink: Sink
+) -> R | F:
+    """Return the request of the flag that is given, or that of the command itself.
+
+    Raises:
+        BadSettings: More arguments are given than it takes, or an option of another form.
+        click.MissingParameter: What must be given is not.
+    """
+    ctx = click.get_current_context()
+    flag = next((name for name in forms if values[name]), "")
+    form = forms[flag] if flag else kind
+    fields = {field.name: field for field in list_request_fields(form)}
+    if flag:
+        options = {
+            item.name or "" for item in ctx.command.params if isinstance(item, click.Option)
+        }
+        foreign = options - {*fields, flag, *_OF_EVERY_FORM}
+        refuse_options(foreign, f"does not go with {_spell_flag(flag)}", "leave one of them out")
+    for word, other in forms.items() if not flag else ():
+        foreign = {field.name for field in list_request_fields(other)} - fields.keys()
+        fix = f"add {_spell_flag(word)}, or leave it out"
+        refuse_options(foreign, f"is about {_spell_flag(word)}", fix)
+    words = {name: value for name, value in values.items() if is_given(name)}
+    if flag:
+        for place, field in zip(_list_arguments(kind), _list_arguments(form), strict=False):
+            value = words.pop(place.name, ())
+            if isinstance(value, tuple) and len(value) > 1:
+                raise BadSettings(
+                    f"{_spell_flag(flag)} takes one {field.name}, and {len(value)} are given",
+                    fix=f"leave out {', '.join(map(str, value[1:]))}",
+                )
+            words[field.name] = next(iter(value), None) if isinstance(value, tuple) else value
+    for param in ctx.command.params:
+        name = param.name or ""
+        if name in fields and fields[name].is_required and words.get(name) in (None, ()):
+            raise click.MissingParameter(ctx=ctx, param=param)
+    return form(**{name: words[name] for name in fields if name in words}, sink=sink)
+
+
+def _list_arguments(kind: type[Request]) -> list[RequestField]:
+    """Return the fields that are arguments of the command."""
+    return [
+        field for field in list_request_fields(kind) if field.positional and not field.option.word
+    ]
+
+
+def _spell_flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _join_help(kind: type[Request], forms: Mapping[str, type[Request]]) -> str:
+    """Return the help of a command: its request's, then what each form adds, then examples."""
+    body, example = read_help(kind)
+    for flag, form in forms.items():
+        text, further_example = read_help(form)
+        if details := text.partition("\n\n")[2]:
+            body += f"\n\nWith {_spell_flag(flag)}: {_lower_first(details)}"
+        example += f"\n{further_example}"
+    lines = "\n".join(f"  {line}" for line in example.splitlines())
+    return f"{body}\n\n\b\nExample:\n{lines}"
+
+
+def _make_parameters(
+    kind: type[Request], forms: Mapping[str, type[Request]]
+) -> Iterator[click.Parameter]:
+    """Yield the parameters of a command, then each form's flag with what only that form takes."""
+    fields = [field for field in list_request_fields(kind) if not field.option.python]
+    names = {field.name for field in fields}
+    for field in fields:
+        param = _make_parameter(field)
+        missing = [
+            _spell_flag(flag)
+            for flag, form in forms.items()
+            if field.name not in {other.name for other in list_request_fields(form)}
+        ]
+        if missing and param.required and isinstance(param, click.Option):
+            param.required = False  # `_build_request` demands it, where the form needs it
+            param.help = f"{param.help}  [required without {', '.join(missing)}]"
+        yield param
+    for flag, form in forms.items():
+        summary = " ".join(read_help(form)[0].partition("\n\n")[0].split())
+        text = f"Instead, {_lower_first(summary)}"
+        yield click.Option([_spell_flag(flag), flag], is_flag=True, help=text)
+        arguments = _list_arguments(form)
+        for field in list_request_fields(form):
+            if field.name in names or field in arguments or field.option.python:
+                continue
+            text = f"With {_spell_flag(flag)}: {_lower_first(field.help)}"
+            yield _make_parameter(replace(field, help=text))
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 class Verb(click.Command):
@@ -97,11 +204,15 @@ class Verb(click.Command):
 
     Attributes:
         request: What the verb is asked.
+        forms: Flag -> what it is asked with that flag.
     """
 
-    def __init__(self, *, request: type[Request], **options: Any) -> None:
+    def __init__(
+        self, *, request: type[Request], forms: Mapping[str, type[Request]], **options: Any
+    ) -> None:
         super().__init__(**options)
         self.request = request
+        self.forms = forms
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a settings file, and bind the optional value of ``--json``."""
@@ -167,6 +278,17 @@ def _list_accepted_types(param: click.Parameter) -> tuple[type, ...]:
 def is_verbose() -> bool:
     """Whether the present command was given ``-v``."""
     return bool(click.get_current_context().meta[_VERBOSE])
+
+
+def refuse_options(names: Collection[str], problem: str, fix: str) -> None:
+    """Refuse options that do not go with what the present command was asked.
+
+    Raises:
+        BadSettings: One of these fields is given.
+    """
+    for param in click.get_current_context().command.params:
+        if param.name in names and is_given(param.name or ""):
+            raise BadSettings(f"{param.opts[0]} {problem}", fix=fix)
 
 
 def is_given(field: str) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ortune.cli.terminal.progress import Display
     from ortune.core.facts import TensorSpec
     from ortune.core.trial import Interval
+    from ortune.reporting.blocks import Part
 
 
 def format_ms(ns: float | None) -> str:
@@ -79,13 +80,6 @@ DISPLAY = "ortune.display"
 """Where it keeps what shows progress."""
 _PIPED = 10_000
 """Columns of tables where no terminal sets a width: a row is one line for what reads it."""
-
-
-def read_version() -> str:
-    """Return the installed version."""
-    from ortune.core.version import __version__
-
-    return __version__
 
 
 def print_result(result: object, show: Callable[[], None]) -> None:
@@ -168,6 +162,13 @@ def print_items(*items: RenderableType) -> None:
             click.echo(item.text)
         else:
             out.print(item, crop=False)
+
+
+def print_parts(parts: Sequence[Part]) -> None:
+    """Print parts of a report."""
+    from ortune.reporting.terminal import make_renderables
+
+    print_items(*make_renderables(parts))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:

@@ -84,7 +84,7 @@ def check_environment(name: str) -> CheckedEnvironment:
     driver: dict[str, str] = {}
     states: dict[str, State] = {}
     problem, fix = "", ""
-    again = f"`ortune env remove {name}`, then add it again"
+    again = f"`ortune doctor env remove {name}`, then add it again"
     with TemporaryDirectory(prefix="ortune-") as folder:
         for spelled in list_backends(record):
             try:
@@ -206,7 +206,7 @@ def _intended_backends(environment: Environment) -> tuple[str, ...]:
 def _query_offers(environment: Environment) -> OfferedThere:
     home = find_packages(environment.folder)
     if problem := find_runtime_conflict(list_runtimes([str(home)])) if home else None:
-        again = f"`ortune env remove {environment.name}`, then add it again"
+        again = f"`ortune doctor env remove {environment.name}`, then add it again"
         return OfferedThere(environment, problem=problem[0], fix=again)
     offers: dict[str, Capabilities] = {}
     try:
@@ -258,13 +258,13 @@ def gpu_problems(
         return tuple(GpuProblem(name, problem, fix) for name in wanting)
     if not wanting and "onnxruntime-gpu" not in wheels:
         problem = f"nothing here computes on the {boards[0].name}"
-        return (GpuProblem(HERE, problem, f"ortune env add {_fitting_release(driver)}"),)
+        return (GpuProblem(HERE, problem, f"ortune doctor env add {_fitting_release(driver)}"),)
     version = driver.get("driver", "")
     return tuple(
         GpuProblem(
             name,
             f"driver {version} is too old for CUDA {major}, which wants {OLDEST[major]} or later",
-            f"update the driver, or `ortune env add {_fitting_release(driver)}`",
+            f"update the driver, or `ortune doctor env add {_fitting_release(driver)}`",
         )
         for name, major in wanting.items()
         if _driver_branch(version) < OLDEST.get(major, 0)

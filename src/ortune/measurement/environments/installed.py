@@ -78,7 +78,7 @@ def add_environment(text: str, name: str | None = None, sink: Sink = ignore_even
     if environment.release != str(target):
         raise BadSettings(
             f"environment '{name}' holds {environment.release or 'something else'}",
-            fix=f"give --name ANOTHER, or `ortune env remove {name}` first",
+            fix=f"give --name ANOTHER, or `ortune doctor env remove {name}` first",
         )
     return environment
 
@@ -119,7 +119,7 @@ def remove_environment(name: str) -> Path:
     if name == HERE:
         raise BadSettings(
             f"'{HERE}' is the Python that runs ortune, not an environment of its own",
-            fix="name one of `ortune env list`",
+            fix="name one of `ortune doctor env list`",
         )
     root = lookup.environment_folder(name)
     if name not in lookup.list_environment_names():
@@ -206,6 +206,6 @@ def _install_release(python: Path, target: Release, name: str) -> None:
     if index and distribution in reason:  # some wheels are on an index of their maker's alone
         fix = (
             f"its maker keeps {distribution} on an index of its own: "
-            f"PIP_EXTRA_INDEX_URL='{index}' ortune env add {target}"
+            f"PIP_EXTRA_INDEX_URL='{index}' ortune doctor env add {target}"
         )
     raise OrtuneError(f"cannot make environment '{name}': pip: {reason}", fix=fix)

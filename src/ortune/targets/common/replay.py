@@ -67,7 +67,7 @@ def find_environment(distribution: str, release: str) -> tuple[str, str | None]:
     try:
         find_interpreter(name)
     except BadSettings:
-        return name, f"ortune env add {distribution}=={release}"
+        return name, f"ortune doctor env add {distribution}=={release}"
     return name, None
 
 

@@ -154,13 +154,13 @@ def test_the_command_writes_a_page_and_json(
     tmp_path: Path, scripted: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model, page = write_model(tmp_path / "m.onnx"), tmp_path / "t.html"
-    assert main(["timeline", str(model), "-o", str(page), "--json"]) == 0
+    assert main(["cost", str(model), "--timeline", "-o", str(page), "--json"]) == 0
     answer = json.loads(capfd.readouterr().out)
     assert [line["name"] for line in answer["lines"]][-1] == EVERY_SESSION
     assert answer["cheapest"][0]["since"] == 0 and answer["cheapest"][-1]["until"] is None
     text = page.read_text()
     assert "<svg" in text and "http" not in text.replace("http-equiv", "")
-    assert main(["timeline", str(model)]) == 0
+    assert main(["cost", str(model), "--timeline"]) == 0
     assert "The cheapest" in capfd.readouterr().out
 
 
@@ -184,7 +184,7 @@ def test_bad_words_are_two_lines(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "m.onnx")
-    assert main(["timeline", "m.onnx", *words]) == 2
+    assert main(["cost", "m.onnx", "--timeline", *words]) == 2
     said = capfd.readouterr().err.splitlines()
     assert "  fix: " in said[-1] and "m.onnx" not in {p.name for p in tmp_path.glob("t.*")}
 

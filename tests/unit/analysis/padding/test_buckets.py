@@ -396,7 +396,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     model = write(tmp_path / "toy.onnx")
     data = samples(tmp_path / "data", [3, 9, 17], width=LONG)
     report = tmp_path / "out.json"
-    words = ["buckets", str(model), "--data", str(data), "--seconds", "0"]
+    words = ["optimize", str(model), "--buckets", "--data", str(data), "--seconds", "0"]
     assert cli.main([*words, "--json", str(report)]) == 0
     told = json.loads(report.read_text())
     assert codec.encode(parse_plugin(Backend, told["backend"]))["lengths"] == told["lengths"]
@@ -404,7 +404,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert "zeros beyond the bucket: tokens" in said
     assert f'--on "{told["backend"]}"' in said.replace("\n", " ")
-    for wrong in (words[:2], [*words, "--mask", "gone"]):
+    for wrong in (words[:3], [*words, "--mask", "gone"]):
         assert cli.main(wrong) == 2
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 2

@@ -235,7 +235,7 @@ class TestCommand:
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         np.savez(tmp_path / "x.npz", x=X)
-        check = ["verify-signature", str(signed), "--key", str(keys[1])]
+        check = ["recheck", str(signed), "--signature-only", "--require-signature", str(keys[1])]
         run = ["run", str(signed), str(tmp_path / "x.npz"), "--require-signature", str(keys[1])]
         assert main(check) == 0 and "signed by the owner of" in capsys.readouterr().out
         assert main(run) == 0

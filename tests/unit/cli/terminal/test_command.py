@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.errors import OrtuneError
+from ortune.core.event import ignore_event
 from ortune.core.fields import Option
 from ortune.core.request import Request, request
 
@@ -110,3 +111,103 @@ def test_a_settings_file_has_no_keys_that_are_of_one_call_alone(tmp_path: Path) 
         with pytest.raises(OrtuneError, match=f"unknown setting '{key}'") as caught:
             CliRunner().invoke(weighing, [str(file)], catch_exceptions=False)
         assert caught.value.fix == "use least_db, per_day, seconds"
+
+
+@request
+class Price(Request):
+    """Price FILES.
+
+    Example:
+        ortune price a.json --rate 2
+
+    Attributes:
+        files: What was measured.
+        rate: An hour's.
+        months: How long.
+    """
+
+    files: Sequence[str]
+    rate: Annotated[float, Option(word="--rate")]
+    _: KW_ONLY
+    months: int = 6
+
+
+@request
+class Life(Request):
+    """Time MODEL over its life.
+
+    Everything is measured.
+
+    Example:
+        ortune price m.onnx --life --starts 9
+
+    Attributes:
+        model: The file.
+        starts: Fresh processes.
+        months: How long; longer than a price.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    starts: int = 3
+    months: int = 12
+
+
+@make_command(Price, {"life": Life})
+def pricing(asked: Price | Life) -> int:
+    """Show what was asked."""
+    print_text(f"{type(asked).__name__} {replace(asked, sink=ignore_event)}")
+    return 0
+
+
+def test_a_flag_asks_another_request_with_its_own_defaults() -> None:
+    def ask(*words: str) -> str:
+        return CliRunner().invoke(pricing, words, catch_exceptions=False).stdout.strip()
+
+    assert ask("a", "b", "--rate", "2") == "Price Price(files=('a', 'b'), rate=2.0, months=6)"
+    assert ask("a", "--life") == "Life Life(model='a', starts=3, months=12)"
+    assert ask("--life", "a", "--months", "1", "--starts", "9").endswith("starts=9, months=1)")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        (["a", "--rate", "2", "--starts", "9"], "--starts is about --life", "add --life"),
+        (["a", "--life", "--rate", "2"], "--rate does not go with --life", "leave one"),
+        (["a", "b", "c", "--life"], "--life takes one model, and 3 are given", "leave out b, c"),
+    ],
+)
+def test_options_of_another_form_are_refused(words: list[str], what: str, fix: str) -> None:
+    with pytest.raises(OrtuneError) as caught:
+        CliRunner().invoke(pricing, words, catch_exceptions=False)
+    assert caught.value.what == what and caught.value.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(("words", "name"), [(["a"], "--rate"), (["--life"], "FILES")])
+def test_what_a_form_needs_is_demanded(words: list[str], name: str) -> None:
+    done = CliRunner().invoke(pricing, words)
+    assert (
+        done.exit_code == 2
+        and f"Missing {'option' if '--' in name else 'argument'}" in done.stderr
+    )
+    assert name in done.stderr
+
+
+def test_a_settings_file_asks_for_a_form(tmp_path: Path) -> None:
+    file = tmp_path / "life.toml"
+    file.write_text('files = ["a"]\nlife = true\nstarts = 4\n')
+    assert "Life(model='a', starts=4" in CliRunner().invoke(pricing, [str(file)]).stdout
+    file.write_text('files = ["a"]\nlife = false\nrate = 2\n')
+    assert CliRunner().invoke(pricing, [str(file)]).stdout.startswith("Price ")
+
+
+def test_the_help_has_all_forms() -> None:
+    text = " ".join(CliRunner().invoke(pricing, ["--help"]).stdout.split())
+    for part in (
+        "With --life: everything is measured.",
+        "ortune price a.json --rate 2 ortune price m.onnx --life --starts 9",
+        "An hour's. [required without --life]",
+        "--life Instead, time MODEL over its life.",
+        "With --life: fresh processes.",
+    ):
+        assert part in text

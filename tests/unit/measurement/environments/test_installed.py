@@ -46,9 +46,9 @@ def test_one_is_added_listed_checked_and_removed(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = environments.linked(monkeypatch)
-    assert main(["env", "list"]) == 0
+    assert main(["doctor", "env", "list"]) == 0
     assert "no environment yet" in capsys.readouterr().out
-    assert main(["env", "add", OLD]) == 0
+    assert main(["doctor", "env", "add", OLD]) == 0
     said = capsys.readouterr()
     assert "works" in said.out and str(home / "ort-1.24.4") in said.out
     assert "making environment ort-1.24.4" in said.err
@@ -56,15 +56,15 @@ def test_one_is_added_listed_checked_and_removed(
         parse_release(OLD).distributions
     )
     assert "--no-deps" in asked[0]
-    assert main(["env", "list", "--json"]) == 0
+    assert main(["doctor", "env", "list", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [(one["name"], one["release"]) for one in told["environments"]] == [("ort-1.24.4", OLD)]
     assert OLD in told["releases"]
-    assert main(["env", "check", "ort-1.24.4", "--json"]) == 0
+    assert main(["doctor", "env", "check", "ort-1.24.4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["versions"]["onnxruntime"]
-    assert main(["env", "remove", "ort-1.24.4"]) == 0
+    assert main(["doctor", "env", "remove", "ort-1.24.4"]) == 0
     assert not (home / "ort-1.24.4").exists()
-    assert main(["env", "remove", "ort-1.24.4"]) == 2
+    assert main(["doctor", "env", "remove", "ort-1.24.4"]) == 2
     assert "no environment 'ort-1.24.4'" in capsys.readouterr().err
     assert [path.name for path in home.iterdir()] == [".ort-1.24.4.lock"]
 
@@ -147,7 +147,7 @@ def test_a_wheel_on_an_index_of_its_makers_is_told_with_the_line(
     monkeypatch.setattr(installed.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(OrtuneError) as error:
         add_environment("tensorrt")
-    asked = "ortune env add tensorrt==10.16.1.11"
+    asked = "ortune doctor env add tensorrt==10.16.1.11"
     line = f"PIP_EXTRA_INDEX_URL='<address of NVIDIA package index>' {asked}"
     assert error.value.fix.endswith(line)
     with pytest.raises(OrtuneError) as other:
@@ -277,7 +277,7 @@ def test_what_does_not_work_is_exit_code_1(
     add_environment(OLD, "old")
     for path in (home / "old").rglob("linked.pth"):
         path.unlink()
-    assert main(["env", "check", "old"]) == 1
+    assert main(["doctor", "env", "check", "old"]) == 1
     said = capsys.readouterr().out
     assert "No module named 'numpy'" in said and "env remove old" in said
 
@@ -296,6 +296,6 @@ def test_what_does_not_work_is_exit_code_1(
 def test_words_that_do_not_belong_together(
     words: list[str], what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["env", *words]) == 2
+    assert main(["doctor", "env", *words]) == 2
     said = capsys.readouterr().err
     assert what in said and len(said.splitlines()) == 2

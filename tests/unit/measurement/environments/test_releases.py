@@ -142,9 +142,9 @@ def test_a_gpu_that_nothing_uses() -> None:
     runtimes = {"onnxruntime": "1.31.1"}
     (found,) = gpu_problems([BOARD], NEW, [made("openvino")], runtimes)
     assert found.environment == HERE and "nothing here computes on the NVIDIA L4" in found.problem
-    assert found.fix == "ortune env add cuda"
+    assert found.fix == "ortune doctor env add cuda"
     (older,) = gpu_problems([BOARD], {"driver": "550.54"}, [], runtimes)
-    assert older.fix == "ortune env add cuda==1.26.0"
+    assert older.fix == "ortune doctor env add cuda==1.26.0"
     assert gpu_problems([BOARD], NEW, [], {"onnxruntime-gpu": "1.31.1"}) == ()
     assert gpu_problems([BOARD], NEW, [made("cuda")], runtimes) == ()
 
@@ -155,7 +155,7 @@ def test_a_driver_that_is_too_old(version: str) -> None:
     assert (
         found.environment == "cuda-1.31.1" and "CUDA 13, which wants 580 or later" in found.problem
     )
-    assert found.fix == "update the driver, or `ortune env add cuda==1.26.0`"
+    assert found.fix == "update the driver, or `ortune doctor env add cuda==1.26.0`"
 
 
 def test_an_environment_for_gpus_where_there_is_none() -> None:

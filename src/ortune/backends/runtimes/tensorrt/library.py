@@ -104,7 +104,7 @@ class CudaDevice:
 
 
 INSTALL = "pip install tensorrt-cu13 cuda-bindings"
-"""What both packages come by; `ortune env add tensorrt-engine` makes an environment of them."""
+"""What both packages come by; `ortune doctor env add tensorrt-engine` keeps them apart."""
 _LEAST = 10
 _MODULES = ("tensorrt", "tensorrt_bindings")
 """The first is a name for the second, which comes in a wheel of its own."""
@@ -118,7 +118,7 @@ def is_tensorrt_installed() -> bool:
 def explain_missing_tensorrt() -> str | None:
     """Return what to do so that engines can be built and run here, None where they can."""
     if not is_tensorrt_installed() or not has_bindings():
-        return f"`ortune env add tensorrt-engine`, or {INSTALL}"
+        return f"`ortune doctor env add tensorrt-engine`, or {INSTALL}"
     return no_device()
 
 

@@ -25,8 +25,9 @@ TENSORRT = "TensorrtExecutionProvider"
 
 _ENVIRONMENT = "in an environment of its own, as two packages of onnxruntime overwrite each other"
 _INSTALL: Mapping[str, str] = {
-    CUDA: f"`ortune env add cuda`, or pip install 'onnxruntime-gpu[cuda,cudnn]' {_ENVIRONMENT}",
-    TENSORRT: "`ortune env add tensorrt`, or pip install 'onnxruntime-gpu[cuda,cudnn]' "
+    CUDA: "`ortune doctor env add cuda`, or pip install 'onnxruntime-gpu[cuda,cudnn]' "
+    f"{_ENVIRONMENT}",
+    TENSORRT: "`ortune doctor env add tensorrt`, or pip install 'onnxruntime-gpu[cuda,cudnn]' "
     f"'tensorrt-cu13==10.16.*' {_ENVIRONMENT}",
 }
 """Provider -> the exact line; the provider of the wheel for CUDA 13 links TensorRT 10."""
