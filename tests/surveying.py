@@ -14,6 +14,7 @@ from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.recipe.material import Material
 from tests.unit import studies
@@ -39,7 +40,7 @@ def context(root: Path, model: ir.Model, samples: Sequence[Tensors], **more: obj
         {"": material},
         {"search": part},
         "",
-        base_ns=1_000_000,
         timeout_s=60.0,
+        deadlines=Deadlines(run_ns=1_000_000),
         **more,  # type: ignore[arg-type]
     )

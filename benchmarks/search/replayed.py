@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -185,12 +185,13 @@ def surroundings(table: Table, root: Path, seconds: float) -> Context:
     budget = Budget.parse(spelled_budget(table))
     job = Job(about.name, "m", "d", budget, "", about.workload, about.baseline, {}, {})
     write_header(root, Header(job, about.facts))
+    run_ns = about.deadlines.run_ns or Paid.of(first, first).run_ns[0]
+    deadlines = replace(about.deadlines, run_ns=run_ns)
     needed = 10 * first.load_s + 40 * first.first_s
     return Context(
         root, job, about.facts, {"": root / "model.onnx"}, {}, {}, parts(table.rows), "",
-        base_ns=Paid.of(first, first).run_ns[0],
         timeout_s=min(LONGEST_S, max(20.0, seconds / 3, needed)),
-        finalists=loop.FINALISTS, deadlines=about.deadlines, by_operator=about.by_operator,
+        finalists=loop.FINALISTS, deadlines=deadlines, by_operator=about.by_operator,
         by_region=False,  # a table has whole plans alone
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +19,9 @@ from ortune.graph.io import file
 from ortune.measurement.rolled import StatefulModel
 
 
-@dataclass(frozen=True)
-class Asking:
-    sequence: str
-    state: tuple[str, ...] = ()
-
-
 def sequenced(model: Path, work: Path, how: str, *state: str) -> StatefulModel:
     known, digest = read_facts(file.load(model)), file.compute_digest(model)
-    return StatefulModel(model, digest, known, Asking(how, state), Cpu(threads=1), {}, work)
+    return StatefulModel(model, digest, known, how, state, Cpu(threads=1), {}, work)
 
 
 def loaded(feeds: Feeds) -> list[dict[str, np.ndarray]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
@@ -13,6 +13,9 @@ from ortune.core.fields import Libraries, Option
 from ortune.core.plugins import catalog, user_function
 from ortune.core.plugins.spelling import parse_list, with_field
 from ortune.core.request import Request, WorkerRequest, request
+
+if TYPE_CHECKING:
+    from ortune.core.budget import Budget
 
 
 @request
@@ -32,12 +35,21 @@ class BudgetRequest(Request):
         function: str | None = getattr(self, "evaluate", None)
         return function
 
+    def read_budget(self) -> Budget | None:
+        """Return the budget; None where none is given.
+
+        Raises:
+            BadSettings: It cannot be read.
+        """
+        if self.budget is None:
+            return None
+        from ortune.core.budget import Budget  # a request is made without NumPy
+
+        return Budget.parse(self.budget)
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.budget is not None:
-            from ortune.core.budget import Budget  # a request is read without NumPy
-
-            Budget.parse(self.budget)  # before anything is read, run or said
+        self.read_budget()  # before anything is read, run or said
         if self.scoring_function:
             user_function.demand_own(self.scoring_function, *user_function.EVALUATE)
 

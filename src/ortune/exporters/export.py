@@ -6,6 +6,7 @@ Exporters are tried in turn, and the first whose file agrees with PyTorch at all
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import re
 import shutil
@@ -24,12 +25,13 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.torch.export import Interface, list_exporters
 from ortune.backends.runtimes.torch.module import SCRIPTS, ModuleSource
 from ortune.core import wording
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
-from ortune.core.event import Progress
+from ortune.core.event import Note, Progress
 from ortune.core.facts import TensorSpec
 from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
-from ortune.core.plugins.user_function import here_counts
+from ortune.core.plugins.user_function import digest_file, find_source, here_counts
 from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.session import Tensors
@@ -156,6 +158,45 @@ def export_module(request: Export, work: Path, name: str) -> Exported:
     return _Run(request, work.resolve(), name).export_module(
         names if request.exporter == "all" else (request.exporter,)
     )
+
+
+def export_once(request: Export) -> Path:
+    """Export a module unless the same export lies there; return the file of its weights.
+
+    The folder of `out` is the export's own: the model, the weights and what they were made of.
+
+    Raises:
+        OrtuneError: The module does not load or run, or no export answers like it.
+    """
+    here_counts()
+    path, module = Path(request.out), module_source(request)
+    folder, state, key_path = (
+        path.parent,
+        path.with_name("state.pt"),
+        path.with_name("export.json"),
+    )
+    files = [find_source(name) for name in (request.source, module.weights)]
+    texts = [digest_file(file) for file in files if file is not None]
+    inputs = [codec.encode(spec) for spec in request.inputs]
+    key = codec.digest([codec.encode(module), request.dynamic, *texts, inputs])
+    if key_path.is_file() and json.loads(key_path.read_text(encoding="utf-8")).get("key") == key:
+        return state
+    folder.mkdir(parents=True, exist_ok=True)
+    result = export_module(request, folder / "work", path.name)
+    for part in result.path.parent.glob(f"{path.name}*"):
+        part.replace(folder / part.name)
+    if result.state is not None:
+        result.state.replace(state)
+    shutil.rmtree(folder / "work")
+    record = codec.make_jsonable(replace(result, path=path, state=state))
+    write_text(key_path, json.dumps({"key": key, **record}, indent=1))
+    request.sink(
+        Note(
+            f"exported by {result.exporter}: within {result.error:.2g} of PyTorch's answers at "
+            f"{len(result.sizes)} sizes"
+        )
+    )
+    return state
 
 
 class _Run:

@@ -27,7 +27,7 @@ from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.data.sequences import pairs, steps
-from ortune.data.sequences.request import FILE, SequenceOptions
+from ortune.data.sequences.request import FILE
 from ortune.data.sequences.rolling import Rolling
 from ortune.data.sequences.steps import Steps
 from ortune.data.sources import Source
@@ -45,7 +45,8 @@ class StatefulModel:
         model: Its file.
         digest: Of the file.
         facts: What it takes and gives.
-        options: How samples are ordered, and the states, where named.
+        sequence: What makes a sequence of samples: file, group or a number.
+        state: Outputs that are fed to inputs, such as ``h_out:h_in``; empty finds them.
         backend: What runs it.
         shapes: Of states at the first step, where given.
         work: Folder for the worker's files.
@@ -55,7 +56,8 @@ class StatefulModel:
     model: Path
     digest: str
     facts: Facts
-    options: SequenceOptions
+    sequence: str
+    state: Sequence[str]
     backend: Backend
     shapes: Mapping[str, tuple[int, ...]]
     work: Path
@@ -68,7 +70,7 @@ class StatefulModel:
         Raises:
             BadData: There are none, or one that is named cannot be one.
         """
-        facts, texts = self.facts, self.options.state
+        facts, texts = self.facts, self.state
         state_pairs = (
             pairs.parse_state_pairs(texts, facts.inputs, facts.outputs)
             if texts
@@ -113,12 +115,10 @@ class StatefulModel:
             labels=labels,
             batch=batch,
             optional=how.optional_inputs,
-            steps=cut if self.options.sequence == FILE else None,
+            steps=cut if self.sequence == FILE else None,
             sink=sink,
         )
-        sequences = steps.group_into_sequences(
-            self.options.sequence, read.count, read.groups, cut.lengths
-        )
+        sequences = steps.group_into_sequences(self.sequence, read.count, read.groups, cut.lengths)
         key = codec.digest([read.digests, sequences, how, self.digest, str(self.backend)])
         path = out / "feeds.stream"
         if not _reuse_samples(self.earlier, key, path):

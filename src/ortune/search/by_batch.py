@@ -23,8 +23,8 @@ from ortune.search.compare import is_clearly_faster, select_finalists
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.ledger import Ledger
-from ortune.search.request import Optimize
 
 
 @dataclass
@@ -112,21 +112,23 @@ _FIRST = 2
 """Of these, timed at all batches before the others are at any."""
 
 
-def validate_batches(request: Optimize, facts: Facts) -> None:
+def validate_batches(
+    batches: Sequence[int], max_latency: float | None, experiment: Experiment, facts: Facts
+) -> None:
     """Refuse batches that the model, the data or the workload cannot have: raise BadSettings."""
-    if request.evaluate:
+    if experiment.evaluate:
         raise BadSettings(
             "--batches stacks samples, and --evaluate makes its own calls",
             fix="leave out --batches, or give --data in place of --evaluate",
         )
-    if request.max_latency is not None and request.driven.measure != "latency":
+    workload = experiment.workload
+    if max_latency is not None and workload.measure != "latency":
         raise BadSettings(
-            f"--max-latency is of one run, and {request.driven.name()} measures "
-            f"{request.driven.measure}",
+            f"--max-latency is of one run, and {workload.name()} measures {workload.measure}",
             fix="leave out --max-latency, or use --workload latency",
         )
     try:
-        check_batch(max(request.batches), facts.inputs)
+        check_batch(max(batches), facts.inputs)
     except BadData as error:
         fix = error.fix.replace("--batch ", "--batches ")
         raise BadSettings(error.what, fix=fix) from None

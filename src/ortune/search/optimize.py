@@ -15,18 +15,21 @@ from ortune.backends.cpu import Cpu
 from ortune.core import settings
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
-from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import add_custom_ops
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.event import Note, TimeLeft
+from ortune.core.fields import make_paths
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.plugins.user_function import is_function
 from ortune.core.request import make_verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.core.wording import format_count
+from ortune.core.workload import Workload
+from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
@@ -36,6 +39,7 @@ from ortune.search import by_batch, from_torch, warm_start
 from ortune.search.adaptive import Adaptive
 from ortune.search.experiment import golden
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.ledger import (
     Ledger,
     lock_run,
@@ -58,28 +62,35 @@ _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 
 def run(request: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
-    if request.strict and request.budget is not None:
-        require_provable(Budget.parse(request.budget))
+    root = Path(request.out)
+    export = request.make_export(root.absolute() / "export" / "model.onnx")
+    experiment = request.read_experiment()
+    if request.strict and experiment.budget is not None:
+        require_provable(experiment.budget)
     rules = tuple(parse_plugin(Transform, text) for text in request.rules)
-    targets = _select_targets(request, rules)
-    original = _default_baseline(targets) if request.baseline is None else request.original
-    request = replace(request, baseline=original)
-    backends = [*(target.backend for target in targets), original]
+    targets = _select_targets(request, rules, experiment.workload)
+    if request.baseline is None:
+        experiment = replace(experiment, baseline=_default_baseline(targets))
+    baseline, workload = experiment.baseline, experiment.workload
+    backends = [*(target.backend for target in targets), baseline]
     _require_storable(backends)
-    root, typed = Path(request.out), from_torch.make_repeatable(request)
     make_folder(root)
-    request, rows = from_torch.export_model(request, root)
+    rows: tuple[Backend, ...] = ()
+    if export is not None:
+        rows = from_torch.make_rows(export.source, export_once(export), baseline.threads)
+        experiment = replace(experiment, models={MAIN: Path(export.out)})
     began = monotonic()
-    record = warm_start.record_for(request)
+    record = warm_start.record_for(baseline, workload) if request.warm_start else None
     if request.batches:
-        by_batch.validate_batches(request, model_facts.read_facts(file.load(request.models[0])))
+        facts = model_facts.read_facts(file.load(next(iter(experiment.models.values()))))
+        by_batch.validate_batches(request.batches, request.max_latency, experiment, facts)
     for remote in (target for target in targets if target.environment != HERE):
         request.sink(Note(f"{remote.backend.name()} runs in environment {remote.environment}"))
     request.sink(TimeLeft(request.time))
     with lock_run(root):
-        require_requested(root, request, [*backends, *rows])
+        require_requested(root, experiment, [*backends, *rows])
         context = prepare_context(
-            request,
+            experiment,
             root,
             request.sink,
             on=spell_on(add_custom_ops(request.on, request.custom_ops).strip(), targets),
@@ -90,8 +101,7 @@ def run(request: Optimize) -> Study:
         )
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
-        again = settings.format_settings(replace(typed, out=root), but=_OF_A_CALL)
-        write_text(root / settings.REPEAT, again)
+        write_text(root / settings.REPEAT, _format_repeat(request, baseline))
         exact = request.data is None and not request.evaluate
         context = warm_start.load_warm_start(
             context, record, request.sink, by_region=request.regions
@@ -134,12 +144,22 @@ def _require_storable(backends: Sequence[Backend]) -> None:
         stored.demand_safe_data(codec.encode(backend), str(backend), fix=fix)
 
 
-def _select_targets(request: Optimize, rules: tuple[Transform, ...]) -> list[SearchTarget]:
+def _format_repeat(request: Optimize, baseline: Backend) -> str:
+    """Write the settings that repeat the run; a function in the place of a file is no path."""
+    names = map(str, make_paths(request.model))
+    model = [name if is_function(name) else Path(name) for name in names]
+    repeat = replace(request, model=model, baseline=baseline, out=Path(request.out))
+    return settings.format_settings(repeat, but=_OF_A_CALL)
+
+
+def _select_targets(
+    request: Optimize, rules: tuple[Transform, ...], workload: Workload
+) -> list[SearchTarget]:
     """Return where to search, with what the request asks of every plan there."""
     targets = [
         replace(
             target,
-            splits=request.driven.splits(target.capabilities.effective_cpus),
+            splits=workload.splits(target.capabilities.effective_cpus),
             rules=rules,
             portable=request.portable,
         )
@@ -313,7 +333,7 @@ def propose_buckets(context: Context, note: Callable[[str], None]) -> Bucketed |
     return proposal.backend
 
 
-def require_requested(root: Path, request: Optimize, targets: Sequence[Backend]) -> None:
+def require_requested(root: Path, experiment: Experiment, targets: Sequence[Backend]) -> None:
     """Refuse a run whose plans name code or threads that nobody has asked for now.
 
     Args:
@@ -328,9 +348,8 @@ def require_requested(root: Path, request: Optimize, targets: Sequence[Backend])
         return
     folders = (root, *(path.parent for path in root.glob("batches/*/ledger.jsonl")))
     plans = [trial.plan for trial in chain.from_iterable(map(read_trials, folders))]
-    requested = {*stored.list_code_names(codec.encode(targets)), request.evaluate}
-    if request.budget is not None:
-        requested.update(stored.list_code_names(codec.encode(Budget.parse(request.budget))))
+    settings_of_code = [targets, experiment.budget]
+    requested = {*stored.list_code_names(codec.encode(settings_of_code)), experiment.evaluate}
     code_names = stored.list_code_names(codec.encode([header.job, plans]))
     if strange := [name for name in code_names if name not in requested]:
         raise BadData(

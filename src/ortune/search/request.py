@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ortune.core.errors import BadSettings
-from ortune.core.fields import ByteSize, Counts, Field, Option
+from ortune.core.fields import ByteSize, Counts, Field, Option, make_paths
 from ortune.core.request import request
-from ortune.exporters.request import ModuleRequest
+from ortune.exporters.request import Export, ModuleRequest
 from ortune.search.experiment.request import ExperimentRequest
 
 if TYPE_CHECKING:
@@ -126,6 +126,33 @@ class Optimize(ModuleRequest, ExperimentRequest):
                 "--max-latency chooses among batches, and none are given",
                 fix="give --batches too, such as --batches 1,4,16",
             )
+
+    def make_export(self, out: Path) -> Export | None:
+        """Return the request that exports the module to search for; None where it is a file.
+
+        Raises:
+            BadSettings: Several models are given, or a file with what is of a module.
+        """
+        from ortune.backends.runtimes.torch.module import is_source
+
+        names = [str(path) for path in make_paths(self.model)]
+        shared = {field.name: getattr(self, field.name) for field in fields(ModuleRequest)}
+        source = next(filter(is_source, names), None)
+        if source is None:
+            options = {"weights": "--weights", "inputs": "--input", "dynamic": "--dynamic"}
+            if given := [option for name, option in options.items() if shared[name]]:
+                raise BadSettings(
+                    f"{given[0]} is of a PyTorch module, and the model is a file",
+                    fix="give pkg.module:factory in place of the file, or leave it out",
+                )
+            return None
+        if len(names) > 1:
+            raise BadSettings(
+                f"several models are given, and {source} is a module",
+                fix="run `ortune export` on each first",
+            )
+        ranges, limit = self.ranges, self.memory_limit
+        return Export(source, ranges=ranges, memory_limit=limit, out=out, **shared)
 
     @property
     def makes(self) -> tuple[Path, ...]:

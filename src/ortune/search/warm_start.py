@@ -32,7 +32,6 @@ from ortune.search.expectation.priors import model_kind
 from ortune.search.expectation.surrogate import Features
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import read_header, read_study, write_header
-from ortune.search.request import Optimize
 
 MOST = 256
 """Tallies of a kind of machine; those that were added to longest ago are forgotten first."""
@@ -280,14 +279,9 @@ def _require_number(name: str, value: Any, bounds: tuple[float, float]) -> None:
         raise ValueError(f"{name} is out of bounds")
 
 
-def record_for(request: Optimize) -> MachineRecord | None:
-    """Return the record for a job on this machine; None where it is off or has no place."""
-    if not request.warm_start:
-        return None
-    original = request.original
-    return MachineRecord.for_kind(
-        machine_kind(original, request.driven, query_capabilities(original))
-    )
+def record_for(baseline: Backend, workload: Workload) -> MachineRecord | None:
+    """Return the record for a job on this machine; None where it has no place."""
+    return MachineRecord.for_kind(machine_kind(baseline, workload, query_capabilities(baseline)))
 
 
 def load_warm_start(

@@ -133,7 +133,7 @@ def _drive(
     budget, base = Budget.parse("cosine>=0.99"), parse_plugin(Backend, scenario.baseline)
     job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
     write_header(root, Header(job, scenario.facts))
-    context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
+    context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", timeout_s=1.0)
     context = replace(context, by_region=bool(scenario.pieces) and scenario.by_region)
     aim = Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
     patch.setattr(optimizing, "propose_buckets", lambda context, note: cut)

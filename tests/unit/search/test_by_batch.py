@@ -189,6 +189,11 @@ def studies_header() -> Header:
 FIXED = replace(studies.FACTS, inputs=(TensorSpec("x", "float32", (2, 4)),))
 
 
+def refuse(facts: Facts, **given: Any) -> None:
+    request = Optimize("m.onnx", **given)
+    validate_batches(request.batches, request.max_latency, request.read_experiment(), facts)
+
+
 @pytest.mark.parametrize(
     ("facts", "given", "says", "fix"),
     [
@@ -206,9 +211,9 @@ def test_batches_that_cannot_be_are_refused(
     facts: Facts, given: dict[str, Any], says: str, fix: str
 ) -> None:
     with pytest.raises(BadSettings, match=says) as error:
-        validate_batches(Optimize("m.onnx", **given), facts)
+        refuse(facts, **given)
     assert fix in error.value.fix
-    validate_batches(Optimize("m.onnx", batches="1,8"), studies.FACTS)
+    refuse(studies.FACTS, batches="1,8")
 
 
 @pytest.mark.parametrize(

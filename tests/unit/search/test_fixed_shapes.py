@@ -51,7 +51,7 @@ def context(
     source = studies.write_model(folder / "toy.onnx", studies.MODEL)
     return Context(
         *(folder, replace(studies.job(source), **job), ENCODER, {"": source}),
-        *({"": folder / "data"}, {"": Material(fed)}, {}, "", 1),
+        *({"": folder / "data"}, {"": Material(fed)}, {}, ""),
         timeout_s=1.0,
     )
 

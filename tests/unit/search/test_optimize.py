@@ -14,8 +14,10 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.study import Study
+from ortune.measurement.workloads.latency import Latency
 from ortune.search import optimize, warm_start
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.ledger import Ledger, read_header, write_ending, write_header
 from ortune.search.recipe.space import SearchTarget
 from ortune.search.request import Optimize
@@ -28,10 +30,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
     """A search of which everything but the verb's own part is scripted."""
     made = studies.study(tmp_path / "made")
 
-    def prepare(asked: Optimize, root: Path, *_: object, **__: object) -> Context:
+    def prepare(asked: Experiment, root: Path, *_: object, **__: object) -> Context:
         if read_header(root) is None:
             write_header(root, replace(made.header, by_operator={"Relu": 1.0}))
-        return Context(root, made.job, studies.FACTS, {}, {}, {}, {}, "", 1, 1.0)
+        return Context(root, made.job, studies.FACTS, {}, {}, {}, {}, "", 1.0)
 
     def search(context: Context, *_: object) -> None:
         known.append(context.paid)
@@ -63,7 +65,7 @@ ends: list[str] = []
 def searches() -> list[int]:
     """Return how many searches each tally of the only record is of."""
     (path,) = warm_start.list_record_files()
-    kind = warm_start.machine_kind(Cpu(), Optimize("toy.onnx").driven, OFFERED)
+    kind = warm_start.machine_kind(Cpu(), Latency(), OFFERED)
     record = warm_start.MachineRecord.for_kind(kind)
     assert record is not None and record.path == path
     return [one.searches for one in record.read().tallies]
@@ -98,3 +100,10 @@ def test_switched_off_nothing_is_read_or_written(run: Callable[..., Study]) -> N
     run("two")
     assert run("three", warm_start=False).header.paid == NOTHING
     assert set(searches()) == {1}
+
+
+def test_one_option_turns_it_off(run: Callable[..., Study]) -> None:
+    run("one", warm_start=False)
+    assert not list(warm_start.list_record_files())
+    run("two")
+    assert searches()

@@ -20,6 +20,7 @@ from ortune.core.trial import Plan
 from ortune.metrics.function import Function
 from ortune.metrics.map import Map
 from ortune.metrics.score import EvaluateScore
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.ledger import Ledger, write_header
 from ortune.search.optimize import optimize, require_requested
 from ortune.search.request import Optimize
@@ -36,8 +37,8 @@ def written(study: Study, batch: int = 0) -> Path:
     return root
 
 
-def asked(study: Study, **fields: Any) -> Optimize:
-    return Optimize(study.job.model, out=study.root, **fields)
+def asked(study: Study, **fields: Any) -> Experiment:
+    return Optimize(study.job.model, out=study.root, **fields).read_experiment()
 
 
 def on(study: Study, backend: Backend) -> Study:

@@ -14,12 +14,10 @@ from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.study import Study
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import Ledger, read_header, write_ending, write_header
-from ortune.search.request import Optimize
 from ortune.search.warm_start import (
     MachineRecord,
     is_concluded,
     load_warm_start,
-    record_for,
     record_study,
 )
 
@@ -40,7 +38,7 @@ def record(tmp_path: Path) -> MachineRecord:
 
 def context(study: Study) -> Context:
     root = Path(study.root)
-    return Context(root, study.job, study.header.facts, {}, {}, {}, {}, "", 1, 1.0)
+    return Context(root, study.job, study.header.facts, {}, {}, {}, {}, "", 1.0)
 
 
 def said(told: list[Event]) -> list[str]:
@@ -135,8 +133,3 @@ def test_a_run_that_ended_is_known_to_have_ended(study: Study) -> None:
     assert not is_concluded(root)
     write_ending(root, study.ending)
     assert is_concluded(root)
-
-
-def test_one_option_turns_it_off() -> None:
-    assert record_for(Optimize("m.onnx", warm_start=False)) is None
-    assert record_for(Optimize("m.onnx")) is not None

@@ -438,7 +438,14 @@ def _load_samples(request: Calibrate, folder: Path) -> _CalibrationSamples:
     if request.sequence:
         model, cpu = Path(request.model), Cpu(custom_ops=request.custom_ops)
         rolled = StatefulModel(
-            model, file.compute_digest(model), facts, request, cpu, request.shapes, folder
+            model=model,
+            digest=file.compute_digest(model),
+            facts=facts,
+            sequence=request.sequence,
+            state=request.state,
+            backend=cpu,
+            shapes=request.shapes,
+            work=folder,
         )
         fed = rolled.load(request.source, folder, sink=request.sink)
     else:

@@ -43,8 +43,8 @@ from ortune.quantizers.calibration import ranges_file
 from ortune.quantizers.calibration.calibrate import calibrate_groups
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.scores import collect_records
 from ortune.search.recipe.build import Material, build_in
 
@@ -189,37 +189,34 @@ class ObserverRanking(TableResult):
         return {k: codec.encode(v) for k, v in vars(self).items() if k != "rows"} | {"rows": rows}
 
 
-def run(comparison_request: CompareObservers) -> ObserverRanking:
+def run(request: CompareObservers) -> ObserverRanking:
     """Score all observers on samples that were not observed."""
-    steps = {
-        text: parse_quantizer(comparison_request.quantizer, text)
-        for text in comparison_request.observers
-    }
+    steps = {text: parse_quantizer(request.quantizer, text) for text in request.observers}
     copies = (
-        {comparison_request.augment: augmenting.parse_augmentations(comparison_request.augment)}
-        if comparison_request.augment
+        {request.augment: augmenting.parse_augmentations(request.augment)}
+        if request.augment
         else {}
     )
-    backend = parse_plugin(Backend, comparison_request.backends)
+    backend = parse_plugin(Backend, request.backends)
     require_backend(backend)
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        request = ExperimentRequest(
-            comparison_request.model,
-            data=comparison_request.source,
-            labels=comparison_request.labels,
-            calibration=comparison_request.calibration,
-            sequence=comparison_request.sequence,
-            state=comparison_request.state,
-            shapes=comparison_request.shapes,
-            budget=comparison_request.budget,
+        experiment = Experiment(
+            models={MAIN: Path(request.model)},
+            data=request.source,
+            labels=request.labels,
+            calibration=request.calibration,
+            sequence=request.sequence,
+            state=tuple(request.state),
+            shapes=request.shapes,
+            budget=request.read_budget(),
             baseline=Cpu(custom_ops=backend.custom_ops),
             time=_SECONDS,
         )
-        context = prepare_context(request, folder, collect_notes(notes, comparison_request.sink))
+        context = prepare_context(experiment, folder, collect_notes(notes, request.sink))
         # What is calibrated on: the samples, and the samples with altered copies.
-        samples = comparison_request.samples or 0
+        samples = request.samples or 0
         material = context.materials[MAIN]
         fed, places = material.feeds, material.calibration
         if fed is None or not places:
@@ -231,14 +228,12 @@ def run(comparison_request: CompareObservers) -> ObserverRanking:
         for name, ways in copies.items():
             more = augmenting.augment_samples(fed, indices, ways, folder)
             calibrated.append((name, more, range(more.count)))
-        contest = _Contest(
-            Path(comparison_request.model), context, backend, comparison_request.sink
-        )
+        contest = _Contest(Path(request.model), context, backend, request.sink)
         ranked, best, by = contest.rank_steps(steps, calibrated)
     observed = calibrated[0][2]
     return ObserverRanking(
-        model=str(comparison_request.model),
-        quantizer=comparison_request.quantizer,
+        model=str(request.model),
+        quantizer=request.quantizer,
         rows=tuple(ranked),
         best=best,
         by=by,
@@ -246,7 +241,7 @@ def run(comparison_request: CompareObservers) -> ObserverRanking:
         budget_rule=context.job.budget_rule,
         calibrated=len(observed),
         scored=len(contest.scored),
-        overlap=comparison_request.calibration is None and bool(contest.scored & set(observed)),
+        overlap=request.calibration is None and bool(contest.scored & set(observed)),
         notes=tuple(notes),
     )
 

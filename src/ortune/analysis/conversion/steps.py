@@ -79,7 +79,9 @@ def _load_samples(request: ConversionRequest, model: Path, folder: Path) -> Feed
     model_facts = read_facts(file.load(model))
     if request.sequence and request.data is not None:
         cpu, digest = Cpu(custom_ops=request.custom_ops), file.compute_digest(model)
-        rolled = StatefulModel(model, digest, model_facts, request, cpu, shapes, folder)
+        rolled = StatefulModel(
+            model, digest, model_facts, request.sequence, request.state, cpu, shapes, folder
+        )
         feeds = rolled.load(request.data, folder, sink=request.sink)
         for text in feeds.notes:
             request.sink(Note(text))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Duration, File, Option, Source
 from ortune.core.request import request
 from ortune.data.sequences.request import SequenceRequest
+
+if TYPE_CHECKING:
+    from ortune.core.budget import Budget
 
 
 @request
@@ -89,22 +92,20 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
                 f"--metric {self.metric} and --budget {self.budget} both say what is lost",
                 fix="give one of them",
             )
-        if self.metric is not None:
-            budget_of(self.metric)  # before anything is read or run
 
+    def read_budget(self) -> Budget | None:
+        """Return the budget, or one that reads the metric; its limit decides nothing then.
 
-def budget_of(metric: str) -> str:
-    """Return a budget that reads a metric; its limit decides nothing here.
+        Raises:
+            BadSettings: It cannot be read.
+            UnknownPlugin: There is no such metric.
+        """
+        if self.metric is None:
+            return super().read_budget()
+        from ortune.core.budget import Budget  # a request is made without NumPy
+        from ortune.core.metric import Metric
+        from ortune.core.plugins.spelling import parse_plugin
 
-    Raises:
-        BadSettings: It cannot be read.
-        UnknownPlugin: There is no such metric.
-    """
-    from ortune.core.budget import Budget  # a request is read without NumPy
-    from ortune.core.metric import Metric
-    from ortune.core.plugins.spelling import parse_plugin
-
-    if ":" in metric:
-        return str(Budget.parse(f"{metric}>=base"))
-    higher = parse_plugin(Metric, metric).higher_is_better
-    return str(Budget.parse(f"{metric}{'>=' if higher else '<='}base"))
+        own = ":" in self.metric
+        higher = own or parse_plugin(Metric, self.metric).higher_is_better
+        return Budget.parse(f"{self.metric}{'>=' if higher else '<='}base")

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
+from ortune.analysis.sensitivity.requests import SensitivityRequest
 from ortune.core import reading
 from ortune.core.atomic_write import remove_path, write_text
 from ortune.core.backend import Backend
@@ -31,14 +31,14 @@ from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
+from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, require_backend
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.keys import job_key
-from ortune.search.experiment.ledger import read_header
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.surveys import LATE, SurveyProgress, survey_plan
 from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey, cost_per_time
 from ortune.search.recipe.built import steps_key
@@ -118,35 +118,29 @@ def sort_regions(regions: Sequence[RegionCost]) -> tuple[RegionCost, ...]:
     )
 
 
-def run(sensitivity_request: SensitivityRequest) -> Sensitivity:
+def run(request: SensitivityRequest) -> Sensitivity:
     """Survey one plan's regions."""
-    source, steps = sensitivity_request.source, _read_steps(sensitivity_request.recipe)
-    backend = parse_plugin(Backend, sensitivity_request.backends)
+    source, steps = request.source, _read_steps(request.recipe)
+    backend = parse_plugin(Backend, request.backends)
     offered = require_backend(backend)
     notes: list[str] = []
     with TemporaryDirectory(prefix="ortune-") as name:
         root = Path(name)
-        request = ExperimentRequest(
-            sensitivity_request.model,
+        experiment = Experiment(
+            models={MAIN: Path(request.model)},
             data=source,
-            labels=sensitivity_request.labels,
-            calibration=sensitivity_request.calibration,
-            sequence=sensitivity_request.sequence,
-            state=sensitivity_request.state,
-            budget=sensitivity_request.budget
-            if sensitivity_request.metric is None
-            else budget_of(sensitivity_request.metric),
+            labels=request.labels,
+            calibration=request.calibration,
+            sequence=request.sequence,
+            state=tuple(request.state),
+            budget=request.read_budget(),
             baseline=backend,
-            custom_ops=sensitivity_request.custom_ops,
-            memory_limit=sensitivity_request.memory_limit,
-            time=sensitivity_request.seconds,
+            memory_limit=request.memory_limit,
+            time=request.seconds,
         )
-        context = prepare_context(request, root, collect_notes(notes, sensitivity_request.sink))
-        header = read_header(root)
-        assert header is not None
-        context = replace(context, by_operator=header.by_operator)
+        context = prepare_context(experiment, root, collect_notes(notes, request.sink))
         # Put the automatic rewrites before the steps, as a search does.
-        model = Path(sensitivity_request.model)
+        model = Path(request.model)
         first = make_clean_recipe(model_facts.read_facts(file.load(model)), backend, offered).steps
         at = find_deciding_step(steps)
         assert at is not None
@@ -158,16 +152,16 @@ def run(sensitivity_request: SensitivityRequest) -> Sensitivity:
                 steps_key(plan.recipe.steps),
                 catalog.source_digest(plan.backend),
                 sources.digest_module(_CODE, lambda name: []),
-                sensitivity_request.by,
-                str(sensitivity_request.sequence),
-                sensitivity_request.state,
-                sensitivity_request.seconds,
+                request.by,
+                str(request.sequence),
+                request.state,
+                request.seconds,
             ]
         )
-        kept = None if sensitivity_request.fresh else find_result(key)
+        kept = None if request.fresh else find_result(key)
         if kept is not None:
-            return replace(kept, kept=True, model=str(sensitivity_request.model))
-        sensitivity_request.sink(TimeLeft(sensitivity_request.seconds))
+            return replace(kept, kept=True, model=str(request.model))
+        request.sink(TimeLeft(request.seconds))
         # Run the survey beside the original.
         try:
             with measure.start_worker(
@@ -177,13 +171,13 @@ def run(sensitivity_request: SensitivityRequest) -> Sensitivity:
                 survey_result = survey_plan(
                     context,
                     plan,
-                    sensitivity_request.seconds,
-                    sensitivity_request.sink,
+                    request.seconds,
+                    request.sink,
                     live,
-                    by=sensitivity_request.by,
+                    by=request.by,
                 )
         except WorkerFailed as error:
-            raise error.as_bad_model(Path(sensitivity_request.model), plan.backend) from None
+            raise error.as_bad_model(Path(request.model), plan.backend) from None
         if survey_result.error:
             raise Refused(
                 f"{plan.recipe.name} on {plan.backend}: {survey_result.error}",
@@ -191,10 +185,10 @@ def run(sensitivity_request: SensitivityRequest) -> Sensitivity:
             )
         if not survey_result.regions:
             raise BadModel(
-                f"{Path(sensitivity_request.model).name} has no layer with weights",
+                f"{Path(request.model).name} has no layer with weights",
                 fix="nothing of it can change precision",
             )
-        result = _make_result(sensitivity_request, context, plan, survey_result, notes)
+        result = _make_result(request, context, plan, survey_result, notes)
     store_result(key, result)
     return result
 

@@ -390,7 +390,7 @@ def compare_answers(budget: Budget, part: ScoredPart, worker: Worker, backend: B
 
 
 def _prepare_scoring(
-    worker: Worker, feeds: Feeds, budget_text: str | None, folder: Path
+    worker: Worker, feeds: Feeds, budget: Budget | None, folder: Path
 ) -> tuple[ScoredPart, Budget, str]:
     """Run the start once; return the samples that are compared, the budget and its rule."""
     indices = spread_indices(feeds.count, _COMPARED)
@@ -398,7 +398,7 @@ def _prepare_scoring(
         wait_until_ready(worker)
         outputs = keep_outputs(worker, indices, folder / "expected.stream", _SCORING_S)
     labels = None if feeds.labels is None else [feeds.labels[k] for k in indices]
-    budget, rule = budget_for(budget_text, outputs, labels)
+    budget, rule = budget_for(budget, outputs, labels)
     inputs = Stream(feeds.stream).__getitem__
     scored = (indices, outputs, budget.metric, feeds.labels, feeds.groups, inputs)
     return make_scored_part("search", *scored), budget, rule
@@ -433,7 +433,9 @@ def run(request: Tune) -> TuneResult:
             return Worker(single_model_job(path, backend, feeds.stream, folder, "tune", workload))
 
         try:
-            part, budget, rule = _prepare_scoring(start(origin), feeds, request.budget, folder)
+            part, budget, rule = _prepare_scoring(
+                start(origin), feeds, request.read_budget(), folder
+            )
             request.sink(TimeLeft(request.seconds))
             target = SearchTarget(origin, offered, pinned, workload.splits(offered.effective_cpus))
             compare = partial(compare_answers, budget, part)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
 
 from ortune.analysis.verification import bisect as bisecting
 from ortune.analysis.verification.bisect import Bisection
@@ -21,7 +20,7 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.event import Sink, without_notes
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_plugin
-from ortune.core.request import make_verb, request
+from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
@@ -29,12 +28,13 @@ from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
 from ortune.measurement.environment import find_interpreter
+from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.scores import score_plan
 
 
@@ -68,13 +68,6 @@ class Saturation:
     isa: str
     layers: tuple[Saturated, ...]
     left: int
-
-
-@request
-class _Whole(ExperimentRequest):
-    """Two given files are compared on all samples."""
-
-    whole: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,37 +114,36 @@ class Comparison(TableResult):
         return self.scores[0].verdict or Verdict.FAILS
 
 
-def run(verify_request: Verify) -> Comparison:
+def run(request: Verify) -> Comparison:
     """Score the other model on the backend against the reference on ``cpu``, sample by sample."""
-    if verify_request.bisect and verify_request.evaluate:
+    if request.bisect and request.evaluate:
         problem = "--bisect judges outputs sample by sample, not by a function"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
     # Refuse a folder that nothing is written into, or that is taken.
-    if verify_request.out is not None and not verify_request.bisect:
-        raise BadSettings(
-            f"-o {verify_request.out}: verify writes nothing by itself", fix="add --bisect"
-        )
+    if request.out is not None and not request.bisect:
+        raise BadSettings(f"-o {request.out}: verify writes nothing by itself", fix="add --bisect")
     if (
-        verify_request.bisect
-        and verify_request.folder.exists()
-        and not (verify_request.force and verify_request.folder.is_dir())
+        request.bisect
+        and request.folder.exists()
+        and not (request.force and request.folder.is_dir())
     ):
-        other = "" if verify_request.folder.is_file() else ", or --force"
-        raise BadSettings(f"{verify_request.folder} exists", fix=f"give another name{other}")
+        other = "" if request.folder.is_file() else ", or --force"
+        raise BadSettings(f"{request.folder} exists", fix=f"give another name{other}")
     # Refuse an environment that is not there, or that cannot do what is asked.
-    find_interpreter(verify_request.environment)
-    if verify_request.environment != HERE and verify_request.bisect:
+    find_interpreter(request.environment)
+    if request.environment != HERE and request.bisect:
         raise BadSettings(
-            f"--bisect takes models apart here, not in environment '{verify_request.environment}'",
+            f"--bisect takes models apart here, not in environment '{request.environment}'",
             fix="leave one of them out",
         )
-    if verify_request.strict and verify_request.budget is not None:
-        require_provable(Budget.parse(verify_request.budget))
-    on, simulate = verify_request.backends, verify_request.simulate
+    budget = request.read_budget()
+    if request.strict and budget is not None:
+        require_provable(budget)
+    on, simulate = request.backends, request.simulate
     backend = (
         parse_plugin(Backend, on) if simulate is None else _make_simulated_backend(on, simulate)
     )
-    reference_path, other_path = Path(verify_request.reference), Path(verify_request.other)
+    reference_path, other_path = Path(request.reference), Path(request.other)
     first, second = (
         model_facts.read_facts(file.load(path)) for path in (reference_path, other_path)
     )
@@ -163,42 +155,42 @@ def run(verify_request: Verify) -> Comparison:
                 f"{other_path.name} has {sorted(names[1])}",
                 fix=f"compare models with the same {kind}",
             )
-    request = _Whole(
-        reference_path,
-        data=verify_request.data,
-        labels=verify_request.labels,
-        sequence=verify_request.sequence,
-        state=verify_request.state,
-        evaluate=verify_request.evaluate,
-        budget=verify_request.budget,
-        ignore_output=verify_request.ignore_output,
+    experiment = Experiment(
+        models={MAIN: reference_path},
+        data=request.data,
+        labels=request.labels,
+        sequence=request.sequence,
+        state=tuple(request.state),
+        evaluate=request.evaluate or "",
+        budget=budget,
+        ignored=tuple(request.ignore_output),
         baseline=Cpu(custom_ops=backend.custom_ops),
-        shapes=verify_request.shapes,
-        ranges=verify_request.ranges,
+        shapes=request.shapes,
+        ranges=request.ranges,
         time=3600.0,
     )
     with TemporaryDirectory(prefix="ortune-") as folder:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))
-        sink = without_notes(verify_request.sink)
-        context = prepare_context(request, Path(folder), sink)
-        there = replace(context, job=replace(context.job, environment=verify_request.environment))
+        sink = without_notes(request.sink)
+        context = prepare_context(experiment, Path(folder), sink, finalists=0)
+        there = replace(context, job=replace(context.job, environment=request.environment))
         scores, bisection = score_model(there, other_path, backend, sink), None
-        if verify_request.bisect and scores[0].verdict is Verdict.FAILS:
+        if request.bisect and scores[0].verdict is Verdict.FAILS:
             judged = partial(_try_score_model, context, backend, sink)
             bisection = bisecting.bisect_models(
-                reference_path, other_path, context, backend, judged, verify_request.folder
+                reference_path, other_path, context, backend, judged, request.folder
             )
         return Comparison(
             scores=scores,
             budget=context.budget,
             rule=context.job.budget_rule,
             samples=len(context.parts["search"].indices),
-            synthetic=verify_request.data is None and not verify_request.evaluate,
+            synthetic=request.data is None and not request.evaluate,
             simulated=_read_saturation(backend, report),
             bisection=bisection,
-            strict=verify_request.strict,
+            strict=request.strict,
         )
 
 

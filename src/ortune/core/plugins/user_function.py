@@ -10,6 +10,8 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,23 @@ def here_counts() -> None:
     """Let modules in the current folder be imported, as they are by ``python -m``."""
     if "" not in sys.path:
         sys.path.insert(0, "")
+
+
+def find_source(name: str) -> Path | None:
+    """Return the file so named, or that of ``pkg.module:function``; None where none is."""
+    if name and Path(name).is_file():
+        return Path(name)
+    with suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(name.partition(":")[0].replace("-", "_"))
+        if spec and spec.origin:
+            return Path(spec.origin)
+    return None
+
+
+def digest_file(path: Path) -> str:
+    """Digest a file's bytes."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def describe_error(error: BaseException) -> str:

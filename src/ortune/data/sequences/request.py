@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Field, Option
@@ -13,15 +12,6 @@ from ortune.core.request import Request, request
 
 FILE, GROUP = "file", "group"
 _FEWEST, _DIGITS = 2, 9
-
-
-class SequenceOptions(Protocol):
-    """A request that has been asked about sequences."""
-
-    @property
-    def sequence(self) -> str: ...
-    @property
-    def state(self) -> Sequence[str]: ...
 
 
 class SequenceForm(Field[str, str | int | None]):

@@ -22,19 +22,14 @@ _LOOKED_AT = 64
 
 
 def budget_for(
-    spelling: str | None, outputs: Stream, labels: Sequence[Any] | None
+    budget: Budget | None, outputs: Stream, labels: Sequence[Any] | None
 ) -> tuple[Budget, str]:
-    """Read the given budget, or derive one; return it and the rule that gave it.
-
-    Args:
-        spelling: As spelled; None derives it.
+    """Return the given budget, or derive one, and the rule that gave it; empty where given.
 
     Raises:
-        BadSettings: The budget cannot be read.
         BadData: It needs labels and there are none.
     """
-    if spelling is not None:
-        budget = Budget.parse(spelling)
+    if budget is not None:
         if budget.metric.needs_labels and labels is None:
             raise BadData(
                 f"budget '{budget}' needs labels and the data have none",
@@ -46,21 +41,20 @@ def budget_for(
     return derive.derive_budget(tensors, None if labels is None else [labels[i] for i in looked])
 
 
-def budget_for_evaluate(function: str, spelling: str | None) -> tuple[Budget, str]:
+def budget_for_evaluate(function: str, budget: Budget | None) -> tuple[Budget, str]:
     """Return the budget of an evaluate function's records, and the rule that gave it.
 
     Raises:
-        BadSettings: The given one cannot be read, or does not judge what is scored.
+        BadSettings: The given one does not judge what is scored.
     """
     metric = EvaluateScore(path=function)
-    if spelling is None:
+    if budget is None:
         limit = -0.01 if metric.higher_is_better else 0.01
         return Budget(metric, limit, relative=True), "--evaluate: within 0.01 of the original"
-    budget = Budget.parse(spelling)
     metric_path = getattr(budget.metric, "path", "")
     if budget.metric.name() not in ("score", "function") or metric_path not in ("", function):
         raise BadSettings(
-            f"budget '{spelling}' does not judge what --evaluate returns",
+            f"budget '{budget}' does not judge what --evaluate returns",
             fix="write score>=base-0.01",
         )
     return replace(budget, metric=metric), ""

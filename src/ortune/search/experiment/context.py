@@ -56,7 +56,6 @@ class Context:
         materials: Name -> what builds of this model may use.
         parts: ``search`` and ``final``; ``search`` alone where nothing is chosen.
         evaluate: The user's scoring function, or empty.
-        base_ns: The baseline's rough latency, for time limits.
         finalists: Plans that may be judged on samples that no choice has read.
         watched: What outputs that the budget does not read should keep: named, never decisive.
         yielded: The group of each sample of an evaluate function; None of one without groups.
@@ -74,11 +73,9 @@ class Context:
     materials: Mapping[str, Material]
     parts: Mapping[str, ScoredPart]
     evaluate: str
-    base_ns: int
     timeout_s: float
     memory_limit: int | None = None
     verbose: bool = False
-    path: tuple[str, ...] = ()
     finalists: int = 1
     watched: tuple[Budget, ...] = ()
     yielded: tuple[str | None, ...] | None = None
@@ -104,7 +101,7 @@ class Context:
 
     def scoring_s(self, part: ScoredPart, run_ns: int = 0) -> float:
         """Return the seconds that scoring a part may take of a plan whose runs take `run_ns`."""
-        usual = max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+        usual = max(self.timeout_s, 20 * len(part.indices) * self.deadlines.run_ns / 1e9)
         return self.deadlines.score_s(run_ns, usual)
 
     def evaluation_parts(self) -> tuple[ScoredPart, ...]:
@@ -119,9 +116,8 @@ class Context:
             {name: path.resolve() for name, path in self.feeds.items()},
             folder.resolve(),
             self.job.workload,
-            self.path,
-            self.verbose,
-            worker_environment(self.job, backend),
+            verbose=self.verbose,
+            environment=worker_environment(self.job, backend),
         )
 
 

@@ -29,8 +29,8 @@ from ortune.measurement.timing.turns import Started
 from ortune.search.experiment import budget as budgeting
 from ortune.search.experiment import samples
 from ortune.search.experiment.context import ScoredPart, list_evaluation_parts
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.records import make_scored_part, to_record_array
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.samples import CALIBRATION, Division, Feeding
 
 _LOOKED_AT = 64
@@ -80,7 +80,7 @@ class Original:
         finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
     """
 
-    request: ExperimentRequest
+    experiment: Experiment
     worker: Worker
     work: Path
     started: Started
@@ -97,7 +97,7 @@ class Original:
     @property
     def timeout_s(self) -> float:
         """Seconds that scoring a part may take."""
-        return max(_SCORING_S, self.request.time)
+        return max(_SCORING_S, self.experiment.time)
 
     def prepare_baseline(self, feeding: Feeding) -> BaselineData:
         """Fix the budget, divide the samples, score the original on them and profile it.
@@ -105,7 +105,9 @@ class Original:
         Raises:
             OrtuneError: The budget cannot be read or scored, or the original does not run.
         """
-        data = self._by_function(feeding) if self.request.evaluate else self._by_samples(feeding)
+        data = (
+            self._by_function(feeding) if self.experiment.evaluate else self._by_samples(feeding)
+        )
         budgeting.validate_budget(data.budget, list_evaluation_parts(data.parts))
         return replace(data, by_operator=self._by_operator())
 
@@ -116,9 +118,9 @@ class Original:
         """
         if self.header is not None:
             return self.header.by_operator
-        if self.finalists < _SEARCHED or len(self.request.names) > 1:
+        if self.finalists < _SEARCHED or len(self.experiment.models) > 1:
             return {}
-        folder, seconds = self.work / "profile", _PROFILED * self.request.time
+        folder, seconds = self.work / "profile", _PROFILED * self.experiment.time
         times = {"load_ns": self.started.load_ns, "run_ns": self.quick_ns}
         try:
             return by_operator(self.worker, folder, seconds=seconds, **times)
@@ -135,10 +137,10 @@ class Original:
         outputs = self._record_outputs(looked, "looked")
         labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
         earlier = self.header.job if self.header is not None else None
-        if self.request.budget is None and earlier is not None and earlier.budget_rule:
+        if self.experiment.budget is None and earlier is not None and earlier.budget_rule:
             budget, rule = earlier.budget, earlier.budget_rule
         else:
-            budget, rule = budgeting.budget_for(self.request.budget, outputs, labels)
+            budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels)
         inputs = Stream(feeding.streams[MAIN]).__getitem__
         seen, metric, groups = [inputs(at) for at in looked], budget.metric, _shared_groups(feeds)
         places = range(len(looked))
@@ -146,7 +148,7 @@ class Original:
         needed = count_provable_samples(
             budget, part.records, self.error, grouped=groups is not None
         )
-        watched = make_output_limits(metric, outputs, labels, self.request.ignore_output)
+        watched = make_output_limits(metric, outputs, labels, self.experiment.ignored)
         division = self._divide_samples(feeding, feeds, needed)
         parts = {}
         for name in ("search", "final"):
@@ -169,7 +171,7 @@ class Original:
     @property
     def _sample_limit(self) -> int:
         """How many samples one plan may be scored on."""
-        return max(20, int(self.request.time * 1e9 / _SHARE / max(self.quick_ns, 1)))
+        return max(20, int(self.experiment.time * 1e9 / _SHARE / max(self.quick_ns, 1)))
 
     def _record_outputs(self, indices: Sequence[int], name: str) -> Stream:
         path = self.work / f"{name}.stream"
@@ -208,15 +210,15 @@ class Original:
     # --- an evaluate function ---------------------------------------------------------------
 
     def _by_function(self, feeding: Feeding) -> BaselineData:
-        function = self.request.evaluate or ""
-        if self.request.ignore_output:
+        function = self.experiment.evaluate
+        if self.experiment.ignored:
             raise BadSettings(
                 "--ignore-output is about outputs, and --evaluate scores what it likes of them",
                 fix="leave it out",
             )
         answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
         records = to_record_array(answer["records"][0])
-        budget, rule = budgeting.budget_for_evaluate(function, self.request.budget)
+        budget, rule = budgeting.budget_for_evaluate(function, self.experiment.budget)
         yields = samples.read_yields(answer, feeding.streams if feeding.ends else {})
         groups = None if yields is None else _shared_groups(yields)
         needed = None

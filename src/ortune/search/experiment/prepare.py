@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,6 @@ from typing import Any
 from ortune.core import preprocess
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.atomic_write import write_text
-from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
@@ -30,17 +29,17 @@ from ortune.measurement.workloads.latency import Latency
 from ortune.quantizers.calibration import reuse
 from ortune.search.experiment import samples
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.keys import describe_difference, model_digest
 from ortune.search.experiment.ledger import read_header, write_header
 from ortune.search.experiment.parts import BaselineData, Original
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.samples import Feeding
 
 _TIMEOUT_S = 300.0
 
 
 def prepare_context(
-    request: ExperimentRequest,
+    experiment: Experiment,
     root: Path,
     sink: Sink,
     *,
@@ -54,37 +53,38 @@ def prepare_context(
 
     Args:
         on: The backends to search, as spelled: part of the job.
-        finalists: Plans that may be judged on samples that no choice has read.
+        finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing,
+            and all samples are scored as one part.
 
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
     """
-    models, header = request.names, read_header(root)
+    models, header = experiment.models, read_header(root)
     if header is not None:
-        requested_job = replace(header.job, wanted=goal, **_job_settings(request, on))
-        if request.budget is not None and not request.evaluate:
-            requested_job = replace(requested_job, budget=Budget.parse(request.budget))
+        requested_job = replace(header.job, wanted=goal, **_job_settings(experiment, on))
+        if experiment.budget is not None and not experiment.evaluate:
+            requested_job = replace(requested_job, budget=experiment.budget)
         _refuse_changes(root, describe_difference(header.job, requested_job))
     facts = {
         name: model_facts.read_facts(file.load(path), read=True) for name, path in models.items()
     }
-    feeding = _read_feeding(request, facts, root, header, sink).move_to(root / "data")
-    chosen = 0 if request.whole else finalists
+    feeding = _read_feeding(experiment, facts, root, header, sink).move_to(root / "data")
     baseline, deadlines, timeout_s = _measure_original(
-        request, root, feeding, chosen, header, sink
+        experiment, root, feeding, finalists, header, sink
     )
-    _keep_preprocess(request, root)
-    feeding = baseline.feeding.with_augmentations(request, root / "data" / "altered", sink)
+    _keep_preprocess(experiment.data, root)
+    altered = root / "data" / "altered"
+    feeding = baseline.feeding.with_augmentations(experiment.augmentations, altered, sink)
     derived = f"budget {baseline.budget} ({baseline.rule})" if baseline.rule else ""
     for text in filter(None, (derived, baseline.outlook)):
         sink(Note(text))
     job = Job(
-        model=", ".join(map(str, request.models)),
+        model=", ".join(map(str, models.values())),
         data_digest=feeding.digest,
         budget=baseline.budget,
         budget_rule=baseline.rule,
         wanted=goal,
-        **_job_settings(request, on),
+        **_job_settings(experiment, on),
     )
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = sum_facts(list(facts.values()))
@@ -102,51 +102,52 @@ def prepare_context(
         feeds=feeding.streams,
         materials=feeding.materials,
         parts=baseline.parts,
-        evaluate=request.evaluate or "",
-        base_ns=deadlines.run_ns,
+        evaluate=experiment.evaluate,
         timeout_s=timeout_s,
-        memory_limit=request.memory_limit,
-        verbose=request.verbose,
-        finalists=max(1, chosen),
+        memory_limit=experiment.memory_limit,
+        verbose=experiment.verbose,
+        finalists=max(1, finalists),
         watched=baseline.watched,
         yielded=baseline.yielded,
         deadlines=deadlines,
     )
 
 
-def _keep_preprocess(request: ExperimentRequest, root: Path) -> None:
+def _keep_preprocess(source: str | Path | Callable[[], Any] | None, root: Path) -> None:
     """Copy the settings that lie beside images into the run: its bundle takes pictures by them."""
-    if not isinstance(request.data, (str, Path)) or not Path(request.data).exists():
+    if not isinstance(source, (str, Path)) or not Path(source).exists():
         return
-    data = Path(request.data)
+    data = Path(source)
     beside = (data if data.is_dir() else data.parent) / preprocess.SETTINGS
     if beside.is_file():
         write_text(root / preprocess.SETTINGS, beside.read_text(encoding="utf-8"))
 
 
 def _measure_original(
-    request: ExperimentRequest,
+    experiment: Experiment,
     root: Path,
     feeding: Feeding,
-    chosen: int,
+    finalists: int,
     header: Header | None,
     sink: Sink,
 ) -> tuple[BaselineData, Deadlines, float]:
     """Run the original: return what it fixes, deadlines by what it took, and a general one."""
     began = monotonic()
-    with _start_worker(request, root, feeding.streams, sink) as worker:
+    with _start_worker(experiment, root, feeding.streams, sink) as worker:
         started = wait_until_ready(worker)
         ready_s = monotonic() - began
         runs = worker.ask("burst", at=0, runs=3)["latency_ns"]
         quick = int(min(runs))
-        original = Original(request, worker, root / "data", started, quick, chosen, header, sink)
+        original = Original(
+            experiment, worker, root / "data", started, quick, finalists, header, sink
+        )
         baseline = original.prepare_baseline(feeding)
         judged_s = monotonic() - began - ready_s
     deadlines = Deadlines.from_baseline(
-        started, ready_s, int(median(runs)), judged_s, request.driven
+        started, ready_s, int(median(runs)), judged_s, experiment.workload
     )
     needed = (10 * started.load_ns + 40 * started.first_ns) / 1e9
-    return baseline, deadlines, min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
+    return baseline, deadlines, min(_TIMEOUT_S, max(20.0, experiment.time / 3, needed))
 
 
 class _UserFacingWorker(Worker):
@@ -164,36 +165,36 @@ class _UserFacingWorker(Worker):
 
 
 def _start_worker(
-    request: ExperimentRequest, root: Path, streams: Mapping[str, Path], sink: Sink
+    experiment: Experiment, root: Path, streams: Mapping[str, Path], sink: Sink
 ) -> Worker:
     job = WorkerJob(
-        {name: path.resolve() for name, path in request.names.items()},
-        request.original,
+        {name: path.resolve() for name, path in experiment.models.items()},
+        experiment.baseline,
         {name: path.resolve() for name, path in streams.items()},
         worker_folder(root.resolve() / "workers", "setup"),
-        Latency(batch=request.driven.batch),
-        verbose=request.verbose,
+        Latency(batch=experiment.workload.batch),
+        verbose=experiment.verbose,
     )
-    limit = request.memory_limit
+    limit = experiment.memory_limit
     return _UserFacingWorker(job, timeout_s=_TIMEOUT_S, memory_limit=limit, sink=sink)
 
 
-def _job_settings(request: ExperimentRequest, on: str) -> dict[str, Any]:
+def _job_settings(experiment: Experiment, on: str) -> dict[str, Any]:
     """Return the fields of a job that are known before any sample is read."""
-    offered = query_capabilities(request.original)
+    offered = query_capabilities(experiment.baseline)
     return {
-        "model_digest": model_digest(request.names),
-        "workload": request.driven,
-        "baseline": request.original,
+        "model_digest": model_digest(experiment.models),
+        "workload": experiment.workload,
+        "baseline": experiment.baseline,
         "on": on,
-        "ignored": tuple(sorted(request.ignore_output)),
+        "ignored": tuple(sorted(experiment.ignored)),
         "versions": offered.versions,
         "machine": offered.machine,
     }
 
 
 def _read_feeding(
-    request: ExperimentRequest,
+    experiment: Experiment,
     facts: Mapping[str, Facts],
     root: Path,
     header: Header | None,
@@ -202,16 +203,16 @@ def _read_feeding(
     """Read or record the samples beside those of an earlier run, and check that they agree."""
     draft = root / "data.part"
     shutil.rmtree(draft, ignore_errors=True)
-    ranges = request.ranges_from  # read before anything is said of the samples
-    saved_ranges = None if ranges is None else reuse.load_ranges(Path(ranges), request.models[0])
+    ranges = experiment.ranges_from  # read before anything is said of the samples
+    saved_ranges = None if ranges is None else reuse.load_ranges(ranges, experiment.models[MAIN])
     try:
-        if request.evaluate and request.data is None:
-            with _start_worker(request, root, {}, sink) as worker:
+        if experiment.evaluate and experiment.data is None:
+            with _start_worker(experiment, root, {}, sink) as worker:
                 worker.ask("load")
-                feeding = samples.record_calls(request, worker, draft)
+                feeding = samples.record_calls(experiment, worker, draft)
         else:
-            feeding = samples.load_samples(request, facts[MAIN], draft, sink, root / "data")
-        feeding = feeding.with_ranges(request, saved_ranges, sink)
+            feeding = samples.load_samples(experiment, facts[MAIN], draft, sink, root / "data")
+        feeding = feeding.with_ranges(saved_ranges, experiment.augmentations, sink)
         if header is not None:
             requested_job = replace(header.job, data_digest=feeding.digest)
             _refuse_changes(root, describe_difference(header.job, requested_job))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-from contextlib import suppress
 from dataclasses import KW_ONLY
-from hashlib import file_digest
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import BudgetRequest, CustomOpsRequest, add_custom_ops
-from ortune.core.errors import BadSettings
 from ortune.core.fields import Duration, File, Files, Option, Source, make_paths
 from ortune.core.plugins.spelling import parse_plugin
-from ortune.core.plugins.user_function import here_counts, is_function
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
 from ortune.data.sequences.request import SequenceRequest
-from ortune.measurement.job import MAIN
+
+if TYPE_CHECKING:
+    from ortune.search.experiment.experiment import Experiment
 
 
 @request
@@ -44,9 +41,6 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
         verbose: Let the runtime log to stderr.
     """
 
-    whole: ClassVar[bool] = False
-    """Score all samples as one part: for comparing two given files."""
-
     model: Files
     _: KW_ONLY
     labels: File | None = None
@@ -61,88 +55,39 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
     batch: Annotated[int, Option(low=0)] = 0
     verbose: Annotated[bool, Option(word="--runtime-log")] = False
 
-    @property
-    def original(self) -> Backend:
-        """Where the untouched models run."""
-        if isinstance(self.baseline, Backend):
-            return self.baseline
-        return parse_plugin(Backend, add_custom_ops(self.baseline or "cpu", self.custom_ops))
-
-    @property
-    def driven(self) -> Workload:
-        """The workload, with the batch in it and bursts that fit the time."""
-        from ortune.core.reading import read_workload  # a request is read without NumPy
-
-        return read_workload(self.workload, self.batch).within(float(self.time))
-
-    @property
-    def models(self) -> tuple[Path, ...]:
-        """The files."""
-        return make_paths(self.model)
-
-    @property
-    def names(self) -> dict[str, Path]:
-        """Name -> file; the only model is named "".
+    def read_experiment(self) -> Experiment:
+        """Return what is asked for, every text of it read.
 
         Raises:
             BadSettings: Several models without an evaluate function, two of one name, or options
                 that cannot be read or do not go together.
         """
-        if self.data is None and (self.calibration or self.labels):
-            raise BadSettings(
-                "--calibration and --labels go with --data; made-up samples have no labels, and "
-                "--evaluate brings its own",
-                fix="leave them out, or give --data too",
-            )
-        if self.data is None and self.augment:
-            raise BadSettings(
-                "--augment alters samples, and none are given",
-                fix="give --data too; calls that --evaluate makes are not altered",
-            )
-        if len(self.models) == 1:
-            return {MAIN: self.models[0]}
-        if self.ranges_from is not None:
-            raise BadSettings(
-                f"--ranges-from is of one model, and {len(self.models)} are given",
-                fix="leave it out: they are calibrated on the calls that --evaluate makes",
-            )
-        if not self.evaluate:
-            raise BadSettings(
-                f"models given without --evaluate: {len(self.models)}",
-                fix="give --evaluate pkg.module:function, which runs them together",
-            )
-        by_stem = {path.stem: path for path in self.models}
-        if len(by_stem) < len(self.models):
-            raise BadSettings("two models have the same file name", fix="rename one of them")
-        return by_stem
+        # A request is made without NumPy.
+        from ortune.core.reading import read_workload
+        from ortune.data.augment import parse_augmentations
+        from ortune.search.experiment.experiment import Experiment, name_models
 
-    def functions_digest(self) -> str:
-        """Digest the user's functions and what the baseline reads: edited ones are another job."""
-        here_counts()
-        metric = (self.budget or "").partition(">")[0].partition("<")[0].strip()
-        backend = self.original
-        fields = [getattr(backend, name) for name in backend.reads]
-        read = [
-            text for value in fields for text in ([value] if isinstance(value, str) else value)
-        ]
-        names = [*filter(is_function, (self.evaluate or "", metric)), *read]
-        files = [source_file(name) for name in names]
-        texts = [digest_of(path) for path in files if path is not None]
-        return " ".join([self.evaluate or "", *texts])
-
-
-def source_file(name: str) -> Path | None:
-    """Return the file so named, or that of ``pkg.module:function``; None where none is."""
-    if name and Path(name).is_file():
-        return Path(name)
-    with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(name.partition(":")[0].replace("-", "_"))
-        if spec and spec.origin:
-            return Path(spec.origin)
-    return None
-
-
-def digest_of(path: Path) -> str:
-    """Digest a file's bytes."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+        baseline = self.baseline
+        if not isinstance(baseline, Backend):
+            spelled = add_custom_ops(baseline or "cpu", self.custom_ops)
+            baseline = parse_plugin(Backend, spelled)
+        return Experiment(
+            models=name_models(make_paths(self.model), self.evaluate or "", self.ranges_from),
+            baseline=baseline,
+            workload=read_workload(self.workload, self.batch).within(float(self.time)),
+            budget=self.read_budget(),
+            data=self.data,
+            labels=self.labels,
+            calibration=self.calibration,
+            ranges_from=None if self.ranges_from is None else Path(self.ranges_from),
+            augmentations=parse_augmentations(self.augment) if self.augment else (),
+            sequence=self.sequence,
+            state=tuple(self.state),
+            shapes=self.shapes,
+            ranges=self.ranges,
+            evaluate=self.evaluate or "",
+            ignored=tuple(self.ignore_output),
+            time=self.time,
+            memory_limit=self.memory_limit,
+            verbose=self.verbose,
+        )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core import atomic_write
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.augmentation import Augmentation
+from ortune.core.errors import BadData
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
@@ -21,7 +22,7 @@ from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker
 from ortune.measurement.rolled import StatefulModel
 from ortune.quantizers.calibration.ranges_file import SavedRanges
-from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.recipe.build import Material
 
 _RECORDED = 64
@@ -90,37 +91,38 @@ class Feeding:
         return tuple(candidates[i] for i in spread_indices(len(candidates), _RECORDED))
 
     def with_ranges(
-        self, request: ExperimentRequest, ranges: GivenRanges | None, sink: Sink
+        self, ranges: GivenRanges | None, augmentations: Sequence[Augmentation], sink: Sink
     ) -> Feeding:
-        """Return the same samples with the ranges that are given, all in the digest."""
+        """Return the same samples with the ranges that are given; how they are altered counts."""
         material = self.materials.get(MAIN)
-        if material is None or not (ranges or request.augment):
+        if material is None or not (ranges or augmentations):
             return self
-        digest_parts = []
+        digest_parts: list[str] = []
         if ranges:
             saved_ranges, notes = ranges
-            material, digest_parts = (
-                replace(material, saved_ranges=saved_ranges),
-                [saved_ranges.digest],
-            )
+            material = replace(material, saved_ranges=saved_ranges)
+            digest_parts.append(saved_ranges.digest)
             for text in notes:
                 sink(Note(text, warning=True))
-        if request.augment and material.feeds is not None:
-            digest_parts += map(str, augment.parse_augmentations(request.augment))
+        if material.feeds is not None:
+            digest_parts += map(str, augmentations)
         digest = codec.digest([self.digest, *digest_parts])
         return replace(self, materials={MAIN: material}, digest=digest)
 
-    def with_augmentations(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
+    def with_augmentations(
+        self, augmentations: Sequence[Augmentation], folder: Path, sink: Sink
+    ) -> Feeding:
         """Return the same samples; altered copies of the calibration's are observed too.
 
         Raises:
             BadData: The samples cannot be altered.
         """
         material = self.materials.get(MAIN)
-        if not request.augment or material is None or material.feeds is None:
+        if not augmentations or material is None or material.feeds is None:
             return self
-        ways = augment.parse_augmentations(request.augment)
-        augmented = augment.augment_samples(material.feeds, material.calibration, ways, folder)
+        augmented = augment.augment_samples(
+            material.feeds, material.calibration, augmentations, folder
+        )
         for text in augmented.notes:
             sink(Note(text))
         material = replace(material, feeds=augmented, calibration=tuple(range(augmented.count)))
@@ -128,7 +130,7 @@ class Feeding:
 
 
 def load_samples(
-    request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink, earlier: Path
+    experiment: Experiment, facts: Facts, folder: Path, sink: Sink, earlier: Path
 ) -> Feeding:
     """Read the user's samples, or make some up when there are none.
 
@@ -139,24 +141,20 @@ def load_samples(
     Raises:
         BadData: They cannot be used with the model, or calibration and evaluation overlap.
     """
-    if len(request.models) > 1:
-        raise BadSettings(
-            "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
-        )
-    inputs, batch = facts.inputs, request.driven.batch
-    load = _make_loader(request, facts, folder.parent)
-    if request.data is None:
+    inputs, batch = facts.inputs, experiment.workload.batch
+    load = _make_loader(experiment, facts, folder.parent)
+    if experiment.data is None:
         sample_feeds = synthetic.generate_feeds(
-            inputs, folder, shapes=request.shapes, ranges=request.ranges
+            inputs, folder, shapes=experiment.shapes, ranges=experiment.ranges
         )
         sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
     else:
         at = (folder, earlier)
-        sample_feeds = load(request.data, *at, labels=request.labels, batch=batch, sink=sink)
+        sample_feeds = load(experiment.data, *at, labels=experiment.labels, batch=batch, sink=sink)
     calibration_feeds = None
-    if request.calibration is not None:
+    if experiment.calibration is not None:
         at = (folder / CALIBRATION, earlier / CALIBRATION)
-        calibration_feeds = load(request.calibration, *at, sink=sink)
+        calibration_feeds = load(experiment.calibration, *at, sink=sink)
         split.require_disjoint(sample_feeds, calibration_feeds)
     for text in sample_feeds.notes:
         sink(Note(text))
@@ -171,66 +169,68 @@ def load_samples(
         {MAIN: sample_feeds.stream},
         {
             MAIN: Material(
-                calibration_feeds or sample_feeds, (), custom_ops=request.original.custom_ops
+                calibration_feeds or sample_feeds, (), custom_ops=experiment.baseline.custom_ops
             )
         },
-        codec.digest([content, request.functions_digest()]),
+        codec.digest([content, experiment.digest_code()]),
         sample_feeds,
         calibration_feeds,
     )
 
 
-def _make_loader(request: ExperimentRequest, facts: Facts, root: Path) -> Callable[..., Feeds]:
+def _make_loader(experiment: Experiment, facts: Facts, root: Path) -> Callable[..., Feeds]:
     """Return what reads a source into a folder, beside that of an earlier run."""
-    if not request.sequence:
+    if not experiment.sequence:
         return lambda source, out, _, **options: feeds.load(source, facts.inputs, out, **options)
-    model = request.models[0]
+    model = experiment.models[MAIN]
     sequence_source = StatefulModel(
-        *(
-            model,
-            file.compute_digest(model),
-            facts,
-            request,
-            request.original,
-            request.shapes,
-            root,
-        )
+        model=model,
+        digest=file.compute_digest(model),
+        facts=facts,
+        sequence=experiment.sequence,
+        state=experiment.state,
+        backend=experiment.baseline,
+        shapes=experiment.shapes,
+        work=root,
     )
     return lambda source, out, earlier, **options: replace(sequence_source, earlier=earlier).load(
         source, out, **options
     )
 
 
-def record_calls(request: ExperimentRequest, worker: Worker, folder: Path) -> Feeding:
+def record_calls(experiment: Experiment, worker: Worker, folder: Path) -> Feeding:
     """Record the calls that the evaluate function makes on the loaded baseline.
 
     Raises:
         BadData: It returns nothing, or never runs one of the models.
     """
-    models = request.names
+    models = experiment.models
     streams = {name: folder / f"{name or 'model'}.stream" for name in models}
     folder.mkdir(parents=True, exist_ok=True)
     answer = worker.ask(
         "evaluate",
-        function=request.evaluate,
+        function=experiment.evaluate,
         record={name: str(path.resolve()) for name, path in streams.items()},
-        timeout_s=max(300.0, 2 * request.time),
+        timeout_s=max(300.0, 2 * experiment.time),
     )
     records = answer["records"][0]
     if not records:
-        raise BadData(f"{request.evaluate} returned no records", fix="return one record a sample")
+        raise BadData(
+            f"{experiment.evaluate} returned no records", fix="return one record a sample"
+        )
     idle = [models[name].stem for name, calls in answer["calls"].items() if not calls]
     if idle:
         raise BadData(
-            f"{request.evaluate} never ran {', '.join(idle)}", fix="call every model that is given"
+            f"{experiment.evaluate} never ran {', '.join(idle)}",
+            fix="call every model that is given",
         )
     materials = {}
     for name, path in streams.items():
         count = len(Stream(path))
-        fed = Feeds(path, count, (), None, None, request.evaluate or "")
+        fed = Feeds(path, count, (), None, None, experiment.evaluate)
         chosen = spread_indices(max(1, round(count * _SEARCH_SHARE)), _RECORDED)
-        materials[name] = Material(fed, chosen, custom_ops=request.original.custom_ops)
-    digest = codec.digest([len(records), request.functions_digest()])
+        materials[name] = Material(fed, chosen, custom_ops=experiment.baseline.custom_ops)
+    digest = codec.digest([len(records), experiment.digest_code()])
     return Feeding(streams, materials, digest, ends=answer.get("ends", {}))
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit import surveys
 
 from ortune.analysis.sensitivity import run
-from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
+from ortune.analysis.sensitivity.requests import SensitivityRequest
 from ortune.analysis.sensitivity.run import Sensitivity, find_result, sort_regions, store_result
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.result import as_json
@@ -121,7 +121,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     [("top1", "top1>=base"), ("max-error", "max-error<=base"), ("cosine", "cosine>=base")],
 )
 def test_a_metric_is_read_as_a_budget(metric: str, budget: str) -> None:
-    assert budget_of(metric) == budget
+    assert str(SensitivityRequest("m.onnx", metric=metric).read_budget()) == budget
 
 
 @pytest.mark.parametrize(

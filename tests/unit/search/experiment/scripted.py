@@ -18,6 +18,7 @@ from ortune.core.step import Edit, Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.search.experiment import evaluate, measure
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
@@ -126,6 +127,7 @@ def scripted(root: Path, patch: pytest.MonkeyPatch, script: Script) -> Context:
         for name, of, proof in (("search", SEARCH, ()), ("final", FINAL, tuple(range(100))))
     }
     return Context(
-        *(root, studies.job(source), studies.FACTS, {"": source}, {}, {}, parts, "", BASE_NS),
+        *(root, studies.job(source), studies.FACTS, {"": source}, {}, {}, parts, ""),
         timeout_s=1.0,
+        deadlines=Deadlines(run_ns=BASE_NS),
     )

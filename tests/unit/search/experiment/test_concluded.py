@@ -34,7 +34,7 @@ def measured(key: str, part: str, *logs: float) -> Trial:
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, job(names=()), FACTS, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
+    return Context(tmp_path, job(names=()), FACTS, {}, {}, {}, {}, "", timeout_s=1.0)
 
 
 def test_a_run_learns_from_its_equal_pair_and_every_other_finalist() -> None:

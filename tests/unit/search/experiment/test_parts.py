@@ -87,9 +87,9 @@ def prepared(here: Path, finalists: int = 3, **given: object) -> tuple[Context, 
         if isinstance(event, Note):
             said.append(event.text)
 
-    request = ExperimentRequest(here / "toy.onnx", **given)  # type: ignore[arg-type]
+    experiment = ExperimentRequest(here / "toy.onnx", **given).read_experiment()  # type: ignore[arg-type]
     (here / "run").mkdir()
-    return prepare_context(request, here / "run", listen, finalists=finalists), said
+    return prepare_context(experiment, here / "run", listen, finalists=finalists), said
 
 
 def test_a_generators_samples_are_divided_with_their_calls(here: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_search_profiles_the_original_once(here: Path) -> None:
     assert header is not None
     assert header.by_operator == {"Mul": 1.0}
     write_header(here / "run", replace(header, by_operator={"Conv": 1.0}))
-    request = ExperimentRequest(here / "toy.onnx")
-    prepare_context(request, here / "run", lambda event: None, finalists=3)
+    experiment = ExperimentRequest(here / "toy.onnx").read_experiment()
+    prepare_context(experiment, here / "run", lambda event: None, finalists=3)
     assert read_header(here / "run") == replace(header, by_operator={"Conv": 1.0})
 
 

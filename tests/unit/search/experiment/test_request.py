@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import pytest
 from tests.models import write_classifier
 
 import ortune as ot
+from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
+from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
+from ortune.metrics.function import Function
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.request import ExperimentRequest
 
 
@@ -22,7 +27,14 @@ def test_labels_and_calibration_without_data_are_refused(
 ) -> None:
     asked = ExperimentRequest((Path("m.onnx"),), evaluate=evaluate, **given)  # type: ignore[arg-type]
     with pytest.raises(BadSettings, match="go with --data"):
-        asked.names  # noqa: B018
+        asked.read_experiment()
+
+
+def test_data_for_several_models_are_refused() -> None:
+    """They were not: the models had no facts of the name that samples are fed by."""
+    asked = ExperimentRequest(("a.onnx", "b.onnx"), evaluate="mine:score", data="folder")
+    with pytest.raises(BadSettings, match="cannot feed several models"):
+        asked.read_experiment()
 
 
 def test_an_edited_function_or_file_is_another_job(
@@ -31,17 +43,20 @@ def test_an_edited_function_or_file_is_another_job(
     monkeypatch.chdir(tmp_path)
     code, weights = tmp_path / "asked_code.py", tmp_path / "w.pt"
     baseline = Torch(source="asked_code:make", weights="w.pt")
-    scored = ExperimentRequest((), evaluate="asked_code:score")
-    for request, edited in ((scored, code), (ExperimentRequest((), baseline=baseline), code)):
+    plain = Experiment(models={}, baseline=Cpu(), time=1)
+    scored, loaded = replace(plain, evaluate="asked_code:score"), replace(plain, baseline=baseline)
+    judged = replace(plain, budget=Budget(Function(path="asked_code:fn"), 0.9))
+    for experiment, edited in ((scored, code), (loaded, code), (judged, code)):
         code.write_text("one = 1")
         weights.write_bytes(b"1")
-        before = request.functions_digest()
-        assert request.functions_digest() == before
+        before = experiment.digest_code()
+        assert experiment.digest_code() == before
         edited.write_text("one = 2")
-        assert request.functions_digest() != before
+        assert experiment.digest_code() != before
+    unweighed = loaded.digest_code()
     weights.write_bytes(b"2")
-    assert ExperimentRequest((), baseline=baseline).functions_digest() != before
-    assert ExperimentRequest(()).functions_digest() == "", "nothing of the user's is read"
+    assert loaded.digest_code() != unweighed
+    assert plain.digest_code() == "", "nothing of the user's is read"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ortune.core.errors import BadData
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Plan, Score, Verdict
+from ortune.measurement.timing.deadlines import Deadlines
 from ortune.metrics.cosine import Cosine
 from ortune.metrics.snr import Snr
 from ortune.search.experiment import scores
@@ -78,7 +79,9 @@ def context(tmp_path: Path) -> Context:
     parts = {"search": part("search", SEARCH), "final": part("final", FINAL, proof=(0, 2))}
     job = replace(studies.job(names=()), budget=Budget(Cosine(output="y"), 0.999))
     return Context(
-        *(tmp_path, job, studies.FACTS, {}, {}, {}, parts, "", 2_000_000_000), timeout_s=1.0
+        *(tmp_path, job, studies.FACTS, {}, {}, {}, parts, ""),
+        timeout_s=1.0,
+        deadlines=Deadlines(run_ns=2_000_000_000),
     )
 
 

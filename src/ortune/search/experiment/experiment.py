@@ -1,0 +1,123 @@
+"""What an experiment is prepared from, as a request was read at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ortune.core.augmentation import Augmentation
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.errors import BadSettings
+from ortune.core.plugins.user_function import digest_file, find_source, here_counts, is_function
+from ortune.core.workload import Workload
+from ortune.measurement.job import MAIN
+from ortune.measurement.workloads.latency import Latency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Models, samples to calibrate on and to score, and how the models will be used.
+
+    Attributes:
+        models: Name -> file; the only model is named "".
+        baseline: Where the untouched models run.
+        workload: With the batch in it, and bursts that fit the time.
+        budget: None derives one from the outputs.
+        data: Samples to score; None makes some up.
+        labels: Labels in the samples' order (.npy or .csv), or boxes by name (COCO .json).
+        calibration: Samples to calibrate with, apart from `data`.
+        ranges_from: Ranges of an earlier calibration, or a TensorRT calibration cache.
+        augmentations: How samples are altered for copies to calibrate on too.
+        sequence: What makes a sequence of samples: file, group or a number; empty without order.
+        state: Outputs that are fed to inputs at the next step; found by their names if empty.
+        shapes: Input -> shape of what is made up.
+        ranges: Input -> lowest and highest value of what is made up.
+        evaluate: The user's scoring function, or empty.
+        ignored: Outputs that the budget does not read and that need not be watched.
+        time: Seconds; it limits how many samples are scored too.
+        memory_limit: Bytes that each process may take.
+        verbose: The runtime logs to stderr.
+
+    Raises:
+        BadSettings: What is of samples is given without any, or samples for several models.
+    """
+
+    models: Mapping[str, Path]
+    baseline: Backend
+    workload: Workload = field(default_factory=Latency)
+    budget: Budget | None = None
+    data: str | Path | Callable[[], Any] | None = None
+    labels: str | Path | None = None
+    calibration: str | Path | Callable[[], Any] | None = None
+    ranges_from: Path | None = None
+    augmentations: tuple[Augmentation, ...] = ()
+    sequence: str = ""
+    state: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    evaluate: str = ""
+    ignored: tuple[str, ...] = ()
+    time: float
+    memory_limit: int | None = None
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if self.data is None and (self.calibration or self.labels):
+            raise BadSettings(
+                "--calibration and --labels go with --data; made-up samples have no labels, and "
+                "--evaluate brings its own",
+                fix="leave them out, or give --data too",
+            )
+        if self.data is None and self.augmentations:
+            raise BadSettings(
+                "--augment alters samples, and none are given",
+                fix="give --data too; calls that --evaluate makes are not altered",
+            )
+
+        if self.data is not None and len(self.models) > 1:
+            raise BadSettings(
+                "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
+            )
+
+    def digest_code(self) -> str:
+        """Digest the user's functions and what the baseline reads: edited ones are another job."""
+        here_counts()
+        metric = "" if self.budget is None else getattr(self.budget.metric, "path", "")
+        fields = [getattr(self.baseline, name) for name in self.baseline.reads]
+        read = [
+            text for value in fields for text in ([value] if isinstance(value, str) else value)
+        ]
+        files = map(find_source, [*filter(is_function, (self.evaluate, metric)), *read])
+        return " ".join(
+            [self.evaluate, *(digest_file(path) for path in files if path is not None)]
+        )
+
+
+def name_models(
+    paths: Sequence[Path], evaluate: str, ranges_from: str | Path | None
+) -> dict[str, Path]:
+    """Name model files by their stems; the only model is named "".
+
+    Raises:
+        BadSettings: Several without an evaluate function, or with one model's ranges, or two of
+            one name.
+    """
+    if len(paths) == 1:
+        return {MAIN: paths[0]}
+    if ranges_from is not None:
+        raise BadSettings(
+            f"--ranges-from is of one model, and {len(paths)} are given",
+            fix="leave it out: they are calibrated on the calls that --evaluate makes",
+        )
+    if not evaluate:
+        raise BadSettings(
+            f"models given without --evaluate: {len(paths)}",
+            fix="give --evaluate pkg.module:function, which runs them together",
+        )
+    by_stem = {path.stem: path for path in paths}
+    if len(by_stem) < len(paths):
+        raise BadSettings("two models have the same file name", fix="rename one of them")
+    return by_stem
