@@ -9,7 +9,6 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
 
     apply        Apply STEPs to MODEL in the order given and write the result.
     bench        Time MODELS on backends in turns, in fresh processes; raw samples are kept.
-    buckets      Find the padding in an encoder's data, prove that it can be cut, choose lengths.
     calibrate    Find the ranges that static quantization needs, and whether the data is enough.
     compare      Compare each of FILES with the first, row by row; exit code 1 if one regressed.
     convert      Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
@@ -28,7 +27,6 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     report       Write the report as one offline file: HTML, or Markdown if the name ends in .md.
     sensitivity  Measure what each region of MODEL costs in accuracy and saves in time, one by one.
     serve        Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
-    timeline     Time MODEL plain, optimized, quantized and both: once, a session, an inference.
     tune         Find the runtime settings that MODEL runs fastest with on one backend.
     verify       Judge whether OTHER answers like REFERENCE, within the budget.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ortune.analysis.conversion.requests import Apply
 from ortune.cli.main import DONE, NO
-from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.command import make_command, run_before_notes
 from ortune.cli.terminal.output import format_size, print_result, print_table, print_text
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def command(request: Apply) -> int:
     """Show what each step did; exit code 1 when one was rolled back."""
     from ortune.analysis.conversion.apply import run
-    from ortune.cli.terminal import progress
 
-    result = progress.run_before_notes(run, request)
+    result = run_before_notes(run, request)
     print_result(result, lambda: _print_edits(result))
     return DONE if all(edit.kept for edit in result.edits) else NO
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.conversion.requests import Convert
-from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.command import make_command, run_before_notes
 from ortune.cli.terminal.output import format_size, print_result, print_table
 from ortune.core import wording
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def command(request: Convert) -> None:
     """Show sizes, scores and, where it was timed, the latency."""
     from ortune.analysis.conversion.convert import run
-    from ortune.cli.terminal import progress
 
-    result = progress.run_before_notes(run, request)
+    result = run_before_notes(run, request)
     print_result(result, lambda: _print_result(result))
 
 

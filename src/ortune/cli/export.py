@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.command import make_command, run_before_notes
 from ortune.cli.terminal.output import print_result, print_table, print_text, write_remark
 from ortune.core import wording
 from ortune.exporters.request import Export
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 @make_command(Export)
 def command(request: Export) -> None:
     """Show what became of every exporter, and at which sizes the file was compared."""
-    from ortune.cli.terminal import progress
     from ortune.exporters.export import run
 
-    result = progress.run_before_notes(run, request)
+    result = run_before_notes(run, request)
     print_result(result, lambda: _print_attempts(result))
 
 

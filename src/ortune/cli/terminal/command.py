@@ -14,7 +14,7 @@ import click
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
 from ortune.core import settings
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Sink
+from ortune.core.event import Event, Note, Sink
 from ortune.core.fields import Libraries
 from ortune.core.outputs import check_output_file
 from ortune.core.request import Request, RequestField, list_request_fields, read_help, run_request
@@ -51,6 +51,7 @@ def refuse_retired(verb: str, option: str = "") -> None:
 
 R = TypeVar("R", bound=Request)
 F = TypeVar("F", bound=Request)
+T = TypeVar("T")
 
 _ARGUMENTS = "ortune.given"
 _VERBOSE = "ortune.verbose"
@@ -278,6 +279,22 @@ def _list_accepted_types(param: click.Parameter) -> tuple[type, ...]:
 def is_verbose() -> bool:
     """Whether the present command was given ``-v``."""
     return bool(click.get_current_context().meta[_VERBOSE])
+
+
+def run_before_notes(run: Callable[[R], T], request: R) -> T:
+    """Run the request of the present command, and send its notes when it is done.
+
+    After an error none is sent, as an error is two lines. With ``-v`` each is sent at once.
+    """
+    notes: list[Event] = []
+
+    def keep_note(event: Event) -> None:
+        notes.append(event) if isinstance(event, Note) else request.sink(event)
+
+    result = run(request if is_verbose() else replace(request, sink=keep_note))
+    for note in notes:
+        request.sink(note)
+    return result
 
 
 def refuse_options(names: Collection[str], problem: str, fix: str) -> None:

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.command import is_verbose
 from ortune.cli.terminal.output import make_console, write_error
 from ortune.core.event import Event, Note, Progress
 from ortune.core.progress.board import Board, describe_event
-from ortune.core.request import Request
 
 if TYPE_CHECKING:
     from rich.live import Live
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
 
 _EVERY_S = 10.0
 """Where lines are kept, as in a log, a share of the work is one at most this often."""
@@ -96,19 +90,3 @@ def show_progress(*, quiet: bool = False, verbose: bool = False) -> Iterator[Dis
         yield shown
     finally:
         shown.clear_board()
-
-
-def run_before_notes(run: Callable[[R], T], request: R) -> T:
-    """Run the request of the present command, and send its notes when it is done.
-
-    After an error none is sent, as an error is two lines. With ``-v`` each is sent at once.
-    """
-    notes: list[Event] = []
-
-    def keep_note(event: Event) -> None:
-        notes.append(event) if isinstance(event, Note) else request.sink(event)
-
-    result = run(request if is_verbose() else replace(request, sink=keep_note))
-    for note in notes:
-        request.sink(note)
-    return result

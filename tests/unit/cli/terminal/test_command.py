@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from ortune.cli.terminal import command
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.errors import OrtuneError
-from ortune.core.event import ignore_event
+from ortune.core.event import Event, Note, ignore_event
 from ortune.core.fields import Option
 from ortune.core.request import Request, request
 
@@ -211,3 +213,25 @@ def test_the_help_has_all_forms() -> None:
         "With --life: fresh processes.",
     ):
         assert part in text
+
+
+def test_held_notes_are_told_behind_the_work_and_never_before_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[Event] = []
+    request = Request(sink=told.append)
+
+    def work(asked: Request, *, fails: bool = False) -> list[Event]:
+        asked.sink(Note("made up"))
+        if fails:
+            raise ValueError
+        return [*told]
+
+    monkeypatch.setattr(command, "is_verbose", lambda: False)
+    assert command.run_before_notes(work, request) == []
+    assert told == [Note("made up")]
+    with pytest.raises(ValueError):
+        command.run_before_notes(partial(work, fails=True), request)
+    assert told == [Note("made up")]
+    monkeypatch.setattr(command, "is_verbose", lambda: True)
+    assert command.run_before_notes(work, request) == told == 2 * [Note("made up")]

@@ -11,10 +11,11 @@ import pytest
 from ortune.cli.terminal import output
 from ortune.core.plugins.codec import make_jsonable
 from ortune.core.trial import Interval
+from ortune.core.version import __version__
 
 
 def test_the_json_object_carries_the_version() -> None:
-    assert json.loads(output.as_json({"x": 1})) == {"ortune": output.read_version(), "x": 1}
+    assert json.loads(output.as_json({"x": 1})) == {"ortune": __version__, "x": 1}
 
 
 def test_what_json_lacks_becomes_plain() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from rich.cells import cell_len
@@ -23,7 +22,6 @@ from ortune.core.event import (
     Unconfirmed,
 )
 from ortune.core.progress import board as progress
-from ortune.core.request import Request
 from ortune.core.step import AS_IS, Edit, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 
@@ -224,25 +222,3 @@ def test_a_terminal_shows_the_board_and_takes_it_away(
     live.clear_board()
     err = capsys.readouterr().err
     assert "timing: 50 %" in err and "a note\n" in err and "timing: 100 %" in err
-
-
-def test_held_notes_are_told_behind_the_work_and_never_before_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[Event] = []
-    request = Request(sink=told.append)
-
-    def work(asked: Request, *, fails: bool = False) -> list[Event]:
-        asked.sink(Note("made up"))
-        if fails:
-            raise ValueError
-        return [*told]
-
-    monkeypatch.setattr(shown, "is_verbose", lambda: False)
-    assert shown.run_before_notes(work, request) == []
-    assert told == [Note("made up")]
-    with pytest.raises(ValueError):
-        shown.run_before_notes(partial(work, fails=True), request)
-    assert told == [Note("made up")]
-    monkeypatch.setattr(shown, "is_verbose", lambda: True)
-    assert shown.run_before_notes(work, request) == told == 2 * [Note("made up")]
