@@ -213,7 +213,11 @@ def _usage_fix(error: click.UsageError, name: str) -> str:
     if isinstance(error, click.BadParameter) and isinstance(
         choice := getattr(error.param, "type", None), click.Choice
     ):
-        return f"use one of {', '.join(map(str, choice.choices))}"
+        words = ", ".join(map(str, choice.choices))
+        return f"use {'one of ' if len(choice.choices) > 1 else ''}{words}"
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+        metavar = error.param.metavar or error.param.type.name.upper()
+        return f"give {error.param.opts[0]} {metavar}; `{name} --help` shows an example"
     if error.ctx is not None:
         usage = error.ctx.get_usage().removeprefix("Usage: ")
         return f"write `{_flatten_text(usage)}`; `{name} --help` shows an example"

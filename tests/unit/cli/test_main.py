@@ -105,7 +105,14 @@ def test_every_verb_has_an_example_and_json(verb: str, capsys: pytest.CaptureFix
         (["inspekt", "m.onnx"], "ortune: no verb 'inspekt'", "`ortune inspect`"),
         (["inspect", "m.onnx", "--verbos"], "ortune inspect: no option --verbos", "--verbose"),
         (["inspect"], "ortune inspect: MODEL is missing", "ortune inspect"),
-        (["pack", "run"], "ortune pack: -o / --out is missing", "ortune pack"),
+        (["pack", "run"], "ortune pack: -o / --out is missing", "give -o PATH; `ortune pack"),
+        (["cost", "run"], "ortune cost: --price is missing", "give --price P/h; `ortune cost"),
+        (["doctor", "add", "cuda"], "'add' is not 'env'", "use env"),
+        (
+            ["recheck", "b", "--signature-only", "--require-signature", "k", "--no-timed"],
+            "--no-timed does not go with --signature-only",
+            "leave one of them out",
+        ),
         (["inspect", "m.onnx", "--json", "a.json", "b.onnx"], "unexpected", "ortune inspect"),
         (
             ["optimize", "m.onnx", "--prefer", "cost"],

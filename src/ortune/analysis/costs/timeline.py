@@ -20,7 +20,6 @@ from ortune.core.event import Note, Progress, Sink, collect_notes
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_plugin
-from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Interval
@@ -475,9 +474,6 @@ def run(request: TimelineRequest) -> Timeline:
         machine=offered.machine,
         versions=offered.versions,
     )
-
-
-timeline = make_verb(TimelineRequest, run)
 
 
 def _build_rows(

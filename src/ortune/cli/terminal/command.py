@@ -305,7 +305,13 @@ def refuse_options(names: Collection[str], problem: str, fix: str) -> None:
     """
     for param in click.get_current_context().command.params:
         if param.name in names and is_given(param.name or ""):
-            raise BadSettings(f"{param.opts[0]} {problem}", fix=fix)
+            raise BadSettings(f"{_spell_option(param)} {problem}", fix=fix)
+
+
+def _spell_option(param: click.Parameter) -> str:
+    """Return the word by which the present command was given an option."""
+    declined = click.get_current_context().params.get(param.name or "") is False
+    return next(iter(param.secondary_opts if declined else ()), param.opts[0])
 
 
 def is_given(field: str) -> bool:

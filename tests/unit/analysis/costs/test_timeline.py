@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ortune import timeline
 from ortune.analysis.costs import timeline as timing
 from ortune.analysis.costs.timeline import (
     BOTH,
@@ -24,7 +25,6 @@ from ortune.analysis.costs.timeline import (
     Subject,
     Timeline,
     Variant,
-    timeline,
 )
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
