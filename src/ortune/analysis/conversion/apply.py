@@ -59,12 +59,14 @@ def run(request: Apply) -> Applied:
     _check_ranges(read, {"--ranges-from": request.ranges_from, "--augment": request.augment})
     steps_to_apply = (
         *steps.leave_out(read, request.exclude_from, request.threshold),
-        *steps.make_fold_steps(request),
+        *steps.make_fold_steps(
+            request.fold_preprocess, request.picture_size, request.fold_postprocess
+        ),
     )
     if not steps_to_apply:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        data = steps.read_samples(request, model, Path(folder))
+        data = request.read_inputs(model).read_data(Path(folder), sink)
         built = build(
             model,
             Recipe("apply", steps_to_apply),

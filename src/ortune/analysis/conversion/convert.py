@@ -14,14 +14,15 @@ from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Convert
 from ortune.analysis.verification.verify import verify
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, Refused
 from ortune.core.event import Note, collect_notes
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import instruction_sets, list_native_units
 from ortune.core.outputs import check_output_file
+from ortune.core.plugins import catalog, codec
 from ortune.core.request import make_verb
 from ortune.core.result import Result
-from ortune.core.step import Edit, Recipe
+from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
 from ortune.core.trial import Interval
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
@@ -29,9 +30,11 @@ from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.graph.lint import gpu
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once, query_capabilities
+from ortune.measurement.process import WorkerFailed, ask_once, optimize_offline, query_capabilities
 from ortune.search.recipe.build import build
 from ortune.search.recipe.built import Built
+from ortune.search.recipe.space import make_clean_recipe
+from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 
 
 def check_options(request: Convert) -> None:
@@ -199,6 +202,127 @@ def _score_result(
 _BENCH_SECONDS = 3.0
 
 
+def convert_model(request: Convert, data: steps.ConversionData, folder: Path) -> Built:
+    """Convert into a folder.
+
+    Raises:
+        OrtuneError: The model has nothing to convert, or the runtime does not take the result.
+    """
+    model, sink = Path(request.model), request.sink
+    model_facts = read_facts(file.load(model))
+    check_source(request, model_facts)
+    path = model
+    edits: tuple[Edit, ...] = ()
+    lossy = make_quantizers(request)
+    refused: list[Refused] = []
+    groups: list[tuple[Step, ...]] = [(step,) for step in lossy]
+    if lossy or request.portable:
+        groups.insert(0, list_exact_steps(request.level, model_facts))
+    for index, group in enumerate(groups):
+        target = folder / f"{index}" / model.name
+        target.parent.mkdir()
+        try:
+            recipe = Recipe(request.precision or "as-is", group)
+            built = build(
+                path,
+                recipe,
+                target,
+                feeds=data.feeds,
+                known=data.saved_ranges,
+                custom_ops=request.custom_ops,
+                sink=sink,
+            )
+        except Refused as error:
+            refused.append(error)
+            continue
+        for done in built.edits if set(group) & set(lossy) else ():
+            if done.note:
+                sink(Note(f"{done.step}: {done.note}"))
+        path, edits = built.path, (*edits, *built.edits)
+    if refused and len(refused) == len(lossy):
+        raise refused[0]
+    for refusal in refused:
+        sink(Note(refusal.what))
+    if request.target == "cpu" and request.level != "disabled" and not request.portable:
+        out, ops = folder / model.name, request.custom_ops
+        path = optimize_offline(path, request.level, out, custom_ops=ops)
+    if lossy and request.folds:
+        folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
+        path, edits = folded.path, edits + folded.edits
+    return Built(path, edits)
+
+
+def list_exact_steps(level: str, model_facts: Facts) -> tuple[Step, ...]:
+    """Return the exact steps of a level: none, folding, or all that apply."""
+    if level == "disabled":
+        return ()
+    exact = make_clean_recipe(model_facts).steps
+    if level == "basic":
+        return tuple(s for s in exact if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
+    return exact
+
+
+def make_quantizers(request: Convert) -> tuple[Step, ...]:
+    """Return the lossy steps that a request asks for."""
+    if request.precision is None:
+        return steps.add_format_step((), request.format)
+    if request.precision not in steps.CALIBRATED:
+        return ()
+    if request.precision != "int8":
+        return steps.leave_out(
+            [_make_other_quantizer(request)], request.exclude_from, request.threshold
+        )
+    grid = {"per_channel": request.per_channel, "reduce_range": request.reduce_range}
+    if request.static:
+        rules = {} if request.target == "cpu" else {"target": request.integers}
+        static = _build_quantizer("int8-static", head=True, **grid, **rules)
+        quantizers = steps.add_format_step((static,), request.format)
+    else:
+        dynamic = _build_quantizer("int8-dynamic", conv=request.dynamic_conv, **grid)
+        quantizers = (dynamic, _build_quantizer("int8-weights"))
+    return steps.leave_out(quantizers, request.exclude_from, request.threshold)
+
+
+def _make_other_quantizer(request: Convert) -> Step:
+    match request.precision:
+        case "int4":
+            sampled = request.static and request.ranges_from is None
+            method = {"method": "gptq"} if sampled else {}
+            # TensorRT knows no operator of onnxruntime's own: blocks behind DequantizeLinear.
+            form = {"form": "qdq"} if request.target == "tensorrt" else {}
+            return _build_quantizer("int4-weights", **method, **form)
+        case "fp16" | "bf16" as name if request.target == "tensorrt" and request.data is not None:
+            # Strongly typed: what is float32 there is float32 in the file.
+            return _build_quantizer(name, islands="auto")
+        case name:
+            return _build_quantizer(str(name))
+
+
+def _build_quantizer(name: str, **fields: object) -> Step:
+    return codec.build(catalog.load(Quantizer, name), fields)
+
+
+def check_source(request: Convert, model_facts: Facts) -> None:
+    """Refuse a model that cannot be turned into the precision.
+
+    Raises:
+        BadModel: Its weights or arithmetic are of lower precision already.
+    """
+    halves = {"float16", "bfloat16"} & set(model_facts.precisions)
+    if request.precision == "fp32" and (halves or model_facts.quantized):
+        arithmetic = ", ".join(sorted(halves)) or "integer arithmetic"
+        raise BadModel(
+            f"{Path(request.model).name} holds {arithmetic}, which cannot be turned back into "
+            "fp32",
+            fix="convert the original float32 model, or leave --precision out",
+        )
+    if request.precision in ("int8", "int4", "fp8") and model_facts.quantized:
+        raise BadModel(
+            f"{Path(request.model).name} is quantized already",
+            fix="convert the original float32 model, or leave --precision out",
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class Converted(Result):
     """A converted model.
@@ -242,7 +366,9 @@ class Converted(Result):
 def run(request: Convert) -> Converted:
     """Convert, load and compare in a temporary folder, and write the result only then."""
     check_options(request)
-    folding = steps.make_fold_steps(request)
+    folding = steps.make_fold_steps(
+        request.fold_preprocess, request.picture_size, request.fold_postprocess
+    )
     model = Path(request.model)
     out = check_output_file(request.out, request.force, model)
     notes: list[str] = []
@@ -251,8 +377,8 @@ def run(request: Convert) -> Converted:
         request.sink(note)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        data = steps.read_samples(request, model, folder)
-        converted = steps.convert_model(request, data, folder)
+        data = request.read_inputs(model).read_data(folder, request.sink)
+        converted = convert_model(request, data, folder)
         weights, scores = check_result(request, converted.path, data.feeds, folder)
         if folding:
             over = folder / "folded" / model.name

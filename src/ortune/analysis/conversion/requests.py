@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from ortune.core.backend import GraphLevel, graph_level
 from ortune.core.custom_ops import CustomOpsRequest
@@ -15,6 +15,9 @@ from ortune.core.fields import Field, File, Option
 from ortune.core.request import DataRequest, request
 from ortune.data.sequences.request import SequenceRequest
 from ortune.quantizers.common.qdq import runtime_rules
+
+if TYPE_CHECKING:
+    from ortune.analysis.conversion.steps import ConversionInputs
 
 Format: TypeAlias = Literal["qdq", "qoperator"]
 Target: TypeAlias = Literal["cpu", "gpu", "tensorrt", "cuda", "directml"]
@@ -70,6 +73,28 @@ class ConversionRequest(SequenceRequest, CustomOpsRequest, DataRequest):
     picture_size: PictureSize = PictureSize(None, Option("HxW", low=1, high=65535))
     fold_postprocess: Annotated[Sequence[str], Option("WHAT")] = ()
     force: bool = False
+
+    def read_inputs(self, model: Path) -> ConversionInputs:
+        """Return what to calibrate and compare on, every text of it read.
+
+        Raises:
+            OrtuneError: How to alter samples cannot be read.
+        """
+        # A request is made without NumPy.
+        from ortune.analysis.conversion.steps import ConversionInputs
+        from ortune.data.augment import parse_augmentations
+
+        return ConversionInputs(
+            model=model,
+            data=self.data,
+            shapes=self.shapes,
+            ranges=self.ranges,
+            sequence=self.sequence,
+            state=tuple(self.state),
+            custom_ops=self.custom_ops,
+            ranges_from=None if self.ranges_from is None else Path(self.ranges_from),
+            augmentations=() if self.augment is None else parse_augmentations(self.augment),
+        )
 
 
 @request

@@ -1,45 +1,40 @@
-"""Which steps a conversion means, and making the file."""
+"""Which steps a conversion means, and what they calibrate on."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.analysis.conversion.requests import ConversionRequest, Convert
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core import preprocess, wording
+from ortune.core.augmentation import Augmentation
 from ortune.core.errors import (
     BadData,
-    BadModel,
     BadSettings,
     OrtuneError,
-    Refused,
     summarize_error,
 )
 from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
+from ortune.core.fields import Source
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.spelling import parse_plugin
-from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step, Transform
+from ortune.core.step import Quantizer, Step, Transform
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
-from ortune.measurement.process import WorkerFailed, ask_once, optimize_offline, single_model_job
+from ortune.measurement.process import WorkerFailed, ask_once, single_model_job
 from ortune.measurement.rolled import StatefulModel
 from ortune.quantizers.calibration import reuse
 from ortune.quantizers.calibration.ranges_file import SavedRanges
 from ortune.quantizers.common.node_filter import escape_pattern
-from ortune.search.recipe.build import build
-from ortune.search.recipe.built import Built
-from ortune.search.recipe.space import make_clean_recipe
-from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 
 _MADE_UP = 4
 """Samples to compare numbers on when none are given."""
@@ -58,64 +53,84 @@ class ConversionData:
     saved_ranges: SavedRanges | None
 
 
-def read_samples(request: ConversionRequest, model: Path, folder: Path) -> ConversionData:
-    """Read the ranges and the samples of a request, or make samples up.
+@dataclass(frozen=True, kw_only=True)
+class ConversionInputs:
+    """What a conversion calibrates and compares on, as it was asked for.
 
-    Raises:
-        OrtuneError: They cannot be used with the model, or made-up samples are to be altered.
+    Attributes:
+        model: Its file.
+        data: Samples; None makes some up to compare on.
+        shapes: Input -> shape of what is made up.
+        ranges: Input -> lowest and highest value of what is made up.
+        sequence: What makes a sequence of samples; empty without order.
+        state: Outputs that are fed to inputs at the next step.
+        custom_ops: Libraries of custom operators.
+        ranges_from: Ranges of an earlier calibration.
+        augmentations: How samples are altered for copies to calibrate on too.
     """
-    saved_ranges = None
-    if request.ranges_from is not None:
-        saved_ranges, notes = reuse.load_ranges(Path(request.ranges_from), model)
-        for text in notes:
-            request.sink(Note(text, warning=True))
-    return ConversionData(
-        _augment_samples(request, _load_samples(request, model, folder), folder), saved_ranges
-    )
 
+    model: Path
+    data: Source
+    shapes: Mapping[str, tuple[int, ...]]
+    ranges: Mapping[str, tuple[float, float]]
+    sequence: str
+    state: tuple[str, ...]
+    custom_ops: tuple[str, ...]
+    ranges_from: Path | None
+    augmentations: tuple[Augmentation, ...]
 
-def _load_samples(request: ConversionRequest, model: Path, folder: Path) -> Feeds | None:
-    shapes, ranges = request.shapes, request.ranges
-    model_facts = read_facts(file.load(model))
-    if request.sequence and request.data is not None:
-        cpu, digest = Cpu(custom_ops=request.custom_ops), file.compute_digest(model)
-        rolled = StatefulModel(
-            model, digest, model_facts, request.sequence, request.state, cpu, shapes, folder
-        )
-        feeds = rolled.load(request.data, folder, sink=request.sink)
+    def read_data(self, folder: Path, sink: Sink) -> ConversionData:
+        """Read the ranges and the samples, or make samples up.
+
+        Raises:
+            OrtuneError: They cannot be used with the model, or made-up samples are to be altered.
+        """
+        saved_ranges = None
+        if self.ranges_from is not None:
+            saved_ranges, notes = reuse.load_ranges(self.ranges_from, self.model)
+            for text in notes:
+                sink(Note(text, warning=True))
+        feeds = self._load_samples(folder, sink)
+        if self.augmentations:
+            if feeds is None or feeds.synthetic:
+                raise BadData(
+                    "--augment alters samples, and none are given", fix="give --data too"
+                )
+            feeds = augment.augment_samples(feeds, range(feeds.count), self.augmentations, folder)
+            for text in feeds.notes:
+                sink(Note(text))
+        return ConversionData(feeds, saved_ranges)
+
+    def _load_samples(self, folder: Path, sink: Sink) -> Feeds | None:
+        """Return the samples; None where made-up ones do not run and none of theirs was asked."""
+        model, shapes, ranges = self.model, self.shapes, self.ranges
+        facts = read_facts(file.load(model))
+        try:
+            if self.sequence and self.data is not None:
+                feeds = StatefulModel(
+                    model=model,
+                    digest=file.compute_digest(model),
+                    facts=facts,
+                    sequence=self.sequence,
+                    state=self.state,
+                    backend=Cpu(custom_ops=self.custom_ops),
+                    shapes=shapes,
+                    work=folder,
+                ).load(self.data, folder, sink=sink)
+            else:
+                feeds = given.load_or_generate_feeds(
+                    self.data, facts.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
+                )
+            if feeds.synthetic:
+                _try_samples(model, feeds, folder, self.custom_ops)
+        except OrtuneError as error:
+            if self.data is not None or shapes or ranges:
+                raise
+            sink(Note(f"numbers are not compared: {summarize_error(error.what)}", warning=True))
+            return None
         for text in feeds.notes:
-            request.sink(Note(text))
+            sink(Note(text))
         return feeds
-    try:
-        feeds = given.load_or_generate_feeds(
-            request.data, model_facts.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
-        )
-        if feeds.synthetic:
-            _try_samples(model, feeds, folder, request.custom_ops)
-    except OrtuneError as error:
-        if request.data is not None or shapes or ranges:
-            raise
-        request.sink(
-            Note(f"numbers are not compared: {summarize_error(error.what)}", warning=True)
-        )
-        return None
-    for text in feeds.notes:
-        request.sink(Note(text))
-    return feeds
-
-
-def _augment_samples(
-    request: ConversionRequest, feeds: Feeds | None, folder: Path
-) -> Feeds | None:
-    if request.augment is None:
-        return feeds
-    ways = augment.parse_augmentations(request.augment)
-    if feeds is None or feeds.synthetic:
-        raise BadData("--augment alters samples, and none are given", fix="give --data too")
-    augmented = augment.augment_samples(feeds, range(feeds.count), ways, folder)
-    for text in augmented.notes:
-        request.sink(Note(text))
-    return augmented
 
 
 def _try_samples(model: Path, feeds: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
@@ -359,17 +374,20 @@ def _can_exclude(step: Step) -> bool:
 _CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 
 
-def make_fold_steps(request: ConversionRequest) -> list[Transform]:
-    """Return the steps, in order.
+def make_fold_steps(
+    preprocess_file: str | Path | None, size: tuple[int, int] | None, outputs: Sequence[str]
+) -> list[Transform]:
+    """Return the steps that change what a model takes and gives, in order.
 
     Raises:
         OrtuneError: The file, the size or a text cannot be read.
     """
-    before, size = request.fold_preprocess, request.picture_size
-    if before is None and size is not None:
+    if preprocess_file is None and size is not None:
         raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
-    first = [] if before is None else [_make_preprocess_step(Path(before), size)]
-    return [*first, *map(_make_postprocess_step, request.fold_postprocess)]
+    first: list[Transform] = []
+    if preprocess_file is not None:
+        first.append(_make_preprocess_step(Path(preprocess_file), size))
+    return [*first, *map(_make_postprocess_step, outputs)]
 
 
 def _make_preprocess_step(path: Path, size: tuple[int, int] | None) -> Transform:
@@ -399,123 +417,3 @@ def _make_postprocess_step(text: str) -> Transform:
         )
     fields = f", {match[2]}" if match[2] and match[2].strip() else ""
     return parse_plugin(Transform, f"fold-postprocess(give={match[1]}{fields})")
-
-
-def convert_model(request: Convert, data: ConversionData, folder: Path) -> Built:
-    """Convert into a folder.
-
-    Raises:
-        OrtuneError: The model has nothing to convert, or the runtime does not take the result.
-    """
-    model, sink = Path(request.model), request.sink
-    model_facts = read_facts(file.load(model))
-    check_source(request, model_facts)
-    path = model
-    edits: tuple[Edit, ...] = ()
-    lossy = make_quantizers(request)
-    refused: list[Refused] = []
-    groups: list[tuple[Step, ...]] = [(step,) for step in lossy]
-    if lossy or request.portable:
-        groups.insert(0, list_exact_steps(request.level, model_facts))
-    for index, steps in enumerate(groups):
-        target = folder / f"{index}" / model.name
-        target.parent.mkdir()
-        try:
-            recipe = Recipe(request.precision or "as-is", steps)
-            built = build(
-                path,
-                recipe,
-                target,
-                feeds=data.feeds,
-                known=data.saved_ranges,
-                custom_ops=request.custom_ops,
-                sink=sink,
-            )
-        except Refused as error:
-            refused.append(error)
-            continue
-        for done in built.edits if set(steps) & set(lossy) else ():
-            if done.note:
-                sink(Note(f"{done.step}: {done.note}"))
-        path, edits = built.path, (*edits, *built.edits)
-    if refused and len(refused) == len(lossy):
-        raise refused[0]
-    for refusal in refused:
-        sink(Note(refusal.what))
-    if request.target == "cpu" and request.level != "disabled" and not request.portable:
-        out, ops = folder / model.name, request.custom_ops
-        path = optimize_offline(path, request.level, out, custom_ops=ops)
-    if lossy and request.folds:
-        folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
-        path, edits = folded.path, edits + folded.edits
-    return Built(path, edits)
-
-
-def list_exact_steps(level: str, model_facts: Facts) -> tuple[Step, ...]:
-    """Return the exact steps of a level: none, folding, or all that apply."""
-    if level == "disabled":
-        return ()
-    steps = make_clean_recipe(model_facts).steps
-    if level == "basic":
-        return tuple(s for s in steps if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
-    return steps
-
-
-def make_quantizers(request: Convert) -> tuple[Step, ...]:
-    """Return the lossy steps that a request asks for."""
-    if request.precision is None:
-        return add_format_step((), request.format)
-    if request.precision not in CALIBRATED:
-        return ()
-    if request.precision != "int8":
-        steps = [_make_other_quantizer(request)]
-        return leave_out(steps, request.exclude_from, request.threshold)
-    grid = {"per_channel": request.per_channel, "reduce_range": request.reduce_range}
-    if request.static:
-        rules = {} if request.target == "cpu" else {"target": request.integers}
-        steps = [_build_quantizer("int8-static", head=True, **grid, **rules)]
-        steps += add_format_step((), request.format)
-    else:
-        dynamic = _build_quantizer("int8-dynamic", conv=request.dynamic_conv, **grid)
-        steps = [dynamic, _build_quantizer("int8-weights")]
-    return leave_out(steps, request.exclude_from, request.threshold)
-
-
-def _make_other_quantizer(request: Convert) -> Step:
-    match request.precision:
-        case "int4":
-            sampled = request.static and request.ranges_from is None
-            method = {"method": "gptq"} if sampled else {}
-            # TensorRT knows no operator of onnxruntime's own: blocks behind DequantizeLinear.
-            form = {"form": "qdq"} if request.target == "tensorrt" else {}
-            return _build_quantizer("int4-weights", **method, **form)
-        case "fp16" | "bf16" as name if request.target == "tensorrt" and request.data is not None:
-            # Strongly typed: what is float32 there is float32 in the file.
-            return _build_quantizer(name, islands="auto")
-        case name:
-            return _build_quantizer(str(name))
-
-
-def _build_quantizer(name: str, **fields: object) -> Step:
-    return codec.build(catalog.load(Quantizer, name), fields)
-
-
-def check_source(request: Convert, model_facts: Facts) -> None:
-    """Refuse a model that cannot be turned into the precision.
-
-    Raises:
-        BadModel: Its weights or arithmetic are of lower precision already.
-    """
-    halves = {"float16", "bfloat16"} & set(model_facts.precisions)
-    if request.precision == "fp32" and (halves or model_facts.quantized):
-        arithmetic = ", ".join(sorted(halves)) or "integer arithmetic"
-        raise BadModel(
-            f"{Path(request.model).name} holds {arithmetic}, which cannot be turned back into "
-            "fp32",
-            fix="convert the original float32 model, or leave --precision out",
-        )
-    if request.precision in ("int8", "int4", "fp8") and model_facts.quantized:
-        raise BadModel(
-            f"{Path(request.model).name} is quantized already",
-            fix="convert the original float32 model, or leave --precision out",
-        )
