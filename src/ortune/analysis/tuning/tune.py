@@ -433,16 +433,13 @@ def run(request: Tune) -> TuneResult:
             return Worker(single_model_job(path, backend, feeds.stream, folder, "tune", workload))
 
         try:
-            part, budget, rule = _prepare_scoring(
-                start(origin), feeds, request.read_budget(), folder
-            )
+            limit = request.read_budget()
+            part, budget, rule = _prepare_scoring(start(origin), feeds, limit, folder)
             request.sink(TimeLeft(request.seconds))
             target = SearchTarget(origin, offered, pinned, workload.splits(offered.effective_cpus))
             compare = partial(compare_answers, budget, part)
-            waiting = bool(request.beside_load)
-            descent = Descent(
-                target, facts, start, compare, request.seconds, waiting, request.sink
-            )
+            limits = request.seconds, bool(request.beside_load)
+            descent = Descent(target, facts, start, compare, *limits, request.sink)
             descent.run()
             stepped_to = descent.best
             ratio, cpu_ratio = descent.confirm_best()
