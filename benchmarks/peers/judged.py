@@ -10,36 +10,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks.peers.making import last_line
 from benchmarks.speed.contestants import Contestant
 from benchmarks.speed.fresh import Kept
 from ortune.backends.cpu import Cpu
+from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.event import ignore_event
-from ortune.core.request import request
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
+from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.context import Context
+from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.experiment.request import ExperimentRequest
 from ortune.search.experiment.scores import score_plan
 
 RUN_NS = 1_000_000_000
 """What a run may take, for the deadline of scoring."""
 
 Row = dict[str, Any]
-
-
-@request
-class Whole(ExperimentRequest):
-    """All samples are for judging."""
-
-    whole: ClassVar[bool] = True
 
 
 class Scores:
@@ -76,9 +70,15 @@ class Scores:
 
     @contextmanager
     def _context(self, budget: str) -> Iterator[Context]:
-        asked = Whole(self._model, data=self._data, budget=budget, baseline=Cpu(), time=3600.0)
+        experiment = Experiment(
+            models={MAIN: self._model},
+            data=self._data,
+            budget=Budget.parse(budget),
+            baseline=Cpu(),
+            time=3600.0,
+        )
         with TemporaryDirectory(prefix="ortune-") as folder:
-            yield prepare_context(asked, Path(folder), ignore_event)
+            yield prepare_context(experiment, Path(folder), ignore_event, finalists=0)
 
     def _key(self, one: Contestant) -> str:
         """What a score hangs on: budgets, the entry, and when its file was made."""

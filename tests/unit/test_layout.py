@@ -117,6 +117,21 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
     ),
     *(
         (
+            "request below its door",
+            {
+                "src/toy/core/play.py": "'''Play.'''\n@request\nclass Play(Request): ...\n",
+                "src/toy/metrics/taking.py": f"'''Taking.'''\n{text}\n",
+            },
+            f"metrics/taking.py: request below its door: {place} is a Play, which its verb takes",
+        )
+        for text, place in (
+            ("def take(asked: Play): ...", "asked of take"),
+            ("async def take(*, asked: 'int' | list[play.Play]): ...", "asked of take"),
+            ("class Taker:\n    asked: Play | None", "asked of Taker"),
+        )
+    ),
+    *(
+        (
             "private name in a test",
             {"tests/test_private.py": text},
             f"tests/test_private.py: private name in a test: toy.core.top._Private, line {line}",
@@ -148,12 +163,29 @@ def test_plugin_folders_are_the_catalogs() -> None:
 
 def test_exceptions_have_reasons() -> None:
     """An exception without a reason is none."""
-    assert all(len(reason) > 20 for reason in Limits().same_name.values())
+    reasons = [*Limits().same_name.values(), *Limits().doors.values()]
+    assert all(len(reason) > 20 for reason in reasons)
 
 
 def test_clean_project(tmp_path: Path) -> None:
     """Type checkers' imports, private classes and attributes of objects are nobody's business."""
     assert not check(_project(tmp_path, {}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from toy.core.request import make_verb\ndef take(asked: Play): ...",
+        "def run(asked: Play): ...\ndef take(asked: Play): ...",
+        "from toy.core.request import request\ndef read(asked: Play): ...",
+        "def spell(asked: Request, kind: type[Request]): ...",
+    ],
+)
+def test_doors_take_requests(tmp_path: Path, text: str) -> None:
+    """Where a request or its verb is made it is taken apart; anything may be of all requests."""
+    play = "'''Play.'''\n@request\nclass Play(Request): ...\n"
+    files = {"src/toy/core/play.py": play, "src/toy/metrics/door.py": f"'''Door.'''\n{text}\n"}
+    assert not check(_project(tmp_path, files), "request below its door")
 
 
 @pytest.mark.parametrize(("rule", "files", "message"), PLANTED)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tools.layout.modules import private_uses, read_modules
+from tools.layout.modules import Module, private_uses, read_modules
 from tools.layout.tree import Tree
 
 
@@ -165,6 +165,65 @@ def private_names(tree: Tree) -> Iterator[tuple[str, str]]:
             yield str(file.path.relative_to(tree.project)), use
 
 
+def requests_below_doors(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Parameters and fields that take a verb's request outside the modules that may.
+
+    These define a request class, make the verb of one or are it, with a function `run`, or are the
+    command line's. What takes any request, the base class, is machinery of requests.
+    """
+    kinds, doors = _find_request_classes(tree), set[str]()
+    for name, module in tree.modules.items():
+        imported = {target.rpartition(".")[2] for target in module.imports}
+        defined = {node.name for node in module.tree.body if isinstance(node, ast.FunctionDef)}
+        if (
+            imported & {"make_verb", "request"}
+            or "run" in defined
+            or _is_within(tree, name, tree.limits.doors)
+        ):
+            doors.add(name)
+    for name, module in tree.modules.items():
+        for place, annotation in _list_annotations(module) if name not in doors else ():
+            for kind in sorted(_names_in(annotation) & kinds):
+                yield name, f"{place} is a {kind}, which its verb takes apart"
+
+
+def _find_request_classes(tree: Tree) -> set[str]:
+    """Return the names of the classes that are decorated as requests."""
+    return {
+        node.name
+        for module in tree.modules.values()
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef) and node.name != "Request"
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Name) and decorator.id == "request"
+    }
+
+
+def _is_within(tree: Tree, name: str, packages: Iterable[str]) -> bool:
+    return any(f"{name}.".startswith(f"{tree.root.name}.{package}.") for package in packages)
+
+
+def _list_annotations(module: Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield where something is annotated, and how: parameters, and fields of classes."""
+    for node in module.nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = node.args
+            for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                if arg.annotation is not None:
+                    yield f"{arg.arg} of {node.name}", arg.annotation
+        elif isinstance(node, ast.ClassDef):
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign):
+                    yield f"{ast.unparse(item.target)} of {node.name}", item.annotation
+
+
+def _names_in(annotation: ast.expr) -> set[str]:
+    nodes = list(ast.walk(annotation))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
+
+
 RULES: Mapping[str, Rule] = {
     "long file": long_files,
     "long function": long_functions,
@@ -177,6 +236,7 @@ RULES: Mapping[str, Rule] = {
     "no floor": floorless,
     "imports the root": own_root,
     "private name in a test": private_names,
+    "request below its door": requests_below_doors,
 }
 
 

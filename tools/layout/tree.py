@@ -24,6 +24,7 @@ class Limits:
         listings: Other packages of which the same holds.
         independent: Plugin folders whose plugins find each other by role, never by import.
         same_name: Public classes that two modules may define -> why.
+        doors: Packages of which every module may take a request -> why.
     """
 
     file: int = 600
@@ -49,6 +50,13 @@ class Limits:
             "Region": "what changes precision together, and what a profile shows as one part",
             "Status": "of a trial, and of a request",
             "LatencyLimit": "an option of a search, and what a load test demands of a percentile",
+        }
+    )
+    doors: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "cli": "verbs show what a request came to, and some have options of their own",
+            "serving.server": "the request is what the server is set to, in each of its processes",
+            "serving.load_testing": "the request is how load is put on, also by a search",
         }
     )
 

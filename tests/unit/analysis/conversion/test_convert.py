@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from ortune.analysis.conversion import convert, steps
+from ortune.analysis.conversion import convert
 from ortune.analysis.conversion.convert import check_target, check_types
 from ortune.analysis.conversion.requests import Convert
 from ortune.core.errors import BadModel, BadSettings
@@ -88,18 +88,18 @@ def test_level_all_is_warned_of_where_it_binds_to_hardware() -> None:
 
 
 def test_int8_with_data_is_static() -> None:
-    (step,) = steps.make_quantizers(order("int8", data="d", per_channel=False))
+    (step,) = convert.make_quantizers(order("int8", data="d", per_channel=False))
     assert str(step) == "int8-static(per_channel=false, head=true)"
 
 
 def test_int8_for_a_gpu_is_symmetric() -> None:
-    (step,) = steps.make_quantizers(order("int8", "gpu", data="d", reduce_range=True))
+    (step,) = convert.make_quantizers(order("int8", "gpu", data="d", reduce_range=True))
     assert str(step) == "int8-static(target=tensorrt, reduce_range=true, head=true)"
 
 
 @pytest.mark.parametrize(("target", "rules"), [("tensorrt", "tensorrt"), ("directml", "directml")])
 def test_int8_follows_the_rules_of_its_target(target: str, rules: str) -> None:
-    (step,) = steps.make_quantizers(order("int8", target, data="d"))
+    (step,) = convert.make_quantizers(order("int8", target, data="d"))
     assert str(step) == f"int8-static(target={rules}, head=true)"
 
 
@@ -118,7 +118,7 @@ def test_what_tensorrt_would_refuse_is_not_written(tmp_path: Path) -> None:
 
 
 def test_int8_without_data_is_dynamic_then_weights() -> None:
-    found = steps.make_quantizers(order("int8", dynamic_conv=True))
+    found = convert.make_quantizers(order("int8", dynamic_conv=True))
     assert [str(step) for step in found] == ["int8-dynamic(conv=true)", "int8-weights"]
 
 
@@ -139,11 +139,11 @@ def test_int8_without_data_is_dynamic_then_weights() -> None:
 )
 def test_other_precisions_are_one_step(asked: Convert, step: str) -> None:
     convert.check_options(asked)
-    assert [str(one) for one in steps.make_quantizers(asked)] == [step]
+    assert [str(one) for one in convert.make_quantizers(asked)] == [step]
 
 
 def test_no_precision_has_no_lossy_step() -> None:
-    assert steps.make_quantizers(order()) == steps.make_quantizers(order("fp32")) == ()
+    assert convert.make_quantizers(order()) == convert.make_quantizers(order("fp32")) == ()
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ def test_the_file_must_hold_what_was_ordered(
 def test_what_is_lost_is_not_brought_back() -> None:
     half = replace(FACTS, precisions={"float16": 8})
     with pytest.raises(BadModel, match="float16"):
-        steps.check_source(order("fp32"), half)
+        convert.check_source(order("fp32"), half)
     done = replace(FACTS, ops={"QuantizeLinear": 1})
     with pytest.raises(BadModel, match="quantized already"):
-        steps.check_source(order("int8"), done)
-    steps.check_source(order(), half)
+        convert.check_source(order("int8"), done)
+    convert.check_source(order(), half)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_is_lost_is_not_brought_back() -> None:
 )
 def test_convert_writes_the_form_that_was_asked_for(asked: Convert, wanted: list[str]) -> None:
     convert.check_options(asked)
-    assert [str(step) for step in steps.make_quantizers(asked)] == wanted
+    assert [str(step) for step in convert.make_quantizers(asked)] == wanted
     assert asked.portable == (asked.format == "qdq")
 
 
