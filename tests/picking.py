@@ -35,7 +35,7 @@ class Pick:
         plan = Plan(recipe, view.space.targets[0].backend)
         return None if view.has_trial(plan) else Proposal(plan, "search", "picked")
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         return LeftOut()
 
 
@@ -53,7 +53,7 @@ class Glance:
                 return Proposal(plan, "glance", "next", effort="screen", score=False)
         return None
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         return LeftOut(("glanced at a few",), late=1)
 
 
@@ -70,7 +70,7 @@ class InOrder:
                 return Proposal(plan, "search", "next")
         return None
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         return LeftOut()
 
 

@@ -200,7 +200,7 @@ def _verdict(
                     "seconds": round((time.monotonic() - began) / len(found), 2),
                     "timed": round(sum(block.seconds for block in found[0].blocks), 2),
                     "blocks": dict(zip(("A/A", "twin"), map(logs, found), strict=False)),
-                    "disturbed": round(stats.disturbed_share(found[:1]), 4),
+                    "disturbed": round(stats.compute_disturbed_share(found[:1]), 4),
                 }
             )
         record = codec.encode(noise.compare_snapshots(before, noise.take_snapshot()))

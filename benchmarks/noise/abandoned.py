@@ -87,7 +87,7 @@ def apart(pair: Pair, blocks: float) -> float | None:
     if taken is None:
         return None
     logs = stats.block_logs(taken)
-    return stats.trimmed_mean(logs) - _whole(pair) if len(logs) else None
+    return stats.compute_trimmed_mean(logs) - _whole(pair) if len(logs) else None
 
 
 def part(pair: Pair, blocks: float) -> Pair | None:
@@ -132,7 +132,7 @@ def _half(burst: Burst) -> Burst:
 
 
 def _whole(pair: Pair) -> float:
-    return stats.trimmed_mean(stats.block_logs(pair))
+    return stats.compute_trimmed_mean(stats.block_logs(pair))
 
 
 def _noisy(pair: Pair) -> bool:

@@ -142,7 +142,7 @@ def _measure(parts: Unpacked, root: Path, kept: Path, times: int, every_s: float
                 "neighbour's cores": other.share(mark) if kind else None,
                 "ratio": round(stats.latency_ratio([measured]).value, 5),
                 "blocks": stats.block_logs(measured).round(5).tolist(),
-                "disturbed": round(stats.disturbed_share([measured]), 4),
+                "disturbed": round(stats.compute_disturbed_share([measured]), 4),
                 "noise": codec.encode(record),
             }
         with kept.open("a") as file:

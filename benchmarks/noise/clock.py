@@ -149,7 +149,7 @@ def _parts(loop: Burst) -> list[Burst]:
 
 
 def _middle(pair: Pair) -> float:
-    return stats.trimmed_mean(stats.block_logs(pair))
+    return stats.compute_trimmed_mean(stats.block_logs(pair))
 
 
 def found(turns: list[Pair], loops: list[Pair]) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def found(turns: list[Pair], loops: list[Pair]) -> dict[str, Any]:
         ],
         "blocks of a pair": [len(pair.blocks) for pair in turns],
         "disturbed": {
-            "turns": round(stats.disturbed_share(turns), 4),
-            "loops": round(stats.disturbed_share(loops), 4),
+            "turns": round(stats.compute_disturbed_share(turns), 4),
+            "loops": round(stats.compute_disturbed_share(loops), 4),
         },
     }
 

@@ -151,7 +151,10 @@ def _aa(folder: Path) -> Iterator[Spread]:
             name = f"{model}, {threads} threads{', beside a neighbour' if beside else ''}"
             cells.setdefault(name, []).append(np.array(row["blocks"]["A/A"]))
         for name, pairs in cells.items():
-            means, errors = map(stats.trimmed_mean, pairs), map(stats.bootstrap_error, pairs)
+            means, errors = (
+                map(stats.compute_trimmed_mean, pairs),
+                map(stats.bootstrap_error, pairs),
+            )
             yield _spread(name, list(means), list(errors), file, cpu)
         for label, value in found.items():
             if isinstance(value, Mapping) and "log-ratios of pairs and their errors" in value:

@@ -58,7 +58,7 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
     known = [
         stats.PooledVariance.pool(_others(rows, k), _first(rows, k)) for k in range(len(rows))
     ]
-    means = [stats.trimmed_mean(stats.block_logs(pair)) for pair in equal]
+    means = [stats.compute_trimmed_mean(stats.block_logs(pair)) for pair in equal]
     found = {
         "model": model,
         "threads": threads,

@@ -14,7 +14,7 @@ from benchmarks.peers.environments import CACHE, cpu_time
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse_plugin
-from ortune.search.experiment.golden import built_model
+from ortune.search.experiment.golden import find_built_model
 
 
 def found(
@@ -67,7 +67,7 @@ def _search(
         warm_start=False,
     )
     best = study.best
-    path = built_model(Path(study.root), best, model)
+    path = find_built_model(Path(study.root), best, model)
     print(f"{case.name}, {budget} on {on}: {best.plan}", flush=True)
     return {
         "tool": "ortune",

@@ -57,7 +57,7 @@ class Turn:
     @classmethod
     def of(cls, block: Block) -> Turn:
         """Thin a block."""
-        calm = stats.undisturbed_mask(block)
+        calm = stats.mask_undisturbed(block)
         (a, d), (b, c) = (
             _halves(burst, kept.tolist())
             for burst, kept in zip((block.baseline, block.candidate), calm, strict=True)

@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.search.bursts import Side
 from benchmarks.search.table import Cut, Row, Table
-from ortune.measurement.timing.turns import Warmed, size_bursts
+from ortune.measurement.timing.turns import WarmTimes, size_bursts
 
 RECORDED_BURST_S = 0.06
 """Seconds of a burst in the tables."""
@@ -92,7 +92,9 @@ class Paid:
         sides = [[s for t in turns for s in (t.bursts[at], t.bursts[-1 - at])] for at in (0, 1)]
         alike = all(one.alike for some in sides for one in some)
         run_ns = dict(enumerate(max(1, round(_typical(some))) for some in sides))
-        sizes = size_bursts({k: Warmed(ns, alike) for k, ns in run_ns.items()}, RECORDED_BURST_S)
+        sizes = size_bursts(
+            {k: WarmTimes(ns, alike) for k, ns in run_ns.items()}, RECORDED_BURST_S
+        )
         counted = sum(2 * size.total * run_ns[k] for k, size in sizes.items()) / 1e9
         warming = sum(max(WARM_S, 2 * ns / 1e9) for ns in run_ns.values())
         beyond = max(0.0, row.warm_s - warming), max(0.0, row.block_s - counted) / 4

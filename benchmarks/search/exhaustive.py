@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ortune.core.step import AS_IS
-from ortune.core.trial import Plan, Proposal, Status, Untried
+from ortune.core.trial import Plan, Proposal, Status, UntriedPlan
 from ortune.search.compare import select_leaders
 from ortune.search.policy import LeftOut, View
 from ortune.search.recipe.space import Space
@@ -27,10 +27,10 @@ class Exhaustive:
         """Return the first plan without a trial."""
         return next(self._untried(view), None)
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         """Count what time has left untried, as far as it is known by now."""
         left = [found.plan for found in self._untried(view)]
-        untried = tuple(Untried(str(plan), "no time left") for plan in left)
+        untried = tuple(UntriedPlan(str(plan), "no time left") for plan in left)
         return LeftOut((), len(untried), len(untried), untried)
 
     def _untried(self, view: View) -> Iterator[Proposal]:

@@ -27,7 +27,7 @@ from ortune.core.trial import Pair, Plan, Proposal, Status, Trial
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
-from ortune.measurement.timing.turns import Started, wait_until_ready
+from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.experiment import measure
 from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
@@ -74,7 +74,7 @@ class Attempt:
         """Since the present phase began."""
         return time.perf_counter() - self.began
 
-    def starts(self, worker: Worker) -> Started:
+    def starts(self, worker: Worker) -> StartupTimes:
         """Load and run once."""
         with self.phase("load"):
             started = wait_until_ready(worker)

@@ -54,7 +54,7 @@ def timed(
     def taken(worker: Worker, size: Span) -> Burst:
         nonlocal last
         if worker is not last:
-            last.ask("rest")
+            last.ask("wait_idle")
         last = worker
         return request_burst(worker, size)
 
@@ -74,7 +74,7 @@ def settled(done: Sequence[Block], seconds: float, effort: Effort, best: float) 
         seconds: Since the first block began.
     """
     taken = [Pair(tuple(done))]
-    if behind(taken, best, len(done)) and not stats.disturbed_share(taken) > DISTURBED:
+    if behind(taken, best, len(done)) and not stats.compute_disturbed_share(taken) > DISTURBED:
         return True
     late = seconds - effort.seconds
     if len(done) < effort.min_blocks and late < effort.seconds:

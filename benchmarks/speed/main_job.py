@@ -43,7 +43,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.trial import Verdict
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine, package_versions
-from ortune.search.experiment.golden import built_model
+from ortune.search.experiment.golden import find_built_model
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = result_file("main_job")
@@ -217,7 +217,7 @@ def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.S
 def _summary(study: ot.Study, model: Path, wall: float) -> dict[str, Any]:
     """Return what is told of a search; `file` lies in its folder, or is empty for the original."""
     best, root = study.best, Path(study.root)
-    path, ratio = built_model(root, best, model), best.ratio
+    path, ratio = find_built_model(root, best, model), best.ratio
     return {
         "plan": str(best.plan),
         "recipe": best.plan.recipe.name,

@@ -161,7 +161,7 @@ def _raced(root: Path, base: Side, side: Side, seconds: float, turn: int) -> Row
         (pair,) = pairs(root, base, [side], spent, turn)
     except WorkerFailed as error:
         return {"blocks": [], "disturbed": None, "said": error.failure.reason}
-    waited = stats.disturbed_share([pair])
+    waited = stats.compute_disturbed_share([pair])
     said = str(stats.latency_ratio([pair], stats.SEARCHING))
     return {
         "blocks": logs(pair),
@@ -219,7 +219,7 @@ def ratio(blocks: Sequence[Sequence[float]]) -> Interval:
 
 def direct(one: Sequence[Sequence[float]], two: Sequence[Sequence[float]]) -> Interval:
     """Return the ratio of one racer to another: turn by turn, both were timed side by side."""
-    means = [[stats.trimmed_mean(np.array(x)) for x in blocks] for blocks in (one, two)]
+    means = [[stats.compute_trimmed_mean(np.array(x)) for x in blocks] for blocks in (one, two)]
     return ratio([[a - b] for a, b in zip(*means, strict=True)])
 
 

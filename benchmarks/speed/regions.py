@@ -41,7 +41,7 @@ from benchmarks.speed.race import Race, direct
 from ortune.backends.cpu import Cpu
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine, package_versions
-from ortune.search.mixed_precision.survey import MixtureTried, Survey
+from ortune.search.mixed_precision.survey import MixtureOutcome, Survey
 
 BETWEEN = {
     "minilm": tuple(f"benchmarks.sentences:cosine>={least}" for least in (0.999, 0.9995)),
@@ -120,7 +120,7 @@ def _surveyed(root: Path) -> dict[str, Any]:
     """Return what a search did by region."""
     every = run.read(root)
     surveys = [one for one in every if isinstance(one, Survey)]
-    mixtures = [one for one in every if isinstance(one, MixtureTried)]
+    mixtures = [one for one in every if isinstance(one, MixtureOutcome)]
     return {
         "surveys": len(surveys),
         "seconds": round(sum(one.seconds for one in surveys), 1),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ortune as ot
-from ortune.analysis.recheck.recheck import Replayed
+from ortune.analysis.recheck.recheck import ReplayVerdict
 from ortune.bundle.pack import pack
 from ortune.core.trial import Interval
 from ortune.measurement.environments.check import check_environment
@@ -118,8 +118,8 @@ def test_a_planted_change_of_answers_is_found(
     found = ot.recheck(bundle(tmp_path), runtime="1.30.0,1.31.0", time=1)
     good, bad = found.replays
     record_property("found", f"{found.reason}; {bad.answers_db:.1f} dB")
-    assert good.verdict is Replayed.SAME and good.answers_db == float("inf")
-    assert bad.verdict is Replayed.CHANGED and bad.runtime == "onnxruntime 1.31.0"
+    assert good.verdict is ReplayVerdict.SAME and good.answers_db == float("inf")
+    assert bad.verdict is ReplayVerdict.CHANGED and bad.runtime == "onnxruntime 1.31.0"
     assert found.changes == ("onnxruntime 1.31.0: answers changed",)
     assert not found.good and "answers changed with onnxruntime 1.31.0" in found.reason
 
@@ -135,6 +135,6 @@ def test_a_planted_change_of_speed_is_found(
     found = ot.recheck(bundle(tmp_path, HEAVY), runtime="1.30.0,1.31.0", time=6)
     slow, quick = found.replays
     record_property("found", f"{found.changes}; {slow.beside} beside the runtime here")
-    assert slow.verdict is Replayed.SLOWER and slow.beside is not None and slow.beside.low > 1
+    assert slow.verdict is ReplayVerdict.SLOWER and slow.beside is not None and slow.beside.low > 1
     assert quick.verdict.good, quick
     assert found.changes == ("onnxruntime 1.30.0: slower", "onnxruntime 1.31.0: as packed")

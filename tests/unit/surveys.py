@@ -9,7 +9,7 @@ from pathlib import Path
 from ortune.backends.cpu import Cpu
 from ortune.core.step import Edit, Recipe
 from ortune.core.study import Contribution, Ending, Header, Study
-from ortune.core.trial import Interval, Plan, Status, Trial, Untried, Verdict
+from ortune.core.trial import Interval, Plan, Status, Trial, UntriedPlan, Verdict
 from ortune.quantizers.common.node_filter import escape_pattern
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.int8_weights import Int8Weights
@@ -106,7 +106,7 @@ def study(folder: Path) -> Study:
         history=(Contribution("baseline", "ba5e" * 4), Contribution("quantization", MIXED)),
         finished="done",
         untried=3,
-        left_out=(Untried("fp16 @ cpu", "no time left"),),
+        left_out=(UntriedPlan("fp16 @ cpu", "no time left"),),
     )
     trials: tuple[Trial, ...] = (studies.baseline(), whole, mixed, weights, final)
     return Study(str(root), header, trials, ending)

@@ -149,7 +149,7 @@ def _add_plan(
     models, golden = {}, {}
     for name, path in study.models.items():
         original = Path(path)
-        built = samples.built_model(root, trial, original)
+        built = samples.find_built_model(root, trial, original)
         if built == original and trial.artefact and len(study.models) == 1:
             raise OrtuneError(
                 f"the built model in '{root / trial.artefact}' is gone", fix="run optimize again"
@@ -166,7 +166,7 @@ def _add_plan(
     ratio = None
     if trial.key == study.baseline.key:
         ratio = (1.0, 1.0, 1.0)
-    elif trial.ratio is not None and study.confirmed(trial):
+    elif trial.ratio is not None and study.is_confirmed(trial):
         ratio = (trial.ratio.value, trial.ratio.low, trial.ratio.high)
     built_files = [files.members[member] for member in models.values()]
     return PackedPlan(
@@ -342,7 +342,7 @@ _LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Precompiled:
+class PrecompiledFiles:
     """Members of a bundle beside the plain models.
 
     Attributes:
@@ -355,7 +355,7 @@ class Precompiled:
 
 
 @contextmanager
-def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled]:
+def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[PrecompiledFiles]:
     """Compile the models of every plan whose provider can, each in a process of its own.
 
     Each compiled model is opened again and must answer the golden samples as the plan did. The
@@ -377,7 +377,7 @@ def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled
                 continue
             members, targets = {}, []
             for name, source in study.models.items():
-                model = samples.built_model(Path(study.root), trial, Path(source))
+                model = samples.find_built_model(Path(study.root), trial, Path(source))
                 out = Path(folder, f"{place}", f"{name}.onnx" if name else model.name)
                 out.parent.mkdir(parents=True, exist_ok=True)
                 targets.append(_compile_model(study, trial, name, model, out))
@@ -390,7 +390,7 @@ def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled
                 f"{named} compiles no model ahead of time", fix="leave --compiled out"
             )
         text = json.dumps(codec.encode(plans), indent=1)
-        yield Precompiled(files, {COMPILED: text.encode()})
+        yield PrecompiledFiles(files, {COMPILED: text.encode()})
 
 
 def _compile_model(

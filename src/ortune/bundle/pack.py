@@ -11,7 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.bundle import entries
-from ortune.bundle.content import Content, Precompiled, collect_content, compile_plans, read_extras
+from ortune.bundle.content import (
+    Content,
+    PrecompiledFiles,
+    collect_content,
+    compile_plans,
+    read_extras,
+)
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.consent import list_factories
 from ortune.bundle.engine.manifest import EVIDENCE, LICENCE, MANIFEST, MOST_PLANS, SBOM
@@ -99,7 +105,7 @@ def pack(
     parts = collect_content(study, trials, licence=licence, custom_ops=custom_ops)
     texts = read_extras(study, parts.manifest.signatures, preprocess)
     with (
-        compile_plans(study, trials) if compiled else nullcontext(Precompiled()) as ready,
+        compile_plans(study, trials) if compiled else nullcontext(PrecompiledFiles()) as ready,
         open_output_draft(path, force=force, sources=parts.files.values()) as draft,
     ):
         files = {**parts.files, **ready.files}
@@ -246,7 +252,7 @@ def select_trials(
     selected = [first, *(find_trial(study, key.strip()) for key in keys)]
     selected += list_best_by_backend(study) if per_backend else ()
     trials = list({candidate.key: candidate for candidate in selected}.values())
-    doubtful = [candidate for candidate in trials if not study.confirmed(candidate)]
+    doubtful = [candidate for candidate in trials if not study.is_confirmed(candidate)]
     if doubtful and not unconfirmed:
         raise OrtuneError(
             f"trial {doubtful[0].key[:8]} ({doubtful[0].plan}) is not confirmed: no finalist that "
@@ -274,7 +280,7 @@ def select_trials(
 
 def list_best_by_backend(study: Study) -> list[Trial]:
     """Return the best confirmed trial of each backend; the original stands for its own."""
-    fit = [trial for trial in (*study.final, study.baseline) if study.confirmed(trial)]
+    fit = [trial for trial in (*study.final, study.baseline) if study.is_confirmed(trial)]
     best: dict[str, Trial] = {}
     for trial in _rank_trials(study, fit):
         best.setdefault(trial.plan.backend.name(), trial)
@@ -283,7 +289,7 @@ def list_best_by_backend(study: Study) -> list[Trial]:
 
 def list_confirmed(study: Study) -> list[Trial]:
     """Return every confirmed trial, the winner first and the original last."""
-    fit = [trial for trial in study.final if study.confirmed(trial)]
+    fit = [trial for trial in study.final if study.is_confirmed(trial)]
     by_key = {trial.key: trial for trial in (study.best, *_rank_trials(study, fit))}
     return [*by_key.values(), *[study.baseline] * (study.baseline.key not in by_key)]
 

@@ -10,7 +10,7 @@ from ortune.cli.terminal.command import make_command, run_before_notes
 from ortune.cli.terminal.output import format_size, print_result, print_table, print_text
 
 if TYPE_CHECKING:
-    from ortune.analysis.conversion.apply import Applied
+    from ortune.analysis.conversion.apply import AppliedSteps
 
 
 @make_command(Apply)
@@ -23,7 +23,7 @@ def command(request: Apply) -> int:
     return DONE if all(edit.kept for edit in result.edits) else NO
 
 
-def _print_edits(result: Applied) -> None:
+def _print_edits(result: AppliedSteps) -> None:
     rows = []
     for edit in result.edits:
         state = edit.note if not edit.kept else ("nothing to do" if not edit.count else "")

@@ -10,7 +10,7 @@ from ortune.cli.terminal.output import format_size, print_result, print_table
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.analysis.conversion.convert import Converted
+    from ortune.analysis.conversion.convert import ConvertedModel
 
 
 @make_command(Convert)
@@ -22,7 +22,7 @@ def command(request: Convert) -> None:
     print_result(result, lambda: _print_result(result))
 
 
-def _print_result(result: Converted) -> None:
+def _print_result(result: ConvertedModel) -> None:
     before, after, ratio = result.bytes_before, result.bytes_after, result.latency_ratio
     change = f"{100 * (after - before) / before:+.0f} %"
     weights = ", ".join(f"{name} {format_size(count)}" for name, count in result.weights.items())

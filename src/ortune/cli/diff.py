@@ -13,7 +13,7 @@ from ortune.cli.terminal.output import format_size, print_result, print_table, p
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.graph.diff.result import Diff, Drawn, Group, Weight
+    from ortune.graph.diff.result import Diff, DrawnNode, Group, Weight
 
 _SHOWN = 20
 _ASIDE = ("a constant", "arithmetic of shapes", "nothing depends on it")
@@ -183,5 +183,5 @@ def _format_sides(diff: Diff, group: Group) -> tuple[str, str]:
     return _format_nodes(diff.nodes[0], group.a), _format_nodes(diff.nodes[1], group.b)
 
 
-def _format_nodes(nodes: Sequence[Drawn], ids: Sequence[int]) -> str:
+def _format_nodes(nodes: Sequence[DrawnNode], ids: Sequence[int]) -> str:
     return ", ".join(f"{nodes[index].name} ({nodes[index].op})" for index in ids)

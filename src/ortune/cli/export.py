@@ -10,7 +10,7 @@ from ortune.core import wording
 from ortune.exporters.request import Export
 
 if TYPE_CHECKING:
-    from ortune.exporters.export import Exported
+    from ortune.exporters.export import ExportedModel
 
 
 @make_command(Export)
@@ -22,7 +22,7 @@ def command(request: Export) -> None:
     print_result(result, lambda: _print_attempts(result))
 
 
-def _print_attempts(result: Exported) -> None:
+def _print_attempts(result: ExportedModel) -> None:
     print_table(
         ("exporter", "kept", "sizes>", "error>", "nodes>", "seconds>", "why"),
         [

@@ -10,7 +10,7 @@ from ortune.cli.terminal.output import format_size, print_result, print_specs, p
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.analysis.verification.extract import Extracted
+    from ortune.analysis.verification.extract import ExtractedPart
 
 _WAYS = 6
 
@@ -26,7 +26,7 @@ def command(request: Extract) -> None:
     print_result(result, lambda: _print_extracted(extracted))
 
 
-def _print_extracted(extracted: Extracted) -> None:
+def _print_extracted(extracted: ExtractedPart) -> None:
     print_specs("input", extracted.inputs)
     print_specs("output", extracted.outputs)
     if extracted.added:

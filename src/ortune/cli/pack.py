@@ -99,7 +99,7 @@ def command(options: _Options) -> int:
         "bytes": path.stat().st_size,
         "ratio": first.ratio,
         "predicted": first.predicted,
-        "confirmed": study.confirmed(first),
+        "confirmed": study.is_confirmed(first),
         "signature": path.with_name(f"{path.name}.sig") if options.sign else None,
     }
     print_result(result, lambda: print_text("\n".join(_describe_bundle(study, trials, result))))
@@ -111,7 +111,7 @@ def _serialize_plan(study: Study, trial: Trial) -> dict[str, Any]:
         "key": trial.key,
         "plan": str(trial.plan),
         "ratio": trial.ratio,
-        "confirmed": study.confirmed(trial),
+        "confirmed": study.is_confirmed(trial),
     }
 
 
@@ -122,7 +122,7 @@ def _describe_bundle(
 
     path, first = result["bundle"], trials[0]
     yield f"bundle: {path} ({format_size(result['bytes'])}), {first.plan}"
-    if not study.confirmed(first):
+    if not study.is_confirmed(first):
         yield "not confirmed: no finalist that is faster and keeps the budget"
     if foreseen := wording.describe_prediction(first):
         yield f"ratio:  {wording.format_ratio(first)}; {foreseen}"
@@ -133,7 +133,7 @@ def _describe_bundle(
             f"them, by '{backend.mask}'" + (f"; {outputs}: zeros beyond that" if outputs else "")
         )
     for trial in trials[1:]:
-        confirmation = "" if study.confirmed(trial) else ", not confirmed"
+        confirmation = "" if study.is_confirmed(trial) else ", not confirmed"
         yield f"then:   {trial.plan} ({wording.format_ratio(trial)}{confirmation})"
     if result["signature"]:
         yield f"signed: {result['signature']}"

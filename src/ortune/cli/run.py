@@ -182,7 +182,7 @@ def _run_samples(engine: Engine, options: _Options, folder: Path) -> _RunResult:
 def _limit_memory(options: _Options) -> Iterator[None]:
     """Hold this process to the memory limit as workers are: the model runs in it."""
     from ortune.core.hardware import memory
-    from ortune.measurement.allowance import shared_allowance
+    from ortune.measurement.allowance import process_allowance
 
     def end(why: str) -> None:
         for path in options.makes:
@@ -192,11 +192,11 @@ def _limit_memory(options: _Options) -> Iterator[None]:
         os._exit(BAD)
 
     current = _CurrentProcess(os.getpid(), memory.count_allowed_bytes(), end)
-    shared_allowance().add(current)
+    process_allowance().add(current)
     try:
         yield
     finally:
-        shared_allowance().drop(current)
+        process_allowance().drop(current)
 
 
 @dataclass(frozen=True)

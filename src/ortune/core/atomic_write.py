@@ -109,7 +109,7 @@ def append_line(path: Path, line: str) -> None:
         ) from error
 
 
-def whole_lines(path: Path) -> list[bytes]:
+def read_whole_lines(path: Path) -> list[bytes]:
     """Return a file's lines; a last one without its newline is being written, and left out."""
     if not path.is_file():
         return []

@@ -97,9 +97,9 @@ def without_notes(sink: Sink) -> Sink:
 def collect_notes(notes: list[str], sink: Sink) -> Sink:
     """Return a sink that forwards every event and keeps the text of notes."""
 
-    def kept(event: Event) -> None:
+    def forward_event(event: Event) -> None:
         if isinstance(event, Note):
             notes.append(event.text)
         sink(event)
 
-    return kept
+    return forward_event

@@ -14,7 +14,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.result import TableResult
-from ortune.core.trial import BESIDE, Interval, Trial, Untried
+from ortune.core.trial import BESIDE, Interval, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
 
@@ -116,7 +116,7 @@ class Ending:
     advice: tuple[str, ...] = ()
     too_noisy: bool = False
     untried: int = 0
-    left_out: tuple[Untried, ...] = ()
+    left_out: tuple[UntriedPlan, ...] = ()
     max_latency: float | None = None
 
 
@@ -279,7 +279,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         outcomes[Outcome.UNTRIED] += self.ending.untried
         return {kind: outcomes[kind] for kind in Outcome}
 
-    def confirmed(self, trial: Trial) -> bool:
+    def is_confirmed(self, trial: Trial) -> bool:
         """Whether a trial is an accepted finalist that is faster or wanted, or the original."""
         first, strict, goal = self.baseline, self.strict, self.job.wanted
         fit = acceptance.is_eligible(trial, first, strict=strict, goal=goal)
@@ -295,7 +295,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         unmeasured = 1.0 if trial.key == self.baseline.key else float("nan")
         return trial.ratio.inverse() if trial.ratio else Interval(*[unmeasured] * 3)
 
-    def predicted(self, trial: Trial) -> Interval | None:
+    def predict_speedup(self, trial: Trial) -> Interval | None:
         """Return where one new measurement of a trial's speed-up will fall with 95 %, if known."""
         return None if trial.predicted is None else trial.predicted.inverse()
 

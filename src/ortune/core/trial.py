@@ -69,7 +69,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Untried:
+class UntriedPlan:
     """A plan that a search left out, and why."""
 
     plan: str
@@ -287,7 +287,7 @@ class Trial:
     effort: Effort = "search"
     stopped: str = ""
 
-    def taken(self, effort: Effort) -> bool:
+    def has_reached(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""
         ended = self.status in (Status.FAILED, Status.UNCHANGED)
         return ended or EFFORTS.index(self.effort) >= EFFORTS.index(effort)

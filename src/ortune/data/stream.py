@@ -145,14 +145,14 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         places = self._samples[index]
-        found = {}
+        arrays = {}
         try:
             for form, offset in zip(places[::2], places[1::2], strict=True):
                 name, dtype, shape = self._forms[form]
-                found[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+                arrays[name] = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             raise _make_index_error(self.path, error) from None
-        return found
+        return arrays
 
 
 def _parse_form(name: object, kind: object, dims: Sequence[object]) -> Form:

@@ -13,7 +13,7 @@ import psutil
 from ortune.core.hardware import memory
 
 
-class Bounded(Protocol):
+class MemoryBoundWorker(Protocol):
     """A worker, as far as its memory is concerned."""
 
     @property
@@ -61,7 +61,7 @@ class Allowance:
     def __init__(self, tick_s: float = 0.1) -> None:
         self._tick_s = tick_s
         self._lock = threading.Lock()
-        self._live: dict[Bounded, _WorkerMemory] = {}
+        self._live: dict[MemoryBoundWorker, _WorkerMemory] = {}
         self._watcher: threading.Thread | None = None
 
     def count_bytes(self) -> int:
@@ -69,7 +69,7 @@ class Allowance:
         with self._lock:
             return sum(replace(seen).read_memory() for seen in self._live.values())
 
-    def add(self, worker: Bounded) -> None:
+    def add(self, worker: MemoryBoundWorker) -> None:
         """Watch a worker until `drop`."""
         try:
             process = psutil.Process(worker.pid)
@@ -81,7 +81,7 @@ class Allowance:
                 self._watcher = threading.Thread(target=self._watch_workers, daemon=True)
                 self._watcher.start()
 
-    def drop(self, worker: Bounded) -> None:
+    def drop(self, worker: MemoryBoundWorker) -> None:
         """Watch a worker no more."""
         with self._lock:
             self._live.pop(worker, None)
@@ -115,6 +115,6 @@ class Allowance:
 
 
 @cache
-def shared_allowance() -> Allowance:
+def process_allowance() -> Allowance:
     """Return the one of this process: whoever starts workers shares it."""
     return Allowance()

@@ -144,8 +144,8 @@ def _test_share(data: PairedRecords) -> Evidence:
     )
     proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
     kept, worst_base = (
-        _kept_score(worst, share),
-        _kept_score(_worst_of_units(base, data.units), share),
+        _compute_kept_score(worst, share),
+        _compute_kept_score(_worst_of_units(base, data.units), share),
     )
     value = worst_base + kept if data.budget.relative else kept
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
@@ -169,7 +169,9 @@ def estimate_score(metric: Metric, records: Floats, units: Rows) -> float:
     if not metric.kept_by or metric.kind(records) is not Kind.SHARE:
         return metric.aggregate(records)
     sign = 1.0 if metric.higher_is_better else -1.0
-    return sign * _kept_score(_worst_of_units(sign * metric.each(records), units), metric.kept_by)
+    return sign * _compute_kept_score(
+        _worst_of_units(sign * metric.each(records), units), metric.kept_by
+    )
 
 
 def _worst_of_units(margin: Floats, units: Rows) -> Floats:
@@ -181,7 +183,7 @@ def _worst_of_units(margin: Floats, units: Rows) -> Floats:
     return worst
 
 
-def _kept_score(scores: Floats, share: float) -> float:
+def _compute_kept_score(scores: Floats, share: float) -> float:
     """Return the score that `share` of the units keep; NaN if any is."""
     if not len(scores) or np.isnan(scores).any():
         return math.nan
@@ -267,7 +269,7 @@ def _bootstrap_figure(data: PairedRecords, value: float, base: float, why: str) 
     """Draw units anew; at best that makes something likely."""
     metric, relative = data.budget.metric, data.budget.relative
 
-    def drawn(rows: Rows) -> float:
+    def score_draw(rows: Rows) -> float:
         score = metric.aggregate(data.candidate[rows])
         return score + base - metric.aggregate(data.baseline[rows]) if relative else score
 
@@ -276,7 +278,7 @@ def _bootstrap_figure(data: PairedRecords, value: float, base: float, why: str) 
 
     order = np.argsort(data.units, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(data.units[order])) + 1)
-    statistic = mean if metric.kind(data.baseline) is not Kind.FIGURE else drawn
+    statistic = mean if metric.kind(data.baseline) is not Kind.FIGURE else score_draw
     low, high = bootstrap.compute_interval(statistic, members, data.error, data.seed)
     bound = low if data.sign > 0 else high
     noun = data.noun if len(members) == 1 else f"{data.noun}s"

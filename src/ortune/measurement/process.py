@@ -39,7 +39,7 @@ from ortune.core.wording import format_count
 from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
-from ortune.measurement.allowance import shared_allowance
+from ortune.measurement.allowance import process_allowance
 from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency
@@ -93,7 +93,7 @@ class Worker:
         python, path = find_interpreter(job.environment), worker_variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
         _check_job(job)
-        self.limit = memory_limit or memory.count_allowed_bytes(shared_allowance().count_bytes())
+        self.limit = memory_limit or memory.count_allowed_bytes(process_allowance().count_bytes())
         self._ended = ""
         job.out.mkdir(parents=True, exist_ok=True)
         self._job = job.out / "job.json"
@@ -119,7 +119,7 @@ class Worker:
         self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._forward_answers, daemon=True)
         self._listener.start()
-        shared_allowance().add(self)
+        process_allowance().add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class Worker:
         except BrokenPipeError:
             raise self._make_failure(self._describe_death()) from None
         answer = self._read_answer(limit_s, do)
-        shared_allowance().check()
+        process_allowance().check()
         if self._ended:
             raise self._make_failure(self._describe_death())
         if "error" in answer:
@@ -169,7 +169,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process: politely first."""
-        shared_allowance().drop(self)
+        process_allowance().drop(self)
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()

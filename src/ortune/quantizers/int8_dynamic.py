@@ -104,10 +104,12 @@ class Int8Dynamic(Quantizer):
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, to find the worst; none where all are wanted."""
         return (
-            list_moment_probes(_list_matrix_layers(self.chosen(model))) if self.leave_worst else []
+            list_moment_probes(_list_matrix_layers(self.select_layers(model)))
+            if self.leave_worst
+            else []
         )
 
-    def chosen(self, model: ir.Model) -> Sequence[Layer]:
+    def select_layers(self, model: ir.Model) -> Sequence[Layer]:
         """Return the products that become integer, for steps that prepare their weights."""
         edit.inline_functions(model)
         excluded = match_nodes(model, self.exclude, "exclude")
@@ -170,7 +172,7 @@ class Int8Dynamic(Quantizer):
             return make_weight_grid(layer.read_weight(), axis, reduce_range=self.reduce_range)
 
         worst_layers = find_worst_layers(
-            _list_matrix_layers(self.chosen(model)), ranges, grid, self.leave_worst
+            _list_matrix_layers(self.select_layers(model)), ranges, grid, self.leave_worst
         )
         if worst_layers:
             names = ", ".join(f"'{layer.node.name}'" for layer in worst_layers)

@@ -271,7 +271,7 @@ class Int8Static(Quantizer):
         )
         return len(layers)
 
-    def chosen(self, model: ir.Model) -> Sequence[Layer]:
+    def select_layers(self, model: ir.Model) -> Sequence[Layer]:
         """Return the layers that become integer, for steps that prepare their weights.
 
         The exact rewrites that the weights go through first are done in place.

@@ -58,9 +58,9 @@ class StoppingRule:
         limit = math.log(
             _BEHIND[max(timed_blocks for timed_blocks in _BEHIND if timed_blocks <= blocks)]
         )
-        if stats.disturbed_share([pair]) > _DISTURBED:
+        if stats.compute_disturbed_share([pair]) > _DISTURBED:
             limit *= 2
-        behind = stats.trimmed_mean(logs) - math.log(self.best)
+        behind = stats.compute_trimmed_mean(logs) - math.log(self.best)
         if behind <= limit:
             return ""
         return (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ortune.core.trial import Effort, Proposal, Untried
+from ortune.core.trial import Effort, Proposal, UntriedPlan
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.candidates import (
     Candidate,
@@ -102,15 +102,19 @@ class Adaptive:
         limit = (1 + self.near) * math.exp(_best_log_ratio(view))
         for trial in select_leaders(view.trials, view.goal):
             near = trial.ratio is not None and trial.ratio.value <= limit
-            if near and not trial.taken("search") and trial.seconds - trial.building <= view.spare:
+            if (
+                near
+                and not trial.has_reached("search")
+                and trial.seconds - trial.building <= view.spare
+            ):
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         return None
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
         untried = [
-            Untried(str(option.plan), why)
+            UntriedPlan(str(option.plan), why)
             for option in list_candidates(view)
             if (why := find_obstacle(option.plan, view.list_same_steps(option.plan)))
         ]
@@ -119,7 +123,7 @@ class Adaptive:
         for option in ranked:
             lack = "no time left" if option.worth >= self.worth else "gains too little"
             untried.append(
-                Untried(
+                UntriedPlan(
                     str(option.candidate.plan),
                     f"{lack}: {_describe_expectation(view, option.expected)}",
                 )
@@ -182,7 +186,7 @@ def _make_worth(view: View) -> Callable[[Expectation], float]:
     """
     best = _best_log_ratio(view)
     if view.goal.prefer == "speed":
-        return lambda expectation: expectation.expected_gain(best)
+        return lambda expectation: expectation.compute_expected_gain(best)
     fit, first = select_leaders(view.trials, view.goal), view.trials[0].size or 1
     least = math.log(min([1.0, *(trial.size / first for trial in fit if trial.size)]))
     fastest = math.log(fit[0].ratio.value) if fit and fit[0].ratio else 0.0

@@ -17,7 +17,7 @@ from ortune.data.batches import check_batch
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, time_pair
-from ortune.measurement.timing.turns import Started, wait_until_ready
+from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.batch_rows import read_search_batch
 from ortune.search.compare import is_clearly_faster, select_finalists
 from ortune.search.experiment import measure
@@ -41,7 +41,7 @@ class BatchTrials:
         self._effort = Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
 
     @contextmanager
-    def start_original(self) -> Iterator[tuple[Worker, Started]]:
+    def start_original(self) -> Iterator[tuple[Worker, StartupTimes]]:
         """Start the original. Raises WorkerFailed: it does not run at this batch."""
         context = self.context
         baseline = context.job.baseline

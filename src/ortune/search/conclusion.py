@@ -53,7 +53,7 @@ def assess_machine(
     if first is not None:
         equal = stats.latency_ratio(first.pairs, learnt=stats.PooledVariance.pool(groups))
         readings["A/A ratio of the original to itself"] = str(equal)
-    share = stats.disturbed_share(pairs)
+    share = stats.compute_disturbed_share(pairs)
     disturbance = "not readable here" if share != share else f"{100 * share:.1f} %"
     readings["runs disturbed by neighbours"] = disturbance
     readings |= record.format_readings()

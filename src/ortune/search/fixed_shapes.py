@@ -18,7 +18,7 @@ _SHARE = 0.5
 """Of the seconds of the winner's final that must be left to measure it with fixed sizes, once."""
 
 
-class Unfixed(Exception):
+class UnfixableSizes(Exception):
     """The sizes cannot be fixed; the text says why."""
 
 
@@ -26,15 +26,15 @@ def make_fix_dims(context: Context) -> Transform:
     """Return the step that gives every dynamic dimension the size that all samples have.
 
     Raises:
-        Unfixed: There is no such step.
+        UnfixableSizes: There is no such step.
     """
     if set(context.models) != {MAIN}:
-        raise Unfixed("several models are tuned together")
+        raise UnfixableSizes("several models are tuned together")
     inputs = context.facts.inputs
     if all(spec.shape is not None and _dynamic_axes(spec) == () for spec in inputs):
-        raise Unfixed("the model has no dynamic dimension")
+        raise UnfixableSizes("the model has no dynamic dimension")
     if context.job.workload.batch > 1:
-        raise Unfixed("runs of several samples are timed, and single ones scored")
+        raise UnfixableSizes("runs of several samples are timed, and single ones scored")
     material = context.materials[MAIN].feeds
     streams = {context.feeds[MAIN], *((material.stream,) if material is not None else ())}
     seen: dict[str, set[tuple[int, ...]]] = {}
@@ -45,7 +45,7 @@ def make_fix_dims(context: Context) -> Transform:
     for spec in inputs:
         for name, size in _list_sizes(spec, seen):
             if sizes.setdefault(name, size) != size:
-                raise Unfixed(f"'{name}' is {sizes[name]} and {size} in one sample")
+                raise UnfixableSizes(f"'{name}' is {sizes[name]} and {size} in one sample")
     dims = tuple(f"{name}:{size}" for name, size in sizes.items())
     return codec.build(catalog.load(Transform, "fix-dims"), {"dims": dims})
 
@@ -60,10 +60,10 @@ def _list_sizes(
     """Yield the dimensions of an input as `fix-dims` names them, with their sizes."""
     shapes = seen.get(spec.name, set())
     if len(shapes) != 1:
-        raise Unfixed(f"'{spec.name}' has {len(shapes)} shapes in the samples")
+        raise UnfixableSizes(f"'{spec.name}' has {len(shapes)} shapes in the samples")
     (shape,) = shapes
     if spec.shape is None or len(spec.shape) != len(shape):
-        raise Unfixed(f"the rank of '{spec.name}' is not known")
+        raise UnfixableSizes(f"the rank of '{spec.name}' is not known")
     for axis in _dynamic_axes(spec):
         name = spec.shape[axis]
         yield str(name) if name else f"{spec.name}.{axis}", shape[axis]

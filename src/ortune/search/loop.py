@@ -34,7 +34,7 @@ from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import is_finished, write_ending
 from ortune.search.experiment.surveys import sum_unfinished_s
-from ortune.search.mixed_precision.survey import MixtureTried, Survey, SurveyRequest
+from ortune.search.mixed_precision.survey import MixtureOutcome, Survey, SurveyRequest
 from ortune.search.policy import LeftOut, Policy, View
 from ortune.search.recipe.space import Space
 from ortune.search.reserve import Reserve
@@ -216,7 +216,7 @@ class _Loop:
             self._show_first(trial, view)
             view = self._make_view(space)
             self.regions.record_mixtures(view)
-        self.left_out = omissions = self.policy.left_out(view)
+        self.left_out = omissions = self.policy.explain_untried(view)
         late = omissions.late or (view.spare <= 0 and self.policy.next(view) is not None)
         if late:
             # Told now only: the verdict counts it.
@@ -240,7 +240,7 @@ class _Loop:
         context = self.context
         trials = [trial for trial in self._list_trials() if trial not in self.closing]
         remaining_s = self.aim.remaining_s() + sum(trial.seconds for trial in self.closing)
-        back = self._make_reserve(trials).kept_back(
+        back = self._make_reserve(trials).compute_reserve_s(
             self._list_finalists(), FINALISTS, self.aim.seconds, remaining_s
         )
         return View(
@@ -366,7 +366,7 @@ def measure_contributions(
         if key == best.key:
             continue
         recorded = attempts.ledger.find(key, "search")
-        timed = recorded is not None and recorded.taken("search") and not recorded.stopped
+        timed = recorded is not None and recorded.has_reached("search") and not recorded.stopped
         if not timed and remaining_s() < takes():
             attempts.add_note(f"time is up: what {name} alone brings was not measured")
             continue
@@ -440,7 +440,7 @@ class RegionSearch:
                     expected = mixing.replay_expectation(trial)
                     kept, why = _judge_mixture(trial, view)
                     self._attempts.journal.add(
-                        MixtureTried(
+                        MixtureOutcome(
                             survey=mixing.survey.key,
                             key=trial.key,
                             plan=trial.plan,

@@ -49,7 +49,7 @@ from ortune.search.experiment.ledger import (
     write_ending,
 )
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.fixed_shapes import Unfixed, make_fix_dims
+from ortune.search.fixed_shapes import UnfixableSizes, make_fix_dims
 from ortune.search.loop import FINALISTS, Aim, run_search
 from ortune.search.padding import choose_position_buckets
 from ortune.search.recipe.space import SearchTarget, Space
@@ -216,7 +216,7 @@ def _make_space(
     """Return the plans there are before padding is looked at."""
     job = context.job
     step = None
-    with suppress(Unfixed):
+    with suppress(UnfixableSizes):
         step = make_fix_dims(context)
     return Space(
         *(context.facts, targets, job.workload, job.baseline, exact), fixing=step, fixed=fixed
@@ -241,7 +241,7 @@ def _describe_fixed_shapes(context: Context) -> str:
     """Say what the result will take, or why it stays as it is."""
     try:
         return f"--fixed-shapes: the result takes one shape alone, by {make_fix_dims(context)}"
-    except Unfixed as why:
+    except UnfixableSizes as why:
         return f"--fixed-shapes changes nothing: {why}"
 
 

@@ -253,7 +253,7 @@ class Buckets(Result):
     measured: Interval | None = None
 
 
-def chosen(
+def choose_buckets(
     proof: Proof, padding: Padding, count: int, multiple: int, latency_ns: Mapping[int, int]
 ) -> Buckets:
     """Choose the lengths by measured latencies; by the number of positions where there are none.
@@ -298,7 +298,7 @@ def choose_position_buckets(
     """
     padding = find_padding(model_facts.read_facts(file.load(model)).inputs, Stream(samples))
     proof = prove(model, backend, padding, samples, folder, indices)
-    return chosen(proof, padding, COUNT, MULTIPLE, {})
+    return choose_buckets(proof, padding, COUNT, MULTIPLE, {})
 
 
 def time_lengths(

@@ -13,7 +13,7 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.step import Step
-from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
+from ortune.core.trial import Effort, Plan, Proposal, Trial, UntriedPlan
 from ortune.search.compare import to_beat
 from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.recipe.space import Space
@@ -75,7 +75,7 @@ class View:
     def has_trial(self, plan: Plan, effort: Effort = "screen") -> bool:
         """Whether a plan has a trial that was taken this far."""
         trial = self.find_trial(plan)
-        return trial is not None and trial.taken(effort)
+        return trial is not None and trial.has_reached(effort)
 
     def exact_ratio(self, backend: Backend) -> float:
         """Return the least latency ratio of exact recipes on a backend, 1 where none was timed."""
@@ -114,7 +114,7 @@ class LeftOut:
     notes: tuple[str, ...] = ()
     late: int = 0
     plans: int = 0
-    untried: tuple[Untried, ...] = ()
+    untried: tuple[UntriedPlan, ...] = ()
 
     @property
     def count(self) -> int:
@@ -137,6 +137,6 @@ class Policy(Protocol):
         """
         ...
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         """Say what stays untried, asked when `next` has returned None."""
         ...

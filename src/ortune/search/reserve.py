@@ -89,7 +89,7 @@ class Reserve:
         """What follows: outputs of the original and the winner are kept, each by a process."""
         return 2 * self.start_s
 
-    def kept_back(
+    def compute_reserve_s(
         self,
         candidates: Sequence[Trial],
         finalists: int,
@@ -109,7 +109,7 @@ class Reserve:
             remaining_s: Of it.
         """
         back = min(_MOST * total, self._finalists_s(candidates, finalists, _MOST * total))
-        few = sum(trial.taken("search") for trial in self.trials[1:]) < _FIRST
+        few = sum(trial.has_reached("search") for trial in self.trials[1:]) < _FIRST
         return min(back, remaining_s / 2) if few else back
 
     def _finalists_s(self, candidates: Sequence[Trial], finalists: int, most: float) -> float:

@@ -15,7 +15,7 @@ from ortune.graph.shapes.infer import infer_shapes
 from ortune.transforms.common.dims.samples import (
     CutSamples,
     find_dims,
-    required_inputs,
+    list_required_inputs,
     split_pairs,
 )
 
@@ -58,7 +58,7 @@ class FixDims(Transform):
         if not self.dims:
             dynamic_dims = [
                 d
-                for value in required_inputs(model)
+                for value in list_required_inputs(model)
                 for d in shape_of(value) or ()
                 if _is_dynamic(d)
             ]
@@ -69,7 +69,7 @@ class FixDims(Transform):
         sizes = self._resolve_sizes(model)
         names: dict[str, int] = {}
         count = 0
-        for value in required_inputs(model):
+        for value in list_required_inputs(model):
             shape = list(shape_of(value) or ())
             for axis, size in sizes.get(str(value.name), {}).items():
                 old = shape[axis]
@@ -86,7 +86,7 @@ class FixDims(Transform):
 
     def _resolve_sizes(self, model: ir.Model) -> dict[str, dict[int, int]]:
         sizes: dict[str, dict[int, int]] = {}
-        shapes = {str(value.name): shape_of(value) or () for value in required_inputs(model)}
+        shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
         for text, size in split_pairs(self.dims, "SIZE"):
             if not size.isdecimal() or int(size) < 1:
                 raise BadSettings(

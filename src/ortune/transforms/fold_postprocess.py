@@ -64,7 +64,7 @@ class FoldPostprocess(Transform):
         value = self._select_output(model)
         name, axis = str(value.name), self._resolve_axis(value)
 
-        def turned(array: NDArray[Any]) -> _Arrays:
+        def convert_output(array: NDArray[Any]) -> _Arrays:
             match self.give:
                 case "softmax":
                     powers = np.exp(array.astype(np.float64) - array.max(axis, keepdims=True))
@@ -81,7 +81,7 @@ class FoldPostprocess(Transform):
                     order = self._channels_last_order(array.ndim)
                     return {name: _convert_to_pixels(array, self.scale, self.offset, order)}
 
-        return _FoldedAnswers(name, turned)
+        return _FoldedAnswers(name, convert_output)
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many nodes were added.
@@ -220,13 +220,13 @@ class FoldPostprocess(Transform):
 class _FoldedAnswers(Bridge):
     """Samples stay; one output of the old model becomes what the new one gives instead."""
 
-    def __init__(self, name: str, turned: Callable[[NDArray[Any]], _Arrays]) -> None:
-        self._name, self._turned = name, turned
+    def __init__(self, name: str, convert: Callable[[NDArray[Any]], _Arrays]) -> None:
+        self._name, self._convert = name, convert
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
         converted: _Arrays = {}
         for name, array in answers[0].items():
-            converted |= self._turned(array) if name == self._name else {name: np.asarray(array)}
+            converted |= self._convert(array) if name == self._name else {name: np.asarray(array)}
         return converted
 
 

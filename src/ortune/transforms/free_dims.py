@@ -21,7 +21,7 @@ from ortune.transforms.common.dims.samples import (
     BatchedRows,
     Larger,
     find_dims,
-    required_inputs,
+    list_required_inputs,
     split_pairs,
 )
 
@@ -58,9 +58,9 @@ class FreeDims(Transform):
         axes = self._select_fixed_axes(model)
         if not axes:
             return None
-        shapes = {str(value.name): shape_of(value) or () for value in required_inputs(model)}
+        shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
         sizes = {
-            n: {axis: _fixed_size(shapes[n][axis]) for axis in input_axes}
+            n: {axis: _static_size(shapes[n][axis]) for axis in input_axes}
             for n, input_axes in axes.items()
         }
         outputs = free_axes(model.clone(), axes)
@@ -89,7 +89,7 @@ class FreeDims(Transform):
 
     def _select_fixed_axes(self, model: ir.Model) -> dict[str, dict[int, str]]:
         """Return input -> axis -> name of what is to be freed; what is free already is left."""
-        shapes = {str(value.name): shape_of(value) or () for value in required_inputs(model)}
+        shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
         selected: dict[str, dict[int, str]] = {}
         for text, name in split_pairs(self.dims, "NAME"):
             if not name.isidentifier():
@@ -109,7 +109,7 @@ class FreeDims(Transform):
         return {name: {0: _BATCH} for name, size in firsts.items() if isinstance(size, int)}
 
 
-def _fixed_size(dim: int | str | None) -> int:
+def _static_size(dim: int | str | None) -> int:
     return dim if isinstance(dim, int) else 0
 
 
@@ -146,7 +146,11 @@ def free_axes(model: ir.Model, axes: Axes) -> dict[str, int]:
 
 class _Freeing:
     def __init__(self, model: ir.Model) -> None:
-        self._model, self._editor, self._known = model, Editor(model.graph), SymbolicValues()
+        self._model, self._editor, self._symbolic_values = (
+            model,
+            Editor(model.graph),
+            SymbolicValues(),
+        )
         self._opsets = model.opset_imports
         outputs = [value for node in model.graph for value in node.outputs]
         self._old = {value: shape_of(value) for value in (*model.graph.inputs, *outputs)}
@@ -180,7 +184,7 @@ class _Freeing:
             }
             if any(map(self._list_enlarged_axes, read)):
                 raise _make_refusal(node, "a body reads what would grow")
-        infer_node(node, self._opsets, self._known)
+        infer_node(node, self._opsets, self._symbolic_values)
         for value in node.outputs:
             old, new = self._old.get(value), shape_of(value)
             if old is not None and value.name and (new is None or len(new) != len(old)):
@@ -347,10 +351,10 @@ class _Freeing:
 
     def _insert_node(self, before: ir.Node, node: ir.Node) -> None:
         edit.insert_before(before, node)
-        infer_node(node, self._opsets, self._known)
+        infer_node(node, self._opsets, self._symbolic_values)
         # Constant only for the size that shapes were inferred with.
         for value in node.outputs:
-            self._known.arrays.pop(value, None)
+            self._symbolic_values.arrays.pop(value, None)
 
 
 def _find_reshape_target(

@@ -87,4 +87,4 @@ def test_nothing_is_left_out_when_all_is_tried() -> None:
     trials: list[Trial] = []
     while (proposal := Exhaustive().next(view(trials, left=1e6))) is not None:
         trials.append(result(proposal, 1.2))
-    assert Exhaustive().left_out(view(trials, left=1e6)) == LeftOut()
+    assert Exhaustive().explain_untried(view(trials, left=1e6)) == LeftOut()

@@ -66,7 +66,7 @@ def test_builds_of_a_search_are_not_waited_for_and_a_short_one_is_made_again(
     folder = tmp_path / built.steps_key(())
     folder.mkdir()
     path = file.save(model(tmp_path), folder / "toy.onnx", durable=False)
-    built.record_build(built.Built(path, ()), "toy")
-    assert built.find_build(tmp_path, "toy", ()) == built.Built(path, ())
+    built.record_build(built.BuiltModel(path, ()), "toy")
+    assert built.find_build(tmp_path, "toy", ()) == built.BuiltModel(path, ())
     path.write_bytes(b"")
     assert built.find_build(tmp_path, "toy", ()) is None

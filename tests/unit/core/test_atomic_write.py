@@ -16,8 +16,8 @@ from ortune.core.atomic_write import (
     hold_lock,
     open_draft,
     open_output_draft,
+    read_whole_lines,
     remove_path,
-    whole_lines,
     write_text,
 )
 from ortune.core.errors import OrtuneError
@@ -174,7 +174,7 @@ def test_a_line_that_is_not_ended_is_neither_read_nor_kept(
 ) -> None:
     path = tmp_path / "lines"
     path.write_bytes(data)
-    assert whole_lines(path) == whole.splitlines()
+    assert read_whole_lines(path) == whole.splitlines()
     assert path.read_bytes() == data
     cut_torn(path)
     assert path.read_bytes() == whole
@@ -182,7 +182,7 @@ def test_a_line_that_is_not_ended_is_neither_read_nor_kept(
 
 def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
     cut_torn(tmp_path / "lines")
-    assert whole_lines(tmp_path / "lines") == []
+    assert read_whole_lines(tmp_path / "lines") == []
     assert not list(tmp_path.iterdir())
 
 

@@ -107,9 +107,11 @@ def test_the_two_lines_come_back_from_a_pool_of_processes(kind: type[OrtuneError
 
 
 def test_what_a_server_refused_keeps_its_status() -> None:
-    error = pickle.loads(pickle.dumps(status.Refused("no such model", status.Status.NOT_FOUND)))
+    error = pickle.loads(
+        pickle.dumps(status.RequestRefused("no such model", status.RefusalKind.NOT_FOUND))
+    )
     assert (error.what, error.status, str(error)) == (
         "no such model",
-        status.Status.NOT_FOUND,
+        status.RefusalKind.NOT_FOUND,
         "no such model",
     )

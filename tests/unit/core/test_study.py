@@ -39,8 +39,8 @@ def test_when_all_finalists_fall_the_original_stays_however_the_search_ended(
         assert cut.best is cut.baseline
         listed = [trial.key for trial in cut.unconfirmed]
         assert listed == ([finalist.key] if finished in ("time", "interrupted") else [])
-        assert not cut.confirmed(cut.trials[1]) and cut.confirmed(cut.best)
-    assert made.confirmed(finalist) and not made.confirmed(made.trials[1])
+        assert not cut.is_confirmed(cut.trials[1]) and cut.is_confirmed(cut.best)
+    assert made.is_confirmed(finalist) and not made.is_confirmed(made.trials[1])
 
 
 def test_what_would_not_beat_the_best_is_not_listed_as_unconfirmed(tmp_path: Path) -> None:
@@ -119,20 +119,20 @@ class TestBest:
     def test_confirmed_are_finalists_that_hold_and_the_original(self, tmp_path: Path) -> None:
         good = final("aa11" * 4, Cpu(threads=1), 0.6)
         made = searched(tmp_path, good)
-        assert made.confirmed(good) and made.confirmed(made.baseline)
-        assert not made.confirmed(replace(good, part="search"))
-        assert not made.confirmed(replace(good, ratio=Interval(0.9, 0.8, 1.1)))
-        assert not made.confirmed(replace(good, status=Status.FAILS))
+        assert made.is_confirmed(good) and made.is_confirmed(made.baseline)
+        assert not made.is_confirmed(replace(good, part="search"))
+        assert not made.is_confirmed(replace(good, ratio=Interval(0.9, 0.8, 1.1)))
+        assert not made.is_confirmed(replace(good, status=Status.FAILS))
 
     def test_what_is_wanted_says_which_of_them_is_handed_out(self, tmp_path: Path) -> None:
         quick = replace(final("aa11" * 4, Cpu(threads=1), 0.6), size=9_000_000)
         small = replace(final("ee55" * 4, Cpu(), 1.0), size=1_000_000)
         made = searched(tmp_path, quick, small)
         by_size = changed(made, job=replace(made.job, wanted=Goal("size")))
-        assert made.best == quick and not made.confirmed(small)
-        assert by_size.best == small and by_size.confirmed(small)
-        assert by_size.confirmed(quick), "a finalist that is faster may still be packed"
-        assert not by_size.confirmed(replace(quick, ratio=Interval(1.0, 0.9, 1.1)))
+        assert made.best == quick and not made.is_confirmed(small)
+        assert by_size.best == small and by_size.is_confirmed(small)
+        assert by_size.is_confirmed(quick), "a finalist that is faster may still be packed"
+        assert not by_size.is_confirmed(replace(quick, ratio=Interval(1.0, 0.9, 1.1)))
 
     def test_a_trial_is_accepted_where_it_ran_and_kept_the_budget(self, tmp_path: Path) -> None:
         good = final("aa11" * 4, Cpu(threads=1), 0.6)
@@ -172,7 +172,7 @@ class TestUnconfirmed:
         made = searched(tmp_path, finished="interrupted")
         made = replace(made, trials=(made.trials[0], lone))
         assert made.unconfirmed == ((lone,) if named else ())
-        assert made.best is made.baseline and not made.confirmed(lone)
+        assert made.best is made.baseline and not made.is_confirmed(lone)
 
     def test_equally_fast_ones_come_as_they_were_tried(self, tmp_path: Path) -> None:
         made = searched(tmp_path, finished="time")
@@ -277,8 +277,8 @@ def test_speed_up_is_the_inverse_of_the_ratio(tmp_path: Path) -> None:
     assert math.isnan(made.speedup(replace(measured, ratio=None)).value)
     nothing = made.speedup(replace(measured, ratio=Interval(0.0, 0.0, 0.0)))
     assert nothing.value == math.inf, "a run that somebody forged"
-    assert made.predicted(measured) is None
-    foreseen = made.predicted(replace(measured, predicted=Interval(0.5, 0.4, 0.8)))
+    assert made.predict_speedup(measured) is None
+    foreseen = made.predict_speedup(replace(measured, predicted=Interval(0.5, 0.4, 0.8)))
     assert foreseen == Interval(2.0, 1.25, 2.5)
 
 

@@ -13,7 +13,7 @@ from tests import zygote
 import ortune as ot
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings
-from ortune.exporters.export import Exported
+from ortune.exporters.export import ExportedModel
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("torch_workers")
@@ -75,7 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def export(name: str, **more: Any) -> Exported:
+def export(name: str, **more: Any) -> ExportedModel:
     return ot.export(f"export_modules:{name}", out="m.onnx", **more)
 
 

@@ -79,7 +79,7 @@ def test_a_worker_takes_the_limit_that_is_in_force(job) -> None:
 
 def test_what_an_answering_worker_holds_is_seen_between_two_looks(job, monkeypatch) -> None:
     rare = Allowance(tick_s=3600)
-    monkeypatch.setattr(process, "shared_allowance", lambda: rare)
+    monkeypatch.setattr(process, "process_allowance", lambda: rare)
     with (
         Worker(job, memory_limit=20 * 2**20) as worker,
         pytest.raises(WorkerFailed, match="ended by the memory limit of 20 MiB: it wanted"),

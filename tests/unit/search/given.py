@@ -34,7 +34,7 @@ class Given:
         left = [plan for plan in self.plans if not view.has_trial(plan)]
         return Proposal(left[0], "test", "given") if left else None
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         return LeftOut(notes=(MORE,), plans=3)
 
 

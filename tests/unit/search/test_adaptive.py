@@ -129,7 +129,7 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     ]
     assert Adaptive().next(view(screened, left=30.0)) is not None
     assert Adaptive().next(view(screened, left=30.0, kept_back=29.5)) is None
-    late = Adaptive().left_out(view(screened, left=30.0, kept_back=29.5))
+    late = Adaptive().explain_untried(view(screened, left=30.0, kept_back=29.5))
     assert late.late
     assert late.count > 10
     assert all(one.why for one in late.untried)
@@ -247,10 +247,10 @@ def test_what_does_not_change_is_worked_out_once(monkeypatch: pytest.MonkeyPatch
         return rescues(step, facts)
 
     monkeypatch.setattr(Int8Static, "rescues", counted)
-    Adaptive().left_out(view(failed, space=space))
+    Adaptive().explain_untried(view(failed, space=space))
     once = len(asked)
     assert once
-    Adaptive().left_out(view(failed, space=space))
+    Adaptive().explain_untried(view(failed, space=space))
     assert len(asked) == once
 
 

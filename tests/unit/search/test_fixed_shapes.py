@@ -26,7 +26,7 @@ from ortune.search import fixed_shapes
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import Ledger
-from ortune.search.fixed_shapes import Unfixed, make_fix_dims
+from ortune.search.fixed_shapes import UnfixableSizes, make_fix_dims
 from ortune.search.optimize import explore_space, run
 from ortune.search.recipe.build import Material
 from ortune.search.recipe.space import SearchTarget, Space
@@ -80,16 +80,16 @@ def test_what_varies_is_not_fixed(
     why: str,
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(Unfixed, match=why):
+    with pytest.raises(UnfixableSizes, match=why):
         make_fix_dims(context(tmp_path, shapes, own, **job))
 
 
 def test_models_of_fixed_sizes_and_several_models_have_nothing_to_fix(tmp_path: Path) -> None:
     given = context(tmp_path, [(1, 16)])
     fixed = replace(ENCODER, inputs=(TensorSpec("ids", "int64", (1, 16)),))
-    with pytest.raises(Unfixed, match="no dynamic dimension"):
+    with pytest.raises(UnfixableSizes, match="no dynamic dimension"):
         make_fix_dims(replace(given, facts=fixed))
-    with pytest.raises(Unfixed, match="several models"):
+    with pytest.raises(UnfixableSizes, match="several models"):
         make_fix_dims(replace(given, models={"a": tmp_path, "b": tmp_path}))
 
 

@@ -28,7 +28,7 @@ from ortune.core.event import Note, TrialDone, TrialStarted, Unconfirmed
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.step import Recipe
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, Verdict
+from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, UntriedPlan, Verdict
 from ortune.measurement.timing import stats
 from ortune.search import loop
 from ortune.search.experiment import evaluate, measure
@@ -45,7 +45,7 @@ class Around(Given):
         first = [t for t in view.trials if t.plan == self.plans[0]]
         return replace(found, neighbour_of=first[0].key) if found and first else found
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         return LeftOut(notes=(), late=1, plans=1)
 
 
@@ -420,13 +420,13 @@ def test_a_run_that_was_killed_goes_on_with_the_time_that_it_had_left(
 def test_plans_that_were_left_out_are_listed_with_their_reasons(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    untried = tuple(Untried(str(plan), "time was up") for plan in PLANS * 50)
+    untried = tuple(UntriedPlan(str(plan), "time was up") for plan in PLANS * 50)
     left = LeftOut(late=250, plans=250, untried=untried)
     monkeypatch.setattr(Given, "left_out", lambda self, view: left)
     study = run(Script(ratio=1.2), PLANS[:1])
     assert study.counts[Outcome.UNTRIED] == 250
     assert len(study.ending.left_out) == 200
-    assert study.ending.left_out[0] == Untried(str(PLANS[0]), "time was up")
+    assert study.ending.left_out[0] == UntriedPlan(str(PLANS[0]), "time was up")
 
 
 def test_no_plan_is_begun_in_the_time_of_the_finalists(run: Callable[..., Study]) -> None:

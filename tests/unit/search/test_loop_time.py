@@ -63,7 +63,7 @@ def late(clock: Clock, now: float) -> Any:
 
     @dataclass(frozen=True)
     class Late(Given):
-        def left_out(self, view: View) -> LeftOut:
+        def explain_untried(self, view: View) -> LeftOut:
             clock.now = now
             return LeftOut()
 
@@ -127,7 +127,7 @@ class TestTrying:
         self, run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
     ) -> Callable[..., Study]:
         def tried(kept_back: float, plans: Sequence[Plan] = PLANS, **more: Any) -> Study:
-            monkeypatch.setattr(Reserve, "kept_back", lambda *_: kept_back)
+            monkeypatch.setattr(Reserve, "compute_reserve_s", lambda *_: kept_back)
             clock = Clock()
             script = Script(ratios=SLOW, passes=lambda: clock.turn(40.0))
             return run(script, plans, seconds=160.0, clock=clock, **more)

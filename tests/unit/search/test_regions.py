@@ -19,7 +19,7 @@ from ortune.search.expectation.mixtures import longest_s
 from ortune.search.experiment import surveys
 from ortune.search.experiment.ledger import read_study
 from ortune.search.loop import RegionSearch
-from ortune.search.mixed_precision.survey import MixtureTried, Survey, SurveyRequest
+from ortune.search.mixed_precision.survey import MixtureOutcome, Survey, SurveyRequest
 
 SOUND = tuple(Piece(f"sound{i}", 0.06, 0.03) for i in range(8))
 FRAGILE = Piece("fragile", 0.05, 5.0)
@@ -41,8 +41,8 @@ def of_stage(folder: Path, stage: str) -> list[Trial]:
     return [t for t in read_study(folder).trials if t.stage == stage and t.part == "search"]
 
 
-def mixtures(folder: Path) -> list[MixtureTried]:
-    return [one for one in surveys.read_journal(folder) if isinstance(one, MixtureTried)]
+def mixtures(folder: Path) -> list[MixtureOutcome]:
+    return [one for one in surveys.read_journal(folder) if isinstance(one, MixtureOutcome)]
 
 
 def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> None:

@@ -106,11 +106,13 @@ def test_kept_back_are_the_first_finalist_and_those_near_it() -> None:
     one, long = reserve.final_s(FAST) + reserve.closing_s, 10_000.0
     edge = trial("edge", 0.525, 5, seconds=4.0)
     for alone in ([FAST], [FAST, FAR], [FAST, edge]):
-        assert reserve.kept_back(alone, 3, long) == pytest.approx(one)
+        assert reserve.compute_reserve_s(alone, 3, long) == pytest.approx(one)
     both = one + reserve.final_s(NEXT)
-    assert reserve.kept_back([FAST, NEXT, FAR], 3, long) == pytest.approx(both)
-    assert reserve.kept_back([FAST] * 9, 3, long) == pytest.approx(one + 2 * reserve.final_s(FAST))
-    assert reserve.kept_back([], 3, long) == pytest.approx(
+    assert reserve.compute_reserve_s([FAST, NEXT, FAR], 3, long) == pytest.approx(both)
+    assert reserve.compute_reserve_s([FAST] * 9, 3, long) == pytest.approx(
+        one + 2 * reserve.final_s(FAST)
+    )
+    assert reserve.compute_reserve_s([], 3, long) == pytest.approx(
         reserve.final_s(BASE) + reserve.closing_s
     )
 
@@ -119,9 +121,9 @@ def test_three_fifths_hold_further_finalists_whole_or_not_at_all() -> None:
     reserve = Reserve([BASE, FAST, NEXT, FAR], 4.0, SAMPLES)
     one = reserve.final_s(FAST) + reserve.closing_s
     both = one + reserve.final_s(NEXT)
-    assert reserve.kept_back([FAST, NEXT], 3, both / 0.6 + 1e-6) == pytest.approx(both)
-    assert reserve.kept_back([FAST, NEXT], 3, both / 0.6 - 1e-6) == pytest.approx(one)
-    assert reserve.kept_back([FAST, NEXT], 3, 20.0) == pytest.approx(12.0), "and no more"
+    assert reserve.compute_reserve_s([FAST, NEXT], 3, both / 0.6 + 1e-6) == pytest.approx(both)
+    assert reserve.compute_reserve_s([FAST, NEXT], 3, both / 0.6 - 1e-6) == pytest.approx(one)
+    assert reserve.compute_reserve_s([FAST, NEXT], 3, 20.0) == pytest.approx(12.0), "and no more"
 
 
 @pytest.mark.parametrize(("tried", "kept"), [(0, 50.0), (1, 50.0), (2, 50.0), (3, 90.0)])
@@ -133,5 +135,5 @@ def test_half_of_what_is_left_is_for_the_first_three_plans(
     monkeypatch.setattr(Reserve, "final_s", lambda *_: 87.0)
     for screened in ([replace(FAR, effort="screen")] * 2, []):
         reserve = Reserve([BASE, *screened, *[FAR] * tried], 4.0, SAMPLES)
-        assert reserve.kept_back([FAST], 1, 200.0, 100.0) == pytest.approx(kept)
-        assert reserve.kept_back([FAST], 1, 200.0, 190.0) == pytest.approx(90.0), "no more"
+        assert reserve.compute_reserve_s([FAST], 1, 200.0, 100.0) == pytest.approx(kept)
+        assert reserve.compute_reserve_s([FAST], 1, 200.0, 190.0) == pytest.approx(90.0), "no more"

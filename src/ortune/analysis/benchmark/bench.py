@@ -335,12 +335,12 @@ def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
             None, inputs, root, shapes=shapes, ranges=ranges, sink=request.sink
         ).stream
 
-    def every() -> Iterator[Tensors]:
+    def iterate_samples() -> Iterator[Tensors]:
         for block in sources.open_source(data, inputs, lambda text: request.sink(Note(text))):
             yield {name: column.read() for name, column in block.columns.items()}
 
     path = root / "frames.stream"
-    if not stream.write_stream(path, every()):
+    if not stream.write_stream(path, iterate_samples()):
         raise BadData(
             f"no samples in {sources.describe_source(data)}", fix="give at least one sample"
         )

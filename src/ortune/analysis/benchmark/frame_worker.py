@@ -109,7 +109,7 @@ class EngineBench(Workbench):
         """
         super().__init__(*workbench_args)
         self._role, self._path = role, path
-        self._known: dict[int, Sequence[Callable[[], object]]] = {}
+        self._frame_calls: dict[int, Sequence[Callable[[], object]]] = {}
 
     @property
     def instances(self) -> int:
@@ -138,17 +138,17 @@ class EngineBench(Workbench):
         Raises:
             BadData: A frame of it fails, or does not call the engine.
         """
-        found = super().round_at(position)
-        for _, feeds in found:
-            if id(feeds) not in self._known:
-                self._known[id(feeds)] = self._record_calls(feeds)
-        return found
+        round_calls = super().round_at(position)
+        for _, feeds in round_calls:
+            if id(feeds) not in self._frame_calls:
+                self._frame_calls[id(feeds)] = self._record_calls(feeds)
+        return round_calls
 
     def _record_calls(self, feeds: Tensors) -> Sequence[Callable[[], object]]:
         """Return the calls of the engine that a frame makes; none where frames are run."""
         for array in feeds.values():
             array.flags.writeable = False
-        if self._framing is None or (self._role == FRAME and self._known):
+        if self._framing is None or (self._role == FRAME and self._frame_calls):
             return ()
         log = CallLog(self._engine, [])
         self._framing(log, feeds)
@@ -162,7 +162,7 @@ class EngineBench(Workbench):
         elif self._role == FRAME:
             self._framing(self._engine, feeds)
         else:
-            for call in self._known[id(feeds)]:
+            for call in self._frame_calls[id(feeds)]:
                 call()
 
 

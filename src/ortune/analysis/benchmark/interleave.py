@@ -29,7 +29,7 @@ from ortune.measurement.process import (
 )
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import (
-    Warmed,
+    WarmTimes,
     iterate_blocks,
     request_burst,
     size_bursts,
@@ -191,7 +191,7 @@ def judge_rows(
     )
     reach = stats.half_width(stand.pool_variance(), max(1, len(rows[0].turns)))
     judged = noise.judge_noise(
-        record, stats.disturbed_share(timed), equal, reach=reach, claimed=claimed
+        record, stats.compute_disturbed_share(timed), equal, reach=reach, claimed=claimed
     )
     first = groups[0][0].contestant
     offered = query_capabilities(first.backend, first.environment)
@@ -253,7 +253,7 @@ class TimedRow:
     """One contestant and everything measured of it; lists hold one entry a set.
 
     Attributes:
-        caches: ``cold`` or ``warm`` where engines are built: see `Started`.
+        caches: ``cold`` or ``warm`` where engines are built: see `StartupTimes`.
         turns: Joined bursts of every block of a set: both halves of A .. A.
         cpu_ns: CPU time of all threads within bursts.
         joules: Energy counter -> joules within bursts, of the whole package or board.
@@ -393,7 +393,7 @@ class _Set:
         row.caches += [started.cache] if started.cache else []
         row.placement = started.placement
 
-    def _warm_worker(self, index: int) -> Warmed:
+    def _warm_worker(self, index: int) -> WarmTimes:
         """Run until latencies settle; what the workload tells of it is dropped."""
         warmed = warm_up(self.live[index])
         self.live[index].ask("details")
@@ -413,10 +413,10 @@ class _Set:
         for row in self.rows:
             row.turns.append([])
 
-        def timed(index: int, size: Span) -> Burst | None:
+        def time_burst(index: int, size: Span) -> Burst | None:
             return self._try_row(lambda index: self._measure_burst(index, size), index)
 
-        for turn, bursts in enumerate(iterate_blocks(sizes, timed), 1):
+        for turn, bursts in enumerate(iterate_blocks(sizes, time_burst), 1):
             for index, joined in bursts.items():
                 self.rows[index].turns[-1].append(joined)
             spent = time.monotonic() - began
@@ -434,7 +434,7 @@ class _Set:
             row.joules[name] = row.joules.get(name, 0.0) + joules
         row.cpu_ns += after["cpu_ns"] - before["cpu_ns"]
         row.runs += after["runs"] - before["runs"]
-        row.spin_ns.append(worker.ask("rest")["cpu_ns"])
+        row.spin_ns.append(worker.ask("wait_idle")["cpu_ns"])
         return timed
 
 

@@ -20,7 +20,7 @@ from ortune.search.recipe.build import build
 
 
 @dataclass(frozen=True, repr=False)
-class Applied(TableResult):
+class AppliedSteps(TableResult):
     """A model that steps were applied to.
 
     Attributes:
@@ -51,7 +51,7 @@ class Applied(TableResult):
         return [vars(edit) for edit in self.edits]
 
 
-def run(request: Apply) -> Applied:
+def run(request: Apply) -> AppliedSteps:
     """Build the recipe of the steps into the output file."""
     model, sink = Path(request.model), request.sink
     out = check_output_file(request.out, request.force, model)
@@ -72,13 +72,13 @@ def run(request: Apply) -> Applied:
             Recipe("apply", steps_to_apply),
             out,
             feeds=data.feeds,
-            known=data.saved_ranges,
+            ranges=data.saved_ranges,
             custom_ops=request.custom_ops,
             sink=sink,
         )
     steps.warn_of_saturation(built.path, model, sink)
     sizes = file.count_file_bytes(model), file.count_file_bytes(built.path)
-    return Applied(model, built.path, built.edits, built.changed, *sizes)
+    return AppliedSteps(model, built.path, built.edits, built.changed, *sizes)
 
 
 apply = make_verb(Apply, run)

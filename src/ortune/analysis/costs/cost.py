@@ -65,7 +65,7 @@ class ServingOption:
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedSource:
     """What a source offers to price.
 
     Attributes:
@@ -83,7 +83,7 @@ class Priced:
     notes: tuple[str, ...] = ()
 
 
-def read_source(source: Path) -> Priced:
+def read_source(source: Path) -> PricedSource:
     """Read a run's folder or a JSON file.
 
     Raises:
@@ -107,7 +107,7 @@ def read_source(source: Path) -> Priced:
     return of_bench(content, source)
 
 
-def merge_sources(sources: Sequence[Priced]) -> Priced:
+def merge_sources(sources: Sequence[PricedSource]) -> PricedSource:
     """Put several sources into one.
 
     Where a later source's first row is the very model and backend of the first source's, its rows
@@ -130,7 +130,7 @@ def merge_sources(sources: Sequence[Priced]) -> Priced:
     )
 
 
-def of_study(study: Study) -> Priced:
+def of_study(study: Study) -> PricedSource:
     """Offer the baseline, the front within the budget, the winner and the file as it came.
 
     A trial's latency is the baseline's median times its ratio, which was timed in turns. What a
@@ -166,7 +166,7 @@ def of_study(study: Study) -> Priced:
             str(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure
         )
         options.append(option)
-    return Priced(
+    return PricedSource(
         tuple(options),
         (Path(study.job.model).name, str(base.plan.backend)),
         chosen="" if study.best.key == base.key else str(study.best.plan),
@@ -175,7 +175,7 @@ def of_study(study: Study) -> Priced:
     )
 
 
-def of_bench(content: Mapping[str, Any], source: Path) -> Priced:
+def of_bench(content: Mapping[str, Any], source: Path) -> PricedSource:
     """Offer every row that ran; a row's latency is the first one's median times its ratio.
 
     Of models with the user's frame around them the whole frames are offered.
@@ -202,7 +202,7 @@ def of_bench(content: Mapping[str, Any], source: Path) -> Priced:
     if not options:
         raise BadData(f"no row of {source} ran", fix="see its errors")
     first = live[0][0]
-    return Priced(
+    return PricedSource(
         tuple(replace(option, confirmed=not noisy) for option in options),
         (Path(first["model"]).name, str(first["backend"])),
         notes=(
@@ -212,7 +212,7 @@ def of_bench(content: Mapping[str, Any], source: Path) -> Priced:
     )
 
 
-def of_load_test(content: Mapping[str, Any], source: Path) -> Priced:
+def of_load_test(content: Mapping[str, Any], source: Path) -> PricedSource:
     """Offer the level that answers most: of those within the limit where there is one, else of
     those without an error. One run takes the time in which the whole server answers one.
     """
@@ -236,7 +236,7 @@ def of_load_test(content: Mapping[str, Any], source: Path) -> Priced:
         f"{source}: what its server as a whole answers at '{best['workload']}'; --processes "
         "counts such servers"
     )
-    return Priced((option,), (str(source), _SERVED), notes=(note,))
+    return PricedSource((option,), (str(source), _SERVED), notes=(note,))
 
 
 def _read_row(

@@ -348,7 +348,7 @@ EVERY_SESSION = "both, quantized in every session"
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedVariant:
     """A variant and what it costs.
 
     Attributes:
@@ -411,7 +411,7 @@ class Timeline(TableResult):
     table = "lines"
 
     model: str
-    rows: tuple[Timed, ...]
+    rows: tuple[TimedVariant, ...]
     every: CostLine | None
     per_session: float
     import_ns: tuple[int, ...]
@@ -481,9 +481,9 @@ def _build_rows(
     starts: Mapping[str, Sequence[tuple[int, int]]],
     ratios: Mapping[str, Interval],
     base_ns: int,
-) -> tuple[Timed, ...]:
+) -> tuple[TimedVariant, ...]:
     """Put lines together; a ratio that holds 1 is no difference, nor are sessions of like rank."""
-    rows: dict[str, Timed] = {}
+    rows: dict[str, TimedVariant] = {}
     for variant in variants:
         ratio, against = ratios[variant.name], rows.get(variant.against)
         factor = 1.0 if ratio.low <= 1 <= ratio.high else ratio.value
@@ -497,7 +497,7 @@ def _build_rows(
             )
             session_s = against.line.session_s if alike else session_s
         line = CostLine(variant.name, variant.once_s, session_s, inference_s)
-        rows[variant.name] = Timed(
+        rows[variant.name] = TimedVariant(
             line, loads, firsts, variant.against, ratio, variant.size, alike
         )
     return tuple(rows.values())

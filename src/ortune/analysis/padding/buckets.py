@@ -20,7 +20,7 @@ from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, require_backend
-from ortune.search.padding import Buckets, Proof, chosen, prove, time_lengths
+from ortune.search.padding import Buckets, Proof, choose_buckets, prove, time_lengths
 
 
 def run(request: BucketsRequest) -> Buckets:
@@ -50,7 +50,7 @@ def run(request: BucketsRequest) -> Buckets:
             )
         except WorkerFailed as error:
             raise error.as_bad_model(path, backend) from None
-    result = chosen(proof, padding, request.count, request.multiple, latency)
+    result = choose_buckets(proof, padding, request.count, request.multiple, latency)
     if request.seconds <= 0:
         return result
     sides = [(path, backend), (path, result.backend)]

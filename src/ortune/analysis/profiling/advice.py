@@ -478,7 +478,7 @@ def suggest(profile: Profile) -> tuple[Action, ...]:
 
 def evaluate_suggestions(
     profile: Profile,
-    every: Sequence[Action],
+    actions: Sequence[Action],
     *,
     data: str | Path | Callable[[], Any] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
@@ -490,7 +490,7 @@ def evaluate_suggestions(
 
     Args:
         profile: Of the model; its batch is timed.
-        every: The actions; those that name nothing to do come back as they are.
+        actions: The actions; those that name nothing to do come back as they are.
         data: Samples; made up when None, which is enough for time and not for accuracy.
         shapes: Shapes of made-up inputs.
         ranges: Values of made-up inputs.
@@ -507,11 +507,11 @@ def evaluate_suggestions(
         feeds = given.load_or_generate_feeds(
             data, takes, out, shapes=shapes, ranges=ranges, count=_SAMPLES
         )
-        done, built = list(every), {}
-        for place, action in enumerate(every):
+        done, built = list(actions), {}
+        for place, action in enumerate(actions):
             if not (action.steps or action.backend):
                 continue
-            sink(Progress(f"building: {action.does}", place, len(every)))
+            sink(Progress(f"building: {action.does}", place, len(actions)))
             try:
                 out = folder / f"{place}.onnx"
                 built[place] = _apply_action(source, action, feeds, out, origin)
@@ -530,9 +530,9 @@ def evaluate_suggestions(
         )
     for place, ratio, row in zip(built, answer.ratios[1:], answer.rows[1:], strict=True):
         if ratio:
-            done[place] = replace(every[place], measured=ratio)
+            done[place] = replace(actions[place], measured=ratio)
         else:
-            done[place] = replace(every[place], note=f"does not run: {row['error']}")
+            done[place] = replace(actions[place], note=f"does not run: {row['error']}")
     return tuple(done)
 
 

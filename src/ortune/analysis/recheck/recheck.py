@@ -46,7 +46,7 @@ from ortune.measurement.process import (
 from ortune.measurement.timing import stats
 
 
-class Replayed(enum.StrEnum):
+class ReplayVerdict(enum.StrEnum):
     """How a bundle stands to what was packed."""
 
     SAME = "as packed"
@@ -59,7 +59,7 @@ class Replayed(enum.StrEnum):
     @property
     def good(self) -> bool:
         """Whether nothing is known to have changed."""
-        return self in (Replayed.SAME, Replayed.UNTIMED, Replayed.UNCLEAR)
+        return self in (ReplayVerdict.SAME, ReplayVerdict.UNTIMED, ReplayVerdict.UNCLEAR)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RecheckRow:
 
     environment: str
     runtime: str
-    verdict: Replayed
+    verdict: ReplayVerdict
     answers_db: float | None = None
     ratio: Interval | None = None
     beside: Interval | None = None
@@ -162,7 +162,7 @@ def run(request: Recheck) -> RecheckResult:
             custom_ops=request.allow_custom_ops,
             require_signature=request.require_signature,
         )
-        why_not = why_not_timed(plan) if request.timed else "not asked for"
+        why_not = explain_no_replay(plan) if request.timed else "not asked for"
         replays = []
         # All are added where they are missing before anything is timed.
         places = [ensure_environment(row, request.sink).name for row in releases]
@@ -202,9 +202,9 @@ def list_verdict_changes(replays: Sequence[RecheckRow]) -> tuple[str, ...]:
 
     Before the first it is taken to be as packed. What is perhaps slower is no change.
     """
-    lines, before = [], Replayed.SAME
+    lines, before = [], ReplayVerdict.SAME
     for row in replays:
-        verdict = Replayed.SAME if row.verdict.good else row.verdict
+        verdict = ReplayVerdict.SAME if row.verdict.good else row.verdict
         if verdict is not before:
             lines.append(f"{row.runtime}: {row.verdict}")
         before = verdict
@@ -216,14 +216,14 @@ SLOWER = 0.05
 
 
 @dataclass(frozen=True)
-class Retimed:
+class ReplayTiming:
     """What was timed in one environment; see `RecheckRow`."""
 
     ratio: Interval | None = None
     beside: Interval | None = None
 
 
-def why_not_timed(plan: UnpackedPlan) -> str:
+def explain_no_replay(plan: UnpackedPlan) -> str:
     """Say why a bundle's benchmark cannot be replayed; empty where it can."""
     if len(plan.models) > 1:
         return "a bundle of several models does not say how often each is called"
@@ -249,7 +249,7 @@ def replay_plan(
         name = plan.backend.name() if plan.backend.name() in offered.versions else "onnxruntime"
         runtime = f"{name} {offered.versions.get(name, 'of unknown version')}"
         answers = _compare_answers(plan, environment, root)
-        retimed = _time_plan(plan, environment, root, seconds, sink) if seconds else Retimed()
+        retimed = _time_plan(plan, environment, root, seconds, sink) if seconds else ReplayTiming()
     except WorkerFailed as error:
         reason = error.failure.reason
     except OrtuneError as error:
@@ -263,34 +263,34 @@ def replay_plan(
         return RecheckRow(
             environment, runtime, verdict, answers, retimed.ratio, retimed.beside, why, differs
         )
-    return RecheckRow(environment, runtime, Replayed.FAILED, why=reason)
+    return RecheckRow(environment, runtime, ReplayVerdict.FAILED, why=reason)
 
 
 def judge_times(
-    answers_db: float, retimed: Retimed, predicted: Interval | None
-) -> tuple[Replayed, str]:
+    answers_db: float, retimed: ReplayTiming, predicted: Interval | None
+) -> tuple[ReplayVerdict, str]:
     """Say how answers and times stand to the packed ones, and why in a line.
 
     Slower is what lies above the predicted interval with its own interval, so that noise alone is
     rarely called a change; or what is slower than beside it by over 5 % and beyond the noise.
     """
     if not answers_db >= TOLERANCE_DB:
-        return Replayed.CHANGED, (
+        return ReplayVerdict.CHANGED, (
             f"an answer is {answers_db:.0f} dB from the packed one; {TOLERANCE_DB:.0f} are needed"
         )
     ratio, beside = retimed.ratio, retimed.beside
     if beside is not None and beside.value > 1 + SLOWER and beside.low > 1:
-        return Replayed.SLOWER, f"it takes {beside} times as long as with the runtime here"
+        return ReplayVerdict.SLOWER, f"it takes {beside} times as long as with the runtime here"
     if ratio is None or predicted is None:
-        return Replayed.UNTIMED, ""
+        return ReplayVerdict.UNTIMED, ""
     foreseen = f"[{predicted.low:.3f}, {predicted.high:.3f}] was predicted"
     if ratio.low > predicted.high:
-        return Replayed.SLOWER, f"it takes {ratio} of the original's time; {foreseen}"
+        return ReplayVerdict.SLOWER, f"it takes {ratio} of the original's time; {foreseen}"
     if ratio.value > predicted.high:
-        return Replayed.UNCLEAR, (
+        return ReplayVerdict.UNCLEAR, (
             f"it takes {ratio} of the original's time; {foreseen}, which is inside the noise"
         )
-    return Replayed.SAME, ""
+    return ReplayVerdict.SAME, ""
 
 
 def _compare_answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
@@ -319,10 +319,10 @@ def _compare_answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
 
 def _time_plan(
     plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink
-) -> Retimed:
+) -> ReplayTiming:
     """Time original and plan there in turns, and the plan here beside them."""
     (name, model), baseline = next(iter(plan.models.items())), plan.baseline
-    assert baseline is not None, "asked after why_not_timed"
+    assert baseline is not None, "asked after explain_no_replay"
     driven, inputs = plan.job.workload, plan.golden[name][0]
     sides = [
         Contestant(plan.originals[name], baseline, driven, environment=environment),
@@ -337,7 +337,7 @@ def _time_plan(
     stand = Ratios([rows])
     ratio = stand.estimate_ratio(rows[1], rows[0])
     alone = len(rows) < 3 or rows[2].error
-    return Retimed(ratio, None if alone else stand.estimate_ratio(rows[1], rows[2]))
+    return ReplayTiming(ratio, None if alone else stand.estimate_ratio(rows[1], rows[2]))
 
 
 @dataclass(frozen=True)

@@ -348,7 +348,7 @@ def include_waiting(pair: Pair) -> Pair:
     Where most entries waited, a run takes either its own time or a neighbour's time slice more:
     the mean of a burst then says what its median hides.
     """
-    averaged = stats.disturbed_share([pair]) > 0.5
+    averaged = stats.compute_disturbed_share([pair]) > 0.5
 
     def side(burst: Burst) -> Burst:
         if not averaged:
@@ -361,10 +361,10 @@ def include_waiting(pair: Pair) -> Pair:
 
 def cpu_ns(worker: Worker, runs: int) -> int:
     """Return CPU nanoseconds of all threads for a number of runs and what they spin afterwards."""
-    worker.ask("rest")
+    worker.ask("wait_idle")
     before = worker.ask("usage")["cpu_ns"]
     worker.ask("burst", at=0, runs=runs)
-    worker.ask("rest")
+    worker.ask("wait_idle")
     return int(worker.ask("usage")["cpu_ns"] - before)
 
 
@@ -447,7 +447,7 @@ def run(request: Tune) -> TuneResult:
             fix = f"check the model and the data; again alone: {error.failure.reproduce}"
             raise error.as_bad_model(path, origin, fix) from None
     record, best = noise.compare_snapshots(before, noise.take_snapshot()), descent.best
-    disturbed = stats.disturbed_share([pair for pairs in descent.timed for pair in pairs])
+    disturbed = stats.compute_disturbed_share([pair for pairs in descent.timed for pair in pairs])
     reach = stats.half_width(stats.PooledVariance.pool(descent.timed))
     machine = noise.judge_noise(record, disturbed, reach=reach, claimed=best != origin)
     outcomes = [attempt.outcome for attempt in descent.attempts]

@@ -74,12 +74,12 @@ def write_tensor_values(
             job = single_model_job(path, backend, fed, folder, "values")
             rows = compute_outputs(job, range(len(indices)), folder / "found.stream")
 
-        def joined() -> Iterator[dict[str, NDArray[Any]]]:
+        def iterate_samples() -> Iterator[dict[str, NDArray[Any]]]:
             for place, index in enumerate(indices):
                 arrays = {**source[index], **rows[place]}
                 yield {tensor: arrays[tensor] for tensor in names}
 
-        stream.write_stream(out, joined())
+        stream.write_stream(out, iterate_samples())
     return stream.Stream(out)
 
 
@@ -157,7 +157,7 @@ _CHECKED = 4
 
 
 @dataclass(frozen=True, repr=False)
-class Extracted(Result):
+class ExtractedPart(Result):
     """A piece of a model.
 
     Attributes:
@@ -187,7 +187,7 @@ class Extracted(Result):
     count: int = 0
 
 
-def run(request: Extract) -> Extracted:
+def run(request: Extract) -> ExtractedPart:
     """Write the piece to a file; see `ortune.graph.parts.extract`."""
     out = check_output_file(request.out, request.force, request.model)
     if request.data is not None:
@@ -230,7 +230,7 @@ class _Run:
         specs = spec.list_inputs(model)
         self.feeds = feeds.load(data, specs, folder / "data")
         self._count = min(limit or self.feeds.count, self.feeds.count)
-        self._given = [tensor_spec.name for tensor_spec in specs]
+        self._input_names = [tensor_spec.name for tensor_spec in specs]
 
     def read_types(self, names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:
         """Return dtype and shape of values on the first sample; the last rung of the ladder."""
@@ -275,7 +275,7 @@ class _Run:
 
     def _record_values(self, names: Sequence[str], stem: str, count: int) -> Path:
         """Run the model up to some tensors; return the stream of their values."""
-        self._demand_reached([name for name in names if name not in self._given])
+        self._demand_reached([name for name in names if name not in self._input_names])
         path = (self._folder / f"{stem}.stream").resolve()
         write_tensor_values(
             self._model, names, self.feeds.stream, range(count), self._backend, path
@@ -300,7 +300,7 @@ class _Run:
             if names
             else []
         )
-        if lost := [name for name in takes if name not in self._given]:
+        if lost := [name for name in takes if name not in self._input_names]:
             raise BadData(
                 f"the piece depends on '{lost[0]}', which a Loop or Scan gives its body",
                 fix="cut outside of the body, or without --data",
@@ -314,10 +314,10 @@ def _describe_piece(
     out: Path,
     samples: Path | None = None,
     count: int = 0,
-) -> Extracted:
+) -> ExtractedPart:
     inputs = spec.list_inputs(piece)
     begun = list_start_names(model, named)
-    return Extracted(
+    return ExtractedPart(
         out,
         inputs,
         spec.list_outputs(piece),

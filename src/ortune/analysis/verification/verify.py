@@ -39,7 +39,7 @@ from ortune.search.experiment.scores import score_plan
 
 
 @dataclass(frozen=True)
-class Saturated:
+class SaturatedLayer:
     """What 16-bit sums did to one integer layer.
 
     Attributes:
@@ -66,7 +66,7 @@ class Saturation:
     """
 
     isa: str
-    layers: tuple[Saturated, ...]
+    layers: tuple[SaturatedLayer, ...]
     left: int
 
 

@@ -158,7 +158,7 @@ def _estimate_interval(
         margin = sign * metric.each(records)
         members = [group[[int(np.argmin(margin[group]))]] for group in members]
 
-    def drawn(rows: NDArray[np.int64]) -> float:
+    def score_draw(rows: NDArray[np.int64]) -> float:
         return estimate_score(metric, records[rows], np.arange(len(rows)))
 
-    return bootstrap.compute_interval(drawn, members, _ERROR)
+    return bootstrap.compute_interval(score_draw, members, _ERROR)

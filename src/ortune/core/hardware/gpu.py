@@ -155,16 +155,16 @@ def _query_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
 def _read_board(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def told(name: str, *more: object) -> Any:
+    def query(name: str, *more: object) -> Any:
         """Return what a board tells; None where it knows no such reading."""
         try:
             return getattr(nvml, name)(handle, *more)
         except nvml.NVMLError:
             return None
 
-    memory = told("nvmlDeviceGetMemoryInfo")
-    major, minor = told("nvmlDeviceGetCudaComputeCapability") or (0, 0)
-    power, most = told("nvmlDeviceGetPowerUsage"), told("nvmlDeviceGetEnforcedPowerLimit")
+    memory = query("nvmlDeviceGetMemoryInfo")
+    major, minor = query("nvmlDeviceGetCudaComputeCapability") or (0, 0)
+    power, most = query("nvmlDeviceGetPowerUsage"), query("nvmlDeviceGetEnforcedPowerLimit")
     return Gpu(
         index,
         _decode_text(nvml.nvmlDeviceGetName(handle)),
@@ -172,12 +172,12 @@ def _read_board(nvml: Any, index: int) -> Gpu:
         f"{major}.{minor}",
         memory=memory and memory.total,
         memory_used=memory and memory.used,
-        sm_mhz=told("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
-        sm_mhz_max=told("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        memory_mhz=told("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        sm_mhz=query("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        sm_mhz_max=query("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        memory_mhz=query("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
         watts=None if power is None else power / 1000,
         watts_limit=None if most is None else most / 1000,
-        celsius=told("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        celsius=query("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
     )
 
 

@@ -85,7 +85,7 @@ def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
     """
     if not is_function(path):
         raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
-    here_counts()
+    allow_local_imports()
     if _is_standard(path.partition(":")[0]):
         raise _make_mismatch_error(path, kind, takes)
 
@@ -130,7 +130,7 @@ def _is_standard(module: str) -> bool:
     return spec.origin in ("built-in", "frozen") or Path(spec.origin).is_relative_to(library)
 
 
-def here_counts() -> None:
+def allow_local_imports() -> None:
     """Let modules in the current folder be imported, as they are by ``python -m``."""
     if "" not in sys.path:
         sys.path.insert(0, "")

@@ -277,7 +277,7 @@ def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[La
             for value in dict.fromkeys(v for v in node.inputs if v is not None and v.name):
                 readers.setdefault(str(value.name), []).append(str(node.name))
 
-    def made(
+    def make_tensor(
         kind: str, name: str, dtype: str, shape: tuple[int | str | None, ...], size: int
     ) -> LargeTensor:
         reader_names = readers.get(name, [])
@@ -286,12 +286,12 @@ def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[La
         )
 
     weights = [
-        made("weight", name, dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
+        make_tensor("weight", name, dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
         for name, t in list_named_weights(model)
     ]
     values = (v for node in shaped.graph.all_nodes() for v in node.outputs if v.name)
     active = [
-        made("activation", str(v.name), type_name(v.type), shape_of(v) or (), size)
+        make_tensor("activation", str(v.name), type_name(v.type), shape_of(v) or (), size)
         for v in values
         if v.const_value is None and (size := value_bytes(v)) is not None
     ]

@@ -11,7 +11,7 @@ from ortune.core.event import Progress, Sink, ignore_event
 from ortune.graph.diff.graphs import Graphs
 from ortune.graph.diff.groups import NodeGroups
 from ortune.graph.diff.matching import NodePairs
-from ortune.graph.diff.result import Diff, Drawn, Group, HeaderField, Weight
+from ortune.graph.diff.result import Diff, DrawnNode, Group, HeaderField, Weight
 from ortune.graph.diff.weights import Constant, largest_change
 from ortune.graph.io import names
 from ortune.graph.ir import edit, spec
@@ -45,7 +45,7 @@ def diff_models(a: ir.Model, b: ir.Model, sink: Sink = ignore_event) -> Diff:
         all(group.kind == "matched" for group in groups)
         and not any(field.interface for field in fields)
         and not weights
-        and _same_results(pairs)
+        and _has_same_results(pairs)
     )
     ops = [Counter(graphs.op[node] for node in graphs.list_nodes(which)) for which in (0, 1)]
     sizes: list[Counter[str]] = [Counter(), Counter()]
@@ -58,8 +58,8 @@ def diff_models(a: ir.Model, b: ir.Model, sink: Sink = ignore_event) -> Diff:
         related=related,
         groups=tuple(groups),
         nodes=_draw_nodes(graphs, groups),
-        ops=_beside_each_other(*ops),
-        weight_bytes=_beside_each_other(*sizes),
+        ops=_pair_counts(*ops),
+        weight_bytes=_pair_counts(*sizes),
         equal_weights=equal,
         weights=tuple(weights),
         fields=tuple(fields),
@@ -104,7 +104,7 @@ def _has_telling_weights(graphs: Graphs, node: int) -> bool:
     )
 
 
-def _same_results(pairs: NodePairs) -> bool:
+def _has_same_results(pairs: NodePairs) -> bool:
     named = {pairs.graphs.names[v]: v for v in pairs.graphs.results[1]}
     return all(
         pairs.hashes.get(v) == pairs.hashes.get(named.get(pairs.graphs.names[v], -1))
@@ -115,19 +115,19 @@ def _same_results(pairs: NodePairs) -> bool:
 
 def _draw_nodes(
     graphs: Graphs, groups: Sequence[Group]
-) -> tuple[tuple[Drawn, ...], tuple[Drawn, ...]]:
+) -> tuple[tuple[DrawnNode, ...], tuple[DrawnNode, ...]]:
     owners = [
         {node: index for index, group in enumerate(groups) for node in (group.a, group.b)[which]}
         for which in (0, 1)
     ]
     layers = graphs.compute_layers()
     filled: Counter[tuple[int, int]] = Counter()
-    sides: tuple[list[Drawn], list[Drawn]] = ([], [])
+    sides: tuple[list[DrawnNode], list[DrawnNode]] = ([], [])
     for node, layer in enumerate(layers):
         which, holder = graphs.side_of_node(node), graphs.scope[node]
         number = len(sides[which])
         sides[which].append(
-            Drawn(
+            DrawnNode(
                 id=number,
                 name=str(graphs.nodes[node].name),
                 op=graphs.op[node],
@@ -143,7 +143,7 @@ def _draw_nodes(
     return tuple(sides[0]), tuple(sides[1])
 
 
-def _beside_each_other(first: Counter[str], second: Counter[str]) -> dict[str, tuple[int, int]]:
+def _pair_counts(first: Counter[str], second: Counter[str]) -> dict[str, tuple[int, int]]:
     """Return key -> counts of both, the largest first."""
     keys = sorted({*first, *second}, key=lambda key: (-max(first[key], second[key]), key))
     return {key: (first[key], second[key]) for key in keys}

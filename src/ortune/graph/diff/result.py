@@ -13,7 +13,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnNode:
     """A node of one side, as a drawing of the graph needs it.
 
     Attributes:
@@ -130,7 +130,7 @@ class Diff(TableResult):
     same: bool
     related: bool
     groups: tuple[Group, ...]
-    nodes: tuple[tuple[Drawn, ...], tuple[Drawn, ...]]
+    nodes: tuple[tuple[DrawnNode, ...], tuple[DrawnNode, ...]]
     ops: Mapping[str, tuple[int, int]]
     weight_bytes: Mapping[str, tuple[int, int]]
     equal_weights: int

@@ -219,7 +219,7 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
         only: Names of functions, with or without their domain (``domain::name``); none means all.
     """
 
-    def wanted(function: ir.Function) -> bool:
+    def can_inline(function: ir.Function) -> bool:
         if only and list_call_names(function).isdisjoint(only):
             return False
         imports = model.opset_imports
@@ -228,8 +228,8 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
         return agree and not kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
     before = len(model.functions)
-    if any(map(wanted, model.functions.values())):
-        common.InlinePass(wanted)(model)
+    if any(map(can_inline, model.functions.values())):
+        common.InlinePass(can_inline)(model)
         # The inliner does not look into bodies: make their value names differ from all others.
         names: set[str] = set()
         for body in (model.graph, *model.graph.subgraphs()):

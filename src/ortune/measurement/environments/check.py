@@ -188,14 +188,14 @@ def require_backend_with_hint(backend: Backend, environment: str = HERE) -> Capa
     except BackendMissing as error:
         for candidate in list_environments() if environment == HERE else ():
             if backend.name() in (
-                spelled.partition("(")[0] for spelled in _intended_backends(candidate)
+                spelled.partition("(")[0] for spelled in _list_intended_backends(candidate)
             ):
                 fix = f'--on "{backend.name()} in {candidate.name}", or {error.fix}'
                 raise BackendMissing(error.what, fix=fix) from None
         raise
 
 
-def _intended_backends(environment: Environment) -> tuple[str, ...]:
+def _list_intended_backends(environment: Environment) -> tuple[str, ...]:
     """Return the backends that an environment is for; none where its record says nothing."""
     try:
         return list_backends(environment)

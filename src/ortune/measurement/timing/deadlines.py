@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ortune.core.workload import Workload
-from ortune.measurement.timing.turns import Started
+from ortune.measurement.timing.turns import StartupTimes
 from ortune.measurement.workloads.latency import Latency
 from ortune.measurement.workloads.throughput import Throughput
 
@@ -31,7 +31,12 @@ class Deadlines:
 
     @classmethod
     def from_baseline(
-        cls, started: Started, ready_s: float, run_ns: int, judged_s: float, workload: Workload
+        cls,
+        started: StartupTimes,
+        ready_s: float,
+        run_ns: int,
+        judged_s: float,
+        workload: Workload,
     ) -> Deadlines:
         """Return what plans get.
 

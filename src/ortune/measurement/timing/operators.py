@@ -58,7 +58,7 @@ def by_operator(
             raise BackendMissing(opened["missing"], fix=opened["remedy"])
         runs = max(_FEWEST, min(fits, _MOST, _EVENTS // max(1, opened["nodes"])))
         worker.ask("laps", at=0, runs=runs, timeout_s=limit)
-        answer = worker.ask("recorded", runs=runs, timeout_s=limit)
+        answer = worker.ask("end_recording", runs=runs, timeout_s=limit)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return operator_shares(codec.decode(Recorded, answer["recorded"]))

@@ -13,8 +13,8 @@ from ortune.core.workload import Span
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import (
-    Started,
-    Warmed,
+    StartupTimes,
+    WarmTimes,
     iterate_blocks,
     request_burst,
     size_bursts,
@@ -84,7 +84,7 @@ class LivePair:
 
     baseline: Worker
     candidate: Worker
-    started: Started
+    started: StartupTimes
     pair: Pair
 
 
@@ -117,12 +117,12 @@ def time_pair(
         bursts: dict[Worker, Burst] = {}
         last, over = candidate, False
 
-        def timed(worker: Worker, size: Span) -> Burst | None:
+        def time_burst(worker: Worker, size: Span) -> Burst | None:
             nonlocal last, over
             if over:
                 return None
             if worker is not last:
-                last.ask("rest")
+                last.ask("wait_idle")
             last = worker
             measured = request_burst(worker, size)
             if len(bursts) < 2:
@@ -135,7 +135,7 @@ def time_pair(
 
         completed: list[Block] = []
         until = time.monotonic() + effort.seconds
-        for measured in iterate_blocks(sizes, timed):
+        for measured in iterate_blocks(sizes, time_burst):
             if over:
                 return first_bursts()
             completed.append(Block(measured[baseline], measured[candidate]))
@@ -185,7 +185,7 @@ def fresh_pairs(
             else:
                 order = [stack.enter_context(start()) for start in (baseline, candidate)]
                 base, worker = order
-            started: dict[Worker, Started] = {}
+            started: dict[Worker, StartupTimes] = {}
             for process in order:
                 with _attribute_failure(base):
                     started[process] = wait_until_ready(process)
@@ -193,7 +193,7 @@ def fresh_pairs(
             yield LivePair(base, worker, started[worker], pair)
 
 
-def _warmup_block(base: Warmed, baseline: Sequence[int], candidate: Sequence[int]) -> Block:
+def _warmup_block(base: WarmTimes, baseline: Sequence[int], candidate: Sequence[int]) -> Block:
     """Return the candidate's best of its first runs beside the baseline, as a block.
 
     Beside a warm run; where samples differ, beside the baseline's first run of the same one.

@@ -77,10 +77,10 @@ def profile_model(
                 size = min(each, run_total - done)
                 for worker in (plain, other) if turn % 2 == 0 else (other, plain):
                     latencies = worker.ask("laps", at=done, runs=size)["latency_ns"]
-                    worker.ask("rest")  # its threads would spin on into the other's turn
+                    worker.ask("wait_idle")  # its threads would spin on into the other's turn
                     walls += latencies if worker is plain else []
                 done, turn = done + size, turn + 1
-            answer = other.ask("recorded", runs=run_total)
+            answer = other.ask("end_recording", runs=run_total)
         except WorkerFailed as error:
             name = Path(job.models[MAIN]).name
             raise BadModel(

@@ -87,7 +87,7 @@ class PooledVariance:
 NOTHING = PooledVariance()
 
 
-def undisturbed_mask(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def mask_undisturbed(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which entries of baseline and candidate count where a neighbour disturbed some.
 
     Entries that are not alike are compared one by one, as many as both sides have: a disturbed
@@ -109,7 +109,7 @@ def block_logs(pair: Pair) -> Floats:
     all there are. Where most runs wait for a CPU, the median of those that are as long as the
     scheduler's slice is far above what they need, and that of shorter ones is not.
     """
-    kept = [undisturbed_mask(block) for block in pair.blocks]
+    kept = [mask_undisturbed(block) for block in pair.blocks]
     fewest = min(sum(int(k[side].sum()) for k in kept) for side in (0, 1))
     across = sum(baseline.any() and candidate.any() for baseline, candidate in kept)
     enough = fewest >= _ENOUGH and across >= min(_BLOCKS, len(kept))
@@ -138,14 +138,14 @@ def _log_latencies(burst: Burst, count: int) -> Floats:
     return np.log(np.maximum(np.asarray(burst.latency_ns[:count], np.float64), 1.0))
 
 
-def trimmed_mean(logs: Floats) -> float:
+def compute_trimmed_mean(logs: Floats) -> float:
     """Return the 20 % trimmed mean: robust against single disturbed blocks."""
     cut = int(0.2 * len(logs))
     return float(np.sort(logs)[cut : len(logs) - cut].mean())
 
 
 def bootstrap_error(logs: Floats) -> float:
-    """Return the bootstrap standard error of `trimmed_mean` over blocks.
+    """Return the bootstrap standard error of `compute_trimmed_mean` over blocks.
 
     With Hesterberg's sqrt(n / (n - 1)) for its narrowness (doi:10.1080/00031305.2015.1089789).
     """
@@ -207,7 +207,7 @@ def pair_spread(
     logs = [values for pair in pairs if len(values := block_logs(pair))]
     if not logs:
         return math.nan, math.nan, PRIOR_DF, 1
-    means = np.array([trimmed_mean(block_values) for block_values in logs])
+    means = np.array([compute_trimmed_mean(block_values) for block_values in logs])
     n = len(means)
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
     errors = [bootstrap_error(block_values) ** 2 for block_values in logs if len(block_values) > 1]
@@ -269,7 +269,7 @@ def _pair_variance(learnt: PooledVariance) -> float:
 def _pair_means(pairs: Sequence[Pair]) -> Floats:
     """Return the log-ratio of every pair that has one."""
     logs = (block_values for pair in pairs if len(block_values := block_logs(pair)))
-    return np.array([trimmed_mean(values) for values in logs])
+    return np.array([compute_trimmed_mean(values) for values in logs])
 
 
 def _make_interval(middle: float, half: float) -> Interval:
@@ -294,7 +294,7 @@ def student_quantile(confidence: float, df: float) -> float:
     return math.sqrt(df) / math.tan(math.pi / 2 * (1 - place) ** 2)
 
 
-def disturbed_share(pairs: Sequence[Pair]) -> float:
+def compute_disturbed_share(pairs: Sequence[Pair]) -> float:
     """Return the share of entries that a busy neighbour disturbed; NaN when it cannot be read."""
     bursts = (side for p in pairs for b in p.blocks for side in (b.baseline, b.candidate))
     waits = [w for side in bursts for w in side.waited if w >= 0]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Started:
+class StartupTimes:
     """What a fresh process took until it had answered once.
 
     Attributes:
@@ -53,14 +53,14 @@ class Started:
     cache: str = ""
 
 
-def wait_until_ready(worker: Answering) -> Started:
+def wait_until_ready(worker: Answering) -> StartupTimes:
     """Load and run once.
 
     Raises:
         WorkerFailed: It does not run.
     """
     loaded, first = worker.ask("load"), worker.ask("first")
-    return Started(
+    return StartupTimes(
         loaded["load_ns"],
         first["first_ns"],
         first["peak_rss"],
@@ -70,7 +70,7 @@ def wait_until_ready(worker: Answering) -> Started:
 
 
 @dataclass(frozen=True)
-class Warmed:
+class WarmTimes:
     """What a warm process takes.
 
     Attributes:
@@ -83,7 +83,7 @@ class Warmed:
 
 
 @contextmanager
-def start_in_turn(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]]:
+def start_in_turn(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, StartupTimes]]]:
     """Start processes one by one, each ready before the next starts; end them afterwards.
 
     Raises:
@@ -102,7 +102,7 @@ def warmup_probe(worker: Answering) -> Mapping[str, Any]:
     return worker.ask("burst", at=0, runs=2)
 
 
-def warm_up(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
+def warm_up(worker: Answering, seen: Mapping[str, Any] | None = None) -> WarmTimes:
     """Run until latencies settle.
 
     Args:
@@ -114,10 +114,10 @@ def warm_up(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
         runs = max(2, min(500, _WARM_NS // 4 // max(quick, 1)))
         answer = worker.ask("burst", at=0, runs=runs)
         quick, spent = min(quick, *answer["latency_ns"]), spent + answer["spent_ns"]
-    return Warmed(max(1, round(fmean(answer["latency_ns"]))), bool(answer["alike"]))
+    return WarmTimes(max(1, round(fmean(answer["latency_ns"]))), bool(answer["alike"]))
 
 
-def size_bursts(sides: Mapping[T, Warmed], seconds: float) -> dict[T, Span]:
+def size_bursts(sides: Mapping[T, WarmTimes], seconds: float) -> dict[T, Span]:
     """Size every side's bursts: as many entries as fit the time, two at least.
 
     Where the entries of a side are not alike, only the same entries of all sides can be compared:

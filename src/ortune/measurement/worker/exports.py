@@ -23,13 +23,13 @@ from ortune.data import stream
 from ortune.measurement.worker.workbench import Workbench
 
 
-def describe_module(bench: Workbench, given: Mapping[str, Any]) -> dict[str, Any]:
+def describe_module(bench: Workbench, module_source: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a module takes, as far as it says so.
 
     Its parameters by name; of a model of transformers its inputs and sizes of their dimensions;
     of one with ``example_inputs`` (a mapping, or a tensor a parameter) theirs.
     """
-    source = codec.decode(ModuleSource, dict(given))
+    source = codec.decode(ModuleSource, dict(module_source))
     module, keywords = load_module(source)
     names = [name for name in keywords if name not in ("args", "kwargs")]
     if is_folder(source.source):
@@ -49,7 +49,7 @@ def describe_module(bench: Workbench, given: Mapping[str, Any]) -> dict[str, Any
 
 def answer_module(
     bench: Workbench,
-    given: Mapping[str, Any],
+    module_source: Mapping[str, Any],
     names: Sequence[str],
     feeds: Sequence[str],
     enough: int,
@@ -70,7 +70,7 @@ def answer_module(
     import torch
 
     torch.set_num_threads(effective_cpus())
-    module, keywords = load_module(codec.decode(ModuleSource, dict(given)))
+    module, keywords = load_module(codec.decode(ModuleSource, dict(module_source)))
     outputs: list[str] = []
     completed: list[int] = []
     refused: dict[str, str] = {}
@@ -114,16 +114,16 @@ def _name_outputs(keys: Sequence[str]) -> list[str]:
 
 def export_module(
     bench: Workbench,
-    given: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    module_source: Mapping[str, Any],
+    interface: Mapping[str, Any],
     exporter: str,
     feeds: str,
     out: str,
     opset: int | None = None,
 ) -> dict[str, Any]:
     """Write a module as ONNX, traced with the first sample of a stream."""
-    source = codec.decode(ModuleSource, dict(given))
-    signature = codec.decode(Interface, dict(asked))
+    source = codec.decode(ModuleSource, dict(module_source))
+    signature = codec.decode(Interface, dict(interface))
     sample = stream.Stream(Path(feeds))[0]
     export.run_exporter(exporter, source, signature, sample, Path(out), opset)
     return {}

@@ -64,7 +64,7 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
         if turn >= _FEWEST and time.perf_counter() > until:
             break
         for name, feed in feeds.items():
-            least[name].append(_least_run_ns(bench, name, feed, each))
+            least[name].append(_measure_least_run_ns(bench, name, feed, each))
     return {"least_ns": least}
 
 
@@ -74,7 +74,9 @@ def _make_noise(shape: Sequence[int]) -> NDArray[np.float32]:
     return np.resize(few, tuple(shape))
 
 
-def _least_run_ns(bench: Workbench, name: str, feed: NDArray[np.float32], limit_ns: float) -> int:
+def _measure_least_run_ns(
+    bench: Workbench, name: str, feed: NDArray[np.float32], limit_ns: float
+) -> int:
     """Return the least time of the runs that fit the limit, two at least."""
     durations = [_time_run(bench, name, feed), _time_run(bench, name, feed)]
     while sum(durations) < limit_ns:
@@ -165,7 +167,7 @@ def footprint(bench: Workbench) -> dict[str, Any]:
     return {"rss": rss, "uss": uss, "peak": peak_rss(), "samples": bench.cached_bytes}
 
 
-def rest(bench: Workbench, limit_s: float = 0.5) -> dict[str, Any]:
+def wait_idle(bench: Workbench, limit_s: float = 0.5) -> dict[str, Any]:
     """Wait until threads have stopped spinning; return the CPU time that they spent on it.
 
     Runtimes let their threads spin after a run, so as to find the next one at once: the CPU that
@@ -283,7 +285,7 @@ def _median_compute_ns(bench: Workbench, name: str, feeds: Tensors) -> int:
     return int(median(durations))
 
 
-def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
+def end_recording(bench: Workbench, runs: int) -> dict[str, Any]:
     """End the recording and return the last `runs` runs."""
     session = bench.sessions[MAIN]
     assert isinstance(session, Recording), "recorded is asked after record"
@@ -314,7 +316,7 @@ def score(
     save: str | None = None,
     labels: Sequence[Any] | None = None,
     beside: Sequence[Mapping[str, Any]] = (),
-    given: Mapping[str, Sequence[bool]] | None = None,
+    switches: Mapping[str, Sequence[bool]] | None = None,
 ) -> dict[str, Any]:
     """Run samples one by one; return a list of record rows for every metric.
 
@@ -324,9 +326,9 @@ def score(
         save: Stream file to write the outputs to.
         labels: One label a sample.
         beside: Metrics that are only shown: one that cannot score these outputs gets None.
-        given: Inputs that the samples do not have: name -> switches.
+        switches: Inputs that the samples do not have: name -> switches.
     """
-    more = {name: np.array(value, np.bool_) for name, value in (given or {}).items()}
+    more = {name: np.array(value, np.bool_) for name, value in (switches or {}).items()}
     scorers = [codec.decode(Metric, dict(data)) for data in metrics]
     shown = [codec.decode(Metric, dict(data)) for data in beside]
     truth = stream.Stream(Path(expected)) if expected else None
@@ -462,13 +464,13 @@ def precompile(bench: Workbench, out: str) -> dict[str, Any]:
 
 _TASKS = (
     *(load, score, evaluate, describe, optimize, precompile),
-    *(first, burst, device, details, usage, footprint, rest),
+    *(first, burst, device, details, usage, footprint, wait_idle),
     *(
         observe,
         extents,
         record,
         laps,
-        recorded,
+        end_recording,
         peaks,
         roll,
         capabilities,

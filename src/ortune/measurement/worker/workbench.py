@@ -83,7 +83,7 @@ class Workbench:
         tell: Callable[[Mapping[str, Any]], None] = lambda answer: None,
     ) -> None:
         self.job = job
-        self._tell, self._told = tell, time.monotonic()
+        self._tell, self._reported_at = tell, time.monotonic()
         self._stack = stack
         self.sessions: dict[str, Session] = {}
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
@@ -110,8 +110,8 @@ class Workbench:
 
     def report_progress(self, work: str, done: int, total: int) -> None:
         """Tell the parent how far a task is that nobody times, now and then."""
-        if time.monotonic() - self._told > _TOLD_S:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported_at > _TOLD_S:
+            self._reported_at = time.monotonic()
             self._tell({"progress": [work, done, total]})
 
     def record(self, folder: Path) -> Recording:

@@ -30,7 +30,7 @@ from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins import catalog, codec
 from ortune.graph.ir import edit
 from ortune.graph.parts.probed import ModelProbe, open_probe
-from ortune.measurement.allowance import shared_allowance
+from ortune.measurement.allowance import process_allowance
 from ortune.measurement.process import Worker, WorkerFailed, single_model_job
 from ortune.measurement.worker.observers import decode_range
 
@@ -45,7 +45,7 @@ _LISTED = 3
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class CalibrationResult:
     """What `calibrate_groups` found.
 
     Attributes:
@@ -96,7 +96,7 @@ def calibrate_groups(
     memory: int | None = None,
     custom_ops: tuple[str, ...] = (),
     sink: Sink = ignore_event,
-) -> Calibrated:
+) -> CalibrationResult:
     """Observe each probed tensor over each group of samples.
 
     Args:
@@ -119,7 +119,7 @@ def calibrate_groups(
     peak = cpu = parts = 0
     if missing:
         memory_limit = (
-            int(min(MOST, SHARE * count_allowed_bytes(shared_allowance().count_bytes())))
+            int(min(MOST, SHARE * count_allowed_bytes(process_allowance().count_bytes())))
             if memory is None
             else memory
         )
@@ -138,7 +138,9 @@ def calibrate_groups(
         for group in range(len(groups))
     )
     seconds = time.monotonic() - started if missing else 0.0
-    return Calibrated(ranges, _make_notes(cache, probes, ranges), seconds, cpu / 1e9, peak, parts)
+    return CalibrationResult(
+        ranges, _make_notes(cache, probes, ranges), seconds, cpu / 1e9, peak, parts
+    )
 
 
 @dataclass(frozen=True)

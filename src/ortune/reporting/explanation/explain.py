@@ -18,7 +18,7 @@ from ortune.core.result import TableResult
 from ortune.core.roles import PREPARES, find_deciding_step, find_step_role
 from ortune.core.step import Edit, Quantizer
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Score, Trial, Untried
+from ortune.core.trial import Interval, Score, Trial, UntriedPlan
 from ortune.graph.analysis.precision import find_precision, map_precisions
 from ortune.graph.io import file
 from ortune.graph.ir import edit
@@ -28,14 +28,14 @@ from ortune.reporting.sections.verdict import describe_answer
 from ortune.search.experiment import surveys as journal
 from ortune.search.experiment.ledger import read_study
 from ortune.search.mixed_precision.choice import parse_assignment, strip_node_filters
-from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey, is_unchanged
+from ortune.search.mixed_precision.survey import MixtureOutcome, RegionCost, Survey, is_unchanged
 
 KEPT, GIVEN = "kept", "given"
 """How it begins what became of a region: it has the surveyed precision in the winner, or not."""
 
 
 @dataclass(frozen=True)
-class Attempted:
+class TrialExplanation:
     """One trial of a plan.
 
     Attributes:
@@ -58,7 +58,7 @@ class Attempted:
 
 
 @dataclass(frozen=True)
-class MixtureTold:
+class MixtureExplanation:
     """A plan that leaves some regions of a surveyed plan in float.
 
     Attributes:
@@ -89,7 +89,7 @@ class MixtureTold:
 
 
 @dataclass(frozen=True)
-class PlanTold:
+class PlanExplanation:
     """A plan's whole record.
 
     Attributes:
@@ -122,9 +122,9 @@ class PlanTold:
     why: str
     edits: tuple[Edit, ...]
     size: int | None
-    trials: tuple[Attempted, ...]
+    trials: tuple[TrialExplanation, ...]
     winner: bool
-    mixture: MixtureTold | None = None
+    mixture: MixtureExplanation | None = None
     error: str | None = None
     reproduce: str | None = None
 
@@ -142,7 +142,7 @@ class PlanTold:
 
 
 @dataclass(frozen=True)
-class RegionTold:
+class RegionExplanation:
     """What a region was tried at, what that gave, and what became of it.
 
     Attributes:
@@ -161,7 +161,7 @@ class RegionTold:
 
 
 @dataclass(frozen=True)
-class SurveyTold:
+class SurveyExplanation:
     """All regions of a surveyed plan.
 
     Attributes:
@@ -176,7 +176,7 @@ class SurveyTold:
     key: str
     plan: str
     precision: str
-    regions: tuple[RegionTold, ...]
+    regions: tuple[RegionExplanation, ...]
     whole_cost: float
     unit: str
     seconds: float
@@ -184,7 +184,7 @@ class SurveyTold:
 
 
 @dataclass(frozen=True)
-class NodeTold:
+class NodeExplanation:
     """All that is known of one node.
 
     Attributes:
@@ -203,13 +203,13 @@ class NodeTold:
     winner: str
     rounded: bool
     notes: tuple[str, ...]
-    regions: Mapping[str, RegionTold]
+    regions: Mapping[str, RegionExplanation]
     left_out: Mapping[int, str]
     taken: Mapping[int, str]
 
 
 @dataclass(frozen=True)
-class ChangeTold:
+class ChangeExplanation:
     """One row of the way from the original to the winner.
 
     Attributes:
@@ -252,17 +252,17 @@ class Explanation(TableResult):
     accuracy: str
     budget: str
     finished: str
-    way: tuple[ChangeTold, ...]
-    plans: tuple[PlanTold, ...]
+    way: tuple[ChangeExplanation, ...]
+    plans: tuple[PlanExplanation, ...]
     untried: int
-    left_out: tuple[Untried, ...]
-    surveys: tuple[SurveyTold, ...]
-    node: NodeTold | None = None
-    asked: tuple[PlanTold, ...] = ()
+    left_out: tuple[UntriedPlan, ...]
+    surveys: tuple[SurveyExplanation, ...]
+    node: NodeExplanation | None = None
+    asked: tuple[PlanExplanation, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def winner(self) -> PlanTold:
+    def winner(self) -> PlanExplanation:
         """What the search hands out; the original where nothing is better."""
         return next((plan for plan in self.plans if plan.winner), self.plans[0])
 
@@ -288,7 +288,7 @@ explain = make_verb(Explain, run)
 
 def explain_study(
     study: Study,
-    records: Sequence[Survey | MixtureTried],
+    records: Sequence[Survey | MixtureOutcome],
     *,
     node: str | None = None,
     plan: str | None = None,
@@ -305,7 +305,7 @@ def explain_study(
     """
     latest = wording.list_latest_trials(study)
     surveys = [record for record in records if isinstance(record, Survey)]
-    tried = {record.key: record for record in records if isinstance(record, MixtureTried)}
+    tried = {record.key: record for record in records if isinstance(record, MixtureOutcome)}
     mixtures = {
         number: mixture
         for number, trial in enumerate(latest)
@@ -337,7 +337,7 @@ def explain_study(
         budget=str(study.budget),
         finished=study.finished,
         way=tuple(
-            ChangeTold(
+            ChangeExplanation(
                 stage_name, numbers[t.key], t.ratio, wording.find_search_trial(study, t).proposed
             )
             for stage_name, t in changes
@@ -357,10 +357,10 @@ def explain_study(
 
 
 def _describe_plan(
-    study: Study, number: int, last: Trial, mixture: MixtureTold | None
-) -> PlanTold:
+    study: Study, number: int, last: Trial, mixture: MixtureExplanation | None
+) -> PlanExplanation:
     trials = [trial for trial in study.trials if trial.key == last.key]
-    return PlanTold(
+    return PlanExplanation(
         number=number,
         key=last.key,
         plan="original" if last.key == study.baseline.key else str(last.plan),
@@ -373,7 +373,7 @@ def _describe_plan(
         edits=last.edits,
         size=last.size,
         trials=tuple(
-            Attempted(
+            TrialExplanation(
                 part=t.part,
                 effort=t.effort,
                 outcome=str(classify_outcome(t)),
@@ -393,7 +393,7 @@ def _describe_plan(
     )
 
 
-def _match_plans(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
+def _match_plans(plans: Sequence[PlanExplanation], text: str) -> tuple[PlanExplanation, ...]:
     """Return the plans of this number, name or start of a key; a name may be of several backends.
 
     Raises:
@@ -440,8 +440,8 @@ def _find_survey(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
 
 
 def _describe_mixture(
-    trial: Trial, survey: Survey | None, tried: Mapping[str, MixtureTried]
-) -> MixtureTold | None:
+    trial: Trial, survey: Survey | None, tried: Mapping[str, MixtureOutcome]
+) -> MixtureExplanation | None:
     """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
 
     Args:
@@ -455,7 +455,7 @@ def _describe_mixture(
     if len(kept) == len(measured):
         return None
     line = tried.get(trial.key)
-    return MixtureTold(
+    return MixtureExplanation(
         survey=survey.key,
         given_back=tuple(cost.region for cost in measured if cost.region in in_float),
         regions=len(survey.regions),
@@ -472,10 +472,10 @@ def _describe_mixture(
 
 def _describe_survey(
     survey: Survey,
-    mixtures: Mapping[int, MixtureTold],
+    mixtures: Mapping[int, MixtureExplanation],
     winner: int | None,
     built: Mapping[str, str],
-) -> SurveyTold:
+) -> SurveyExplanation:
     """Say what became of every region of a survey.
 
     Args:
@@ -509,8 +509,8 @@ def _describe_survey(
             find_precision(built, name) for name in (cost.region, *cost.layers, *cost.nodes)
         )
         precision = "" if winner is None else next(filter(None, in_file), "")
-        regions.append(RegionTold(cost, precision, left_in, became, became + why))
-    return SurveyTold(
+        regions.append(RegionExplanation(cost, precision, left_in, became, became + why))
+    return SurveyExplanation(
         key=survey.key,
         plan=str(survey.plan),
         precision=step,
@@ -553,8 +553,8 @@ def _describe_node(
     name: str,
     ops: Mapping[str, str],
     built: Mapping[str, str],
-    surveys: Sequence[SurveyTold],
-) -> NodeTold:
+    surveys: Sequence[SurveyExplanation],
+) -> NodeExplanation:
     """Tell all that is known of a node.
 
     Raises:
@@ -587,7 +587,7 @@ def _describe_node(
                 including_steps[number] = str(strip_node_filters(step))
     best = study.best
     steps = {str(s) for s in best.plan.recipe.steps if isinstance(s, Quantizer)}
-    return NodeTold(
+    return NodeExplanation(
         node=name,
         op=ops.get(name, ""),
         winner=find_precision(built, name) or "",

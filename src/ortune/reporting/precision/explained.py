@@ -9,7 +9,7 @@ from ortune.core import wording
 from ortune.core.section import Block, Heading, Table, Text
 from ortune.core.trial import Interval
 from ortune.reporting.blocks import Part
-from ortune.reporting.explanation.explain import Explanation, NodeTold, PlanTold
+from ortune.reporting.explanation.explain import Explanation, NodeExplanation, PlanExplanation
 from ortune.reporting.precision import regions
 
 _CHANGES = {"baseline": "as it came", "runtime": "runtime settings"}
@@ -61,7 +61,7 @@ def _build_answer(explanation: Explanation) -> Iterator[Block]:
     yield Text(f"Budget: {explanation.budget}. The search ended: {explanation.finished}.")
 
 
-def _describe_proposal(record: PlanTold) -> str:
+def _describe_proposal(record: PlanExplanation) -> str:
     stage = f" ({record.stage})" if record.stage else ""
     return f"by the search{stage}{f': {record.proposed}' if record.proposed else ''}"
 
@@ -84,7 +84,7 @@ def _build_path(explanation: Explanation) -> Iterator[Block]:
     yield Table(("after", "plan", "latency ratio [99 %]", "name", "why it was tried"), rows)
 
 
-def _build_steps(best: PlanTold) -> Iterator[Block]:
+def _build_steps(best: PlanExplanation) -> Iterator[Block]:
     if best.edits:
         yield Heading("What its steps did")
         rows = (
@@ -158,7 +158,7 @@ def _build_untried(explanation: Explanation, show_all: bool) -> Iterator[Block]:
         yield Text(f"And {wording.format_count(more, 'other')}{ending}.")
 
 
-def build_plan_blocks(record: PlanTold) -> list[Block]:
+def build_plan_blocks(record: PlanExplanation) -> list[Block]:
     """Return a plan's whole record."""
     facts = (
         ("key", record.key),
@@ -214,7 +214,7 @@ def build_plan_blocks(record: PlanTold) -> list[Block]:
     return blocks
 
 
-def build_node_blocks(record: NodeTold, explanation: Explanation) -> list[Block]:
+def build_node_blocks(record: NodeExplanation, explanation: Explanation) -> list[Block]:
     """Return all that is known of a node."""
     plans = {plan.number: plan for plan in explanation.plans}
     blocks: list[Block] = [Heading(f"{record.node}{f', {record.op}' if record.op else ''}")]

@@ -10,7 +10,7 @@ from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
 from ortune.core.wording import format_count
 from ortune.reporting.blocks import Part
-from ortune.reporting.explanation.explain import GIVEN, KEPT, RegionTold, SurveyTold
+from ortune.reporting.explanation.explain import GIVEN, KEPT, RegionExplanation, SurveyExplanation
 from ortune.search.mixed_precision.survey import RegionCost, cost_per_time, is_unchanged
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _find_finite_ends(interval: Interval, scale: float) -> tuple[float, float] |
 
 
 def build_survey_blocks(
-    region_survey: SurveyTold, *, folds: bool = False, show_all: bool = True
+    region_survey: SurveyExplanation, *, folds: bool = False, show_all: bool = True
 ) -> Iterator[Block]:
     """Yield a survey's blocks: what it says of all regions, the picture, a row each.
 
@@ -170,17 +170,17 @@ def build_survey_blocks(
         yield Text(f"{format_count(len(groups) - len(shown), 'more row')}; -v shows all.")
 
 
-def _make_fold_key(entry: RegionTold) -> Hashable:
+def _make_fold_key(entry: RegionExplanation) -> Hashable:
     """Regions of a pattern stand in a row where the same became of them; failed ones by reason."""
     return (entry.cost.pattern, entry.winner, entry.became)
 
 
-def _select_tone(entry: RegionTold) -> str:
+def _select_tone(entry: RegionExplanation) -> str:
     kinds = {KEPT: LOW, GIVEN: FLOAT}
     return next((tone for word, tone in kinds.items() if entry.became.startswith(word)), OTHER)
 
 
-def _make_row(group: Sequence[RegionTold]) -> tuple[str, ...]:
+def _make_row(group: Sequence[RegionExplanation]) -> tuple[str, ...]:
     regions, first = [entry.cost for entry in group], group[0]
     measured = not first.cost.error
     return (

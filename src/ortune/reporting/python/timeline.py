@@ -16,7 +16,7 @@ from ortune.analysis.costs.timeline import (
     ORT,
     QUANTIZED,
     CostLine,
-    Timed,
+    TimedVariant,
     Timeline,
     compute_total,
     find_break_even,
@@ -52,7 +52,7 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
     last = 10 * max([*(n for n, _ in starts), result.per_session, 1000.0])
     places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
 
-    def spent(line: CostLine, n: float) -> tuple[float, float]:
+    def total_at(line: CostLine, n: float) -> tuple[float, float]:
         return n, compute_total(line, n, result.per_session)
 
     return (
@@ -72,12 +72,12 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
             "inferences served",
             "seconds spent in all",
             tuple(
-                Line(line.name, tuple(spent(line, n) for n in places))
+                Line(line.name, tuple(total_at(line, n) for n in places))
                 for line in result.lines
                 if line.name in named
             ),
             tuple(
-                Point(*spent(result.find_line(name), n), f"{format_inferences(n)}: {name}")
+                Point(*total_at(result.find_line(name), n), f"{format_inferences(n)}: {name}")
                 for n, name in starts
                 if n >= 1
             ),
@@ -139,7 +139,7 @@ def _describe_saving(saved_line: CostLine, source_line: CostLine, kind: str) -> 
     )
 
 
-def _make_row(row: Timed) -> tuple[str, ...]:
+def _make_row(row: TimedVariant) -> tuple[str, ...]:
     line, loads = row.line, [ns / 1e9 for ns in row.load_ns]
     return (
         line.name,

@@ -76,7 +76,7 @@ class Durations:
 
     def building_s(self, recipe: Recipe) -> float:
         """Return what building a recipe anew takes, by what it or those like it took."""
-        built = self._built.get(recipe.steps)
+        built = self._builds.get(recipe.steps)
         return self._build_s(recipe) if built is None else built[1]
 
     def running_s(self, plan: Plan) -> float:
@@ -89,9 +89,9 @@ class Durations:
 
     def _build_s(self, recipe: Recipe) -> float:
         """Return what the same steps took, or what their work takes at the pace of the others."""
-        if not recipe.steps or recipe.steps in self._built:
+        if not recipe.steps or recipe.steps in self._builds:
             return 0.0
-        similar_s = self._built_alike.get(_work_key(recipe))
+        similar_s = self._builds_by_work.get(_work_key(recipe))
         return self._pace * self._usual_s(recipe) if similar_s is None else similar_s
 
     def _usual_s(self, recipe: Recipe) -> float:
@@ -110,11 +110,11 @@ class Durations:
     @cached_property
     def _pace(self) -> float:
         """Return how much longer than usual building takes here, 1 counted as one recipe more."""
-        logs = [math.log(max(s, _SHORT_S) / self._usual_s(r)) for r, s in self._built.values()]
+        logs = [math.log(max(s, _SHORT_S) / self._usual_s(r)) for r, s in self._builds.values()]
         return math.exp(sum(logs) / (len(logs) + 1))
 
     @cached_property
-    def _built_alike(self) -> dict[_Work, float]:
+    def _builds_by_work(self) -> dict[_Work, float]:
         """Return quantizers and their work -> what recipes of these took, at least: what took
         longer than the time that there was counts too."""
         by_work: dict[_Work, list[float]] = {}
@@ -124,12 +124,12 @@ class Durations:
             for t in died
             if t.building > self._pace * self._usual_s(t.plan.recipe)
         ]
-        for recipe, seconds in (*self._built.values(), *longer):
+        for recipe, seconds in (*self._builds.values(), *longer):
             by_work.setdefault(_work_key(recipe), []).append(seconds)
         return {alike: fmean(seconds) for alike, seconds in by_work.items()}
 
     @cached_property
-    def _built(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
+    def _builds(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
         """Return steps -> their recipe, and the seconds that they took."""
         builds: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
         for trial in self._view.trials:

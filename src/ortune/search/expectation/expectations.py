@@ -56,7 +56,7 @@ class Expectation:
     size: Normal = _SAME
     log_budget_utilization: Normal = _EXACT
 
-    def expected_gain(self, best: float) -> float:
+    def compute_expected_gain(self, best: float) -> float:
         """Return the expected gain over the best log-ratio so far."""
         return self.keeps * self.latency.improvement_over(best)
 

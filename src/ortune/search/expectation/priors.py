@@ -150,7 +150,7 @@ class Priors:
                     case "int8-dynamic":
                         return _amdahl_log_ratio(share["product"] + share["recurrent"], self._gain)
                     case "int8-weights" | "int4-weights":
-                        return self._less_read(name)
+                        return self._compute_read_gain(name)
                 return 0.0
             case "family@kind" if name.partition("@")[0] in _PACKED:
                 return self._reads
@@ -183,7 +183,7 @@ class Priors:
             gains["int8"],
         )
 
-    def _less_read(self, family: str, computing: float = 1.0) -> float:
+    def _compute_read_gain(self, family: str, computing: float = 1.0) -> float:
         """Return the log-ratio of packed weights where the rest takes that share of its time."""
         return math.log(self._reads * _PACKED[family] / 32 + (1 - self._reads) * computing)
 
@@ -192,7 +192,11 @@ class Priors:
         if family not in _PACKED:
             return 0.0
         hint = FLOAT_SHARE[Role.WEIGHTS] * self.physical_effect(f"hint:{place}")
-        return self._less_read(family, math.exp(hint)) - hint - self._less_read(family)
+        return (
+            self._compute_read_gain(family, math.exp(hint))
+            - hint
+            - self._compute_read_gain(family)
+        )
 
 
 def _time_shares(view: View) -> dict[str, float]:

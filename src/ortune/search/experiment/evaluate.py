@@ -119,7 +119,7 @@ class Attempts:
         self.sink(TrialStarted(plan, proposal.stage))
         cached = self.ledger.find(key, "search")
         partly = always_score and cached is not None and cached.stopped
-        if cached is not None and cached.taken(proposal.effort) and not partly:
+        if cached is not None and cached.has_reached(proposal.effort) and not partly:
             self.sink(TrialDone(cached, cached=True))
             return cached
         try:

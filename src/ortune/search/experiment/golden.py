@@ -42,7 +42,7 @@ def write_golden_samples(study: Study, context: Context) -> None:
     ensure_outputs(study, study.best)
     for name, source in study.models.items():
         files = inputs_path(root, name), outputs_path(root, name, study.best)
-        room = _SHARE * file.count_file_bytes(built_model(root, study.best, Path(source)))
+        room = _SHARE * file.count_file_bytes(find_built_model(root, study.best, Path(source)))
         if sum(path.stat().st_size for path in files) > room:
             for path in files:
                 first = {name: np.array(array) for name, array in stream.Stream(path)[0].items()}
@@ -80,7 +80,7 @@ def ensure_outputs(study: Study, trial: Trial, *, custom_ops: bool = True) -> No
                 f"{', '.join(code_names)}",
                 fix="if you trust this run: pack(..., custom_ops=True), or --allow-custom-ops",
             )
-        model = built_model(root, trial, Path(source))
+        model = find_built_model(root, trial, Path(source))
         where = worker_environment(study.job, backend)
         job = single_model_job(model, backend, inputs, root, "golden", environment=where)
         try:
@@ -92,7 +92,7 @@ def ensure_outputs(study: Study, trial: Trial, *, custom_ops: bool = True) -> No
             ) from None
 
 
-def built_model(root: Path, trial: Trial, source: Path) -> Path:
+def find_built_model(root: Path, trial: Trial, source: Path) -> Path:
     """Return the file that a trial ran for one of the job's models."""
     built = root / trial.artefact / f"{source.stem}.onnx" if trial.artefact else source
     return built if built.is_file() else source

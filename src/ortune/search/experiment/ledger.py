@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
-from ortune.core.atomic_write import append_line, cut_torn, hold_lock, whole_lines, write_text
+from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Ending, Header, Job, Study
@@ -95,7 +95,7 @@ def _require_no_links(root: Path) -> None:
 def _read_trials(path: Path) -> list[Trial]:
     """Read whole lines; a last one that is being written is left out."""
     try:
-        lines = [stored.parse_json(line) for line in whole_lines(path)]
+        lines = [stored.parse_json(line) for line in read_whole_lines(path)]
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
     trials = _latest_trials(_decode_record(Trial, line, path) for line in lines)

@@ -28,7 +28,7 @@ from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, Stop, fresh_pairs, time_pair
-from ortune.measurement.timing.turns import Started, wait_until_ready
+from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.experiment.scores import score_plan
@@ -230,7 +230,7 @@ def judge_trial(context: Context, trial: Trial, learnt: stats.PooledVariance) ->
     return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
 
 
-def make_measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
+def make_measurement(started: StartupTimes, pairs: Sequence[Pair]) -> Measurement:
     """Put together what a plan took to start and its pairs."""
     return Measurement(
         tuple(pairs), started.load_ns, started.first_ns, started.peak_rss, started.placement

@@ -25,7 +25,7 @@ from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coar
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, keep_outputs
 from ortune.measurement.timing.operators import by_operator
-from ortune.measurement.timing.turns import Started
+from ortune.measurement.timing.turns import StartupTimes
 from ortune.search.experiment import budget as budgeting
 from ortune.search.experiment import samples
 from ortune.search.experiment.context import ScoredPart, list_evaluation_parts
@@ -83,7 +83,7 @@ class Original:
     experiment: Experiment
     worker: Worker
     work: Path
-    started: Started
+    started: StartupTimes
     quick_ns: int
     finalists: int
     header: Header | None
@@ -142,7 +142,11 @@ class Original:
         else:
             budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels)
         inputs = Stream(feeding.streams[MAIN]).__getitem__
-        seen, metric, groups = [inputs(at) for at in looked], budget.metric, _shared_groups(feeds)
+        seen, metric, groups = (
+            [inputs(at) for at in looked],
+            budget.metric,
+            _find_shared_groups(feeds),
+        )
         places = range(len(looked))
         part = make_scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
         needed = count_provable_samples(
@@ -220,7 +224,7 @@ class Original:
         records = to_record_array(answer["records"][0])
         budget, rule = budgeting.budget_for_evaluate(function, self.experiment.budget)
         yields = samples.read_yields(answer, feeding.streams if feeding.ends else {})
-        groups = None if yields is None else _shared_groups(yields)
+        groups = None if yields is None else _find_shared_groups(yields)
         needed = None
         if yields is not None:
             needed = count_provable_samples(
@@ -285,7 +289,7 @@ class Original:
         return describe_outlook(budget, needed, feeds, parts) if self.finalists else ""
 
 
-def _shared_groups(feeds: Feeds) -> tuple[str, ...] | None:
+def _find_shared_groups(feeds: Feeds) -> tuple[str, ...] | None:
     """Return the groups; None where none has two samples."""
     groups = feeds.groups
     return None if groups is None or len(set(groups)) == len(groups) else groups

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from ortune.backends.cpu import Cpu
-from ortune.core.atomic_write import append_line, cut_torn, report_write_errors, whole_lines
+from ortune.core.atomic_write import append_line, cut_torn, read_whole_lines, report_write_errors
 from ortune.core.errors import BadData, OrtuneError, Refused
 from ortune.core.event import Note, Progress, Sink
 from ortune.core.plugins import codec, stored
@@ -48,7 +48,7 @@ from ortune.search.mixed_precision.costs import (
 )
 from ortune.search.mixed_precision.grouping import By
 from ortune.search.mixed_precision.survey import (
-    MixtureTried,
+    MixtureOutcome,
     RegionCost,
     SharedCost,
     Survey,
@@ -66,7 +66,7 @@ from ortune.search.recipe.space import trial_key
 NAME = "regions.jsonl"
 FOLDER = "surveys"
 """In a run's folder, with a file ``KEY.jsonl`` a survey."""
-_RECORDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
+_RECORDS: dict[str, type[Survey | MixtureOutcome]] = {"survey": Survey, "mixture": MixtureOutcome}
 _FORMER = {"mixture": ("correction", "stored")}
 """Fields that older versions wrote, by kind of record; nothing reads them any more."""
 
@@ -78,11 +78,11 @@ class RegionJournal:
         self._path = root / NAME
         cut_torn(self._path)
         self.surveys: list[Survey] = []
-        self.mixtures: list[MixtureTried] = []
+        self.mixtures: list[MixtureOutcome] = []
         for record in read_journal(root):
             self._index_record(record)
 
-    def add(self, record: Survey | MixtureTried) -> None:
+    def add(self, record: Survey | MixtureOutcome) -> None:
         """Record it; it is on disk when this returns.
 
         Raises:
@@ -93,24 +93,24 @@ class RegionJournal:
         append_line(self._path, json.dumps(line, separators=(",", ":")))
         self._index_record(record)
 
-    def _index_record(self, record: Survey | MixtureTried) -> None:
+    def _index_record(self, record: Survey | MixtureOutcome) -> None:
         if isinstance(record, Survey):
             self.surveys.append(record)
         else:
             self.mixtures.append(record)
 
 
-def read_journal(root: Path) -> list[Survey | MixtureTried]:
+def read_journal(root: Path) -> list[Survey | MixtureOutcome]:
     """Return what a run's journal holds; a last line that is being written is left out.
 
     Raises:
         BadData: It cannot be read, or holds settings that a file may not set.
     """
     path = root / NAME
-    return [_decode_journal(line, path) for line in whole_lines(path)]
+    return [_decode_journal(line, path) for line in read_whole_lines(path)]
 
 
-def _decode_journal(line: bytes, path: Path) -> Survey | MixtureTried:
+def _decode_journal(line: bytes, path: Path) -> Survey | MixtureOutcome:
     try:
         ((kind, fields),) = stored.parse_json(line).items()
         if kind not in _RECORDS:
@@ -178,7 +178,7 @@ class SurveyProgress:
         self.shared: dict[tuple[str, str], SharedCost] = {}
         self.seconds = 0.0
         cut_torn(self._path)
-        for line in whole_lines(self._path):
+        for line in read_whole_lines(self._path):
             self._index_entry(*_decode_entry(line, self._path))
 
     def add(self, entry: Entry, seconds: float) -> None:
@@ -364,7 +364,7 @@ class _Survey:
         ranges = self._context.root / "artefacts" / "ranges" / file.compute_digest(prepared)[:16]
         self._sink(Progress("quantizing regions alone"))
 
-        def made(plain: Path) -> tuple[QuantizedRegions, Path]:
+        def quantize_from(plain: Path) -> tuple[QuantizedRegions, Path]:
             forms = quantize_regions(
                 *(plain, self._step, self._context.materials[MAIN], self._folder),
                 ranges=ranges,
@@ -378,8 +378,8 @@ class _Survey:
         plain = self._build_steps(before_rounding(self._before))
         if plain != prepared:
             with suppress(Refused):
-                return made(plain)
-        return made(prepared)
+                return quantize_from(plain)
+        return quantize_from(prepared)
 
     # --- time -------------------------------------------------------------------------------
 

@@ -242,7 +242,7 @@ def _exclude_names(step: Step, nodes: Iterable[str]) -> Quantizer:
 
 def _list_quantized(step: Quantizer, model: ir.Model) -> dict[str, None]:
     """Return the names of the layers that a step would quantize."""
-    choose = getattr(step, "chosen", None)
+    choose = getattr(step, "select_layers", None)
     layers = [] if choose is None else choose(model.clone())
     return {str(layer.node.name): None for layer in layers}
 

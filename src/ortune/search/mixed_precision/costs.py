@@ -31,7 +31,7 @@ from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.statistics import bootstrap
 from ortune.measurement.timing.operators import operator_of_kernel
 from ortune.metrics.snr import Snr
-from ortune.search.mixed_precision.grouping import Region
+from ortune.search.mixed_precision.grouping import PrecisionRegion
 from ortune.search.mixed_precision.switched import SWITCHES, QuantizedRegion, QuantizedRegions
 from ortune.search.recipe.compare import EXACT_DB
 
@@ -235,7 +235,7 @@ class AccuracyRuns:
             indices=indices,
             metrics=[Snr(share=0)],
             expected=kept,
-            given=self._switch_inputs(),
+            switches=self._switch_inputs(),
         )
         same = Snr(share=0).aggregate(np.asarray(answer["records"][0], np.float64))
         if not same >= EXACT_DB:
@@ -298,7 +298,7 @@ class AccuracyRuns:
             metrics=[Snr(), *metrics],
             expected=str(self._expected),
             labels=labels,
-            given=self._switch_inputs(*on) if worker is self._worker else {},
+            switches=self._switch_inputs(*on) if worker is self._worker else {},
         )
         powers, *more = (np.asarray(rows, np.float64) for rows in answer["records"])
         return (more[0] if more else powers), powers
@@ -306,7 +306,7 @@ class AccuracyRuns:
     def _save_outputs(self, indices: Sequence[int]) -> None:
         path = str(self._expected)
         self._worker.ask(
-            "score", indices=indices, metrics=[], save=path, given=self._switch_inputs()
+            "score", indices=indices, metrics=[], save=path, switches=self._switch_inputs()
         )
 
     def _switch_inputs(self, *on: int) -> dict[str, list[bool]]:
@@ -315,7 +315,7 @@ class AccuracyRuns:
 
 
 def time_shares(
-    model: ir.Model, regions: Iterable[Region], by_operator: Mapping[str, float]
+    model: ir.Model, regions: Iterable[PrecisionRegion], by_operator: Mapping[str, float]
 ) -> dict[str, float]:
     """Return region -> its share of the original's time.
 

@@ -52,7 +52,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.Data
 
 
 @dataclass(frozen=True)
-class Region:
+class PrecisionRegion:
     """Nodes that change precision together.
 
     Attributes:
@@ -70,7 +70,7 @@ class Region:
     bytes: int
 
 
-def find_regions(model: ir.Model, by: By = "region") -> list[Region]:
+def find_regions(model: ir.Model, by: By = "region") -> list[PrecisionRegion]:
     """Group the layers of a model, bodies included; every layer lies in exactly one region.
 
     Layers that share a weight are one region, whatever is asked: one cannot be switched without
@@ -149,11 +149,11 @@ def _make_region(
     weights_of: Mapping[ir.Node, Sequence[ir.Value]],
     by: By,
     version: int,
-) -> Region:
+) -> PrecisionRegion:
     layers = [node for node in nodes if node in weights_of]
     main = max(layers, key=lambda node: sum(map(_tensor_bytes, weights_of[node])))
     constants = dict.fromkeys(value for node in layers for value in weights_of[node])
-    return Region(
+    return PrecisionRegion(
         name=qualify_operator(main) if by == "op" else str(main.name),
         nodes=tuple(str(node.name) for node in nodes),
         pattern=digest_pattern(nodes, version),
@@ -246,7 +246,9 @@ def _list_constants(value: ir.Value) -> Iterator[ir.Value | None]:
                 yield from _list_constants(part)
 
 
-def find_neighbours(model: ir.Model, regions: Sequence[Region]) -> tuple[tuple[str, str], ...]:
+def find_neighbours(
+    model: ir.Model, regions: Sequence[PrecisionRegion]
+) -> tuple[tuple[str, str], ...]:
     """Return pairs of regions of which one reads what the other makes, in the regions' order.
 
     Args:

@@ -91,7 +91,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class MixtureTried:
+class MixtureOutcome:
     """What came of a mixture: a line of the journal, beside those of its survey.
 
     Attributes:

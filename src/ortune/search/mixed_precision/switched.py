@@ -20,7 +20,12 @@ from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.quantizers.calibration.calibrate import compute_ranges
 from ortune.search.mixed_precision.choice import exclude_nodes, isolate_region
-from ortune.search.mixed_precision.grouping import By, Region, find_neighbours, find_regions
+from ortune.search.mixed_precision.grouping import (
+    By,
+    PrecisionRegion,
+    find_neighbours,
+    find_regions,
+)
 from ortune.search.recipe.material import Material
 from ortune.transforms.raise_opset import RaiseOpset
 
@@ -38,7 +43,7 @@ class QuantizedRegion:
         path: The model with this region alone quantized, where it is not in the joint one.
     """
 
-    region: Region
+    region: PrecisionRegion
     switch: int | None = None
     path: Path | None = None
     changes: bool = True

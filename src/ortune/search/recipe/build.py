@@ -26,7 +26,14 @@ from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data.feeds import Feeds
 from ortune.graph.io import file
 from ortune.quantizers.calibration.ranges_file import SavedRanges
-from ortune.search.recipe.built import SOURCE, STEPS, Built, find_build, record_build, steps_key
+from ortune.search.recipe.built import (
+    SOURCE,
+    STEPS,
+    BuiltModel,
+    find_build,
+    record_build,
+    steps_key,
+)
 from ortune.search.recipe.editing import EditSession, list_following
 from ortune.search.recipe.material import Material as Material
 
@@ -40,15 +47,15 @@ def build(
     out: str | Path,
     *,
     feeds: Feeds | None = None,
-    known: SavedRanges | None = None,
+    ranges: SavedRanges | None = None,
     custom_ops: tuple[str, ...] = (),
     sink: Sink = ignore_event,
-) -> Built:
+) -> BuiltModel:
     """Write the model that `recipe` makes of `source` to `out`.
 
     Args:
         feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
-        known: Ranges of an earlier calibration of `source`; see
+        ranges: Ranges of an earlier calibration of `source`; see
             `ortune.quantizers.calibration.reuse.load_ranges`.
         custom_ops: Libraries of operators that the model needs, or will.
 
@@ -57,24 +64,24 @@ def build(
     """
     indices = tuple(range(feeds.count)) if feeds and not feeds.synthetic else ()
     with TemporaryDirectory(prefix="ortune-") as folder:
-        material = Material(feeds, indices, known, custom_ops)
+        material = Material(feeds, indices, ranges, custom_ops)
         built = build_in(Path(folder), Path(source), recipe, material, sink=sink)
-        return Built(file.save(file.load(built.path), out), built.edits)
+        return BuiltModel(file.save(file.load(built.path), out), built.edits)
 
 
 def build_in(
     cache: Path, source: Path, recipe: Recipe, material: Material, *, sink: Sink = ignore_event
-) -> Built:
+) -> BuiltModel:
     """Like `build`, into ``CACHE/<steps key>/NAME.onnx``; steps built before are not repeated."""
     name = source.stem
     if not recipe.steps:
-        return Built(source, ())
+        return BuiltModel(source, ())
     for count in range(len(recipe.steps), 0, -1):
         start = find_build(cache, name, recipe.steps[:count], material.key)
         if start is not None:
             break
     else:
-        count, start = 0, Built(source, ())
+        count, start = 0, BuiltModel(source, ())
     material = _carry_samples(start, name, recipe.steps[:count], material)
     edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
     for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
@@ -84,7 +91,9 @@ def build_in(
     return start
 
 
-def _carry_samples(start: Built, name: str, steps: Sequence[Step], material: Material) -> Material:
+def _carry_samples(
+    start: BuiltModel, name: str, steps: Sequence[Step], material: Material
+) -> Material:
     """Return the samples as the model that was built takes them."""
     if material.feeds is None or not any(map(_is_crossing, steps)):
         return material
@@ -101,12 +110,12 @@ def _is_crossing(step: Step) -> bool:
 def _extend_build(
     cache: Path,
     source: Path,
-    start: Built,
+    start: BuiltModel,
     steps: Sequence[Step],
     done: int,
     material: Material,
     sink: Sink,
-) -> Built:
+) -> BuiltModel:
     name, folder = source.stem, cache / steps_key(steps, material.key)
     folder.mkdir(parents=True, exist_ok=True)
     first = not any(isinstance(step, Quantizer) for step in steps[:done])
@@ -130,6 +139,6 @@ def _extend_build(
         except OSError:
             shutil.copyfile(work.material.feeds.stream, beside)
     work.remove_files()
-    built = Built(path, tuple(edits), file.compute_content_digest(path))
+    built = BuiltModel(path, tuple(edits), file.compute_content_digest(path))
     record_build(built, name)
     return built

@@ -16,7 +16,7 @@ STEPS, SOURCE = "ortune.steps", "ortune.source"
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltModel:
     """A model file and what each step did to make it.
 
     Attributes:
@@ -44,7 +44,9 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
     return codec.digest([texts, material] if material else texts)
 
 
-def find_build(cache: Path, name: str, steps: Sequence[Step], material: str = "") -> Built | None:
+def find_build(
+    cache: Path, name: str, steps: Sequence[Step], material: str = ""
+) -> BuiltModel | None:
     """Return an earlier build of these very steps on the same material, or None."""
     folder = cache / steps_key(steps, material)
     record, path = folder / f"{name}.json", folder / f"{name}.onnx"
@@ -58,10 +60,10 @@ def find_build(cache: Path, name: str, steps: Sequence[Step], material: str = ""
         return None
     if kept.get("bytes", _count_bytes(path)) != _count_bytes(path):
         return None
-    return Built(path, codec.decode(tuple[Edit, ...], kept["edits"]), kept.get("content", ""))
+    return BuiltModel(path, codec.decode(tuple[Edit, ...], kept["edits"]), kept.get("content", ""))
 
 
-def record_build(built: Built, name: str) -> None:
+def record_build(built: BuiltModel, name: str) -> None:
     """Write the record beside the built file; it marks the build as complete.
 
     Neither is waited for until the disk has it: a build is large and can be made again. After a

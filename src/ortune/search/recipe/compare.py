@@ -121,13 +121,13 @@ def carry_samples(bridge: Bridge, source: Feeds, path: Path) -> Feeds:
     """
     digests: list[str] = []
 
-    def crossed() -> Iterator[Tensors]:
+    def convert_samples() -> Iterator[Tensors]:
         for sample in Stream(source.stream):
             (first,) = islice(bridge.samples(sample), 1)
             digests.append(feeds.digest_sample(first))
             yield first
 
-    write_stream(path, crossed())
+    write_stream(path, convert_samples())
     return replace(source, stream=path, digests=tuple(digests))
 
 

@@ -18,7 +18,7 @@ from ortune.core.session import Tensors
 from ortune.serving.load_testing.requests import ServerUrl
 from ortune.serving.load_testing.server import model_path
 from ortune.serving.protocol import datatypes
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 
 def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
@@ -143,7 +143,7 @@ def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray
             else:
                 outputs[name] = _from_raw(name, datatype, shape, body[at : at + size])
                 at += size
-    except (Refused, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (RequestRefused, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadData(f"an answer cannot be read: {error}", fix="check the server") from None
     return outputs
 

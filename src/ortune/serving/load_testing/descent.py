@@ -130,7 +130,7 @@ def descend_settings(
     tried = {start: TriedSettings(start, [1.0])}
     best, time_is_over = start, False
 
-    def beyond(name: str, direction: int) -> Iterator[Serving]:
+    def walk_direction(name: str, direction: int) -> Iterator[Serving]:
         """Yield further settings while the last was better."""
         for settings in space.list_neighbours(best, name, direction):
             if settings in tried:
@@ -139,9 +139,9 @@ def descend_settings(
             if settings != best:
                 return
 
-    def around(_: Serving) -> Mapping[str, Iterator[Serving]]:
+    def list_directions(_: Serving) -> Mapping[str, Iterator[Serving]]:
         return {
-            f"{name} {direction}": beyond(name, direction)
+            f"{name} {direction}": walk_direction(name, direction)
             for name in COORDINATES
             for direction in (1, -1)
         }
@@ -151,7 +151,7 @@ def descend_settings(
 
     def walk_round() -> None:
         nonlocal best, time_is_over
-        for _, settings in walk_coordinates(present_best, around):
+        for _, settings in walk_coordinates(present_best, list_directions):
             candidate = tried[settings] = TriedSettings(settings)
             to_beat = tried[best].ratio * MARGIN
             for _pair in range(2):

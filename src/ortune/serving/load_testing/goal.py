@@ -45,7 +45,7 @@ from ortune.serving.load_testing.descent import (
     requests_needed,
 )
 from ortune.serving.load_testing.levels import Level, Load
-from ortune.serving.load_testing.requests import LatencyLimit, LoadTest
+from ortune.serving.load_testing.requests import LoadTest, PercentileLimit
 from ortune.serving.load_testing.server import serve_models, serve_options
 
 Measure: TypeAlias = Callable[[Load], Level]
@@ -90,7 +90,7 @@ class Scores:
         client_limits: In some level the client was busy nearly all the time.
     """
 
-    goal: LatencyLimit
+    goal: PercentileLimit
     rate: float = 0.0
     beyond: int = ROUGHLY
     client_limits: bool = False
@@ -409,7 +409,7 @@ def search_settings(request: LoadTest) -> GoalResult:
         BadSettings: It is no bundle, there are several rates, or the time is too short.
         OrtuneError: The defaults cannot be served, or the copy cannot be written.
     """
-    path, goal = Path(request.target), LatencyLimit.parse(request.goal)
+    path, goal = Path(request.target), PercentileLimit.parse(request.goal)
     if not archive.is_bundle(path):
         raise BadSettings(
             f"{path.name} is a plain model, and a choice is written into a bundle",

@@ -11,7 +11,7 @@ from itertools import pairwise
 from ortune.core.errors import BadSettings
 from ortune.core.wording import format_count
 from ortune.measurement.arrivals.lanes import arrival_times, percentile
-from ortune.serving.load_testing.requests import LatencyLimit
+from ortune.serving.load_testing.requests import PercentileLimit
 
 CLOCK = (
     "from the intended start of a request to the last byte of its answer, by the clock of the "
@@ -208,7 +208,7 @@ class Level:
         """Whether a client process was busy nearly all the time: then it is what was measured."""
         return self.client_busy >= CLIENT_LIMIT
 
-    def keeps_limit(self, limit: LatencyLimit) -> bool | None:
+    def keeps_limit(self, limit: PercentileLimit) -> bool | None:
         """Whether it keeps a limit; None where too few answers tell.
 
         A level with an error, or that answers more slowly than requests come, does not.
@@ -282,7 +282,7 @@ def list_remarks(
     processes: int,
     shared: int,
     servers: int = 1,
-    limit: LatencyLimit | None = None,
+    limit: PercentileLimit | None = None,
 ) -> list[str]:
     """Return what a reader must know before the figures.
 

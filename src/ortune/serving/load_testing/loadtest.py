@@ -28,7 +28,7 @@ from ortune.serving.load_testing.bodies import CheckedAnswers, check_answers
 from ortune.serving.load_testing.clients import Clients, open_clients
 from ortune.serving.load_testing.goal import GoalResult
 from ortune.serving.load_testing.levels import CLIENT_LIMIT, CLOCK, Level, Load
-from ortune.serving.load_testing.requests import LatencyLimit, LoadTest, ServerUrl, is_url
+from ortune.serving.load_testing.requests import LoadTest, PercentileLimit, ServerUrl, is_url
 from ortune.serving.load_testing.server import RunningServer, serve_models, serve_options
 
 MEASURE = "latency from the intended start"
@@ -151,7 +151,7 @@ def run(request: LoadTest) -> LoadTestResult | GoalResult:
                 )
         shared = _describe_model(request, load_clients, address.protocol)
     is_local = address.host in _LOOPBACK
-    limit = LatencyLimit.parse(request.slo) if request.slo else None
+    limit = PercentileLimit.parse(request.slo) if request.slo else None
     keeping = [place for place, level in enumerate(measured) if limit and level.keeps_limit(limit)]
     judged = noise.judge_noise(record)
     remarks = levels.list_remarks(

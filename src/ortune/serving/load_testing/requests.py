@@ -68,7 +68,7 @@ def is_url(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class LatencyLimit:
+class PercentileLimit:
     """A percentile of the latency from the intended start, and what it is at most.
 
     Attributes:
@@ -80,7 +80,7 @@ class LatencyLimit:
     limit_ns: float
 
     @classmethod
-    def parse(cls, text: str) -> LatencyLimit:
+    def parse(cls, text: str) -> PercentileLimit:
         """Read a limit such as ``p99<=20ms``.
 
         Raises:
@@ -199,7 +199,7 @@ class LoadTest(DataRequest):
         super().__post_init__()
         for text in (self.slo, self.goal):
             if text:
-                LatencyLimit.parse(text)
+                PercentileLimit.parse(text)
         if self.concurrency and self.rate:
             raise BadSettings(
                 "--concurrency and --rate are two kinds of load", fix="give one of them"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol.datatypes import RAW_ONLY, find_datatype, make_json_refusal
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 _WRONG_NUMBER = "expected {} inputs but got {} inputs for model '{}'."
 """Triton's words, plurals and all."""
@@ -31,15 +31,15 @@ def check_request(
         outputs: The model's; without them, what is asked for is not looked at.
 
     Raises:
-        Refused: A name, datatype, rank, dimension or number of rows is wrong; or an output is
-            asked for that is not there, or that JSON cannot carry.
+        RequestRefused: A name, datatype, rank, dimension or number of rows is wrong; or an
+            output is requested that is not there, or that JSON cannot carry.
     """
     arrays = request.inputs
     if outputs:
         _check_outputs(request, {spec.name: spec for spec in outputs}, model)
     if len(arrays) != len(inputs):
         missing = [spec.name for spec in inputs if spec.name not in arrays]
-        raise Refused(
+        raise RequestRefused(
             f"{_WRONG_NUMBER.format(len(inputs), len(arrays), model)} Got input(s) "
             f"{_quote_names(arrays)}, but missing required input(s) {_quote_names(missing)}. "
             "Please provide all required input(s)."
@@ -48,7 +48,7 @@ def check_request(
         if spec.name not in arrays:
             names = {spec.name for spec in inputs}
             odd = next(name for name in request.inputs if name not in names)
-            raise Refused(f"unexpected inference input '{odd}' for model '{model}'")
+            raise RequestRefused(f"unexpected inference input '{odd}' for model '{model}'")
     if max_batch:
         _check_rows(request, max_batch, model)
     for spec in inputs:
@@ -56,12 +56,12 @@ def check_request(
         declared = request.datatypes.get(spec.name) or find_datatype(array.dtype)
         expected = find_datatype(spec.dtype)
         if declared != expected:
-            raise Refused(
+            raise RequestRefused(
                 f"inference input '{spec.name}' data-type is '{declared}', but model '{model}' "
                 f"expects '{expected}'"
             )
         if not _fits_shape(array.shape, spec.shape):
-            raise Refused(
+            raise RequestRefused(
                 f"unexpected shape for input '{spec.name}' for model '{model}'. "
                 f"Expected {format_dims(spec)}, got {_format_list(array.shape)}"
             )
@@ -87,16 +87,18 @@ def _check_rows(request: InferRequest, max_batch: int, model: str) -> None:
     rows = -1
     for name, array in request.inputs.items():
         if not array.ndim:
-            raise Refused(
+            raise RequestRefused(
                 f"input '{name}' has no shape but model requires batch dimension for '{model}'"
             )
         if rows not in (-1, array.shape[0]):
-            raise Refused(f"input '{name}' batch size does not match other inputs for '{model}'")
+            raise RequestRefused(
+                f"input '{name}' batch size does not match other inputs for '{model}'"
+            )
         rows = array.shape[0]
     if rows == 0:
-        raise Refused(f"inference request batch-size must be >= 1 for '{model}'")
+        raise RequestRefused(f"inference request batch-size must be >= 1 for '{model}'")
     if rows > max_batch:
-        raise Refused(f"inference request batch-size must be <= {max_batch} for '{model}'")
+        raise RequestRefused(f"inference request batch-size must be <= {max_batch} for '{model}'")
 
 
 def _check_outputs(request: InferRequest, outputs: dict[str, TensorSpec], model: str) -> None:
@@ -104,7 +106,7 @@ def _check_outputs(request: InferRequest, outputs: dict[str, TensorSpec], model:
         OutputRequest(name, request.binary) for name in outputs
     ]:
         if output_request.name not in outputs:
-            raise Refused(
+            raise RequestRefused(
                 f"unexpected inference output '{output_request.name}' for model '{model}'"
             )
         kind = find_datatype(outputs[output_request.name].dtype)

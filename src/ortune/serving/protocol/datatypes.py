@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 _NAMES = {
     "bool": "BOOL",
@@ -45,7 +45,7 @@ def find_datatype(dtype: np.dtype[Any] | str) -> str:
     """Return the protocol's name of a dtype, given as NumPy or `TensorSpec` spell it.
 
     Raises:
-        Refused: It has none, as float8, int4 and sequences have not.
+        RequestRefused: It has none, as float8, int4 and sequences have not.
     """
     name = dtype if isinstance(dtype, str) else dtype.name
     try:
@@ -53,9 +53,9 @@ def find_datatype(dtype: np.dtype[Any] | str) -> str:
     except KeyError:
         if isinstance(dtype, np.dtype) and dtype.kind in "SUT":
             return "BYTES"
-        raise Refused(
+        raise RequestRefused(
             f"the protocol has no datatype for {name or 'an unknown type'}",
-            Status.UNSUPPORTED,
+            RefusalKind.UNSUPPORTED,
             "cast the input or output to a type that it has, such as float32",
         ) from None
 
@@ -69,17 +69,17 @@ def find_dtype(datatype: str) -> np.dtype[Any]:
     """Return the dtype of arrays of a datatype: object for BYTES, ml_dtypes' for BF16.
 
     Raises:
-        Refused: There is no such datatype.
+        RequestRefused: There is no such datatype.
     """
     try:
         return _DTYPES[datatype]
     except (KeyError, TypeError):
-        raise Refused(f"invalid datatype '{datatype}'") from None
+        raise RequestRefused(f"invalid datatype '{datatype}'") from None
 
 
-def make_json_refusal(name: str, datatype: str) -> Refused:
+def make_json_refusal(name: str, datatype: str) -> RequestRefused:
     """Return the refusal to write an output as JSON."""
-    return Refused(
+    return RequestRefused(
         f"sending {datatype} data via JSON is not supported. Please use the binary data format "
         f"for output {name}"
     )
@@ -97,21 +97,21 @@ def count_elements(name: str, shape: Sequence[Any]) -> int:
     """Return the number of elements of an input's shape.
 
     Raises:
-        Refused: It is no shape, or none that fits into memory.
+        RequestRefused: It is no shape, or none that fits into memory.
     """
     if len(shape) > _MOST_DIMS:
         dimensions = wording.format_count(len(shape), "dimension")
-        raise Refused(f"input '{name}' has {dimensions}, at most {_MOST_DIMS} may be")
+        raise RequestRefused(f"input '{name}' has {dimensions}, at most {_MOST_DIMS} may be")
     count = all_but_zero = 1
     for size in shape:
         if type(size) is not int or size < 0:
-            raise Refused(
+            raise RequestRefused(
                 f"Unable to parse 'shape' of input '{name}': a dimension is no whole number from 0"
             )
         count *= size
         all_but_zero *= size or 1
     if all_but_zero > _MOST_ELEMENTS:
-        raise Refused(f"input '{name}' has more elements than can be: {list(shape)}")
+        raise RequestRefused(f"input '{name}' has more elements than can be: {list(shape)}")
     return count
 
 
@@ -126,14 +126,14 @@ def from_raw(
             numbers that do not.
 
     Raises:
-        Refused: Datatype, shape and data do not fit each other.
+        RequestRefused: Datatype, shape and data do not fit each other.
     """
     kind, count, shape = find_dtype(datatype), count_elements(name, shape), tuple(shape)
     if kind.kind == "O":
         return _read_strings(name, count, data, model).reshape(shape)
     expected = count * kind.itemsize
     if expected != len(data):
-        raise Refused(
+        raise RequestRefused(
             f"input byte size mismatch for input '{name}' for model '{model}'. "
             f"Expected {expected}, got {len(data)}"
         )
@@ -167,7 +167,7 @@ def decode_texts(array: NDArray[Any], subject: str, fix: str) -> list[str]:
         fix: What to do where one is no UTF-8.
 
     Raises:
-        Refused: One is no UTF-8.
+        RequestRefused: One is no UTF-8.
     """
     try:
         return [
@@ -175,7 +175,7 @@ def decode_texts(array: NDArray[Any], subject: str, fix: str) -> list[str]:
             for element in array.ravel().tolist()
         ]
     except UnicodeDecodeError:
-        raise Refused(f"{subject} holds bytes that are no UTF-8", fix=fix) from None
+        raise RequestRefused(f"{subject} holds bytes that are no UTF-8", fix=fix) from None
 
 
 def _read_strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDArray[Any]:
@@ -193,15 +193,15 @@ def _read_strings(name: str, count: int, data: bytes | memoryview, model: str) -
         at += size
     if len(strings) != count:
         got = f"more than {count}" if len(strings) > count else str(len(strings))
-        raise Refused(
+        raise RequestRefused(
             f"unexpected number of string elements {got} for inference input '{name}' "
             f"for model '{model}', expecting {count}"
         )
     return np.array(strings, object)
 
 
-def _make_truncation_error(name: str, model: str) -> Refused:
-    return Refused(
+def _make_truncation_error(name: str, model: str) -> RequestRefused:
+    return RequestRefused(
         f"element byte size indicator exceeds the end of the buffer for inference input '{name}' "
         f"for model '{model}'"
     )
@@ -220,11 +220,13 @@ def classify(array: NDArray[Any], classes: int, *, batched: bool = True) -> NDAr
         Object array of ``bytes``: [rows, classes], or [classes] without `batched`.
 
     Raises:
-        Refused: The output is no numbers.
+        RequestRefused: The output is no numbers.
     """
     kind = find_datatype(array.dtype)
     if kind in ("BYTES", "BOOL"):
-        raise Refused(f"class result not available for output due to unsupported type '{kind}'")
+        raise RequestRefused(
+            f"class result not available for output due to unsupported type '{kind}'"
+        )
     batched = batched and array.ndim > 0
     rows = len(array) if batched else 1
     width = math.prod(array.shape[1:] if batched else array.shape)

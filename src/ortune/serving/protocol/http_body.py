@@ -31,7 +31,7 @@ from ortune.serving.protocol.inference import (
     validate_parameters,
     validate_timeout,
 )
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 _MOST_CONTAINERS = 1_000_000
 """Lists and objects of a body's JSON: each takes 56 bytes and more for its two characters."""
@@ -54,13 +54,13 @@ def parse_body(
         model: Name, for messages.
 
     Raises:
-        Refused: It is no request, or its data does not fit its shapes.
+        RequestRefused: It is no request, or its data does not fit its shapes.
     """
     view = memoryview(body)
     if header_length is None:
         header_length = len(view)
     if not 0 < header_length <= len(view):
-        raise Refused(
+        raise RequestRefused(
             f"inference header size should be in range (0, {len(view)}), got: {header_length}"
         )
     content = _require_object(_load_json(view[:header_length]), "the request")
@@ -87,7 +87,7 @@ def encode_response(
     are ``null`` in JSON, which has no word for them.
 
     Raises:
-        Refused: An output that JSON cannot carry is asked for in JSON.
+        RequestRefused: An output that JSON cannot carry is asked for in JSON.
     """
     binary = {output_request.name: output_request.binary for output_request in request.outputs}
     chunks: list[bytes | memoryview] = []
@@ -118,12 +118,12 @@ def parse_header_length(text: str | None) -> int | None:
     """Read the header ``Inference-Header-Content-Length``; None where there is none.
 
     Raises:
-        Refused: It is no whole number.
+        RequestRefused: It is no whole number.
     """
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
-        raise Refused(f"Unable to parse {_HEADER}, got: {text}")
+        raise RequestRefused(f"Unable to parse {_HEADER}, got: {text}")
     return int(text)
 
 
@@ -132,14 +132,14 @@ def _load_json(head: memoryview) -> Any:
         octets = np.frombuffer(head, np.uint8)
         brackets = sum(int(np.count_nonzero(octets == ord(bracket))) for bracket in "[{")
         if brackets > _MOST_CONTAINERS:
-            raise Refused(
+            raise RequestRefused(
                 f"the request's JSON has {brackets} brackets, at most {_MOST_CONTAINERS} may be",
                 fix="give 'data' as one flat list, or binary",
             )
     try:
         return orjson.loads(head)
     except orjson.JSONDecodeError as error:
-        raise Refused(f"failed to parse the request JSON buffer: {error}") from None
+        raise RequestRefused(f"failed to parse the request JSON buffer: {error}") from None
 
 
 def _read_inputs(
@@ -152,25 +152,25 @@ def _read_inputs(
     for entry in _require_tensors(entries, "inputs"):
         name = _require_text(_require_object(entry, "an input").get("name"), "name")
         if name in inputs:
-            raise Refused(f"input '{name}' already exists in request")
+            raise RequestRefused(f"input '{name}' already exists in request")
         datatype, shape = _require_text(entry.get("datatype"), "datatype"), entry.get("shape")
         if not isinstance(shape, list):
-            raise Refused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
+            raise RequestRefused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
         # Return the bytes of an input's binary data; None where it has JSON data.
         parameters = _require_object(entry.get("parameters", {}), "'parameters'")
         refuse_shared_memory(parameters, f"input '{name}'")
         size = parameters.get("binary_data_size")
         if (size is None) == ("data" not in entry):
-            raise Refused(
+            raise RequestRefused(
                 f"input '{name}' must set one of 'data' and 'binary_data_size' in 'parameters'"
             )
         if size is not None and (type(size) is not int or size < 0):
-            raise Refused(f"Unable to parse 'binary_data_size' of input '{name}'")
+            raise RequestRefused(f"Unable to parse 'binary_data_size' of input '{name}'")
         if size is None:
             inputs[name] = _from_json(name, datatype, shape, entry["data"])
         else:
             if size > len(data) - at:
-                raise Refused(
+                raise RequestRefused(
                     f"unexpected size for input '{name}', expecting {size - (len(data) - at)} "
                     f"additional bytes for model '{model}'"
                 )
@@ -178,7 +178,7 @@ def _read_inputs(
             at += size
         datatypes[name] = datatype
     if at != len(data):
-        raise Refused(f"unexpected additional input data for model '{model}'")
+        raise RequestRefused(f"unexpected additional input data for model '{model}'")
     return inputs, datatypes
 
 
@@ -186,20 +186,22 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
     """Read data that is nested as the shape, or in any other way: the order counts."""
     kind, count = find_dtype(datatype), count_elements(name, shape)
     if datatype in RAW_ONLY:
-        raise Refused(
+        raise RequestRefused(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data "
             f"format for input {name}"
         )
     if not isinstance(data, list):
-        raise Refused(f"Unable to parse 'data' of input '{name}': a list is wanted")
+        raise RequestRefused(f"Unable to parse 'data' of input '{name}': a list is wanted")
     kinds = set(map(type, data))
     while kinds == {list}:
         data = list(chain.from_iterable(data))
         kinds = set(map(type, data))
     if not kinds <= _TYPES.get(kind.kind, {str}):
-        raise Refused(f"Unable to parse 'data' of input '{name}': an element is no {datatype}")
+        raise RequestRefused(
+            f"Unable to parse 'data' of input '{name}': an element is no {datatype}"
+        )
     if len(data) != count:
-        raise Refused(
+        raise RequestRefused(
             f"Unable to parse 'data': Shape does not match true shape of 'data' field: input "
             f"'{name}' has {wording.format_count(len(data), 'element')} for {shape}"
         )
@@ -209,7 +211,7 @@ def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray
         with np.errstate(over="ignore"):
             return np.array(data, kind).reshape(shape)
     except OverflowError:
-        raise Refused(
+        raise RequestRefused(
             f"Unable to parse 'data' of input '{name}': a number is out of the range of {datatype}"
         ) from None
 
@@ -237,23 +239,25 @@ def _make_json_data(output: Output) -> Any:
 
 def _require_tensors(value: Any, key: str) -> list[Any]:
     if not isinstance(value, list) or len(value) > MOST_TENSORS:
-        raise Refused(f"Unable to parse '{key}': a list of {MOST_TENSORS} at most is wanted")
+        raise RequestRefused(
+            f"Unable to parse '{key}': a list of {MOST_TENSORS} at most is wanted"
+        )
     return value
 
 
 def _require_object(value: Any, subject: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Refused(f"Unable to parse {subject}: a JSON object is wanted")
+        raise RequestRefused(f"Unable to parse {subject}: a JSON object is wanted")
     return value
 
 
 def _require_text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        raise Refused(f"Unable to parse '{key}': a string is wanted")
+        raise RequestRefused(f"Unable to parse '{key}': a string is wanted")
     return value
 
 
 def _require_flag(value: Any, key: str) -> bool:
     if not isinstance(value, bool):
-        raise Refused(f"Unable to parse '{key}': true or false is wanted")
+        raise RequestRefused(f"Unable to parse '{key}': true or false is wanted")
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ def validate_timeout(value: Any) -> int:
     """Return the microseconds that a request may take; 0 for no limit.
 
     Raises:
-        Refused: It is no number of microseconds.
+        RequestRefused: It is no number of microseconds.
     """
     if type(value) is not int or not 0 <= value <= _MOST_US:
-        raise Refused("Unable to parse 'timeout': a whole number of microseconds is wanted")
+        raise RequestRefused("Unable to parse 'timeout': a whole number of microseconds is wanted")
     return value
 
 
@@ -100,10 +100,12 @@ def validate_class_count(value: Any, output: str) -> int:
     """Return how many classes are asked for in the place of an output.
 
     Raises:
-        Refused: It is no number of classes.
+        RequestRefused: It is no number of classes.
     """
     if type(value) is not int or value < 0:
-        raise Refused(f"invalid value for 'classification' of output '{output}', expected >= 0")
+        raise RequestRefused(
+            f"invalid value for 'classification' of output '{output}', expected >= 0"
+        )
     return value
 
 
@@ -113,16 +115,17 @@ def validate_parameters(
     """Return parameters that nobody here knows, as they are.
 
     Raises:
-        Refused: One is no text, number or truth value, or has a name that Triton keeps for itself.
+        RequestRefused: One is no text, number or truth value, or has a name that Triton keeps
+            for itself.
     """
     for name, value in parameters.items():
         if name.startswith("triton_") and name not in allowed:
-            raise Refused(
+            raise RequestRefused(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should "
                 "not be specified."
             )
         if not isinstance(value, (str, int, float)):
-            raise Refused(f"parameter '{name}' is no string, number or truth value")
+            raise RequestRefused(f"parameter '{name}' is no string, number or truth value")
     return parameters
 
 
@@ -130,10 +133,10 @@ def refuse_shared_memory(parameters: Mapping[str, Any], tensor: str) -> None:
     """Refuse a tensor that lies in shared memory: none is ever registered here.
 
     Raises:
-        Refused: It does.
+        RequestRefused: It does.
     """
     if "shared_memory_region" in parameters:
-        raise Refused(
+        raise RequestRefused(
             f"Unable to find shared memory region of {tensor}",
             fix="send the data in the request: shared memory is not served",
         )

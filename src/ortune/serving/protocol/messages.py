@@ -36,7 +36,7 @@ from ortune.serving.protocol.inference import (
     validate_parameters,
     validate_timeout,
 )
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 SERVICE = "inference.GRPCInferenceService"
 _KNOWN = frozenset({"triton_enable_empty_final_response"})
@@ -61,7 +61,7 @@ _CONTENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Addressed:
+class AddressedRequest:
     """A request with the model that it is for.
 
     Attributes:
@@ -101,17 +101,17 @@ def parse_message(infer_message: Any) -> InferRequest:
     """Read a ``ModelInferRequest``.
 
     Raises:
-        Refused: Its data does not fit its shapes.
+        RequestRefused: Its data does not fit its shapes.
     """
     return _read_message(infer_message, infer_message.raw_input_contents)
 
 
-def deserialize_request(body: bytes) -> Addressed:
+def deserialize_request(body: bytes) -> AddressedRequest:
     """Read a serialized ``ModelInferRequest``: as `parse_message`, but large tensors are copied
     once.
 
     Raises:
-        Refused: It is no such message, or its data does not fit its shapes.
+        RequestRefused: It is no such message, or its data does not fit its shapes.
     """
     raw: Sequence[bytes | memoryview] | None = None
     if len(body) > _SMALL:
@@ -119,11 +119,11 @@ def deserialize_request(body: bytes) -> Addressed:
     try:
         infer_message = find_message_class("ModelInferRequest").FromString(body)
     except DecodeError as error:
-        raise Refused(f"failed to parse the request: {error}") from None
+        raise RequestRefused(f"failed to parse the request: {error}") from None
     request = _read_message(
         infer_message, infer_message.raw_input_contents if raw is None else raw
     )
-    return Addressed(infer_message.model_name, infer_message.model_version, request)
+    return AddressedRequest(infer_message.model_name, infer_message.model_version, request)
 
 
 def build_message(response: InferResponse) -> Any:
@@ -179,18 +179,18 @@ def _choose_field(value: Any) -> str:
 def _read_message(infer_message: Any, raw: Sequence[bytes | memoryview]) -> InferRequest:
     model = infer_message.model_name
     if len(raw) > len(infer_message.inputs):
-        raise Refused(f"unexpected additional input data for model '{model}'")
+        raise RequestRefused(f"unexpected additional input data for model '{model}'")
     inputs: dict[str, NDArray[Any]] = {}
     datatypes: dict[str, str] = {}
     for place, tensor in enumerate(infer_message.inputs):
         name, datatype = tensor.name, tensor.datatype
         if name in inputs:
-            raise Refused(f"input '{name}' already exists in request")
+            raise RequestRefused(f"input '{name}' already exists in request")
         if tensor.parameters:
             refuse_shared_memory(_read_parameters(tensor.parameters), f"input '{name}'")
         if tensor.HasField("contents"):
             if len(raw):
-                raise Refused(
+                raise RequestRefused(
                     "contents field must not be specified when using raw_input_contents for "
                     f"'{name}' for model '{model}'"
                 )
@@ -198,7 +198,7 @@ def _read_message(infer_message: Any, raw: Sequence[bytes | memoryview]) -> Infe
         elif place < len(raw):
             inputs[name] = from_raw(name, datatype, tensor.shape, raw[place], model)
         else:
-            raise Refused(
+            raise RequestRefused(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
             )
         datatypes[name] = datatype
@@ -243,20 +243,22 @@ def _read_contents(
     expected = _CONTENTS.get(datatype, "")
     for descriptor, _ in contents.ListFields():
         if descriptor.name != expected:
-            raise Refused(
+            raise RequestRefused(
                 f"unexpected explicit tensor data for input tensor '{name}' for model '{model}' "
                 f"in {descriptor.name}, expected datatype '{datatype}'"
             )
     values = getattr(contents, expected) if expected else ()
     if len(values) != count:
-        raise Refused(
+        raise RequestRefused(
             f"unexpected number of elements {len(values)} for inference input '{name}' for model "
             f"'{model}', expecting {count}"
         )
     try:
         return np.array(list(values), kind).reshape(tuple(shape))
     except OverflowError:
-        raise Refused(f"a number of input '{name}' is out of the range of {datatype}") from None
+        raise RequestRefused(
+            f"a number of input '{name}' is out of the range of {datatype}"
+        ) from None
 
 
 _RAW_INPUT = 7 << 3 | 2
@@ -274,14 +276,14 @@ def split_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
         The request without them, and views of them in order.
 
     Raises:
-        Refused: It is no protobuf message, or has more fields than a request may.
+        RequestRefused: It is no protobuf message, or has more fields than a request may.
     """
     view, at, end = memoryview(body), 0, len(body)
     other_fields: list[memoryview] = []
     raw: list[memoryview] = []
     while at < end:
         if len(other_fields) + len(raw) >= _MOST_FIELDS:
-            raise Refused(f"the request has more than {_MOST_FIELDS} fields")
+            raise RequestRefused(f"the request has more than {_MOST_FIELDS} fields")
         key, start = _read_varint(body, at)
         match key & 7:
             case 0:
@@ -292,9 +294,11 @@ def split_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
             case wire if wire in _FIXED:
                 stop = start + _FIXED[wire]
             case wire:
-                raise Refused(f"failed to parse the request: wire type {wire} at byte {at}")
+                raise RequestRefused(f"failed to parse the request: wire type {wire} at byte {at}")
         if stop > end:
-            raise Refused(f"failed to parse the request: it ends within the field at byte {at}")
+            raise RequestRefused(
+                f"failed to parse the request: it ends within the field at byte {at}"
+            )
         if key == _RAW_INPUT:
             raw.append(view[start:stop])
         else:
@@ -322,4 +326,4 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
         if octet < 0x80:
             return value, place + 1
         shift += 7
-    raise Refused(f"failed to parse the request: no number at byte {at}")
+    raise RequestRefused(f"failed to parse the request: no number at byte {at}")

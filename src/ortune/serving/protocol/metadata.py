@@ -12,7 +12,7 @@ from ortune.core.hardware.instances import InstanceGroup
 from ortune.core.version import __version__
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.messages import find_message_class
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -45,13 +45,13 @@ def check_unchanged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> 
     """Refuse to change a setting; a value None asks for no change.
 
     Raises:
-        Refused: One is to change.
+        RequestRefused: One is to change.
     """
     for name, value in changes.items():
         if name not in settings or value not in (None, settings[name]):
-            raise Refused(
+            raise RequestRefused(
                 f"settings of a running server do not change: '{name}'",
-                Status.UNSUPPORTED,
+                RefusalKind.UNSUPPORTED,
                 "choose them at its start: `ortune serve --trace`, `ortune serve --log-json`",
             )
 
@@ -63,20 +63,22 @@ def refuse_region(kind: str, name: str) -> NoReturn:
         kind: ``system`` or ``cuda``.
 
     Raises:
-        Refused: Always.
+        RequestRefused: Always.
     """
-    raise Refused(f"Unable to find {kind} shared memory region: '{name}'", Status.NOT_FOUND)
+    raise RequestRefused(
+        f"Unable to find {kind} shared memory region: '{name}'", RefusalKind.NOT_FOUND
+    )
 
 
 def refuse_registration(name: str) -> NoReturn:
     """Refuse to register a region of shared memory.
 
     Raises:
-        Refused: Always.
+        RequestRefused: Always.
     """
-    raise Refused(
+    raise RequestRefused(
         f"failed to register shared memory region '{name}': not supported",
-        Status.UNSUPPORTED,
+        RefusalKind.UNSUPPORTED,
         "send tensors in the request itself",
     )
 
@@ -96,10 +98,10 @@ def model_metadata(
     """Return what a model says of itself; free dimensions are -1, the batch too.
 
     Raises:
-        Refused: An input or output has a type or rank that the protocol cannot say.
+        RequestRefused: An input or output has a type or rank that the protocol cannot say.
     """
 
-    def told(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    def describe_tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
         return [
             {"name": spec.name, "datatype": find_datatype(spec.dtype), "shape": _list_dims(spec)}
             for spec in specs
@@ -109,8 +111,8 @@ def model_metadata(
         "name": name,
         "versions": list(versions),
         "platform": platform,
-        "inputs": told(inputs),
-        "outputs": told(outputs),
+        "inputs": describe_tensors(inputs),
+        "outputs": describe_tensors(outputs),
     }
 
 
@@ -132,10 +134,10 @@ def model_config(
         instances: By device.
 
     Raises:
-        Refused: An input or output has a type or rank that the protocol cannot say.
+        RequestRefused: An input or output has a type or rank that the protocol cannot say.
     """
 
-    def told(spec: TensorSpec, **more: Any) -> dict[str, Any]:
+    def describe_tensor(spec: TensorSpec, **more: Any) -> dict[str, Any]:
         dims = _list_dims(spec)[1 if max_batch else 0 :]
         kind = find_datatype(spec.dtype).replace("BYTES", "STRING")
         common = {"data_type": f"TYPE_{kind}", "dims": dims, "is_shape_tensor": False}
@@ -148,8 +150,8 @@ def model_config(
         "backend": platform.partition("_")[0],
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": max_batch,
-        "input": [told(spec, **optional) for spec in inputs],
-        "output": [told(spec, label_filename="") for spec in outputs],
+        "input": [describe_tensor(spec, **optional) for spec in inputs],
+        "output": [describe_tensor(spec, label_filename="") for spec in outputs],
         "batch_input": [],
         "batch_output": [],
         "instance_group": [
@@ -189,9 +191,9 @@ def as_message(name: str, content: Mapping[str, Any]) -> Any:
 
 def _list_dims(spec: TensorSpec) -> list[int]:
     if spec.shape is None:
-        raise Refused(
+        raise RequestRefused(
             f"the rank of '{spec.name}' is not known, so the protocol cannot tell its shape",
-            Status.UNSUPPORTED,
+            RefusalKind.UNSUPPORTED,
             "export the model with the shapes of its inputs and outputs",
         )
     return [dim if isinstance(dim, int) else -1 for dim in spec.shape]

@@ -13,7 +13,7 @@ _FOLDERS = re.compile(r"""(?<![^\s'"(=:])(?:[A-Za-z]:)?[\\/](?:[\w.+@~-]+[\\/])*
 """What stands before the last part of an absolute path."""
 
 
-class Status(Enum):
+class RefusalKind(Enum):
     """A kind of refusal.
 
     Attributes:
@@ -37,14 +37,16 @@ class Status(Enum):
         self.grpc = grpc
 
 
-class Refused(OrtuneError):
+class RequestRefused(OrtuneError):
     """A request that is not answered, and what to do; the fix may be empty.
 
     Attributes:
         status: As which kind the client sees it.
     """
 
-    def __init__(self, problem: str, status: Status = Status.INVALID, fix: str = "") -> None:
+    def __init__(
+        self, problem: str, status: RefusalKind = RefusalKind.INVALID, fix: str = ""
+    ) -> None:
         super().__init__(shorten_text(problem[: 2 * _LONGEST], _LONGEST), fix=fix)
         self.status = status
 
@@ -57,16 +59,16 @@ class Refused(OrtuneError):
         return self.text
 
 
-def make_refusal(error: BaseException) -> Refused:
+def make_refusal(error: BaseException) -> RequestRefused:
     """Return what a client is told of an error: its own fault in full, ours in one clean line.
 
     Folders of this machine are left out.
     """
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error
     if isinstance(error, BadData):
-        return Refused(error.what, fix=error.fix)
+        return RequestRefused(error.what, fix=error.fix)
     if isinstance(error, TimeoutError):
-        return Refused("Request timeout expired", Status.TIMED_OUT)
+        return RequestRefused("Request timeout expired", RefusalKind.TIMED_OUT)
     reason = error.what if isinstance(error, OrtuneError) else summarize_error(error)
-    return Refused(_FOLDERS.sub("", reason), Status.INTERNAL)
+    return RequestRefused(_FOLDERS.sub("", reason), RefusalKind.INTERNAL)

@@ -52,7 +52,7 @@ def test_a_branch_that_no_sample_took_is_named_and_not_asked_for_again(tmp_path:
     assert unseen == {"q": "Neg"}
     known, _ = reuse.load_ranges(found.save(tmp_path / "ranges.json"), model)
     out = tmp_path / "out.onnx"
-    assert build(model, Recipe("r", (Int8Static(),)), out, known=known).changed
+    assert build(model, Recipe("r", (Int8Static(),)), out, ranges=known).changed
 
 
 def test_inactive_channels_are_counted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.unit.studies import study
 from ortune.analysis.costs import cost
 from ortune.analysis.costs import cost as pricing
 from ortune.analysis.costs import requests as terms
-from ortune.analysis.costs.cost import Priced, ServingOption, compute_figures, tabulate_costs
+from ortune.analysis.costs.cost import PricedSource, ServingOption, compute_figures, tabulate_costs
 from ortune.analysis.costs.requests import Terms
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
@@ -275,7 +275,7 @@ def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     assert priced.one_time_cost == pytest.approx(priced.tuning_s / 1000)
 
 
-def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> Priced:
+def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> PricedSource:
     (root / "ledger.jsonl").unlink()
     for trial in trials:
         Ledger(root).append(trial)

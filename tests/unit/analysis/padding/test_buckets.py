@@ -25,7 +25,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.data import padding
 from ortune.search import optimize as unpadded
 from ortune.search import padding as bucketing
-from ortune.search.padding import Proof, chosen
+from ortune.search.padding import Proof, choose_buckets
 
 WIDTH, HIDDEN = 32, 8
 LONG = 512
@@ -245,11 +245,11 @@ def test_lengths_that_fill_the_width_gain_nothing() -> None:
     padded = padding.Padding("mask", ("ids",), "right", (31, 31, 30), (32, 32, 32))
     proof = Proof(Bucketed(), {}, 3)
     with pytest.raises(Refused, match=r"4.2 % of the positions are padding.*nothing to gain"):
-        chosen(proof, padded, 4, 8, {})
-    got = chosen(proof, padded, 4, 1, {})
+        choose_buckets(proof, padded, 4, 8, {})
+    got = choose_buckets(proof, padded, 4, 1, {})
     assert (got.backend.lengths, got.predicted, got.positions) == ((30, 31), 92 / 96, 92 / 96)
     with pytest.raises(Refused, match="nothing to gain"):
-        chosen(proof, padded, 4, 1, {30: 100, 32: 101})
+        choose_buckets(proof, padded, 4, 1, {30: 100, 32: 101})
 
 
 # --- calls --------------------------------------------------------------------------------------

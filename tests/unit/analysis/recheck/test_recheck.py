@@ -16,8 +16,8 @@ import ortune as ot
 from ortune.analysis.recheck.recheck import (
     RecheckResult,
     RecheckRow,
-    Replayed,
-    Retimed,
+    ReplayTiming,
+    ReplayVerdict,
     judge_times,
     list_verdict_changes,
 )
@@ -66,7 +66,7 @@ def wrong(folder: Path) -> Path:
 def test_one_that_is_as_packed(tmp_path: Path) -> None:
     found = ot.recheck(bundle(tmp_path), time=0.3)
     (only,) = found.replays
-    assert found.good and only.verdict is Replayed.SAME and found.changes == ()
+    assert found.good and only.verdict is ReplayVerdict.SAME and found.changes == ()
     assert only.answers_db == math.inf and only.differs == ""
     assert only.ratio is not None and only.ratio.low < 10 and only.beside is None
     assert only.runtime == f"onnxruntime {version('onnxruntime')}"
@@ -100,7 +100,7 @@ def test_one_whose_answers_changed(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_what_was_never_confirmed_is_not_judged_by_its_time(tmp_path: Path) -> None:
     found = ot.recheck(bundle(tmp_path, None), time=0.2)
-    assert found.good and found.replays[0].verdict is Replayed.UNTIMED
+    assert found.good and found.replays[0].verdict is ReplayVerdict.UNTIMED
     assert found.replays[0].ratio is not None
 
 
@@ -161,42 +161,67 @@ def test_a_plan_that_does_not_run_is_a_change(
         link.unlink()
     found = ot.recheck(bundle(tmp_path), environment="bare", timed=False)
     (only,) = found.replays
-    assert only.verdict is Replayed.FAILED and not found.good and "numpy" in only.why
+    assert only.verdict is ReplayVerdict.FAILED and not found.good and "numpy" in only.why
     assert found.changes == ("bare: does not run",)
 
 
 @pytest.mark.parametrize(
     ("decibels", "timed", "where", "verdict"),
     [
-        (math.inf, Retimed(Interval(0.5, 0.48, 0.52)), Interval(0.5, 0.45, 0.55), Replayed.SAME),
-        (60.0, Retimed(Interval(0.3, 0.28, 0.32)), Interval(0.5, 0.45, 0.55), Replayed.SAME),
-        (60.0, Retimed(Interval(0.6, 0.56, 0.64)), Interval(0.5, 0.45, 0.55), Replayed.SLOWER),
-        (60.0, Retimed(Interval(0.6, 0.54, 0.66)), Interval(0.5, 0.45, 0.55), Replayed.UNCLEAR),
-        (60.0, Retimed(Interval(0.5, 0.48, 0.52)), None, Replayed.UNTIMED),
-        (60.0, Retimed(), Interval(0.5, 0.45, 0.55), Replayed.UNTIMED),
-        (39.0, Retimed(), None, Replayed.CHANGED),
-        (math.nan, Retimed(), None, Replayed.CHANGED),
-        (-math.inf, Retimed(Interval(0.5, 0.48, 0.52)), Interval(0.5, 0.4, 0.6), Replayed.CHANGED),
-        (60.0, Retimed(None, Interval(1.2, 1.1, 1.3)), None, Replayed.SLOWER),
-        (60.0, Retimed(None, Interval(1.04, 1.03, 1.05)), None, Replayed.UNTIMED),
-        (60.0, Retimed(None, Interval(1.2, 0.9, 1.6)), None, Replayed.UNTIMED),
+        (
+            math.inf,
+            ReplayTiming(Interval(0.5, 0.48, 0.52)),
+            Interval(0.5, 0.45, 0.55),
+            ReplayVerdict.SAME,
+        ),
+        (
+            60.0,
+            ReplayTiming(Interval(0.3, 0.28, 0.32)),
+            Interval(0.5, 0.45, 0.55),
+            ReplayVerdict.SAME,
+        ),
+        (
+            60.0,
+            ReplayTiming(Interval(0.6, 0.56, 0.64)),
+            Interval(0.5, 0.45, 0.55),
+            ReplayVerdict.SLOWER,
+        ),
+        (
+            60.0,
+            ReplayTiming(Interval(0.6, 0.54, 0.66)),
+            Interval(0.5, 0.45, 0.55),
+            ReplayVerdict.UNCLEAR,
+        ),
+        (60.0, ReplayTiming(Interval(0.5, 0.48, 0.52)), None, ReplayVerdict.UNTIMED),
+        (60.0, ReplayTiming(), Interval(0.5, 0.45, 0.55), ReplayVerdict.UNTIMED),
+        (39.0, ReplayTiming(), None, ReplayVerdict.CHANGED),
+        (math.nan, ReplayTiming(), None, ReplayVerdict.CHANGED),
+        (
+            -math.inf,
+            ReplayTiming(Interval(0.5, 0.48, 0.52)),
+            Interval(0.5, 0.4, 0.6),
+            ReplayVerdict.CHANGED,
+        ),
+        (60.0, ReplayTiming(None, Interval(1.2, 1.1, 1.3)), None, ReplayVerdict.SLOWER),
+        (60.0, ReplayTiming(None, Interval(1.04, 1.03, 1.05)), None, ReplayVerdict.UNTIMED),
+        (60.0, ReplayTiming(None, Interval(1.2, 0.9, 1.6)), None, ReplayVerdict.UNTIMED),
     ],
 )
 def test_how_it_is_judged(
-    decibels: float, timed: Retimed, where: Interval | None, verdict: Replayed
+    decibels: float, timed: ReplayTiming, where: Interval | None, verdict: ReplayVerdict
 ) -> None:
     found, why = judge_times(decibels, timed, where)
     assert found is verdict
-    assert bool(why) == (verdict not in (Replayed.SAME, Replayed.UNTIMED))
+    assert bool(why) == (verdict not in (ReplayVerdict.SAME, ReplayVerdict.UNTIMED))
 
 
-def replays(*verdicts: Replayed) -> list[RecheckRow]:
+def replays(*verdicts: ReplayVerdict) -> list[RecheckRow]:
     return [RecheckRow(f"ort-{k}", f"onnxruntime {k}", one) for k, one in enumerate(verdicts)]
 
 
 def test_the_first_release_that_changed_is_named_and_the_one_that_came_back() -> None:
-    same, changed, slower = Replayed.SAME, Replayed.CHANGED, Replayed.SLOWER
-    assert list_verdict_changes(replays(same, Replayed.UNCLEAR, Replayed.UNTIMED)) == ()
+    same, changed, slower = ReplayVerdict.SAME, ReplayVerdict.CHANGED, ReplayVerdict.SLOWER
+    assert list_verdict_changes(replays(same, ReplayVerdict.UNCLEAR, ReplayVerdict.UNTIMED)) == ()
     assert list_verdict_changes(replays(same, changed, changed)) == (
         "onnxruntime 1: answers changed",
     )
@@ -208,7 +233,7 @@ def test_the_first_release_that_changed_is_named_and_the_one_that_came_back() ->
 
 
 def test_the_table_names_all_runtimes() -> None:
-    rows = tuple(replays(Replayed.SAME, Replayed.CHANGED))
+    rows = tuple(replays(ReplayVerdict.SAME, ReplayVerdict.CHANGED))
     rows = (replace(rows[0], answers_db=math.inf, beside=Interval(1.0, 0.9, 1.1)), rows[1])
     found = RecheckResult(
         *("b.ortune", "clean @ cpu", "k" * 16, "cpu", None, None, 40.0, rows),

@@ -11,7 +11,7 @@ import pytest
 from ortune.core.plugins import catalog, sources
 from ortune.core.reading import read_step
 from ortune.core.step import Transform
-from ortune.search.recipe.built import Built, find_build, record_build, steps_key
+from ortune.search.recipe.built import BuiltModel, find_build, record_build, steps_key
 
 PACKAGE = {
     "__init__.py": '"""Toys."""\n',
@@ -102,15 +102,15 @@ def test_a_build_is_reused_until_code_behind_it_changes(
     path = cache / steps_key(steps) / "model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"built")
-    record_build(Built(path, ()), "model")
-    assert find_build(cache, "model", steps) == Built(path, ())
+    record_build(BuiltModel(path, ()), "model")
+    assert find_build(cache, "model", steps) == BuiltModel(path, ())
 
     text = (toys / file).read_text(encoding="utf-8")
     assert old in text
     (toys / file).write_text(text.replace(old, new, 1), encoding="utf-8")
     _forget()
     again = find_build(cache, "model", [catalog.load(Transform, "paint")()])
-    assert (again == Built(path, ())) is reused
+    assert (again == BuiltModel(path, ())) is reused
 
 
 def test_plugins_in_fields_and_those_taken_from_the_catalog_count(toys: Path) -> None:

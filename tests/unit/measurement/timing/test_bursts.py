@@ -102,7 +102,7 @@ def test_what_is_read_off_recorded_pairs(cell: tuple[str, str], name: str) -> No
         "new": lambda: stats.predict_ratio(pairs),
         "blocks": lambda: stats.block_logs(pairs[0]),
         "unlike": lambda: stats.block_logs(unlike(pairs[0])),
-        "disturbed": lambda: stats.disturbed_share(pairs),
+        "disturbed": lambda: stats.compute_disturbed_share(pairs),
     }[name]()
     if isinstance(found, Interval):
         found = (found.value, found.low, found.high)
@@ -173,6 +173,8 @@ def test_a_claim_holds_where_seven_processes_share_two_cpus() -> None:
     The median float run, of 2.2 ms, had waited 8 ms for a CPU; the median int8 run had not.
     """
     pairs = recorded("saturated")["int8"]
-    assert {len(pair.blocks) for pair in pairs} == {3} and stats.disturbed_share(pairs) > 0.6
+    assert {len(pair.blocks) for pair in pairs} == {3} and stats.compute_disturbed_share(
+        pairs
+    ) > 0.6
     found = stats.latency_ratio(pairs)
     assert (found.low, found.high) == pytest.approx((0.584, 0.614), abs=1e-3)

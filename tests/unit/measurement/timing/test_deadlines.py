@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortune.measurement.timing.deadlines import Deadlines
-from ortune.measurement.timing.turns import Started
+from ortune.measurement.timing.turns import StartupTimes
 from ortune.measurement.workloads.arrivals import Arrivals
 from ortune.measurement.workloads.latency import Latency
 from ortune.measurement.workloads.throughput import Throughput
@@ -13,8 +13,8 @@ from ortune.measurement.workloads.throughput import Throughput
 MS = 1_000_000
 
 
-def started(load_ms: int, first_ms: int) -> Started:
-    return Started(load_ms * MS, first_ms * MS, 1, {})
+def started(load_ms: int, first_ms: int) -> StartupTimes:
+    return StartupTimes(load_ms * MS, first_ms * MS, 1, {})
 
 
 def test_a_hang_of_a_small_model_costs_less_than_ten_seconds() -> None:

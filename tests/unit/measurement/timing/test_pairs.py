@@ -44,7 +44,7 @@ def test_no_side_begins_while_the_other_may_still_spin() -> None:
     assert len(pair.blocks) == 3
     timed = diary[2:]
     changes = [(a, b) for a, b in pairwise(timed) if a[0] != b[0]]
-    assert changes and all(before[1] == "rest" for before, _ in changes)
+    assert changes and all(before[1] == "wait_idle" for before, _ in changes)
     bursts = [(name, at) for name, do, at in timed if do == "burst"]
     assert "".join(name for name, _ in bursts) == "ABBA" * 3
     samples = {name: sorted(at for n, at in bursts if n == name) for name in "AB"}
@@ -73,7 +73,7 @@ class Cached:
         self.ns, self.cold, self.now, self.ran = ns, cold, 0, 0
 
     def ask(self, do: str, **span: int) -> dict[str, Any]:
-        if do == "rest":
+        if do == "wait_idle":
             return {}
         if Cached.last is not self:
             self.ran, Cached.last = 0, self

@@ -97,7 +97,7 @@ class TestLearnt:
         learnt = stats.PooledVariance(0.004, 9)
         middle, variance, df, n = stats.pair_spread(own, learnt)
         logs = [stats.block_logs(one) for one in own]
-        means = np.array([stats.trimmed_mean(one) for one in logs])
+        means = np.array([stats.compute_trimmed_mean(one) for one in logs])
         within = np.mean([stats.bootstrap_error(one) ** 2 for one in logs])
         prior = stats.PRIOR_DF * (stats.PAIR_SD**2 + within)
         assert (df, n) == (stats.PRIOR_DF + 9 + 2, 3)
@@ -169,7 +169,7 @@ class TestLearnt:
     def test_the_wider_of_both_counts_beyond_one_and_a_half_times_the_variance(self) -> None:
         rng = np.random.default_rng(13)
         own = [pair(rng, 0.0, blocks=4, sd=1e-4, own=0.02) for _ in range(5)]
-        means = np.array([stats.trimmed_mean(stats.block_logs(one)) for one in own])
+        means = np.array([stats.compute_trimmed_mean(stats.block_logs(one)) for one in own])
         seen = float(means.var(ddof=1))
         alone = stats.pair_spread(own)
         assert stats.pair_spread(own, stats.PooledVariance(9 * seen / 1.51, 9)) == alone
@@ -292,9 +292,9 @@ def test_disturbed_entries_are_dropped_on_both_sides() -> None:
     cand = Burst((50, 5000, 50, 50), (0, 0.4, 0, 0))
     found = stats.block_logs(Pair((Block(base, cand),) * 6))
     assert found == pytest.approx([math.log(0.5)] * 6)
-    assert stats.disturbed_share([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
+    assert stats.compute_disturbed_share([Pair((Block(base, cand),))]) == pytest.approx(2 / 8)
     edge = Burst((100, 100), (stats.WAITED, 0.021))
-    assert stats.disturbed_share([Pair((Block(edge, edge),))]) == 0.5
+    assert stats.compute_disturbed_share([Pair((Block(edge, edge),))]) == 0.5
 
 
 def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
@@ -311,7 +311,7 @@ def test_when_everything_is_disturbed_all_entries_count() -> None:
 
 def test_who_waited_for_just_a_fiftieth_is_calm() -> None:
     base = Burst((100, 100, 100), (0.0, 0.02, 0.021))
-    one, two = stats.undisturbed_mask(Block(base, base))
+    one, two = stats.mask_undisturbed(Block(base, base))
     assert one.tolist() == two.tolist() == [True, True, False]
 
 
@@ -341,8 +341,8 @@ def test_a_block_without_a_calm_entry_is_left_out_among_calm_ones() -> None:
 
 def test_unreadable_run_queue_drops_nothing() -> None:
     base = Burst((100, 100), (-1.0, -1.0))
-    assert all(kept.all() for kept in stats.undisturbed_mask(Block(base, base)))
-    assert math.isnan(stats.disturbed_share([Pair((Block(base, base),))]))
+    assert all(kept.all() for kept in stats.mask_undisturbed(Block(base, base)))
+    assert math.isnan(stats.compute_disturbed_share([Pair((Block(base, base),))]))
 
 
 def test_alike_entries_are_compared_by_their_medians_however_many() -> None:

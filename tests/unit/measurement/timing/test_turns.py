@@ -15,8 +15,8 @@ from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 from ortune.measurement.timing.turns import (
-    Started,
-    Warmed,
+    StartupTimes,
+    WarmTimes,
     iterate_blocks,
     request_burst,
     size_bursts,
@@ -114,16 +114,16 @@ def test_who_fails_on_the_way_there_is_not_asked_on_the_way_back() -> None:
 
 def test_entries_that_must_match_fit_the_time_of_the_slowest() -> None:
     """The quicker one says how many runs make an entry and settle."""
-    sizes = size_bursts({"A": Warmed(40 * MS), "B": Warmed(10 * MS)}, 0.2)
+    sizes = size_bursts({"A": WarmTimes(40 * MS), "B": WarmTimes(10 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 5, 1, 9))
-    sizes = size_bursts({"A": Warmed(MS // 10), "B": Warmed(2 * MS)}, 0.2)
+    sizes = size_bursts({"A": WarmTimes(MS // 10), "B": WarmTimes(2 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 10, 10, 108))
-    sizes = size_bursts({"A": Warmed(100 * MS), "B": Warmed(99 * MS)}, 0.2)
+    sizes = size_bursts({"A": WarmTimes(100 * MS), "B": WarmTimes(99 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 2, 1, 8))
 
 
 def test_one_long_run_settles_a_stretch() -> None:
-    sizes = size_bursts({"A": Warmed(100 * MS, True), "B": Warmed(99 * MS, True)}, 0.2)
+    sizes = size_bursts({"A": WarmTimes(100 * MS, True), "B": WarmTimes(99 * MS, True)}, 0.2)
     assert sizes == {"A": Span(0, 2, 1, 1), "B": Span(0, 2, 1, 8)}
 
 
@@ -133,7 +133,7 @@ TIMES = st.integers(1, 2_000_000_000)
 @settings(deadline=None)
 @given(one=TIMES, two=TIMES, seconds=st.floats(0.05, 1))
 def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
-    sizes = size_bursts({"A": Warmed(one, True), "B": Warmed(two, True)}, seconds)
+    sizes = size_bursts({"A": WarmTimes(one, True), "B": WarmTimes(two, True)}, seconds)
     for ns, size in ((one, sizes["A"]), (two, sizes["B"])):
         entry = ns * size.each
         assert size.at == 0 and size.runs >= 2
@@ -147,8 +147,12 @@ def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
 def test_entries_that_must_match_are_as_many_on_both_sides(
     one: int, two: int, alike: bool
 ) -> None:
-    sizes = size_bursts({"A": Warmed(one, alike), "B": Warmed(two, False)}, 0.2)
-    assert sizes["A"] == sizes["B"] == size_bursts({"B": Warmed(two), "A": Warmed(one)}, 0.2)["A"]
+    sizes = size_bursts({"A": WarmTimes(one, alike), "B": WarmTimes(two, False)}, 0.2)
+    assert (
+        sizes["A"]
+        == sizes["B"]
+        == size_bursts({"B": WarmTimes(two), "A": WarmTimes(one)}, 0.2)["A"]
+    )
 
 
 @pytest.mark.parametrize(("runs", "dropped"), [(7, 0), (8, 1), (15, 1), (40, 1)])
@@ -183,18 +187,18 @@ class Runs:
 @pytest.mark.parametrize(
     ("worker", "asked", "found"),
     [
-        (Runs(75 * MS), [2], Warmed(75 * MS, False)),
-        (Runs(90 * MS, 110 * MS), [2], Warmed(100 * MS, False)),
-        (Runs(74 * MS), [2, 2], Warmed(74 * MS, False)),
-        (Runs(10 * MS), [2, 3, 3, 3, 3, 3], Warmed(10 * MS, True)),
-        (Runs(10_000), [2, *[500] * 30], Warmed(10_000, True)),
-        (Runs(60 * MS, 20 * MS, 10 * MS), [2, 2, 3, 3], Warmed(10 * MS, True)),
-        (Runs(5 * MS, 10 * MS), [2, *[7] * 2], Warmed(10 * MS, True)),
-        (Runs(0, spent=100 * MS), [2, 500], Warmed(1, True)),
+        (Runs(75 * MS), [2], WarmTimes(75 * MS, False)),
+        (Runs(90 * MS, 110 * MS), [2], WarmTimes(100 * MS, False)),
+        (Runs(74 * MS), [2, 2], WarmTimes(74 * MS, False)),
+        (Runs(10 * MS), [2, 3, 3, 3, 3, 3], WarmTimes(10 * MS, True)),
+        (Runs(10_000), [2, *[500] * 30], WarmTimes(10_000, True)),
+        (Runs(60 * MS, 20 * MS, 10 * MS), [2, 2, 3, 3], WarmTimes(10 * MS, True)),
+        (Runs(5 * MS, 10 * MS), [2, *[7] * 2], WarmTimes(10 * MS, True)),
+        (Runs(0, spent=100 * MS), [2, 500], WarmTimes(1, True)),
     ],
 )
 def test_a_side_is_warm_after_150_milliseconds(
-    worker: Runs, asked: list[int], found: Warmed
+    worker: Runs, asked: list[int], found: WarmTimes
 ) -> None:
     """In bursts of a quarter of that; what the last burst took is a run's time."""
     side: Any = worker
@@ -211,7 +215,7 @@ def test_a_burst_is_what_was_asked_for() -> None:
 def test_a_process_is_ready_before_the_next_starts() -> None:
     diary: list[str] = []
     with start_in_turn(lambda: Fake("A", diary), lambda: Fake("B", diary)) as found:  # type: ignore[arg-type, return-value]
-        assert [started for _, started in found] == [Started(3, 2, 1, {"CPU": 4})] * 2
+        assert [started for _, started in found] == [StartupTimes(3, 2, 1, {"CPU": 4})] * 2
     assert diary == [
         *("A starts", "A load", "A first", "B starts", "B load", "B first"),
         *("B ends", "A ends"),

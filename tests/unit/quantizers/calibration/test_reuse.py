@@ -66,7 +66,7 @@ def test_a_file_answers_every_probe_without_samples(tmp_path: Path) -> None:
     known, notes = reuse.load_ranges(path, model)
     events: list[Event] = []
     out = tmp_path / "out.onnx"
-    made = build(model, Recipe("r", (STEP,)), out, known=known, sink=events.append)
+    made = build(model, Recipe("r", (STEP,)), out, ranges=known, sink=events.append)
     assert made.changed
     assert notes == ()
     assert _scales(out) == {1.0}
@@ -82,10 +82,10 @@ def test_what_the_file_lacks_is_named_or_observed(tmp_path: Path) -> None:
     known, _ = reuse.load_ranges(path, model)
     recipe, out = Recipe("r", (STEP,)), tmp_path / "out.onnx"
     with pytest.raises(BadData, match=f"has no ranges of {others[0]}"):
-        build(model, recipe, out, known=known)
+        build(model, recipe, out, ranges=known)
     assert not out.exists()
     fed = _feeds(model, data, tmp_path / "feeds")
-    build(model, recipe, out, feeds=fed, known=known)
+    build(model, recipe, out, feeds=fed, ranges=known)
     assert 1.0 in _scales(out)
     assert len(_scales(out)) > 1
 
@@ -97,7 +97,7 @@ def test_ranges_are_not_used_behind_a_step_that_changed_the_model(tmp_path: Path
     known, _ = reuse.load_ranges(path, model)
     first = Int8Static(min_side=32)
     with pytest.raises(BadData, match="behind a step that changed it"):
-        build(model, Recipe("r", (first, STEP)), tmp_path / "out.onnx", known=known)
+        build(model, Recipe("r", (first, STEP)), tmp_path / "out.onnx", ranges=known)
 
 
 def test_builds_of_one_folder_are_told_apart_by_the_file(tmp_path: Path) -> None:

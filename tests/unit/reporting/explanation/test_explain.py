@@ -14,7 +14,7 @@ from ortune.core.result import as_json
 from ortune.core.study import Study
 from ortune.core.trial import Interval
 from ortune.reporting.explanation.explain import NO_SURVEY, Explanation, explain_study
-from ortune.search.mixed_precision.survey import MixtureTried
+from ortune.search.mixed_precision.survey import MixtureOutcome
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_mixture_is_expected_to_cost_what_its_regions_do(study: Study) -> None
 
 
 def test_the_journal_says_what_was_expected_of_a_mixture(study: Study) -> None:
-    line = MixtureTried(
+    line = MixtureOutcome(
         *(surveys.WHOLE, surveys.MIXED, surveys.plan("fragile"), ("fragile",), 3, 0.52, 0.8),
         *(Interval(0.5, 0.49, 0.52), 0.6, True, "the best so far"),
     )

@@ -23,7 +23,7 @@ from ortune.core.trial import (
     Plan,
     Score,
     Status,
-    Untried,
+    UntriedPlan,
     Verdict,
 )
 from ortune.core.wording import format_megabytes, format_milliseconds, format_score_value
@@ -315,7 +315,7 @@ def test_numbers() -> None:
 
 def test_plans_that_were_left_out_are_listed_with_the_reason(study: Study) -> None:
     assert blocks("untried", study) == []
-    left = tuple(Untried(f"int8 @ cpu(threads={n})", "time was up") for n in range(3))
+    left = tuple(UntriedPlan(f"int8 @ cpu(threads={n})", "time was up") for n in range(3))
     cut = replace(study, ending=replace(study.ending, untried=7, left_out=left))
     assert table("untried", cut).rows == tuple((one.plan, one.why) for one in left)
     assert blocks("untried", cut)[-1] == Text("And 4 plans more.")

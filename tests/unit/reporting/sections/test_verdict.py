@@ -37,7 +37,7 @@ def texts(study: Study) -> list[str]:
 def test_the_verdict_says_where_a_new_measurement_falls(study: Study) -> None:
     said = "Ratio of latency 0.520 [0.510, 0.535]; a new measurement falls in 0.491-0.552 (95 %)."
     assert said in texts(study)
-    assert study.predicted(study.best) == Interval(1 / 0.52, 1 / 0.552, 1 / 0.491)
+    assert study.predict_speedup(study.best) == Interval(1 / 0.52, 1 / 0.552, 1 / 0.491)
 
 
 def colour(study: Study) -> str:
@@ -77,7 +77,7 @@ def test_a_claim_of_disturbed_runs_is_not_green(study: Study) -> None:
 def test_a_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
     old = studies.study(tmp_path)
     assert not any("new measurement" in text for text in texts(old))
-    assert old.predicted(old.best) is None
+    assert old.predict_speedup(old.best) is None
 
 
 def test_a_bundle_carries_it(study: Study, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ortune.core.step import Recipe
 from ortune.core.trial import Interval, Plan
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.search.experiment.surveys import NAME, RegionJournal, read_journal
-from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey
+from ortune.search.mixed_precision.survey import MixtureOutcome, RegionCost, Survey
 
 PLAN = Plan(Recipe("int8-dynamic", (Int8Dynamic(exclude=('a "b", [c]',)),)), Cpu(threads=1))
 COST = RegionCost(
@@ -23,7 +23,7 @@ COST = RegionCost(
     layers=("a",),
 )
 SURVEY = Survey("key", PLAN, (COST,), 0.1, "share", 5.0)
-TRIED = MixtureTried(
+TRIED = MixtureOutcome(
     *("key", "trial", PLAN, ("a",), 3, 0.4, 0.8, Interval(0.5, 0.4, 0.6), 0.7, True),
     why="the best so far",
 )

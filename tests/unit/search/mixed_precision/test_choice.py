@@ -177,7 +177,7 @@ def test_rules_by_place_are_written_out_as_names() -> None:
     found = exclude_nodes(step, model, [two.name])
     assert (found.keep_first, found.head) == (0, True)
     assert set(found.exclude) == {one.name, two.name, head.name}
-    assert [layer.node.name for layer in found.chosen(model.clone())] == [three.name]
+    assert [layer.node.name for layer in found.select_layers(model.clone())] == [three.name]
 
 
 def test_alone_takes_one_region_and_no_other() -> None:

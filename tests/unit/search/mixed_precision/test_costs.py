@@ -18,7 +18,7 @@ from ortune.search.mixed_precision.costs import (
     time_gained,
     time_shares,
 )
-from ortune.search.mixed_precision.grouping import Region, find_regions
+from ortune.search.mixed_precision.grouping import PrecisionRegion, find_regions
 
 RECORDS = np.array([[1.0], [0.0], [1.0], [1.0]])
 POWERS = np.array([[4.0, 1.0], [2.0, 0.0], [8.0, 2.0], [1.0, 0.5]])
@@ -71,7 +71,9 @@ def test_one_sample_bounds_nothing() -> None:
     assert (found.low, found.value, found.high) == (-math.inf, 2.0, math.inf)
 
 
-def shares(blocks: int, by_operator: dict[str, float]) -> tuple[list[Region], list[float]]:
+def shares(
+    blocks: int, by_operator: dict[str, float]
+) -> tuple[list[PrecisionRegion], list[float]]:
     model = transformer(blocks)
     found = find_regions(model)
     return found, list(time_shares(model, found, by_operator).values())

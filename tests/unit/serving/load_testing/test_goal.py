@@ -21,7 +21,7 @@ from ortune.serving.load_testing.descent import ServingSpace
 from ortune.serving.load_testing.goal import GoalResult, Measure, Scores, Search
 from ortune.serving.load_testing.levels import Level, Load, Run
 from ortune.serving.load_testing.loadtest import loadtest
-from ortune.serving.load_testing.requests import LatencyLimit
+from ortune.serving.load_testing.requests import PercentileLimit
 
 SPACE = ServingSpace(cpus=2, threads=2, joins=True, limit_us=20_000)
 Capacity = Callable[[Serving], float]
@@ -66,7 +66,7 @@ class Machine:
         return Level(load, (run,))
 
     def found(self, seconds: float, **more: float) -> GoalResult:
-        scores = Scores(LatencyLimit.parse("p99<=20ms"), **more)  # type: ignore[arg-type]
+        scores = Scores(PercentileLimit.parse("p99<=20ms"), **more)  # type: ignore[arg-type]
         return Search(self.start, SPACE, scores, seconds, clock=lambda: self.now).run_search()
 
 

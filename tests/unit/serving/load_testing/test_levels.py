@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ortune.core.errors import BadSettings
 from ortune.serving.load_testing import levels
 from ortune.serving.load_testing.levels import Level, Load, Run
-from ortune.serving.load_testing.requests import LatencyLimit
+from ortune.serving.load_testing.requests import PercentileLimit
 
 MS = 1_000_000
 
@@ -141,12 +141,12 @@ def test_what_a_reader_must_know() -> None:
     assert not remarks(once(load, 100.0, rate=100.0, late_ms=5.0))
     assert "share 2 CPUs" in remarks(calm, shared=2)[0]
     assert "one of 2 server processes" in remarks(calm, servers=2)[0]
-    limit = LatencyLimit.parse("p99.9<=20ms")
+    limit = PercentileLimit.parse("p99.9<=20ms")
     assert "p99.9<=20ms holds is not known" in remarks(calm, limit=limit)[0]
 
 
 def test_a_limit_needs_answers_and_no_errors() -> None:
-    limit = LatencyLimit.parse("p99<=20ms")
+    limit = PercentileLimit.parse("p99<=20ms")
     assert str(limit) == "p99<=20ms"
     assert once(callers(1), 19.0).keeps_limit(limit) is True
     assert once(callers(1), 21.0).keeps_limit(limit) is False
@@ -160,14 +160,14 @@ def test_a_limit_needs_answers_and_no_errors() -> None:
     [("p99<=20ms", 99, 20e6), ("p50 <= 800us", 50, 8e5), ("p99.9<1.5s", 99.9, 1.5e9)],
 )
 def test_limits_are_read(text: str, percentile: float, ns: float) -> None:
-    found = LatencyLimit.parse(text)
+    found = PercentileLimit.parse(text)
     assert (found.percentile, found.limit_ns) == (percentile, pytest.approx(ns))
 
 
 @pytest.mark.parametrize("text", ["", "20ms", "p99<=20", "p10<=20ms", "p99>=20ms", "p99<=0ms"])
 def test_what_is_no_limit_is_refused(text: str) -> None:
     with pytest.raises(BadSettings, match="limit"):
-        LatencyLimit.parse(text)
+        PercentileLimit.parse(text)
 
 
 def test_a_load_has_one_kind_and_an_end() -> None:

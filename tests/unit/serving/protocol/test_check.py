@@ -10,7 +10,7 @@ import pytest
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol.check import check_request
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 INPUTS = (TensorSpec("x", "float32", ("N", 4)), TensorSpec("ids", "int64", ("N", None)))
 OUTPUTS = (TensorSpec("y", "float32", ("N", 2)), TensorSpec("h", "float16", ("N",)))
@@ -23,9 +23,9 @@ POINT = np.zeros((), np.float32)
 
 
 def refusal(request: InferRequest, max_batch: int = 8, **more: Any) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         check_request(request, INPUTS, max_batch=max_batch, model="m", **more)
-    assert caught.value.status is Status.INVALID
+    assert caught.value.status is RefusalKind.INVALID
     return caught.value.text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ortune.serving.protocol.datatypes import classify
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 
 def test_the_highest_of_each_row() -> None:
@@ -50,5 +50,5 @@ def test_shapes() -> None:
 
 
 def test_text_has_no_scores() -> None:
-    with pytest.raises(Refused, match="unsupported type 'BYTES'"):
+    with pytest.raises(RequestRefused, match="unsupported type 'BYTES'"):
         classify(np.array([["a"]], object), 1)

@@ -21,7 +21,7 @@ from tests.unit.serving.protocol.kit import (
 
 from ortune.serving.protocol.http_body import encode_response, parse_body, parse_header_length
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 X = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
 RAW = np.array([1, 2], np.float32).tobytes()
@@ -185,44 +185,44 @@ def test_numbers_beyond_float32_are_infinite() -> None:
     ],
 )
 def test_what_is_no_request_is_refused(given: bytes, text: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         parse_body(given, None, "m")
-    assert text in caught.value.text and caught.value.status is Status.INVALID
+    assert text in caught.value.text and caught.value.status is RefusalKind.INVALID
 
 
 def test_a_million_brackets_are_refused_before_they_are_objects() -> None:
-    with pytest.raises(Refused, match="brackets"):
+    with pytest.raises(RequestRefused, match="brackets"):
         parse_body(body({**X, "data": [[]] * 1_000_001}), None)
 
 
 @pytest.mark.parametrize(("size", "more"), [(8, b"x"), (0, b""), (4, b""), (8, RAW)])
 def test_sizes_are_held_against_each_other(size: int, more: bytes) -> None:
     head = body(blob(parameters={"binary_data_size": size}))
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         parse_body(head + RAW + more, len(head))
 
 
 @pytest.mark.parametrize("length", [-1, 0, 10**6])
 def test_a_wrong_length_of_the_json_is_refused(length: int) -> None:
-    with pytest.raises(Refused, match="inference header size should be in range"):
+    with pytest.raises(RequestRefused, match="inference header size should be in range"):
         parse_body(body(X), length)
 
 
 def test_the_header_is_a_number() -> None:
     assert parse_header_length(None) is None and parse_header_length("12") == 12
     for odd in ("", "nan", "-1", "1.5", "+1", " 1", "²", "٣", "9" * 5000, "1_0"):
-        with pytest.raises(Refused, match="Unable to parse"):
+        with pytest.raises(RequestRefused, match="Unable to parse"):
             parse_header_length(odd)
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_what_json_cannot_carry_is_refused(datatype: str) -> None:
-    with pytest.raises(Refused, match=f"sending {datatype} data via JSON is not supported"):
+    with pytest.raises(RequestRefused, match=f"sending {datatype} data via JSON is not supported"):
         encode_response(response(o=ARRAYS[datatype]), InferRequest({}))
 
 
 def test_bytes_that_are_no_text_want_binary() -> None:
-    with pytest.raises(Refused, match="binary_data"):
+    with pytest.raises(RequestRefused, match="binary_data"):
         encode_response(response(o=np.array([b"\xff"], object)), InferRequest({}))
 
 
@@ -247,7 +247,7 @@ documents = st.recursive(
 def test_nothing_but_a_refusal_escapes(document: Any, tail: bytes, length: int | None) -> None:
     try:
         found = parse_body(json.dumps(document).encode() + tail, length)
-    except Refused:
+    except RequestRefused:
         return
     assert isinstance(found, InferRequest)
 
@@ -268,6 +268,6 @@ def test_an_input_is_refused_or_fits_its_shape(one: dict[str, Any], tail: bytes)
     head = body(one)
     try:
         found = parse_body(head + tail, len(head))
-    except Refused:
+    except RequestRefused:
         return
     assert found.inputs["x"].shape == tuple(one["shape"])

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.inference import InferResponse, OutputRequest
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 TYPED: dict[str, str] = {
     "BOOL": "bool_contents",
@@ -193,23 +193,23 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_refused(name: str) -> None:
     sent, text = WRONG[name]
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         messages.deserialize_request(sent.SerializeToString())
-    assert text in caught.value.text and caught.value.status is Status.INVALID
+    assert text in caught.value.text and caught.value.status is RefusalKind.INVALID
 
 
 def test_a_name_twice_is_refused() -> None:
     sent = grpc_request(x=ARRAYS["FP32"])
     sent.inputs.append(sent.inputs[0])
     sent.raw_input_contents.append(sent.raw_input_contents[0])
-    with pytest.raises(Refused, match="input 'x' already exists"):
+    with pytest.raises(RequestRefused, match="input 'x' already exists"):
         messages.parse_message(sent)
 
 
 def test_a_parameter_without_a_value_is_refused() -> None:
     sent = grpc_request(x=ARRAYS["FP32"])
     sent.parameters["mine"].SetInParent()
-    with pytest.raises(Refused, match="parameter 'mine'"):
+    with pytest.raises(RequestRefused, match="parameter 'mine'"):
         messages.parse_message(sent)
 
 
@@ -220,12 +220,12 @@ def test_other_bytes_are_refused(size: int) -> None:
         if not size:
             assert not messages.deserialize_request(body).request.inputs
             continue
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             messages.deserialize_request(body)
 
 
 def test_a_flood_of_empty_fields_is_refused() -> None:
-    with pytest.raises(Refused, match="fields"):
+    with pytest.raises(RequestRefused, match="fields"):
         messages.deserialize_request(b"\x2a\0" * 100_000)
 
 
@@ -235,7 +235,7 @@ def test_nothing_but_a_refusal_escapes(body: bytes) -> None:
     for given_ in (body, body + b"\x3a\x80\x80\x02" + bytes(32 << 10)):
         try:
             messages.deserialize_request(given_)
-        except Refused:
+        except RequestRefused:
             continue
 
 

@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.instances import InstanceGroup
 from ortune.serving.protocol import metadata
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 
 INPUTS = (
     TensorSpec("x", "float32", ("N", 3, None)),
@@ -62,9 +62,9 @@ def test_the_server() -> None:
 
 def test_what_the_protocol_cannot_say_is_refused() -> None:
     for spec in (TensorSpec("x", "float32", None), TensorSpec("x", "int4", (1,))):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             metadata.model_metadata("m", ["1"], "p", [spec], [])
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             metadata.model_config("m", "p", [], [spec], max_batch=0)
 
 

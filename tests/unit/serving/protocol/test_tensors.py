@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ortune.serving.protocol import datatypes
 from ortune.serving.protocol.datatypes import count_elements, from_raw, to_raw
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 
@@ -98,9 +98,9 @@ def test_a_bool_is_0_or_1() -> None:
 def test_what_does_not_fit_is_refused(
     datatype: str, shape: list[Any], data: bytes, text: str
 ) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         from_raw("x", datatype, shape, data, "m")
-    assert text in caught.value.text and caught.value.status is Status.INVALID
+    assert text in caught.value.text and caught.value.status is RefusalKind.INVALID
 
 
 def test_nothing_times_much_is_nothing() -> None:
@@ -113,6 +113,6 @@ def test_datatypes_both_ways() -> None:
         assert datatypes.find_datatype(datatypes.find_dtype(name)) == name
     assert datatypes.find_datatype("str") == datatypes.find_datatype(np.dtype("U3")) == "BYTES"
     for odd in ("float8_e4m3fn", "", "seq(float32)", np.dtype("c8")):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             datatypes.find_datatype(odd)
-        assert caught.value.status is Status.UNSUPPORTED
+        assert caught.value.status is RefusalKind.UNSUPPORTED

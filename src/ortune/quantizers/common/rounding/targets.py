@@ -47,7 +47,7 @@ class RoundingTarget(Protocol):
         """Weights in 7 bits."""
         ...
 
-    def chosen(self, model: ir.Model) -> Sequence[Layer]:
+    def select_layers(self, model: ir.Model) -> Sequence[Layer]:
         """Return the layers whose weights it rounds, after its own exact rewrites in place."""
         ...
 
@@ -106,7 +106,7 @@ def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
             fix="put smooth-quant first and leave smooth and split out of int8-static",
         )
     readers: dict[ir.Value, list[Layer]] = {}
-    for layer in step.chosen(model):
+    for layer in step.select_layers(model):
         if len(layer.shape) == 2 or layer.op == "Conv":
             readers.setdefault(layer.weight, []).append(layer)
     alone = {weight: layers for weight, layers in readers.items() if _is_unshared(weight, layers)}

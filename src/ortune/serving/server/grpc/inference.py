@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import Refused, Status, make_refusal
+from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.logs import Journal, LoggedRequest
 from ortune.serving.server.repository.repository import Repository
 
@@ -57,19 +57,19 @@ async def receive_message(context: Any) -> bytes:
     """Return the message of a call that has one.
 
     Raises:
-        Refused: It is not there in time, or there is none.
+        RequestRefused: It is not there in time, or there is none.
         CancelledError: The call was given up, or its message is larger than the limit.
     """
     try:
         async with asyncio.timeout(RECEIVE_S):
             body: bytes = await context.read()
     except TimeoutError:
-        raise Refused(
-            f"the message did not arrive within {RECEIVE_S:g} s", Status.TIMED_OUT
+        raise RequestRefused(
+            f"the message did not arrive within {RECEIVE_S:g} s", RefusalKind.TIMED_OUT
         ) from None
     if body is grpc.aio.EOF:
         await asyncio.sleep(_ENDED_S)
-        raise Refused("the call has no message")
+        raise RequestRefused("the call has no message")
     return body
 
 
@@ -80,7 +80,7 @@ async def inflate_message(body: bytes, most: int) -> bytes:
     messages as they are. A thread inflates them: the loop goes on.
 
     Raises:
-        Refused: It is damaged, or longer than `most` bytes.
+        RequestRefused: It is damaged, or longer than `most` bytes.
     """
     if body[:2] != _GZIP and not (body[:1] == _ZLIB and int.from_bytes(body[:2]) % 31 == 0):
         return body
@@ -92,23 +92,23 @@ def _inflate(body: bytes, most: int) -> bytes:
     try:
         message = inflater.decompress(body, most + 1)
     except zlib.error as error:
-        raise Refused(f"the compressed message is damaged: {error}") from None
+        raise RequestRefused(f"the compressed message is damaged: {error}") from None
     if len(message) > most:
-        raise Refused(
-            f"the message is larger than {most} bytes when it is inflated", Status.TOO_LARGE
+        raise RequestRefused(
+            f"the message is larger than {most} bytes when it is inflated", RefusalKind.TOO_LARGE
         )
     if not inflater.eof:
-        raise Refused("the compressed message is damaged: it ends too early")
+        raise RequestRefused("the compressed message is damaged: it ends too early")
     return message
 
 
-async def abort_call(context: Any, error: Refused) -> NoReturn:
+async def abort_call(context: Any, error: RequestRefused) -> NoReturn:
     """End a call with an error's status and text, in one line: names in it are the client's."""
     await context.abort(grpc.StatusCode[error.status.grpc], " ".join(error.text.split()))
     raise AssertionError("a call that was aborted goes on")
 
 
-async def log_refusal(journal: Journal, context: Any, error: Refused) -> NoReturn:
+async def log_refusal(journal: Journal, context: Any, error: RequestRefused) -> NoReturn:
     """End a call that reached no model, and log it."""
     journal.log_request(
         LoggedRequest(
@@ -122,7 +122,7 @@ IN_FLIGHT = 128
 """Requests of one stream that wait or are computed at the same time; further ones are not read."""
 _MOST_NAME = 128
 """Characters of what a client calls things, in the journal."""
-ENDING = Refused("the server is shutting down", Status.UNAVAILABLE)
+ENDING = RequestRefused("the server is shutting down", RefusalKind.UNAVAILABLE)
 _FINAL = "triton_final_response"
 """Parameter of an answer in a stream: no other one follows to the same request."""
 
@@ -132,7 +132,7 @@ class _Reply:
     """What a request got: a serialized answer, or a refusal; with its id to echo."""
 
     id: str
-    answer: bytes | Refused
+    answer: bytes | RequestRefused
 
 
 _Replies: TypeAlias = "Queue[Task[_Reply] | None]"
@@ -160,10 +160,10 @@ class Inference:
         call = read_caller(context)
         try:
             body = await receive_message(context)
-        except Refused as error:
+        except RequestRefused as error:
             await log_refusal(self._journal, context, error)
         answer = (await self._answer_request(body, call)).answer
-        if isinstance(answer, Refused):
+        if isinstance(answer, RequestRefused):
             await abort_call(context, answer)
         return answer
 
@@ -180,7 +180,7 @@ class Inference:
         try:
             while (reply := await replies.get()) is not None:
                 answer = (replied := await reply).answer
-                if not isinstance(answer, Refused):
+                if not isinstance(answer, RequestRefused):
                     await context.write(answer)
                 elif call.ends_on_error:
                     await abort_call(context, answer)
@@ -226,7 +226,7 @@ class Inference:
         began = perf_counter_ns()
         model = version = id = error = ""
         status, queue_ms, rows = "OK", 0.0, 0
-        answer: bytes | Refused
+        answer: bytes | RequestRefused
         try:
             addressed = messages.deserialize_request(
                 await inflate_message(body, self._limits.max_body)
@@ -248,7 +248,7 @@ class Inference:
                 response = replace(response, parameters=final)
             answer = messages.serialize_response(response, streamed=streamed)
         except CancelledError:
-            status = Status.CANCELLED.grpc
+            status = RefusalKind.CANCELLED.grpc
             raise
         except Exception as raised:
             answer = make_refusal(raised)

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from ortune.core.errors import BadSettings
 from ortune.serving.protocol import messages, metadata
-from ortune.serving.protocol.status import Refused, Status, make_refusal
+from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.grpc.inference import (
     ENDING,
     Inference,
@@ -33,9 +33,9 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """A HealthCheckResponse: field 1, an enumeration."""
 _OPEN = frozenset({f"/{messages.SERVICE}/ServerLive", f"/{messages.SERVICE}/ServerReady", _HEALTH})
 """What whoever watches the server may ask without a token."""
-_DENIED = Refused(
+_DENIED = RequestRefused(
     "the call has no token that this server takes",
-    Status.UNAUTHENTICATED,
+    RefusalKind.UNAUTHENTICATED,
     "send metadata `authorization: Bearer TOKEN`",
 )
 _INT = 2**31 - 1
@@ -137,7 +137,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
                 try:
                     request = kind.FromString(body)
                 except DecodeError:
-                    raise Refused(f"the message is no {kind.__name__}") from None
+                    raise RequestRefused(f"the message is no {kind.__name__}") from None
                 content = operation(request)
                 if isawaitable(content):
                     content = await content
@@ -153,8 +153,8 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         """As Triton, say no of a model that there is not."""
         try:
             self._repository.find_model(request.name, request.version)
-        except Refused as error:
-            if error.status is Status.INVALID:
+        except RequestRefused as error:
+            if error.status is RefusalKind.INVALID:
                 raise
             return {"ready": False}
         return {"ready": self._repository.ready}
@@ -188,7 +188,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Answer gRPC's health check, of the server whatever service it names."""
         try:
             await receive_message(context)
-        except Refused as error:
+        except RequestRefused as error:
             return await log_refusal(self._journal, context, error)
         return _SERVING if self._repository.ready else _NOT_SERVING
 
@@ -202,7 +202,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _check_repository(request: Any) -> Any:
     """Return a request about the repository, of which there is one alone."""
     if request.repository_name:
-        raise Refused("'repository_name' specification is not supported", Status.UNSUPPORTED)
+        raise RequestRefused(
+            "'repository_name' specification is not supported", RefusalKind.UNSUPPORTED
+        )
     return request
 
 

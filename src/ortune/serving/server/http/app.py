@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter_ns
 
-from ortune.serving.protocol.status import Refused, Status, make_refusal
+from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.http.exchange import (
     Bodies,
     ClientWatch,
@@ -62,7 +62,7 @@ class App:
             reply, error = await self._answer_exchange(exchange)
         finally:
             watching.end()
-        if reply.status >= 400 or exchange.told:
+        if reply.status >= 400 or exchange.logs_success:
             self._journal.log_request(
                 LoggedRequest(
                     front="http",
@@ -85,7 +85,9 @@ class App:
         try:
             allowed = self._access.open or exchange.path in _OPEN
             if not allowed and not self._access.allows(exchange.read_header(b"authorization")):
-                raise Refused("a token is wanted, and this is none", Status.UNAUTHENTICATED)
+                raise RequestRefused(
+                    "a token is wanted, and this is none", RefusalKind.UNAUTHENTICATED
+                )
             methods, answer = self._routes.find_route(exchange)
             if exchange.method not in methods:
                 raise HttpError(405, "Method Not Allowed", (b"allow", ", ".join(methods).encode()))
@@ -101,6 +103,6 @@ class App:
                 raise
         except Exception as error:
             refusal = make_refusal(error)
-            headers = (_BEARER,) if refusal.status is Status.UNAUTHENTICATED else ()
+            headers = (_BEARER,) if refusal.status is RefusalKind.UNAUTHENTICATED else ()
             return error_reply(refusal.status.http, refusal.text, *headers), refusal.text
-        return Reply(Status.CANCELLED.http), "the client went away"
+        return Reply(RefusalKind.CANCELLED.http), "the client went away"

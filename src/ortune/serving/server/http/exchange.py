@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 import orjson
 
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -63,7 +63,7 @@ class Exchange:
         id: That or, if it has one of its own, the body's.
         queue_ms: Milliseconds that it waited, once it is answered.
         rows: Of its batch, as far as it was read.
-        told: Whether the journal hears of it where all goes well.
+        logs_success: Whether the journal hears of it where all goes well.
         received: Bytes of its body.
         late: Whether it did not come in time.
         gone: Whether the client went away.
@@ -75,6 +75,7 @@ class Exchange:
         "headers",
         "id",
         "late",
+        "logs_success",
         "method",
         "model",
         "path",
@@ -83,7 +84,6 @@ class Exchange:
         "receive",
         "received",
         "rows",
-        "told",
         "version",
     )
 
@@ -107,7 +107,7 @@ class Exchange:
         self.id = self.echo.decode()
         self.rows = self.received = 0
         self.queue_ms = 0.0
-        self.told = self.gone = self.late = False
+        self.logs_success = self.gone = self.late = False
 
     def read_header(self, name: bytes) -> str:
         """Return a header as text, empty without it."""
@@ -163,7 +163,7 @@ class Bodies:
                 so that their numbers can be read in place.
 
         Raises:
-            Refused: It is too large, or cannot be inflated, or too much is held.
+            RequestRefused: It is too large, or cannot be inflated, or too much is held.
             HttpError: Its encoding is not known.
             Disconnected: The client went away.
         """
@@ -220,19 +220,19 @@ class Bodies:
         self._used_bytes += len(part)
         self._require_fitting_size(body.size)
         if self._used_bytes > self._most:
-            raise Refused("too many large requests at once", Status.UNAVAILABLE)
+            raise RequestRefused("too many large requests at once", RefusalKind.UNAVAILABLE)
 
     def _require_fitting_size(self, size: int) -> None:
         if size > self._cap:
-            raise Refused(
+            raise RequestRefused(
                 f"the request is larger than {self._cap} bytes",
-                Status.TOO_LARGE,
+                RefusalKind.TOO_LARGE,
                 "send less at once, or serve with a larger --max-body",
             )
 
 
-def _make_inflation_error(why: str) -> Refused:
-    return Refused(f"the body cannot be inflated: {why}")
+def _make_inflation_error(why: str) -> RequestRefused:
+    return RequestRefused(f"the body cannot be inflated: {why}")
 
 
 def _join_parts(parts: Sequence[bytes], size: int, head: int) -> memoryview:

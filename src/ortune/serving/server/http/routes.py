@@ -12,7 +12,7 @@ from ortune.core.facts import TensorSpec
 from ortune.serving.protocol import http_body, metadata
 from ortune.serving.protocol.datatypes import find_datatype, find_dtype, from_raw
 from ortune.serving.protocol.inference import InferRequest, InferResponse
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.http.exchange import (
     BINARY,
     Bodies,
@@ -99,7 +99,7 @@ class Routes:
                     exchange.version, segments = segments[1], segments[2:]
                 route = self._of_model.get(tuple(segments))
             case ["v2", "repository", "models", name, "load" | "unload" as action]:
-                exchange.model, exchange.told = name, True
+                exchange.model, exchange.logs_success = name, True
                 route = _POST, self._load_model if action == "load" else self._unload_model
             case ["v2", "systemsharedmemory" | "cudasharedmemory" as memory, *segments]:
                 route = _find_memory_route(memory.removesuffix("sharedmemory"), segments)
@@ -115,7 +115,7 @@ class Routes:
 
     async def _answer_infer(self, exchange: Exchange) -> Reply:
         """Answer an infer request."""
-        exchange.told = True
+        exchange.logs_success = True
         served = self._repository.find_model(exchange.model, exchange.version)
         exchange.version = served.version
         length = exchange.headers.get(_LENGTH)
@@ -156,7 +156,7 @@ class Routes:
     async def _answer_model_ready(self, exchange: Exchange) -> Reply:
         try:
             self._find_served(exchange)
-        except Refused as error:
+        except RequestRefused as error:
             raise HttpError(400, error.text) from None
         return Reply()
 
@@ -170,7 +170,7 @@ class Routes:
     async def _load_model(self, exchange: Exchange) -> Reply:
         parameters = (await self._read_json_body(exchange)).get("parameters") or {}
         if not isinstance(parameters, dict):
-            raise Refused("'parameters' of a load request is no object")
+            raise RequestRefused("'parameters' of a load request is no object")
         await self._repository.load(exchange.model, parameters)
         return Reply()
 
@@ -186,9 +186,9 @@ class Routes:
         try:
             content = orjson.loads(body) if body else {}
         except orjson.JSONDecodeError as error:
-            raise Refused(f"failed to parse the request JSON buffer: {error}") from None
+            raise RequestRefused(f"failed to parse the request JSON buffer: {error}") from None
         if not isinstance(content, dict):
-            raise Refused("the body of the request is no JSON object")
+            raise RequestRefused("the body of the request is no JSON object")
         return content
 
 
@@ -246,14 +246,15 @@ def raw_request(
     length. The outputs are binary. (Binary tensor data extension, "raw binary request".)
 
     Raises:
-        Refused: The model has several inputs or free dimensions, or the length does not fit.
+        RequestRefused: The model has several inputs or free dimensions, or the length does not
+            fit.
     """
     shape = [
         1 if batched and axis == 0 else dim if isinstance(dim, int) else -1
         for axis, dim in enumerate(inputs[0].shape or ())
     ]
     if len(inputs) != 1 or shape.count(-1) > 1:
-        raise Refused(
+        raise RequestRefused(
             "a raw binary request needs a model with one input, of one free dimension at most",
             fix="name the inputs in JSON, and its length in Inference-Header-Content-Length",
         )

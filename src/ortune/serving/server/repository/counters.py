@@ -12,16 +12,16 @@ import psutil
 
 from ortune.bundle.engine.batching import Batches, TimedAnswer
 from ortune.bundle.engine.call import Call
-from ortune.serving.protocol.status import Status
+from ortune.serving.protocol.status import RefusalKind
 
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 """Why requests fail, in Triton's words: not let in or out of time, given up by the client, failed
 while they were computed, and wrong."""
 _REASON = {
-    Status.UNAVAILABLE: "REJECTED",
-    Status.TIMED_OUT: "REJECTED",
-    Status.CANCELLED: "CANCELED",
-    Status.INTERNAL: "BACKEND",
+    RefusalKind.UNAVAILABLE: "REJECTED",
+    RefusalKind.TIMED_OUT: "REJECTED",
+    RefusalKind.CANCELLED: "CANCELED",
+    RefusalKind.INTERNAL: "BACKEND",
 }
 _DURATIONS = (
     "success",
@@ -84,7 +84,7 @@ class Counters:
         self.output_ns += now - answer.ended_ns
         self.last_ms = time.time_ns() // 1_000_000
 
-    def count_refusal(self, status: Status, ns: int, *, computed: bool = False) -> None:
+    def count_refusal(self, status: RefusalKind, ns: int, *, computed: bool = False) -> None:
         """Count a request without an answer.
 
         Args:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.serving.protocol.status import Refused, Status, make_refusal
+from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository import sources
 from ortune.serving.server.repository.counters import Counters
 from ortune.serving.server.repository.served import (
@@ -183,7 +183,7 @@ class Repository:
         What is returned answers for good: after an exchange it hands requests on.
 
         Raises:
-            Refused: There is none, or not yet, or not any more.
+            RequestRefused: There is none, or not yet, or not any more.
         """
         served = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
         if served is None:
@@ -198,7 +198,7 @@ class Repository:
         """Return the statistics of one version, of all versions of a model, or of all models.
 
         Raises:
-            Refused: There is no such model.
+            RequestRefused: There is no such model.
         """
         if name or version:
             self.find_model(name, version)
@@ -237,38 +237,44 @@ class Repository:
         """Open a model, or exchange it where its files changed, as a client asks.
 
         Raises:
-            Refused: Clients may not, it would override what is served, or it cannot be opened.
+            RequestRefused: Clients may not, it would override what is served, or it cannot be
+                opened.
         """
         slot = self._find_controlled_slot(name)
         if slot is None:
-            raise Refused(
-                f"failed to load '{name}', failed to poll from model repository", Status.INTERNAL
+            raise RequestRefused(
+                f"failed to load '{name}', failed to poll from model repository",
+                RefusalKind.INTERNAL,
             )
         for key in parameters or {}:
             if key == "config" or key.startswith("file:"):
-                raise Refused(
+                raise RequestRefused(
                     f"failed to load '{name}': this server takes no '{key.partition(':')[0]}' "
                     "override",
-                    Status.UNSUPPORTED,
+                    RefusalKind.UNSUPPORTED,
                     "load without it: what is served is what was measured",
                 )
         try:
             await self._run_shielded(self._exchange_files(slot))
-        except Refused:
+        except RequestRefused:
             raise
         except Exception as error:
             reason = make_refusal(error).what
-            raise Refused(f"failed to load '{name}', {reason}", Status.INTERNAL) from error
+            raise RequestRefused(
+                f"failed to load '{name}', {reason}", RefusalKind.INTERNAL
+            ) from error
 
     async def unload(self, name: str) -> None:
         """Take a model out; requests that run are answered.
 
         Raises:
-            Refused: Clients may not, or there is none of this name.
+            RequestRefused: Clients may not, or there is none of this name.
         """
         slot = self._find_controlled_slot(name)
         if slot is None:
-            raise Refused(f"failed to unload '{name}': it is not found", Status.NOT_FOUND)
+            raise RequestRefused(
+                f"failed to unload '{name}': it is not found", RefusalKind.NOT_FOUND
+            )
 
         async def remove() -> None:
             async with slot.turn:
@@ -285,7 +291,9 @@ class Repository:
         """
         slot = self._find_slot(name)
         if slot is None:
-            raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
+            raise RequestRefused(
+                f"Request for unknown model: '{name}' is not found", RefusalKind.NOT_FOUND
+            )
         await self._run_shielded(self._exchange_files(slot))
 
     def find_changes(self) -> dict[str, Mapping[str, State]]:
@@ -321,30 +329,34 @@ class Repository:
         named = (slot for slot in self._slots.values() if name in slot.names)
         return self._slots.get(name) or next(named, None)
 
-    def _explain_unknown(self, name: str, version: str) -> Refused:
+    def _explain_unknown(self, name: str, version: str) -> RequestRefused:
         """Return Triton's words for why there is no such model."""
         if version and not (version.isascii() and version.isdecimal()):
-            return Refused(
+            return RequestRefused(
                 f"failed to get model version from specified version string '{version}', "
                 "version should be an integral value > 0"
             )
         prefix = f"Request for unknown model: '{name}'"
         slot = self._find_slot(name)
         if slot is None:
-            return Refused(f"{prefix} is not found", Status.NOT_FOUND)
+            return RequestRefused(f"{prefix} is not found", RefusalKind.NOT_FOUND)
         if slot.open and name in slot.names:
-            return Refused(f"{prefix} version {version} is not found", Status.NOT_FOUND)
+            return RequestRefused(
+                f"{prefix} version {version} is not found", RefusalKind.NOT_FOUND
+            )
         if slot.open:
             choices = ", ".join(f"'{choice}'" for choice in slot.names)
-            return Refused(f"{prefix} is not found", Status.NOT_FOUND, f"name one of {choices}")
+            return RequestRefused(
+                f"{prefix} is not found", RefusalKind.NOT_FOUND, f"name one of {choices}"
+            )
         if slot.is_active and not slot.reason:
             at = f" version {version}" if version else ""
-            return Refused(f"{prefix}{at} is not at ready state", Status.UNAVAILABLE)
-        return Refused(f"{prefix} has no available versions", Status.NOT_FOUND)
+            return RequestRefused(f"{prefix}{at} is not at ready state", RefusalKind.UNAVAILABLE)
+        return RequestRefused(f"{prefix} has no available versions", RefusalKind.NOT_FOUND)
 
     def _find_controlled_slot(self, name: str) -> Slot | None:
         if not self.explicit:
-            raise Refused(NO_CONTROL, Status.UNAVAILABLE)
+            raise RequestRefused(NO_CONTROL, RefusalKind.UNAVAILABLE)
         return self._find_slot(name)
 
     async def _exchange_files(self, slot: Slot) -> None:
@@ -376,7 +388,7 @@ class Repository:
     def _prepare_file(self, slot: Slot, version: str, engine: Engine, state: State) -> OpenFile:
         """Prepare an engine's models to be served."""
         if self._draining:
-            raise Refused(NOT_READY, Status.UNAVAILABLE)
+            raise RequestRefused(NOT_READY, RefusalKind.UNAVAILABLE)
         names = {model: slot.name(model) for model in engine.models}
         for name in names.values():
             if not NAME.fullmatch(name):

@@ -30,7 +30,7 @@ from ortune.serving.protocol.datatypes import (
     has_datatype,
 )
 from ortune.serving.protocol.inference import InferRequest, InferResponse, Output, OutputRequest
-from ortune.serving.protocol.status import Refused, Status, make_refusal
+from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository.counters import Counters
 
 NOT_READY = "Server not ready"
@@ -54,10 +54,10 @@ class MemoryBudget:
         """Hold so many bytes.
 
         Raises:
-            Refused: There is no room for them beside others.
+            RequestRefused: There is no room for them beside others.
         """
         if self.used_bytes and self.used_bytes + size > self.max_bytes:
-            raise Refused(FULL, Status.UNAVAILABLE)
+            raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
         self.used_bytes += size
 
 
@@ -162,10 +162,10 @@ class Decoder:
 
         Raises:
             BadData: It is no JPEG or PNG, too large, or damaged.
-            Refused: Too many wait.
+            RequestRefused: Too many wait.
         """
         if self._waiting >= self._most:
-            raise Refused(FULL, Status.UNAVAILABLE)
+            raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
         self._waiting += 1
         try:
             loop = asyncio.get_running_loop()
@@ -182,8 +182,10 @@ def _decode_picture(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[An
     try:
         from PIL import Image
     except ImportError:
-        raise Refused(
-            "this server reads no pictures", Status.UNSUPPORTED, "pip install 'ortune[images]'"
+        raise RequestRefused(
+            "this server reads no pictures",
+            RefusalKind.UNSUPPORTED,
+            "pip install 'ortune[images]'",
         ) from None
     try:
         with Image.open(io.BytesIO(body), formats=FORMATS) as picture:
@@ -306,8 +308,8 @@ class ServedModel:
         """Answer one request.
 
         Raises:
-            Refused: It does not fit the model, too many wait, it ran out of time, the server
-                stops, or the model failed.
+            RequestRefused: It does not fit the model, too many wait, it ran out of time, the
+                server stops, or the model failed.
         """
         if (other := self._find_successor()) is not None:
             return await other.infer(request)
@@ -316,7 +318,7 @@ class ServedModel:
         try:
             # Refuse what the model cannot take, before it waits.
             if self._stopped or self._closed:
-                raise Refused(NOT_READY, Status.UNAVAILABLE)
+                raise RequestRefused(NOT_READY, RefusalKind.UNAVAILABLE)
             check_request(
                 request,
                 self.inputs,
@@ -357,15 +359,15 @@ class ServedModel:
         """Answer one JPEG or PNG, prepared as the model's bundle says.
 
         Raises:
-            Refused: The model takes no pictures, it is none, or as for `infer`.
+            RequestRefused: The model takes no pictures, it is none, or as for `infer`.
         """
         if (other := self._find_successor()) is not None:
             return await other.infer_picture(body, id)
         taker = self.call.pictures
         if taker is None:
-            raise Refused(
+            raise RequestRefused(
                 f"model '{self.name}' does not know how pictures become its input",
-                Status.UNSUPPORTED,
+                RefusalKind.UNSUPPORTED,
                 "send tensors, or pack the bundle with --preprocess",
             )
         began = perf_counter_ns()
@@ -443,9 +445,9 @@ class ServedModel:
             async with asyncio.timeout(seconds):
                 return await work
         except QueueFull:
-            raise Refused(FULL, Status.UNAVAILABLE) from None
+            raise RequestRefused(FULL, RefusalKind.UNAVAILABLE) from None
         except TimeoutError:
-            raise Refused(LATE, Status.TIMED_OUT) from None
+            raise RequestRefused(LATE, RefusalKind.TIMED_OUT) from None
 
     def _raise_refusal(
         self, error: BaseException, began: int, *, computing: bool = False
@@ -457,11 +459,11 @@ class ServedModel:
             computing: It was let in: what is raised then is the model's.
         """
         took = perf_counter_ns() - began
-        if isinstance(error, Refused):
+        if isinstance(error, RequestRefused):
             self.counters.count_refusal(error.status, took)
             raise error
         if not isinstance(error, Exception):
-            self.counters.count_refusal(Status.CANCELLED, took)
+            self.counters.count_refusal(RefusalKind.CANCELLED, took)
             raise error
         refusal = make_refusal(error)
         self.counters.count_refusal(refusal.status, took, computed=computing)

@@ -37,7 +37,7 @@ def find_dims(model: ir.Model, text: str) -> list[Place]:
     Raises:
         BadSettings: There is no such dimension.
     """
-    inputs = {str(v.name): shape_of(v) or () for v in required_inputs(model)}
+    inputs = {str(v.name): shape_of(v) or () for v in list_required_inputs(model)}
     named = [(n, i) for n, shape in inputs.items() for i, dim in enumerate(shape) if dim == text]
     if named:
         return named
@@ -58,7 +58,7 @@ def find_dims(model: ir.Model, text: str) -> list[Place]:
     )
 
 
-def required_inputs(model: ir.Model) -> list[ir.Value]:
+def list_required_inputs(model: ir.Model) -> list[ir.Value]:
     """Return the inputs that a caller must give."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
 

@@ -62,22 +62,22 @@ def converts_exactly(wide: ir.DataType, narrow: ir.DataType) -> bool:
     if wide == narrow:
         return True
     if narrow == ir.DataType.BOOL:
-        return wide in _EXACT_BITS or _whole(wide)
+        return wide in _EXACT_BITS or _has_whole_bytes(wide)
     if narrow in _EXACT_BITS and wide in _EXACT_BITS:
         pairs = zip(_EXACT_BITS[narrow], _EXACT_BITS[wide], strict=True)
         return all(few <= many for few, many in pairs)
-    if not _whole(narrow):
+    if not _has_whole_bytes(narrow):
         return False
     signed = narrow.is_signed()
     if wide in _EXACT_BITS:
         significand, exponent = _EXACT_BITS[wide]
         return narrow.bitwidth - signed <= significand and narrow.bitwidth < 2 ** (exponent - 1)
-    if not _whole(wide) or (signed and not wide.is_signed()):
+    if not _has_whole_bytes(wide) or (signed and not wide.is_signed()):
         return False
     return narrow.bitwidth - signed <= wide.bitwidth - wide.is_signed()
 
 
-def _whole(dtype: ir.DataType) -> bool:
+def _has_whole_bytes(dtype: ir.DataType) -> bool:
     """Say whether it is an integer of whole bytes."""
     return dtype.is_integer() and dtype.bitwidth >= 8
 
@@ -86,7 +86,7 @@ def _is_direct_cast(source: ir.DataType, node: ir.Node) -> bool:
     """Say whether the joined cast is one that every runtime has and does alike."""
     to = ir.DataType(edit.read_attribute(node, "to", 0))
     return all(
-        dtype in _EXACT_BITS or dtype == ir.DataType.BOOL or _whole(dtype)
+        dtype in _EXACT_BITS or dtype == ir.DataType.BOOL or _has_whole_bytes(dtype)
         for dtype in (source, to)
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferRequest, Output
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal, LoggedRequest
@@ -77,7 +77,9 @@ class Models:
 
     def find_model(self, name: str, version: str = "") -> Doubling:
         if name != self.only.name:
-            raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
+            raise RequestRefused(
+                f"Request for unknown model: '{name}' is not found", RefusalKind.NOT_FOUND
+            )
         return self.only
 
     def list_models(self) -> list[Doubling]:
@@ -92,7 +94,9 @@ class Models:
         return [{"name": self.only.name, "version": "1", "state": "READY"}]
 
     async def load(self, name: str, parameters: Any = None) -> None:
-        raise Refused("explicit model load / unload is not allowed", Status.UNAVAILABLE)
+        raise RequestRefused(
+            "explicit model load / unload is not allowed", RefusalKind.UNAVAILABLE
+        )
 
     unload = load
 

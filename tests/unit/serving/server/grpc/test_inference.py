@@ -25,7 +25,7 @@ from tests.unit.serving.server.grpc.scripted import (
 from tritonclient.utils import np_to_triton_dtype
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.grpc import inference as calls
 
 
@@ -50,10 +50,10 @@ async def test_text_and_several_tensors_through_the_client_that_blocks() -> None
         client.close()
 
 
-@pytest.mark.parametrize("status", list(Status))
-async def test_a_refusal_has_its_status_and_text(status: Status) -> None:
+@pytest.mark.parametrize("status", list(RefusalKind))
+async def test_a_refusal_has_its_status_and_text(status: RefusalKind) -> None:
     model, seen = Doubling(), Seen()
-    model.fails["bad"] = Refused("what is wrong", status, "what to do")
+    model.fails["bad"] = RequestRefused("what is wrong", status, "what to do")
     async with connected(Models(model), seen=seen) as (_, channel):
         call = channel.unary_unary(path("ModelInfer"))(body(id="bad"))
         assert await refusal(call) == (status.grpc, "what is wrong. what to do")

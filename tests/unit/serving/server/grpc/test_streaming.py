@@ -26,7 +26,7 @@ from tests.unit.serving.server.grpc.scripted import (
 )
 
 from ortune.serving.protocol import messages
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.grpc.inference import IN_FLIGHT, Inference
 from ortune.serving.server.logs import Journal
 
@@ -67,7 +67,7 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
 
     model = Doubling()
     model.turns["0"] = asyncio.Event()
-    model.fails["5"] = Refused("no", Status.UNAVAILABLE)
+    model.fails["5"] = RequestRefused("no", RefusalKind.UNAVAILABLE)
     async with (
         serving(Models(model)) as (_, address),
         aio_client.InferenceServerClient(address) as client,

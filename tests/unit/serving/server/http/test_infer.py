@@ -14,7 +14,7 @@ from PIL import Image
 from tests.unit.serving.server.http.asking import GATE, client, request
 
 from ortune.core.facts import TensorSpec
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.http.routes import raw_request
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -250,7 +250,7 @@ def test_shapes_of_raw_requests(
 ) -> None:
     spec = TensorSpec("x", "float32", shape)
     if expected is None:
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRefused):
             raw_request(bytes(length), [spec], batched=batched)
         return
     found = raw_request(bytes(range(length)), [spec], batched=batched)

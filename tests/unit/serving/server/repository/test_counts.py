@@ -17,7 +17,7 @@ from tests.unit.serving.server.repository import toys
 from tests.unit.serving.server.repository.toys import asks, holding
 
 from ortune.serving.protocol.inference import InferRequest
-from ortune.serving.protocol.status import Refused
+from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.repository.counters import REASONS, metrics_text
 from ortune.serving.server.repository.served import Limits, ServedModel
 
@@ -39,7 +39,7 @@ async def ask(model: ServedModel, kind: str, rows: int) -> str:
         task.cancel()
     try:
         await task
-    except Refused as error:
+    except RequestRefused as error:
         return error.status.name
     except asyncio.CancelledError:
         return "CANCELLED"
@@ -118,7 +118,7 @@ def expected(model: ServedModel) -> dict[tuple[str, str], float]:
 async def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
     repository = toys.one(toys.write(tmp_path / "toy.onnx"))
     await repository.start()
-    with suppress(Refused):
+    with suppress(RequestRefused):
         await repository.find_model("toy").infer(asks(1, 99))
     text = metrics_text((one.name, one.version, one.counters) for one in repository.list_models())
     names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}

@@ -24,7 +24,7 @@ from tests.unit.serving.server.repository.toys import (
 
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.repository.repository import Repository, watch_files
 from ortune.serving.server.repository.sources import ModelSource, find_sources
 
@@ -56,20 +56,25 @@ async def test_the_highest_version_answers_where_none_is_named(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "version", "status", "words"),
     [
-        ("net", "", Status.NOT_FOUND, "Request for unknown model: 'net' is not found"),
-        ("toy", "3", Status.NOT_FOUND, "Request for unknown model: 'toy' version 3 is not found"),
-        ("toy", "one", Status.INVALID, "should be an integral value"),
-        ("toy", "²", Status.INVALID, "should be an integral value"),
-        ("../toy", "", Status.NOT_FOUND, "is not found"),
-        ("toy", "../1", Status.INVALID, "should be an integral value"),
+        ("net", "", RefusalKind.NOT_FOUND, "Request for unknown model: 'net' is not found"),
+        (
+            "toy",
+            "3",
+            RefusalKind.NOT_FOUND,
+            "Request for unknown model: 'toy' version 3 is not found",
+        ),
+        ("toy", "one", RefusalKind.INVALID, "should be an integral value"),
+        ("toy", "²", RefusalKind.INVALID, "should be an integral value"),
+        ("../toy", "", RefusalKind.NOT_FOUND, "is not found"),
+        ("toy", "../1", RefusalKind.INVALID, "should be an integral value"),
     ],
 )
 async def test_what_is_not_there_is_refused_in_triton_s_words(
-    tmp_path: Path, name: str, version: str, status: Status, words: str
+    tmp_path: Path, name: str, version: str, status: RefusalKind, words: str
 ) -> None:
     repository = toys.one(write(tmp_path / "toy.onnx"))
     await repository.start()
-    with pytest.raises(Refused) as found:
+    with pytest.raises(RequestRefused) as found:
         repository.find_model(name, version)
     assert found.value.status is status
     assert words in found.value.text
@@ -92,7 +97,7 @@ async def test_several_models_of_one_file_have_names_of_their_own(tmp_path: Path
         "speech.decoder",
     ]
     assert [await factor(repository, f"speech.{name}") for name in PARTS] == [3, 5]
-    with pytest.raises(Refused, match=r"'speech' is not found.*'speech.encoder'"):
+    with pytest.raises(RequestRefused, match=r"'speech' is not found.*'speech.encoder'"):
         repository.find_model("speech")
 
 
@@ -126,9 +131,9 @@ async def test_a_server_does_not_start_without_all_its_models(tmp_path: Path) ->
 async def test_before_it_is_open_a_model_is_not_ready(tmp_path: Path) -> None:
     repository = toys.one(write(tmp_path / "toy.onnx"))
     assert not repository.ready
-    with pytest.raises(Refused, match="is not at ready state") as found:
+    with pytest.raises(RequestRefused, match="is not at ready state") as found:
         repository.find_model("toy")
-    assert found.value.status is Status.UNAVAILABLE
+    assert found.value.status is RefusalKind.UNAVAILABLE
     assert repository.build_index(ready=True) == []
     await repository.start()
     assert repository.ready
@@ -140,7 +145,7 @@ async def test_clients_load_and_unload_only_where_they_may(tmp_path: Path) -> No
     await repository.start()
     words = "explicit model load / unload is not allowed if polling is enabled"
     for work in (repository.load("toy", {}), repository.unload("toy")):
-        assert await refusal(work) == (Status.UNAVAILABLE, words)
+        assert await refusal(work) == (RefusalKind.UNAVAILABLE, words)
 
 
 async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ async def test_unloaded_and_loaded_again(tmp_path: Path) -> None:
     await repository.start()
     await factor(repository)
     await repository.unload("toy")
-    with pytest.raises(Refused, match="has no available versions"):
+    with pytest.raises(RequestRefused, match="has no available versions"):
         repository.find_model("toy")
     assert repository.build_index() == [
         {"name": "toy", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"}
@@ -166,7 +171,7 @@ async def test_overrides_are_refused(tmp_path: Path, key: str) -> None:
     repository = toys.one(write(tmp_path / "toy.onnx"), explicit=True)
     await repository.start()
     status, text = await refusal(repository.load("toy", {key: "{}"}))
-    assert status is Status.UNSUPPORTED
+    assert status is RefusalKind.UNSUPPORTED
     assert "override" in text
 
 
@@ -174,11 +179,11 @@ async def test_what_cannot_be_loaded_or_unloaded_is_said(tmp_path: Path) -> None
     repository = toys.one(write(tmp_path / "toy.onnx"), explicit=True)
     await repository.start()
     words = "failed to load 'net', failed to poll from model repository"
-    assert await refusal(repository.load("net")) == (Status.INTERNAL, words)
-    assert (await refusal(repository.unload("net")))[0] is Status.NOT_FOUND
+    assert await refusal(repository.load("net")) == (RefusalKind.INTERNAL, words)
+    assert (await refusal(repository.unload("net")))[0] is RefusalKind.NOT_FOUND
     (tmp_path / "toy.onnx").write_bytes(b"no model")
     status, text = await refusal(repository.load("toy"))
-    assert status is Status.INTERNAL
+    assert status is RefusalKind.INTERNAL
     assert text.startswith("failed to load 'toy', ")
     assert str(tmp_path) not in text
 
@@ -293,7 +298,7 @@ async def test_versions_come_and_go(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError):
         await repository.reload("toy")
     assert [row["version"] for row in repository.build_index()] == ["2"]
-    with pytest.raises(Refused, match="version 1 is not found"):
+    with pytest.raises(RequestRefused, match="version 1 is not found"):
         repository.find_model("toy", "1")
 
 
@@ -328,12 +333,12 @@ async def test_drained_it_answers_what_runs_and_refuses_the_rest(
     draining = asyncio.create_task(repository.drain(30))
     await asyncio.sleep(0)
     assert not repository.ready
-    assert await refusal(model.infer(asks(9))) == (Status.UNAVAILABLE, "Server not ready")
+    assert await refusal(model.infer(asks(9))) == (RefusalKind.UNAVAILABLE, "Server not ready")
     session.go.set()
     assert await draining == 0
     found = [output(one)[0, 0] for one in await asyncio.gather(first, *waiting)]
     assert found == [2000, 0, 2, 4, 6, 8]
-    assert (await refusal(model.infer(asks(9))))[0] is Status.UNAVAILABLE
+    assert (await refusal(model.infer(asks(9))))[0] is RefusalKind.UNAVAILABLE
 
 
 async def test_a_drain_ends_in_its_time_and_counts_what_is_lost(
@@ -364,7 +369,7 @@ async def test_what_is_opened_while_it_ends_is_closed_again(tmp_path: Path) -> N
     task = asyncio.create_task(repository.reload("toy"))
     await asyncio.sleep(0.05)
     assert await repository.drain(10) == 0
-    with pytest.raises(Refused, match="Server not ready"):
+    with pytest.raises(RequestRefused, match="Server not ready"):
         await task
     assert len(engines) == 2
     for engine in engines:

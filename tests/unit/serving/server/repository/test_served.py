@@ -28,7 +28,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.preprocess import Preprocess
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits, ServedModel
 from ortune.serving.server.repository.sources import ModelSource
@@ -113,7 +113,7 @@ async def test_what_does_not_fit_is_refused_before_it_waits(path: Path) -> None:
         (asks(1, 1, "z"), "unexpected inference output 'z'"),
     ):
         status, text = await refusal(model.infer(request))
-        assert status is Status.INVALID
+        assert status is RefusalKind.INVALID
         assert words in text
     assert not model.counters.runs
     assert model.counters.failed == {"OTHER": 3}
@@ -145,7 +145,7 @@ async def test_texts_go_in_as_bytes_and_come_out(tmp_path: Path) -> None:
     assert found.datatype == "BYTES"
     assert found.array.tolist() == ["häh", "", "two words"]
     broken = InferRequest({"said": np.array([b"\xff"], object)})
-    assert (await refusal(model.infer(broken)))[0] is Status.INVALID
+    assert (await refusal(model.infer(broken)))[0] is RefusalKind.INVALID
 
 
 async def test_requests_are_joined_and_each_gets_its_own(
@@ -168,7 +168,7 @@ async def test_a_full_queue_says_so(tmp_path: Path, session: Doubling) -> None:
     tasks = [asyncio.create_task(model.infer(asks(n))) for n in range(2)]
     await settled(lambda: model.counters.waiting == 2)
     refused = await refusal(model.infer(asks(9)))
-    assert refused == (Status.UNAVAILABLE, "Exceeds maximum queue size")
+    assert refused == (RefusalKind.UNAVAILABLE, "Exceeds maximum queue size")
     session.go.set()
     await asyncio.gather(first, *tasks)
     assert (await model.infer(asks(4))).rows == 1
@@ -182,7 +182,7 @@ async def test_a_request_out_of_time_leaves_the_queue(
     _, model = await holding(session, tmp_path, Limits(timeout_s=default))
     first = await behind(model, session)
     late = await refusal(model.infer(asks(5, timeout_us=own)))
-    assert late == (Status.TIMED_OUT, "Request timeout expired")
+    assert late == (RefusalKind.TIMED_OUT, "Request timeout expired")
     assert model.counters.waiting == 0
     session.go.set()
     await first
@@ -214,8 +214,8 @@ async def test_what_the_model_refuses_fails_alone(tmp_path: Path, session: Doubl
     await settled(lambda: model.counters.waiting == 3)
     session.go.set()
     found = await asyncio.gather(first, *tasks, return_exceptions=True)
-    assert isinstance(found[2], Refused)
-    assert found[2].status is Status.INVALID
+    assert isinstance(found[2], RequestRefused)
+    assert found[2].status is RefusalKind.INVALID
     assert "negative" in found[2].text
     assert [output(found[n])[0, 0] for n in (1, 3)] == [6, 8]
     assert model.counters.failed == {"BACKEND": 1}
@@ -226,7 +226,7 @@ async def test_data_of_waiting_requests_is_bounded(tmp_path: Path, session: Doub
     first = await behind(model, session)
     second = asyncio.create_task(model.infer(asks(1, 2)))
     await settled(lambda: model.counters.waiting == 1)
-    assert (await refusal(model.infer(asks(2))))[0] is Status.UNAVAILABLE
+    assert (await refusal(model.infer(asks(2))))[0] is RefusalKind.UNAVAILABLE
     session.go.set()
     await asyncio.gather(first, second)
     assert (await model.infer(asks(2, 8))).rows == 8, "alone, one may have more"
@@ -273,10 +273,10 @@ async def test_pictures_are_prepared_as_the_engine_does(tmp_path: Path, kind: st
 )
 async def test_bodies_that_are_no_picture_are_refused(tmp_path: Path, body: bytes) -> None:
     model = await seeing(tmp_path)
-    assert (await refusal(model.infer_picture(body)))[0] is Status.INVALID
+    assert (await refusal(model.infer_picture(body)))[0] is RefusalKind.INVALID
     assert model.counters.failed == {"OTHER": 1}
 
 
 async def test_a_model_that_knows_no_pictures_says_so(path: Path) -> None:
     model = await served(path)
-    assert (await refusal(model.infer_picture(picture("PNG"))))[0] is Status.UNSUPPORTED
+    assert (await refusal(model.infer_picture(picture("PNG"))))[0] is RefusalKind.UNSUPPORTED

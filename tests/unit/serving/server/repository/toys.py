@@ -18,7 +18,7 @@ from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.instances import Instances, Serving
 from ortune.bundle.engine.load import load
 from ortune.serving.protocol.inference import InferRequest, InferResponse, OutputRequest
-from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits, ServedModel
 from ortune.serving.server.repository.sources import ModelSource
@@ -88,11 +88,11 @@ async def holding(
     return repository, model
 
 
-async def refusal(work: Coroutine[Any, Any, Any]) -> tuple[Status, str]:
+async def refusal(work: Coroutine[Any, Any, Any]) -> tuple[RefusalKind, str]:
     """Await what is refused; return as what, and with which words."""
     try:
         await work
-    except Refused as error:
+    except RequestRefused as error:
         return error.status, error.text
     raise AssertionError("it was not refused")
 
