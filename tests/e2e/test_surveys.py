@@ -51,7 +51,7 @@ def surveyed(known: Context, recipe: str, seconds: float = 25.0) -> Survey:
     plan = Plan(Recipe(recipe, steps), Cpu(threads=1))
     with measure.start_worker(known, known.models, known.job.baseline, "baseline") as live:
         wait_until_ready(live)
-        return survey_plan(known, plan, seconds, ignore_event, live)
+        return survey_plan(known, plan, seconds, ignore_event, live=live)
 
 
 def test_a_fragile_layer_costs_most_by_far(tmp_path: Path) -> None:

@@ -283,6 +283,7 @@ def single_model_job(
     stream: Path,
     root: Path,
     label: str,
+    *,
     workload: Workload = _LATENCY,
     environment: str = HERE,
     engines: Path | None = None,

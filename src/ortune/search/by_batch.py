@@ -72,8 +72,8 @@ class BatchTrials:
             build_all(self.context, trial.plan, self.sink),
             self.context.parts["search"],
             live,
-            self._effort,
-            self.sink,
+            effort=self._effort,
+            sink=self.sink,
             scored="never" if trial.scores else "unless slower",
         )
         scores = () if seen.status is Status.FAILED else seen.scores or trial.scores
@@ -92,7 +92,13 @@ class BatchTrials:
         learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
         effort = claim_effort(self.pair_seconds)
         final = measure.measure_finalist(
-            *(self.context, trial, files, stats.PAIRS, effort, self.sink, learnt),
+            self.context,
+            trial,
+            files,
+            stats.PAIRS,
+            effort=effort,
+            sink=self.sink,
+            learnt=learnt,
             former_scores=trial.scores,
         )
         return self._record_trial(replace(final, stage=trial.stage, proposed=trial.proposed))

@@ -128,6 +128,7 @@ def prove(
     padding: Padding,
     stream: Path,
     folder: Path,
+    *,
     indices: Sequence[int] = (),
     least_db: float = LEAST_DB,
 ) -> Proof:
@@ -297,7 +298,7 @@ def choose_position_buckets(
         WorkerFailed: The model does not run.
     """
     padding = find_padding(model_facts.read_facts(file.load(model)).inputs, Stream(samples))
-    proof = prove(model, backend, padding, samples, folder, indices)
+    proof = prove(model, backend, padding, samples, folder, indices=indices)
     return choose_buckets(proof, padding, COUNT, MULTIPLE, {})
 
 
@@ -308,6 +309,7 @@ def time_lengths(
     padding: Padding,
     samples: Path,
     folder: Path,
+    *,
     multiple: int,
     sink: Sink = ignore_event,
 ) -> dict[int, int]:

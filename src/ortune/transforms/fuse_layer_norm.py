@@ -71,7 +71,9 @@ def _fuse_variance(model: ir.Model, variance: ir.Node, editor: Editor) -> int:
     for root in norm_roots:
         for above in _find_scale_and_shift(root, below, last):
             whole = replace(above, nodes=(*below.nodes, *above.nodes))
-            return replace_by_norm(model, editor, "LayerNormalization", below.x, root, whole, last)
+            return replace_by_norm(
+                model, editor, "LayerNormalization", below.x, root=root, above=whole, last=last
+            )
     note_refusal(model, variance, INCOMPLETE)
     return 0
 

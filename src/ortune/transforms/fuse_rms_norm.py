@@ -68,5 +68,7 @@ def _fuse_mean(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
         node = find_quotient(root, x)
         if node is not None:
             above = scale_and_shift(node, last, shifts=False)
-            return replace_by_norm(model, editor, "RMSNormalization", x, root, above, last)
+            return replace_by_norm(
+                model, editor, "RMSNormalization", x, root=root, above=above, last=last
+            )
     return INCOMPLETE

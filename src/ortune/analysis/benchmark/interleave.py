@@ -381,9 +381,14 @@ class _Set:
         """
         row, who = self.rows[index], self.rows[index].contestant
         job = single_model_job(
-            *(who.model, who.backend, row.stream, self.root, "bench"),
-            *(who.workload, who.environment),
-            self.root / "engines" / f"{index}-{who.workload.batch}",
+            who.model,
+            who.backend,
+            row.stream,
+            self.root,
+            "bench",
+            workload=who.workload,
+            environment=who.environment,
+            engines=self.root / "engines" / f"{index}-{who.workload.batch}",
         )
         worker = Worker(job, program=who.program, sink=self.sink)
         self.live[index] = self.stack.enter_context(worker)

@@ -45,7 +45,13 @@ def run(request: BucketsRequest) -> Buckets:
             proof = _prove_padding(path, backend, padding, fed.stream, folder, request.least_db)
             request.sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
             latency = time_lengths(
-                *(path, backend, proof.cut, padding, fed.stream, folder, request.multiple),
+                path,
+                backend,
+                proof.cut,
+                padding,
+                fed.stream,
+                folder,
+                multiple=request.multiple,
                 sink=request.sink,
             )
         except WorkerFailed as error:

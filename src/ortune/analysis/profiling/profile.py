@@ -173,6 +173,7 @@ def list_kernels(
     origin: Origin,
     node_times_ns: Sequence[float],
     backend: Backend,
+    *,
     operands: Mapping[str, Operand] | None = None,
 ) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
     """Return the kernels that ran, in their order, and the source nodes that cost nothing.
@@ -360,7 +361,9 @@ def run(request: ProfileRequest) -> Profile:
         notes = list(changes)
         for last in (not request.allow_fallback, True):
             try:
-                job = single_model_job(loaded, backend, fed.stream, folder, "profile", workload)
+                job = single_model_job(
+                    loaded, backend, fed.stream, folder, "profile", workload=workload
+                )
                 runs = profile_model(
                     job, seconds=request.seconds, runs=request.runs, sink=request.sink
                 )
@@ -375,7 +378,9 @@ def run(request: ProfileRequest) -> Profile:
     if request.ceilings:
         request.sink(Progress("measuring what the machine can do at most"))
     measured = _measure_ceilings(backend, notes) if request.ceilings else None
-    result = explain_runs(path, source, backend, runs, measured, notes, request.batch, operands)
+    result = explain_runs(
+        path, source, backend, runs, measured, notes, batch=request.batch, operands=operands
+    )
     for text in result.notes:
         request.sink(Note(text))
     return result
@@ -391,6 +396,7 @@ def explain_runs(
     runs: Runs,
     ceilings: Ceilings | None,
     notes: list[str],
+    *,
     batch: int = 0,
     operands: Mapping[str, Operand] | None = None,
 ) -> Profile:
@@ -401,7 +407,7 @@ def explain_runs(
     parts = divide_into_regions(origin)
     taken_ns = estimate_node_times(recorded, runs.plain_ns)
     mapped_kernels, folded = list_kernels(
-        recorded, traced, parts, origin, taken_ns, backend, operands
+        recorded, traced, parts, origin, taken_ns, backend, operands=operands
     )
     offered = query_capabilities(backend)
     return Profile(

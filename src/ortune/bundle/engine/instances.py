@@ -300,6 +300,7 @@ def _bind_instance(backend: Backend, cpus: Sequence[int]) -> Backend:
 def read_serving(
     instances: int | str = 0,
     device: str | None = None,
+    *,
     max_batch: int = 0,
     max_delay_us: int = 0,
     preferred: Sequence[int] = (),

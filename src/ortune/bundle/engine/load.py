@@ -70,7 +70,13 @@ def load(
         BackendMissing: The backend of a plain model, or of the plan of `on`, cannot run here.
     """
     make_serving = partial(
-        read_serving, instances, device, max_batch, max_delay_us, preferred, max_queue
+        read_serving,
+        instances,
+        device,
+        max_batch=max_batch,
+        max_delay_us=max_delay_us,
+        preferred=preferred,
+        max_queue=max_queue,
     )
     path, how = Path(path), make_serving()
     warn_of_runtime_conflict()

@@ -116,6 +116,7 @@ def export_module(
     bench: Workbench,
     module_source: Mapping[str, Any],
     interface: Mapping[str, Any],
+    *,
     exporter: str,
     feeds: str,
     out: str,

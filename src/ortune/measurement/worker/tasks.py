@@ -312,6 +312,7 @@ def score(
     bench: Workbench,
     indices: Sequence[int],
     metrics: Sequence[Mapping[str, Any]],
+    *,
     expected: str | None = None,
     save: str | None = None,
     labels: Sequence[Any] | None = None,

@@ -147,8 +147,8 @@ class Attempts:
             files,
             self.context.parts["search"],
             self._ensure_baseline(),
-            timing_effort if always else replace(timing_effort, stop=stop),
-            self.sink,
+            effort=timing_effort if always else replace(timing_effort, stop=stop),
+            sink=self.sink,
             scored="always" if always else "unless slower" if proposal.score else "never",
         )
         return self._record_trial(trial, proposal)
@@ -212,9 +212,9 @@ class Attempts:
             trial,
             files,
             stats.PAIRS,
-            effort,
-            self.sink,
-            learnt,
+            effort=effort,
+            sink=self.sink,
+            learnt=learnt,
             provable=self._can_prove_more(),
         )
         return self._record_trial(final, Proposal(trial.plan, "final", "among the fastest"))
@@ -236,16 +236,14 @@ class Attempts:
             ) as live:
                 wait_until_ready(live)
                 trial = measure.measure_plan(
-                    *(
-                        self.context,
-                        self.trial_key(plan),
-                        plan,
-                        built[0],
-                        part,
-                        live,
-                        once,
-                        ignore_event,
-                    ),
+                    self.context,
+                    self.trial_key(plan),
+                    plan,
+                    built[0],
+                    part,
+                    live,
+                    effort=once,
+                    sink=ignore_event,
                     scored="never",
                 )
         except (OrtuneError, WorkerFailed):
@@ -255,7 +253,7 @@ class Attempts:
     def survey_regions(self, request: SurveyRequest, seconds: float) -> None:
         """Measure the regions of a plan one at a time, in so many seconds at most."""
         self.journal.add(
-            survey_plan(self.context, request, seconds, self.sink, self._ensure_baseline())
+            survey_plan(self.context, request, seconds, self.sink, live=self._ensure_baseline())
         )
 
     def _can_prove_more(self) -> bool:

@@ -48,9 +48,9 @@ def measure_plan(
     files: Files,
     part: ScoredPart,
     baseline: Worker,
+    *,
     effort: Effort,
     sink: Sink,
-    *,
     scored: Literal["always", "unless slower", "never"] = "unless slower",
 ) -> Trial:
     """Measure and judge a built plan against a live baseline. Whatever happens is a trial.
@@ -81,7 +81,7 @@ def measure_plan(
         return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
         return _fail_trial(blank, Failure(error.what, worker.reproduce), began)
-    return _finish_trial(context, blank, measured, scores, worker.reproduce, began)
+    return _finish_trial(context, blank, measured, scores, reproduce=worker.reproduce, began=began)
 
 
 def measure_finalist(
@@ -89,10 +89,10 @@ def measure_finalist(
     trial: Trial,
     files: Files,
     pairs: int,
+    *,
     effort: Effort,
     sink: Sink,
     learnt: stats.PooledVariance,
-    *,
     provable: bool = False,
     former_scores: tuple[Score, ...] = (),
 ) -> Trial:
@@ -133,7 +133,13 @@ def measure_finalist(
         return _fail_trial(blank, Failure(error.what, first.candidate.reproduce), began)
     measured = make_measurement(first.started, timed)
     return _finish_trial(
-        context, blank, measured, scores, fresh_pair.candidate.reproduce, began, learnt
+        context,
+        blank,
+        measured,
+        scores,
+        reproduce=fresh_pair.candidate.reproduce,
+        began=began,
+        learnt=learnt,
     )
 
 
@@ -184,6 +190,7 @@ def _finish_trial(
     blank: Trial,
     measurement: Measurement,
     scores: tuple[Score, ...],
+    *,
     reproduce: str,
     began: float,
     learnt: stats.PooledVariance = stats.NOTHING,

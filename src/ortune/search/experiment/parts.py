@@ -148,7 +148,9 @@ class Original:
             _find_shared_groups(feeds),
         )
         places = range(len(looked))
-        part = make_scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
+        part = make_scored_part(
+            "looked", places, outputs, metric, labels=labels, inputs=seen.__getitem__
+        )
         needed = count_provable_samples(
             budget, part.records, self.error, grouped=groups is not None
         )
@@ -158,8 +160,15 @@ class Original:
         for name in ("search", "final"):
             if name in division:
                 expected = self._record_outputs(division[name], f"expected-{name}")
-                arguments = (metric, feeds.labels, groups, inputs)
-                parts[name] = make_scored_part(name, division[name], expected, *arguments)
+                parts[name] = make_scored_part(
+                    name,
+                    division[name],
+                    expected,
+                    metric,
+                    labels=feeds.labels,
+                    groups=groups,
+                    inputs=inputs,
+                )
         parts = _mark_proof(parts, feeds)
         summary = "" if feeds.synthetic else self._describe_outlook(budget, needed, feeds, parts)
         return BaselineData(

@@ -42,6 +42,7 @@ def make_scored_part(
     indices: Sequence[int],
     outputs: Stream,
     metric: Metric,
+    *,
     labels: Sequence[Any] | None = None,
     groups: Sequence[str] | None = None,
     inputs: Callable[[int], Tensors] | None = None,

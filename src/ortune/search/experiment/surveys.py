@@ -242,6 +242,7 @@ def survey_plan(
     target: SurveyRequest | Plan,
     seconds: float,
     sink: Sink,
+    *,
     live: Worker,
     clock: Callable[[], float] = time.monotonic,
     by: By = "region",
@@ -265,7 +266,9 @@ def survey_plan(
         shutil.rmtree(killed, ignore_errors=True)
     try:
         with TemporaryDirectory(dir=context.root, prefix=_DRAFTS) as folder:
-            running = _Survey(context, plan, by, progress, Path(folder), sink, clock)
+            running = _Survey(
+                context, plan, by, progress, folder=Path(folder), sink=sink, clock=clock
+            )
             result = running.run(seconds, live)
     except BaselineFailed as error:
         if error.worker is live:
@@ -289,6 +292,7 @@ class _Survey:
         plan: Plan,
         by: By,
         progress: SurveyProgress,
+        *,
         folder: Path,
         sink: Sink,
         clock: Callable[[], float],

@@ -85,7 +85,9 @@ def build_in(
     material = _carry_samples(start, name, recipe.steps[:count], material)
     edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
     for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
-        start = _extend_build(cache, source, start, recipe.steps[:until], count, material, sink)
+        start = _extend_build(
+            cache, source, start, recipe.steps[:until], done=count, material=material, sink=sink
+        )
         material = _carry_samples(start, name, recipe.steps[:until], material)
         count = until
     return start
@@ -112,6 +114,7 @@ def _extend_build(
     source: Path,
     start: BuiltModel,
     steps: Sequence[Step],
+    *,
     done: int,
     material: Material,
     sink: Sink,

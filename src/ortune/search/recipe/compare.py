@@ -138,6 +138,7 @@ def compare_across(
     source: Feeds,
     indices: Sequence[int],
     folder: Path,
+    *,
     custom_ops: tuple[str, ...] = (),
 ) -> tuple[float, str | None]:
     """Compare a model with the one it was made from, across the step.

@@ -124,7 +124,7 @@ class EditSession:
                     feeds,
                     self.material.comparison_samples,
                     self._folder,
-                    self.material.custom_ops,
+                    custom_ops=self.material.custom_ops,
                 )
                 if why is not None:
                     raise Refused(
@@ -218,7 +218,13 @@ class EditSession:
         stream, followers = feeds.stream, () if self._lossy else self._followers
         if followers:
             observe_together(
-                *(self.model, probes, followers, self._source, stream, indices, folder),
+                self.model,
+                probes,
+                followers,
+                self._source,
+                stream,
+                indices,
+                folder=folder,
                 custom_ops=ops,
             )
         return compute_ranges(
@@ -304,8 +310,8 @@ def observe_together(
     source: Path,
     stream: Path,
     indices: Sequence[int],
-    folder: Path,
     *,
+    folder: Path,
     custom_ops: tuple[str, ...] = (),
 ) -> None:
     """Answer probes, and in the same pass what other quantizers will ask, into the folder's cache.

@@ -116,7 +116,7 @@ class TestAsked:
     @pytest.mark.usefixtures("eight")
     def test_batches(self) -> None:
         assert read_serving(max_batch=0).max_batch == 8
-        assert read_serving(2, None, 5, 7) == Serving(2, 5, 7)
+        assert read_serving(2, None, max_batch=5, max_delay_us=7) == Serving(2, 5, 7)
         assert read_serving(0, max_batch=8, preferred=[4, 8], max_queue=9) == Serving(
             1, 8, preferred=(4, 8), max_queue=9
         )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -626,21 +627,19 @@ def test_a_finalist_whose_scores_are_known_is_not_scored_again(
     attempts: Attempts, script: Script
 ) -> None:
     trial = replace(studies.baseline(), plan=LOSSY)
-    arguments = (
-        attempts.context,
-        trial,
-        FILES,
-        1,
-        Effort(seconds=0.01),
-        ignore_event,
-        stats.NOTHING,
+    measure_again = partial(
+        measure.measure_finalist,
+        *(attempts.context, trial, FILES, 1),
+        effort=Effort(seconds=0.01),
+        sink=ignore_event,
+        learnt=stats.NOTHING,
     )
     known = scored(Verdict.PROVED)
-    assert measure.measure_finalist(*arguments, former_scores=known).scores == known
+    assert measure_again(former_scores=known).scores == known
     assert script.asked("score", "candidate") == []
-    found = measure.measure_finalist(*arguments)
+    found = measure_again()
     assert found.score is not None and found.score.verdict is Verdict.LIKELY
-    proved = measure.measure_finalist(*arguments, provable=True)
+    proved = measure_again(provable=True)
     assert proved.score is not None and proved.score.verdict is Verdict.PROVED
 
 
@@ -654,7 +653,7 @@ def test_a_measured_plan_says_what_it_took(
     base: Any = Scripted(script, "baseline", Cpu())
     part, effort = attempts.context.parts["search"], Effort(max_blocks=1)
     trial = measure.measure_plan(
-        attempts.context, "k", LOSSY, FILES, part, base, effort, ignore_event
+        attempts.context, "k", LOSSY, FILES, part, base, effort=effort, sink=ignore_event
     )
     assert (trial.status is Status.FAILED) is bool(fails)
     assert 7.0 <= trial.seconds < 700.0

@@ -115,7 +115,9 @@ def surveyed(known: Context, script: Script, seconds: float = 100.0, *quantizers
     plan = Plan(Recipe("int8", tuple(steps)), Cpu(threads=1))
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
-        return survey_plan(known, SurveyRequest(plan), seconds, ignore_event, live, script)  # type: ignore[arg-type]
+        return survey_plan(
+            known, SurveyRequest(plan), seconds, ignore_event, live=live, clock=script
+        )  # type: ignore[arg-type]
 
 
 def toy(root: Path, blocks: int) -> Context:
@@ -272,7 +274,7 @@ def test_a_plan_that_decides_nothing_is_no_survey(tmp_path: Path, script: Script
     known = toy(tmp_path / "run", 1)
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
-        found = survey_plan(known, Plan(AS_IS, Cpu()), 10, ignore_event, live, script)  # type: ignore[arg-type]
+        found = survey_plan(known, Plan(AS_IS, Cpu()), 10, ignore_event, live=live, clock=script)  # type: ignore[arg-type]
     assert "decides a precision" in found.error
     assert found.regions == ()
 

@@ -217,6 +217,7 @@ def replace_by_norm(
     editor: Editor,
     op: str,
     x: ir.Value,
+    *,
     root: Root,
     above: ScaleAndShift,
     last: TrailingAxes,
