@@ -140,11 +140,7 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
         return 0
     if dtype.bitwidth < 8 or dtype.numpy().kind not in "fiu":
         return 0
-    total: Total | str | None = Total.make_identity(dtype.numpy())
-    for node, value, constant in chain:
-        if total is None or isinstance(total, str):
-            break
-        total = _apply_node(total, node, value, constant, chain)
+    total = _compose_chain(chain, dtype)
     if total is None or isinstance(total, str):
         return total or 0
     first = arithmetic[0][0].op_type in ("Add", "Sub")
@@ -153,15 +149,30 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
         return parts if len(arithmetic) > 2 else 0
     if len(parts) >= len(arithmetic) or not _is_worthwhile(parts, arithmetic):
         return 0
-    (last, inner, _), start = chain[-1], chain[0][1]
+    last, start = chain[-1][0], chain[0][1]
     value = last.outputs[0]
     if last.graph is None or (not parts and shape_of(start) != shape_of(value)):
         return 0
     if not parts and (value.is_graph_output() or None in (shape_of(start) or (None,))):
         return 0
+    _replace_last_node(chain, parts, total.shape, editor)
+    for node, source, _ in reversed(arithmetic[:-1]):
+        redirect_uses(node.outputs[0], source)
+        remove_node(node)
+    return len(arithmetic) - len(parts)
+
+
+def _replace_last_node(
+    chain: _Chain,
+    parts: list[tuple[str, NDArray[Any]]],
+    shape: tuple[int, ...],
+    editor: edit.Editor,
+) -> None:
+    last, inner, _ = chain[-1]
+    value = last.outputs[0]
     if parts:
         op, array = parts[-1]
-        wide = np.broadcast_shapes(total.shape, array.shape)
+        wide = np.broadcast_shapes(shape, array.shape)
         if np.broadcast_shapes(*(a.shape for _, a in parts)) != wide:
             parts[-1] = (op, np.ascontiguousarray(np.broadcast_to(array, wide)))
     merged: list[ir.Node] = []
@@ -174,10 +185,16 @@ def _merge_chain(chain: _Chain, editor: edit.Editor) -> int | str:
     edit.insert_before(last, *merged)
     redirect_uses(value, inner)
     remove_node(last)
-    for node, source, _ in reversed(arithmetic[:-1]):
-        redirect_uses(node.outputs[0], source)
-        remove_node(node)
-    return len(arithmetic) - len(parts)
+
+
+def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | str | None:
+    """Return what a chain computes as a whole; why it has to stay, or None for no reason."""
+    total: Total | str | None = Total.make_identity(dtype.numpy())
+    for node, value, constant in chain:
+        if total is None or isinstance(total, str):
+            break
+        total = _apply_node(total, node, value, constant, chain)
+    return total
 
 
 def _apply_node(

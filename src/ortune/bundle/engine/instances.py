@@ -300,11 +300,11 @@ def _bind_instance(backend: Backend, cpus: Sequence[int]) -> Backend:
 def read_serving(
     instances: int | str = 0,
     device: str | None = None,
-    *,
     max_batch: int = 0,
     max_delay_us: int = 0,
     preferred: Sequence[int] = (),
     max_queue: int = 0,
+    *,
     packed: Serving | None = None,
 ) -> Serving:
     """Read what a caller asks for.

@@ -70,13 +70,7 @@ def load(
         BackendMissing: The backend of a plain model, or of the plan of `on`, cannot run here.
     """
     make_serving = partial(
-        read_serving,
-        instances,
-        device,
-        max_batch=max_batch,
-        max_delay_us=max_delay_us,
-        preferred=preferred,
-        max_queue=max_queue,
+        read_serving, instances, device, max_batch, max_delay_us, preferred, max_queue
     )
     path, how = Path(path), make_serving()
     warn_of_runtime_conflict()
@@ -98,7 +92,7 @@ def load(
     with ExitStack() as stack:
         with archive.open_bundle(path) as (file, manifest):
             consent.require_consent(path.name, manifest, custom_ops)
-            how = make_serving(load_serving(path.name, file, manifest))
+            how = make_serving(packed=load_serving(path.name, file, manifest))
             ready = load_compiled(path.name, file, manifest) if compiled else {}
             opened = BundleArchive(path.name, file, manifest, how, ready, custom_ops)
             running = open_plan(stack, opened, backend)

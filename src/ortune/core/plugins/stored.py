@@ -322,12 +322,8 @@ def _find_fault(rule: FieldRule, value: Any) -> str:
     match rule["rule"]:
         case "flag":
             wrong, why = not isinstance(value, bool), "is neither true nor false"
-        case "integer" | "number" as kind:
-            kinds = (int,) if kind == "integer" else (int, float)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                return f"{_show_value(value)} is no {kind}"
-            wrong = not rule["least"] <= value <= rule["most"]
-            why = f"is not between {rule['least']} and {rule['most']}"
+        case "integer" | "number":
+            return _find_number_fault(rule, value)
         case "word":
             wrong, why = value not in rule["of"], f"is not allowed; {', '.join(rule['of'])} are"
         case "text":
@@ -336,13 +332,7 @@ def _find_fault(rule: FieldRule, value: Any) -> str:
             wrong = not re.fullmatch(rule["pattern"], value)
             why = "is not of the form that it may have"
         case "list":
-            wrong = not isinstance(value, list) or len(value) > rule["most"]
-            why = f"is no list of at most {rule['most']}"
-            if not wrong:
-                each = ((rule.get("of") or _find_foreign_rule(item), item) for item in value)
-                return next(
-                    (bad for part, item in each if part and (bad := _find_fault(part, item))), ""
-                )
+            return _find_list_fault(rule, value)
         case "either":
             wrong, why = (
                 all(_find_fault(part, value) for part in rule["of"]),
@@ -362,6 +352,22 @@ def _find_fault(rule: FieldRule, value: Any) -> str:
         case _:
             return ""
     return f"{_show_value(value)} {why}" if wrong else ""
+
+
+def _find_number_fault(rule: FieldRule, value: Any) -> str:
+    kinds = (int,) if rule["rule"] == "integer" else (int, float)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        return f"{_show_value(value)} is no {rule['rule']}"
+    if rule["least"] <= value <= rule["most"]:
+        return ""
+    return f"{_show_value(value)} is not between {rule['least']} and {rule['most']}"
+
+
+def _find_list_fault(rule: FieldRule, value: Any) -> str:
+    if not isinstance(value, list) or len(value) > rule["most"]:
+        return f"{_show_value(value)} is no list of at most {rule['most']}"
+    each = ((rule.get("of") or _find_foreign_rule(item), item) for item in value)
+    return next((bad for part, item in each if part and (bad := _find_fault(part, item))), "")
 
 
 def _fault_of_pair(rule: FieldRule, text: str) -> str:

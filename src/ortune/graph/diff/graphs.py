@@ -390,57 +390,80 @@ def _load_defaults(op_type: str, opset: int) -> dict[str, str]:
 
 def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
     """Return digests of what each value and each node computes from the inputs, names apart."""
-    bodies: dict[ir.Graph, str] = {}
-    values: dict[int, str] = {}
-    nodes = [""] * len(graphs.nodes)
+    digests = _ComputationDigests(graphs)
+    first, second = graphs.inputs
+    for index, pair in enumerate(match_in_order(first, second, graphs.names.__getitem__)):
+        digests.values |= dict.fromkeys(pair, f"input {index}")
+    waiting: list[int] = []
+    for node in range(len(graphs.nodes)):
+        while waiting and graphs.scope[node] != waiting[-1]:
+            digests.finish_node(waiting.pop())
+        if node in graphs.bodies:
+            waiting.append(node)
+            digests.start_bodies(node)
+        else:
+            digests.finish_node(node)
+    for node in reversed(waiting):
+        digests.finish_node(node)
+    return digests.values, digests.nodes
 
-    def of(value: int) -> str:
-        if value >= 0 and value not in values:
-            constant = graphs.constants.get(value)
-            unknown = f"{graphs.side_of_value(value)} {graphs.names[value]}"
-            values[value] = f"constant {constant.digest}" if constant is not None else unknown
-        return values.get(value, "")
 
-    def start(node: int) -> list[str]:
-        read = [of(value) for value in graphs.reads[node]]
+class _ComputationDigests:
+    """Digests of values and nodes, filled node by node in the order of execution.
+
+    Attributes:
+        values: Value -> digest of the computation behind it.
+        nodes: Digest of each node; empty until it is finished.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self._graphs = graphs
+        self._bodies: dict[ir.Graph, str] = {}
+        self.values: dict[int, str] = {}
+        self.nodes = [""] * len(graphs.nodes)
+
+    def start_bodies(self, node: int) -> None:
+        """Digest the bodies of a control-flow node, and the inputs of these."""
+        for name, body in self._graphs.bodies[node].items():
+            self._bodies[body] = _digest_parts((*self._list_parts(node), name))
+            for index, value in enumerate(body.inputs):
+                self.values[self._graphs.number[value]] = f"{self._bodies[body]} {index}"
+
+    def finish_node(self, node: int) -> None:
+        """Digest a node, its bodies finished, and what it writes."""
+        graphs = self._graphs
+        inside = graphs.bodies.get(node, {}).values()
+        results = [
+            self._digest_value(graphs.number[value]) for body in inside for value in body.outputs
+        ]
+        text = _digest_parts((*self._list_parts(node), *results))
+        graph = graphs.nodes[node].graph
+        around = self._bodies.get(graph) if isinstance(graph, ir.Graph) else None
+        self.nodes[node] = _digest_parts((text, around)) if around else text
+        for slot, value in enumerate(graphs.writes[node]):
+            if graphs.op[node] == "Constant" and value in graphs.constants:
+                self._digest_value(value)
+            elif value >= 0:
+                self.values[value] = f"{text} {slot}"
+        if graphs.op[node] in PASSED_ON and graphs.reads[node] and graphs.writes[node][0] >= 0:
+            self.values[graphs.writes[node][0]] = self._digest_value(graphs.reads[node][0])
+
+    def _list_parts(self, node: int) -> list[str]:
+        """Return operator, attributes and digests of the inputs; those of a sum sorted."""
+        graphs = self._graphs
+        read = [self._digest_value(value) for value in graphs.reads[node]]
         attributes = [f"{key}={text}" for key, text in graphs.settings[node].items()]
         if graphs.op[node] in COMMUTATIVE:
             read.sort()
         return [graphs.op[node], *attributes, *read]
 
-    def finish(node: int) -> None:
-        inside = graphs.bodies.get(node, {}).values()
-        results = [of(graphs.number[value]) for body in inside for value in body.outputs]
-        text = _digest_parts((*start(node), *results))
-        graph = graphs.nodes[node].graph
-        around = bodies.get(graph) if isinstance(graph, ir.Graph) else None
-        nodes[node] = _digest_parts((text, around)) if around else text
-        for slot, value in enumerate(graphs.writes[node]):
-            if graphs.op[node] == "Constant" and value in graphs.constants:
-                of(value)
-            elif value >= 0:
-                values[value] = f"{text} {slot}"
-        if graphs.op[node] in PASSED_ON and graphs.reads[node] and graphs.writes[node][0] >= 0:
-            values[graphs.writes[node][0]] = of(graphs.reads[node][0])
-
-    first, second = graphs.inputs
-    for index, pair in enumerate(match_in_order(first, second, graphs.names.__getitem__)):
-        values |= dict.fromkeys(pair, f"input {index}")
-    waiting: list[int] = []
-    for node in range(len(graphs.nodes)):
-        while waiting and graphs.scope[node] != waiting[-1]:
-            finish(waiting.pop())
-        if node not in graphs.bodies:
-            finish(node)
-            continue
-        waiting.append(node)
-        for name, body in graphs.bodies[node].items():
-            bodies[body] = _digest_parts((*start(node), name))
-            for index, value in enumerate(body.inputs):
-                values[graphs.number[value]] = f"{bodies[body]} {index}"
-    for node in reversed(waiting):
-        finish(node)
-    return values, nodes
+    def _digest_value(self, value: int) -> str:
+        if value >= 0 and value not in self.values:
+            graphs = self._graphs
+            constant = graphs.constants.get(value)
+            unknown = f"{graphs.side_of_value(value)} {graphs.names[value]}"
+            self.values[value] = f"constant {constant.digest}" if constant is not None else unknown
+        return self.values.get(value, "")
 
 
 def _digest_parts(parts: Iterable[str]) -> str:

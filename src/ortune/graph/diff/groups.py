@@ -55,23 +55,26 @@ class NodeGroups:
                 self._follow_channels(node)
         parts = self._join_parts()
         if related:
-            # Join parts of both sides that lie between the same groups; return the others.
-            borders = {part[0]: self._find_borders(part) for part in parts}
-            second = [part for part in parts if self._graphs.side_of_node(part[0])]
-            unmatched = []
-            for part in parts:
-                if self._graphs.side_of_node(part[0]):
-                    continue
-                before, behind = borders[part[0]]
-                for other in second:
-                    near, far = borders[other[0]]
-                    if before & near and behind & far:
-                        self._settle_nodes(*part, *other)
-                        second.remove(other)
-                        break
-                else:
-                    unmatched.append(part)
-            self._absorb_parts(unmatched + second)
+            self._absorb_parts(self._join_enclosed_parts(parts))
+
+    def _join_enclosed_parts(self, parts: Sequence[list[int]]) -> list[list[int]]:
+        """Join parts of both sides that lie between the same groups; return the others."""
+        borders = {part[0]: self._find_borders(part) for part in parts}
+        second = [part for part in parts if self._graphs.side_of_node(part[0])]
+        unmatched = []
+        for part in parts:
+            if self._graphs.side_of_node(part[0]):
+                continue
+            before, behind = borders[part[0]]
+            for other in second:
+                near, far = borders[other[0]]
+                if before & near and behind & far:
+                    self._settle_nodes(*part, *other)
+                    second.remove(other)
+                    break
+            else:
+                unmatched.append(part)
+        return unmatched + second
 
     def _find_root(self, node: int) -> int:
         while self._root[node] != node:

@@ -72,7 +72,10 @@ class NodePairs:
                 self._pair_nodes(a, b, exact=True)
         self._pair_by_weights()
         self.names_trusted = self._pair_by_names()
-        # Pair what lies around pairs, the best evidence first, over a few nodes without one.
+        self._pair_around_pairs()
+
+    def _pair_around_pairs(self) -> None:
+        """Pair what lies around pairs, the best evidence first, over a few nodes without one."""
         graphs, partner = self.graphs, self.partner
         heap: list[tuple[float, int, int]] = []
 

@@ -103,27 +103,33 @@ class TensorSources:
                 self.readers[name].append(node)
         self.source_by_name = self._match_names(nodes)
         self._named = set(self.source_by_name.values())
-        # A reordered tensor has the name that its source lost.
+        self._name_reordered(nodes)
+        for node in nodes:
+            self._by_name(node)
+        for node in reversed(nodes):
+            self._by_reader(node)
+        self._forward_added(nodes)
+        self._twins: dict[str, list[str]] = defaultdict(list)
+        for value, stands in self.same.items():
+            if value != stands and stands in origin.maker and value in origin.maker:
+                self._twins[origin.maker[stands]].append(origin.maker[value])
+
+    def _name_reordered(self, nodes: Sequence[Executed]) -> None:
+        """Give the inputs of reordering nodes their sources: the output has its name."""
         for node in reversed(nodes):
             if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
                 value = self.source.get(node.writes[0])
                 if value is not None and node.reads[0] not in self.source:
                     self.source[node.reads[0]] = value
+
+    def _forward_added(self, nodes: Sequence[Executed]) -> None:
+        """Give the outputs of nodes that the runtime added the sources of what they read."""
         for node in nodes:
-            self._by_name(node)
-        for node in reversed(nodes):
-            self._by_reader(node)
-        for node in nodes:
-            # What was added forwards what it reads.
             if node.op_type in ADDED and node.reads:
                 value = self.source.get(node.reads[0])
                 for name in self._list_open_outputs(node):
                     if value is not None:
                         self.source[name] = value
-        self._twins: dict[str, list[str]] = defaultdict(list)
-        for value, stands in self.same.items():
-            if value != stands and stands in origin.maker and value in origin.maker:
-                self._twins[origin.maker[stands]].append(origin.maker[value])
 
     def _match_names(self, nodes: Sequence[Executed]) -> dict[str, str]:
         """Return executed node's name -> the source node that its name refers to."""

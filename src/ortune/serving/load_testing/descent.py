@@ -127,49 +127,55 @@ def descend_settings(
         What was tried: where the walk ended first, then the rest by what its pairs said, since a
         lone pair's luck is no rank. Empty where there is nothing to try.
     """
-    tried = {start: TriedSettings(start, [1.0])}
-    best, time_is_over = start, False
+    descent = _Descent(space, start, score)
+    before: Serving | None = None
+    while before != descent.best and not descent.time_is_over:
+        before = descent.best
+        descent.walk_round()
+    candidates = [c for c in descent.tried.values() if c.settings != start and c.ratios]
+    return sorted(candidates, key=lambda other: (other.settings != descent.best, -other.ratio))
 
-    def walk_direction(name: str, direction: int) -> Iterator[Serving]:
-        """Yield further settings while the last was better."""
-        for settings in space.list_neighbours(best, name, direction):
-            if settings in tried:
-                return
-            yield settings
-            if settings != best:
-                return
 
-    def list_directions(_: Serving) -> Mapping[str, Iterator[Serving]]:
-        return {
-            f"{name} {direction}": walk_direction(name, direction)
-            for name in COORDINATES
-            for direction in (1, -1)
-        }
+class _Descent:
+    """One walk over the settings: what was tried, and the best of it."""
 
-    def present_best() -> Serving:
-        return best
+    def __init__(
+        self, space: ServingSpace, start: Serving, score: Callable[[Serving], float | None]
+    ) -> None:
+        self._space, self._score = space, score
+        self.tried = {start: TriedSettings(start, [1.0])}
+        self.best, self.time_is_over = start, False
 
-    def walk_round() -> None:
-        nonlocal best, time_is_over
-        for _, settings in walk_coordinates(present_best, list_directions):
-            candidate = tried[settings] = TriedSettings(settings)
-            to_beat = tried[best].ratio * MARGIN
+    def walk_round(self) -> None:
+        """Walk along every coordinate once; end where the time is over."""
+        for _, settings in walk_coordinates(lambda: self.best, self._list_directions):
+            candidate = self.tried[settings] = TriedSettings(settings)
+            to_beat = self.tried[self.best].ratio * MARGIN
             for _pair in range(2):
-                if (ratio := score(settings)) is None:
-                    time_is_over = True
+                if (ratio := self._score(settings)) is None:
+                    self.time_is_over = True
                     return
                 candidate.ratios.append(ratio)
                 if candidate.ratio <= to_beat:
                     break
             else:
-                best = settings
+                self.best = settings
 
-    before: Serving | None = None
-    while before != best and not time_is_over:
-        before = best
-        walk_round()
-    candidates = [other for other in tried.values() if other.settings != start and other.ratios]
-    return sorted(candidates, key=lambda other: (other.settings != best, -other.ratio))
+    def _list_directions(self, _: Serving) -> Mapping[str, Iterator[Serving]]:
+        return {
+            f"{name} {direction}": self._walk_direction(name, direction)
+            for name in COORDINATES
+            for direction in (1, -1)
+        }
+
+    def _walk_direction(self, name: str, direction: int) -> Iterator[Serving]:
+        """Yield further settings while the last was better."""
+        for settings in self._space.list_neighbours(self.best, name, direction):
+            if settings in self.tried:
+                return
+            yield settings
+            if settings != self.best:
+                return
 
 
 def estimate_ratio(ratios: Sequence[float]) -> Interval | None:

@@ -226,26 +226,31 @@ def _find_scalable_parts(
             ]
             return parts if all(_read_shape(part) == (width,) for part in parts) else None
         case "Mul" | "Add":
-            for index in (0, 1):
-                size = _read_shape(_Part(node, index))
-                if size is None:
-                    continue
-                if size not in ((), (1,)) and (size[-1] != width or set(size[:-1]) - {1}):
-                    return None
-                parts = [_Part(node, index)]
-                if node.op_type == "Mul":
-                    return parts
-                above = _find_scalable_parts(node.inputs[1 - index], width, {node})
-                return None if above is None else parts + above
-            if node.op_type == "Add" or node.inputs[0] is node.inputs[1]:
-                return None
-            return _find_scalable_parts(node.inputs[1], width, {node}) or _find_scalable_parts(
-                node.inputs[0], width, {node}
-            )
+            return _find_operand_parts(node, width)
         case "MatMul" | "Gemm":
             return _find_product_parts(node, width)
         case _:
             return None
+
+
+def _find_operand_parts(node: ir.Node, width: int) -> list[_Part] | None:
+    """Return the constants to multiply of a Mul or Add and above; None where that cannot be."""
+    for index in (0, 1):
+        size = _read_shape(_Part(node, index))
+        if size is None:
+            continue
+        if size not in ((), (1,)) and (size[-1] != width or set(size[:-1]) - {1}):
+            return None
+        parts = [_Part(node, index)]
+        if node.op_type == "Mul":
+            return parts
+        above = _find_scalable_parts(node.inputs[1 - index], width, {node})
+        return None if above is None else parts + above
+    if node.op_type == "Add" or node.inputs[0] is node.inputs[1]:
+        return None
+    return _find_scalable_parts(node.inputs[1], width, {node}) or _find_scalable_parts(
+        node.inputs[0], width, {node}
+    )
 
 
 def _find_product_parts(node: ir.Node, width: int) -> list[_Part] | None:
