@@ -23,7 +23,7 @@ def transforms() -> list[Transform]:
     request, or refuse to run without settings, are left out.
     """
     names = [name for name in catalog.list_plugins(Transform) if name not in TOLD]
-    every = [catalog.load(Transform, name)() for name in names]
+    every = [catalog.load_plugin(Transform, name)() for name in names]
     kept = [step for step in every if step.keeps_io]
     return sorted(kept, key=lambda step: (step.stage, step.name()))
 

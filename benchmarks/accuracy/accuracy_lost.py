@@ -39,7 +39,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.reading import read_step
 from ortune.core.step import Recipe
-from ortune.data.feeds import load
+from ortune.data.feeds import load_feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.measurement.machine import noise
@@ -198,7 +198,7 @@ def _ours(model: Path, samples: Path, case: Case, home: Path) -> Iterator[dict[s
         path = home / f"{index}.onnx"
         try:
             with TemporaryDirectory(prefix="ortune-") as folder:
-                feeds = load(str(samples), read_facts(file.load(model)).inputs, Path(folder))
+                feeds = load_feeds(str(samples), read_facts(file.load(model)).inputs, Path(folder))
                 recipe = Recipe("lost", tuple(read_step(text) for text in ("simplify", *steps)))
                 build(model, recipe, path, feeds=feeds)
             yield row | {"path": str(path)}

@@ -71,8 +71,8 @@ def drawn(folder: Path, pages: int, calibration: int) -> Pages:
     inputs = spec.list_inputs(file.load(folder / "model.onnx"))
     return Pages(
         folder / "model.onnx",
-        feeds.load(folder / "data", inputs, folder / "fed", labels=folder / "boxes.json"),
-        feeds.load(folder / "calibration", inputs, folder / "fed-calibration"),
+        feeds.load_feeds(folder / "data", inputs, folder / "fed", labels=folder / "boxes.json"),
+        feeds.load_feeds(folder / "calibration", inputs, folder / "fed-calibration"),
     )
 
 

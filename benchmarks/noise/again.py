@@ -110,7 +110,7 @@ def unpack(path: Path, bundle: Bundle, folder: Path, data: str | None) -> Unpack
     feeds = {name: folder / member for name, member in golden.items()}
     if data is not None:
         inputs = told.signatures[""].inputs
-        feeds = {"": data_feeds.load(data, inputs, folder / "data").stream}
+        feeds = {"": data_feeds.load_feeds(data, inputs, folder / "data").stream}
     return Unpacked(
         {name: folder / member for name, member in told.fallback.items()},
         {name: folder / member for name, member in told.models.items()},

@@ -101,7 +101,7 @@ def _measured(case: Case, times: int) -> dict[str, Any]:
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
         inputs = facts.read_facts(file.load(case.sides[0][0]), read=True).inputs
-        fed = feeds.load(str(case.home / "data"), inputs, root / "data").stream
+        fed = feeds.load_feeds(str(case.home / "data"), inputs, root / "data").stream
         starts = _starts(case, fed, root)
         for turn in range(times):
             turns += [one.pair for one in fresh_pairs(*starts, 2, EFFORT)]

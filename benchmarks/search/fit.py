@@ -118,7 +118,7 @@ def timed(table: Table) -> Iterator[Row]:
 
 def latencies(table: Table, noise: float) -> Records:
     """Return the log-ratios of a table's plans."""
-    levels, known, found = priors.load().levels, Priors(view_of(table)), Records()
+    levels, known, found = priors.load_fitted_numbers().levels, Priors(view_of(table)), Records()
     for row in timed(table):
         value = min(math.log(levels["slowest"]), math.log(true_ratio(row)))
         slow = levels["noise of slow"] * max(0.0, value)
@@ -425,7 +425,7 @@ def fit(some: Sequence[Table]) -> dict[str, Any]:
     """Return all that tables tell."""
     known = numbers(some)
     latency = Model([latencies(one, known["noise of a pair"]) for one in some], apart=0.2)
-    losses = [strains(one, priors.load().levels["strain noise"]) for one in some]
+    losses = [strains(one, priors.load_fitted_numbers().levels["strain noise"]) for one in some]
     strain_ = Model([one for one in losses if one.rows], apart=1.0)
     bytes_, known["size sd"] = sizes(some)
     return {
@@ -444,7 +444,7 @@ def fit_without(name: str) -> FittedNumbers:
 
 def error(table: Table, numbers: FittedNumbers) -> dict[str, float]:
     """Return how far a table's plans lie from what is expected before the first trial."""
-    with patch.object(priors, "load", lambda: numbers):
+    with patch.object(priors, "load_fitted_numbers", lambda: numbers):
         known, slowest = Priors(view_of(table)), math.log(numbers.levels["slowest"])
         apart = [
             min(slowest, math.log(true_ratio(row)))

@@ -98,8 +98,8 @@ def _replay(
     case: tuple[str, Table], *, seconds: tuple[float, ...], changed: bool
 ) -> dict[float, Result]:
     fit, table = case
-    numbers = priors.load() if fit == FITS[0] else fit_without(table.about.name)
-    with patch.object(priors, "load", lambda: numbers):
+    numbers = priors.load_fitted_numbers() if fit == FITS[0] else fit_without(table.about.name)
+    with patch.object(priors, "load_fitted_numbers", lambda: numbers):
         return {limit: replay(table, Adaptive(), limit, changed=changed) for limit in seconds}
 
 

@@ -28,7 +28,7 @@ from benchmarks.serving.models import FORMS, PAYLOADS, Payload
 from benchmarks.serving.recorded import about, write
 from benchmarks.speed.engine_overhead import compared
 from benchmarks.speed.neighbour import to_itself
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 
 LIMITS_NS = {("gRPC", "small"): 400_000, ("gRPC", "big"): 1_000_000}
 """1 kB and 602 kB."""
@@ -54,7 +54,7 @@ def _row(server: Serving, path: Path, payload: Payload, form: str) -> Row:
     request = FORMS[form](payload.name, feeds)
     address = server.grpc if request.protocol == "grpc" else server.http
     answers.demand(request, address, answers.expected(path, feeds["x"]))
-    with load(path, on=THREADS) as engine, _asking(request, address) as ask:
+    with load_engine(path, on=THREADS) as engine, _asking(request, address) as ask:
         # The slower one first: it says how many runs a turn has.
         found = compared(ask, lambda: engine(**feeds))
     less = found["extra_ns"]

@@ -30,7 +30,7 @@ from benchmarks.serving.models import FORMS
 from benchmarks.serving.recorded import about, write
 from benchmarks.speed.neighbour import to_itself
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 
 NAMES = ("minilm", "efficientnet-lite0")
 CONCURRENCY, BATCHES, LIMIT = 32, (1, 8), 0.9
@@ -61,7 +61,7 @@ def _rows(name: str, batch: int, rounds: int, seconds: float) -> Iterator[Row]:
     options = ["--on", THREADS, "--max-batch", str(batch)]
     with (
         serving(path, options=options, cpus=front) as server,
-        load(path, on=THREADS, max_batch=batch) as engine,
+        load_engine(path, on=THREADS, max_batch=batch) as engine,
     ):
         for form in ("gRPC", "HTTP, binary"):
             request = FORMS[form](path.stem, samples[0])

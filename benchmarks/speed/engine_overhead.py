@@ -44,7 +44,7 @@ from ortune.backends.runtimes.onnxruntime.session import OrtSession
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.instances import Instances, Serving
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.core.hardware.cpus import usable_cpus
 from ortune.measurement.machine.machine import describe_machine
 
@@ -188,7 +188,7 @@ def shared(path: Path, samples: list[Feeds]) -> Row:
 
 
 def batched(path: Path, samples: list[Feeds]) -> Row:
-    with load(path, on="cpu(threads=1)") as engine:
+    with load_engine(path, on="cpu(threads=1)") as engine:
         engine.batch(samples)
         found = compared(lambda: [engine(**one) for one in samples], lambda: engine.batch(samples))
     share = found["second_ns"] / found["first_ns"]
@@ -208,7 +208,7 @@ def grown(path: Path, samples: list[Feeds]) -> Row:
         asyncio.run(submits(count // 5))
         return round(own.memory_info().rss / 1e6, 1)
 
-    with load(path, on="cpu(threads=1)") as engine:
+    with load_engine(path, on="cpu(threads=1)") as engine:
         before, after = megabytes(CALLS // 10), megabytes(CALLS)
     return {"calls": CALLS, "before_mb": before, "after_mb": after}
 
@@ -277,7 +277,7 @@ def around(
     path: Path, *sessions: ort.InferenceSession, cpus: list[set[int]] | None = None
 ) -> Engine:
     """Return an engine of sessions that are there."""
-    with load(path, on="cpu(threads=1)") as opened:
+    with load_engine(path, on="cpu(threads=1)") as opened:
         signature = opened.signature
     instances = Instances("model", [OrtSession(one) for one in sessions], cpus or ())
     call = Call(instances, signature, Serving(len(sessions)))

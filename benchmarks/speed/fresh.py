@@ -32,7 +32,7 @@ class Side:
 
 def stream(model: Path, data: Path, folder: Path) -> Path:
     """Write a folder of samples as the stream that workers read; return its path."""
-    return feeds.load(str(data), read_facts(file.load(model)).inputs, folder).stream
+    return feeds.load_feeds(str(data), read_facts(file.load(model)).inputs, folder).stream
 
 
 def pairs(

@@ -31,7 +31,7 @@ from tests.real import engines
 
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.engine_overhead import Feeds, Row, timed, turn
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.measurement.machine.machine import describe_machine
 
 MODELS = ("efficientnet-lite0", "minilm")
@@ -76,11 +76,11 @@ def main(*wanted: str, rounds: int = ROUNDS, seconds: float = SECONDS) -> int:
 def taken(path: Path, feeds: Feeds, number: int, shared: bool, seconds: float) -> Pairs:
     """Compile on both sides and return nanoseconds a run of each, own API first, turn by turn."""
     if number % 2:
-        engine = load(path, on=PLAN)
+        engine = load_engine(path, on=PLAN)
         own = request(path, feeds, shared)
     else:
         own = request(path, feeds, shared)
-        engine = load(path, on=PLAN)
+        engine = load_engine(path, on=PLAN)
     with engine:
         agree(own(), engine(**feeds))
         one = min(median(timed(own, 3)) for _ in range(3))

@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
     from ortune.bundle.engine.engine import Engine as Engine
-    from ortune.bundle.engine.load import load as load
+    from ortune.bundle.engine.load import load_engine as _load_engine
     from ortune.bundle.engine.signing import verify_signature as verify_signature
     from ortune.bundle.pack import pack as pack
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
-    from ortune.core.reading import read_step as step  # noqa: F401 - what ortune.step is
+    from ortune.core.reading import read_step as _read_step
     from ortune.core.step import Recipe as Recipe
     from ortune.core.step import Stage as Stage
     from ortune.core.step import Transform as Transform
@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from ortune.serving.load_testing.loadtest import loadtest as loadtest
     from ortune.serving.server.serve import serve as serve
     from ortune.transforms.common.user_rule import rule as rule
+
+    load, step = _load_engine, _read_step
 
 from ortune.core.version import __version__ as __version__
 
@@ -115,7 +117,7 @@ _HOME = {
     "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
-    "load": "bundle.engine.load",
+    "load": "bundle.engine.load:load_engine",
     "loadtest": "serving.load_testing.loadtest",
     "optimize": "search.optimize",
     "pack": "bundle.pack",

@@ -35,7 +35,7 @@ def check_contract(folder: str, name: str) -> None:
         AssertionError: It breaks the contract; the message says how.
     """
     base = catalog.base_of(folder)
-    cls: type[Plugin] = catalog.load(base, name)
+    cls: type[Plugin] = catalog.load_plugin(base, name)
     fields = dataclasses.fields(cls)
     documented = "\n".join(c.__doc__ or "" for c in cls.__mro__)
     loose = [f.name for f in fields if _has_no_default(f)]

@@ -19,7 +19,7 @@ PICTURE = TensorSpec("image", "float32", ("batch", 3, 8, 8))
 
 
 def load(source: str, out: Path, *inputs: TensorSpec) -> tuple[Any, list[Any]]:
-    found = feeds.load(source, inputs, out)
+    found = feeds.load_feeds(source, inputs, out)
     return found, [dict(one) for one in Stream(found.stream)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit import studies
 
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
 
@@ -28,5 +28,5 @@ def test_a_choice_is_made_confirmed_and_written(tmp_path: Path, protocol: str) -
     assert found["out"] == str(out) and found["pairs"] >= 3
     assert found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"]
     assert found["better"] == (found["ratio"]["low"] > 1)
-    with load(out) as engine:
+    with load_engine(out) as engine:
         assert engine.signature.inputs[0].name == "x"

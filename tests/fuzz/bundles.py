@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.read import read_bundle
 from ortune.core.errors import OrtuneError
 from tests.fuzz import archives, mutate, wire
@@ -136,12 +136,12 @@ def read(case: Case, folder: Path) -> None:
     before = set(folder.iterdir())
     with contextlib.suppress(OrtuneError):
         read_bundle(path)
-    with load(path) as engine:
+    with load_engine(path) as engine:
         for name in engine.models:
             engine[name].placement()
         started = len(list(Path("/proc/self/task").iterdir()))
     with contextlib.suppress(OrtuneError):
-        load(path, on="cpu").close()
+        load_engine(path, on="cpu").close()
     if started > _THREADS:
         raise Broken(f"threads are started as the bundle says: {started}")
     if more := set(folder.iterdir()) - before:

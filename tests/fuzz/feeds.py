@@ -263,7 +263,7 @@ def _samples(folder: Path) -> None:
         inputs = _TEXTS
     out = folder / "out"
     try:
-        feeds.load(source, inputs, out, labels=labels)
+        feeds.load_feeds(source, inputs, out, labels=labels)
     except Exception:
         if out.exists() and any(out.iterdir()):
             raise Broken("something is left behind by a failed load") from None

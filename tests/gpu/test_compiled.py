@@ -10,7 +10,7 @@ from tests.unit import studies
 
 from ortune.backends.runtimes.onnxruntime.compiled import list_compiled_nodes
 from ortune.backends.tensorrt import Tensorrt
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 
 pytestmark = skip_without(Tensorrt())
@@ -34,5 +34,5 @@ def test_a_compiled_model_answers_as_the_cpu(tmp_path: Path) -> None:
 
 def test_it_runs_out_of_a_bundle(tmp_path: Path) -> None:
     study = studies.study(tmp_path, backend=Tensorrt())
-    with load(pack(study, tmp_path / "toy.ortune", compiled=True)) as engine:
+    with load_engine(pack(study, tmp_path / "toy.ortune", compiled=True)) as engine:
         assert engine.compiled and not engine.fallback

@@ -17,7 +17,7 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "samples"
 
 def sample(name: str) -> Sample:
     """Return a packaged sample."""
-    return catalog.load(Sample, name)()
+    return catalog.load_plugin(Sample, name)()
 
 
 def written(name: str) -> Path:

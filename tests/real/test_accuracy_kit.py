@@ -34,7 +34,7 @@ def made(source: Path, folder: Path, *steps: str) -> Path:
     """Build with the samples that calibrate."""
     recipe = Recipe("kit", tuple(spelling.parse_plugin(Quantizer, step) for step in steps))
     inputs = spec.list_inputs(file.load(source))
-    found = feeds.load(source.parent / "calibration", inputs, folder)
+    found = feeds.load_feeds(source.parent / "calibration", inputs, folder)
     return build(source, recipe, folder / "out.onnx", feeds=found).path
 
 

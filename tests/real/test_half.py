@@ -37,7 +37,7 @@ def snrs(source: Path, samples: Sequence[Sample], folder: Path) -> tuple[str, fl
     (folder / "data").mkdir()
     for index, sample in enumerate(samples[:-1]):
         np.savez(folder / "data" / f"{index}.npz", **sample)
-    given = feeds.load(folder / "data", spec.list_inputs(file.load(source)), folder)
+    given = feeds.load_feeds(folder / "data", spec.list_inputs(file.load(source)), folder)
     (wanted,) = answers(source, samples[-1:])
     found = []
     for name, data in (("plain", None), ("learned", given)):

@@ -46,7 +46,7 @@ class Bucketed(Backend):
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
-    inner: Backend = field(default_factory=lambda: catalog.load(Backend, "cpu")())
+    inner: Backend = field(default_factory=lambda: catalog.load_plugin(Backend, "cpu")())
     mask: Annotated[str, stored.NAME] = ""
     inputs: Annotated[tuple[str, ...], stored.items(stored.NAME, 4096)] = ()
     outputs: Annotated[tuple[str, ...], stored.items(stored.NAME, 4096)] = ()

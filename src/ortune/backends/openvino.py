@@ -82,7 +82,7 @@ whatever else names a place, ``DEVICE_ID``, logging and counters. The provider's
 @cache
 def list_writable_properties(device: str = "CPU") -> tuple[str, ...]:
     """Return what a device of the installed runtime lets be set; AUTO passes on the CPU's."""
-    core, names = native.load().Core(), set[str]()
+    core, names = native.import_openvino().Core(), set[str]()
     for queried_device in ("AUTO", "CPU") if device == "AUTO" else (device,):
         access_by_name = core.get_property(queried_device, "SUPPORTED_PROPERTIES")
         names |= {name for name, access in access_by_name.items() if str(access) != "RO"}

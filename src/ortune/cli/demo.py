@@ -135,7 +135,7 @@ def _load_sample(name: str) -> Sample:
     from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
-    sample = catalog.load(Sample, name)()
+    sample = catalog.load_plugin(Sample, name)()
     if reason := sample.missing():
         raise OrtuneError(f"demo model '{name}' is not installed", fix=reason)
     return sample

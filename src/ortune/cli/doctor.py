@@ -138,7 +138,8 @@ def _examine_machine() -> None:
     fitness = measure_local_fitness()
     backends = probe_backends(is_verbose())
     missing = {
-        name: catalog.load(Sample, name)().missing() for name in catalog.list_plugins(Sample)
+        name: catalog.load_plugin(Sample, name)().missing()
+        for name in catalog.list_plugins(Sample)
     }
     samples = tuple(
         ProbeResult(name, "not installed", reason)
@@ -146,7 +147,11 @@ def _examine_machine() -> None:
         else ProbeResult(name, "works", f"ortune demo --model {name}")
         for name, reason in missing.items()
     )
-    environments, boards, driver = check.list_offers(), gpu.list_gpus(), gpu.read_driver_versions()
+    environments, boards, driver = (
+        check.list_environment_offers(),
+        gpu.list_gpus(),
+        gpu.read_driver_versions(),
+    )
     installed = [offered.environment for offered in environments]
     devices = check.gpu_problems(boards, driver, installed, list_runtimes())
     result = {
@@ -182,7 +187,7 @@ def probe_backends(verbose: bool) -> tuple[ProbeResult, ...]:
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
-    kinds = [catalog.load(Backend, name) for name in catalog.list_plugins(Backend)]
+    kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
     candidates = [item for kind in kinds for item in kind.tried()]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(candidates)) as pool:
         probing = [

@@ -78,7 +78,7 @@ def command(options: _Options) -> None:
     """Show times and outputs."""
     import tempfile
 
-    from ortune.bundle.engine.load import load
+    from ortune.bundle.engine.load import load_engine
     from ortune.data.stream import Stream
 
     path, out = Path(options.path), None if options.out is None else Path(options.out)
@@ -90,7 +90,7 @@ def command(options: _Options) -> None:
     start = time.perf_counter_ns()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        engine = load(
+        engine = load_engine(
             path,
             on=backend,
             custom_ops=options.custom_ops or options.allow_custom_ops,
@@ -113,7 +113,7 @@ def command(options: _Options) -> None:
             "samples": len(latencies_ns),
             "load_ns": load_ns,
             "latency_ns": latencies_ns,
-            **summarize_latency(latencies_ns),
+            **describe_latencies(latencies_ns),
             "outputs": {name: list(array.shape) for name, array in outcome.first.items()},
             "written": written,
         }
@@ -122,7 +122,7 @@ def command(options: _Options) -> None:
 
 def _parse_backend(on: str | None, level: str | None) -> Backend | None:
     from ortune.core.backend import Backend
-    from ortune.core.plugins.codec import build
+    from ortune.core.plugins.codec import build_dataclass
     from ortune.core.plugins.spelling import parse_plugin
 
     if on is None and level is None:
@@ -131,7 +131,7 @@ def _parse_backend(on: str | None, level: str | None) -> Backend | None:
     if level is None:
         return backend
     settings = {field.name: getattr(backend, field.name) for field in fields(backend)}
-    return build(type(backend), settings | {"level": level})
+    return build_dataclass(type(backend), settings | {"level": level})
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _run_samples(engine: Engine, options: _Options, folder: Path) -> _RunResult:
     latencies_ns = array("q")
     with stream.open_writer(folder / "outputs.stream") as add:
         for index, source in enumerate(options.inputs):
-            fed = feeds.load(
+            fed = feeds.load_feeds(
                 source,
                 specs,
                 folder / str(index),
@@ -208,7 +208,7 @@ class _CurrentProcess:
     end: Callable[[str], None]
 
 
-def summarize_latency(latencies_ns: Sequence[int]) -> dict[str, float | None]:
+def describe_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:
     """Return mean, median and, when there are enough samples, the 90th percentile, in ns."""
     import numpy as np
 

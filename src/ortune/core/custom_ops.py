@@ -95,7 +95,7 @@ def add_custom_ops(on: str, custom_ops: Sequence[str]) -> str:
     if not custom_ops:
         return on
     if on.strip() == "auto":
-        kinds = [catalog.load(Backend, name) for name in catalog.list_plugins(Backend)]
+        kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
         fit = [kind for kind in kinds if kind.automatic and _takes_custom_ops(kind)]
         on = ",".join(kind.name() for kind in fit if kind().missing() is None)
     for backend, _ in parse_list(Backend, on):

@@ -61,7 +61,7 @@ def before_rounding(steps: Sequence[Step]) -> Sequence[Step]:
 def find_plugin(kind: type[S], role: Role) -> type[S] | None:
     """Return the first plugin by name that declares a role itself; None where there is none."""
     for name in catalog.list_plugins(kind):
-        cls = catalog.load(kind, name)
+        cls = catalog.load_plugin(kind, name)
         if vars(cls).get("role") is role:
             return cls
     return None

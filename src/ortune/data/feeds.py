@@ -55,7 +55,7 @@ class Feeds:
     notes: tuple[str, ...] = ()
 
 
-def load(
+def load_feeds(
     source: Source,
     inputs: Sequence[TensorSpec],
     out: Path,

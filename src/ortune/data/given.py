@@ -31,14 +31,14 @@ def load_or_generate_feeds(
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
 
     Args:
-        data: See `feeds.load`.
+        data: See `feeds.load_feeds`.
         out: Folder for the stream file.
 
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
     if data is not None:
-        samples = feeds.load(data, inputs, out, labels=labels, batch=batch, sink=sink)
+        samples = feeds.load_feeds(data, inputs, out, labels=labels, batch=batch, sink=sink)
     elif labels is not None:
         raise BadData("labels are given without samples", fix="give --data too")
     else:

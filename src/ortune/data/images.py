@@ -81,7 +81,7 @@ def settings_for(
         keys = {"input": name}
     fields = {**preprocess.derive_defaults(spec, keys), **keys}
     try:
-        settings = codec.build(Preprocess, fields)
+        settings = codec.build_dataclass(Preprocess, fields)
     except BadSettings as error:
         raise BadData(f"{where}: {error.what}", fix=error.fix) from None
     source = SETTINGS if keys else f"no {SETTINGS}, so by default"

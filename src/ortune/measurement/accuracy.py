@@ -140,7 +140,7 @@ def count_provable_samples(
     """
     metric, kind = budget.metric, budget.metric.kind(baseline)
     if kind is Kind.SHARE:
-        return binomial.compute_min_samples(metric.kept_by, error)
+        return binomial.count_needed_samples(metric.kept_by, error)
     bounds = metric.bounds
     if kind is Kind.FIGURE or bounds is None:
         return None

@@ -362,7 +362,7 @@ def optimize_offline(
     Raises:
         BadModel: The runtime does not load the model.
     """
-    backend = codec.build(Cpu, {"level": level, "custom_ops": custom_ops})
+    backend = codec.build_dataclass(Cpu, {"level": level, "custom_ops": custom_ops})
     with TemporaryDirectory(prefix="ortune-") as folder:
         job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
         try:

@@ -97,7 +97,7 @@ class StatefulModel:
         """Read samples and roll the states through them into ``OUT/feeds.stream``.
 
         Args:
-            source: See `feeds.load`; inputs that take a state may be left out.
+            source: See `feeds.load_feeds`; inputs that take a state may be left out.
             out: Folder for the stream file.
             labels: In the samples' order.
             batch: Samples that will be stacked into one run.
@@ -108,7 +108,7 @@ class StatefulModel:
         """
         how = self.rolling
         cut = Steps(how.inputs, how.states)
-        read = feeds_module.load(
+        read = feeds_module.load_feeds(
             source,
             how.inputs,
             out / "given",

@@ -25,7 +25,7 @@ from ortune.quantizers.common.layers import Layer, find_layers
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 
-_OBSERVER = catalog.load(Observer, "min-max")()
+_OBSERVER = catalog.load_plugin(Observer, "min-max")()
 
 LARGEST = 448.0
 """Of float8e4m3fn; it has no infinity, and what is beyond becomes NaN unless clipped."""

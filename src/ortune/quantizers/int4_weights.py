@@ -56,7 +56,7 @@ class Int4Weights(BlockWeights):
         if head_quantizer is not None:
             for method in ("hqq", "gptq"):
                 blocks = cls(ops=("MatMul", "Gemm"), method=method, head=False)
-                yield (blocks, codec.build(head_quantizer, fields))
+                yield (blocks, codec.build_dataclass(head_quantizer, fields))
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the same with float tables, with data, and with float products.

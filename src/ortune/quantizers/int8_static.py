@@ -31,8 +31,8 @@ from ortune.quantizers.common.qdq.smooth import compute_smoothings, find_smootha
 from ortune.quantizers.common.weights import embeddings as tables
 from ortune.quantizers.common.weights.integer_weights import Packer
 
-_OBSERVER = catalog.load(Observer, "min-max")()
-_CHANNELS = catalog.load(Observer, "channels")()
+_OBSERVER = catalog.load_plugin(Observer, "min-max")()
+_CHANNELS = catalog.load_plugin(Observer, "channels")()
 
 MANY = 20
 """Convolutions of a network deep enough to leave the first few in float."""
@@ -137,7 +137,7 @@ class Int8Static(Quantizer):
             yield base
         deep = facts.ops.get("Conv", 0) >= MANY
         if deep:
-            yield replace(base, observer=catalog.load(Observer, "percentile")())
+            yield replace(base, observer=catalog.load_plugin(Observer, "percentile")())
             yield replace(base, keep_first=3)
         if convolves or products > 1:
             yield from (base if deep or not attends else smoothed).extensions(facts)
@@ -166,9 +166,9 @@ class Int8Static(Quantizer):
         if self.target != "cpu" or not self.upsample or self.exclude:
             return
         if "ConvTranspose" not in self._list_ops() and facts.has("ConvTranspose"):
-            yield catalog.load(Transform, "split-conv-transpose")()
+            yield catalog.load_plugin(Transform, "split-conv-transpose")()
         if facts.has("ConvTranspose", "DepthToSpace"):
-            yield catalog.load(Transform, "depth-to-space-nhwc")()
+            yield catalog.load_plugin(Transform, "depth-to-space-nhwc")()
 
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the accuracy kit before this step, then less of it, then other observers.

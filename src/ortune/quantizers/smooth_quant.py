@@ -63,7 +63,7 @@ class SmoothQuant(Preparation):
             )
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        channels = catalog.load(Observer, "channels")()
+        channels = catalog.load_plugin(Observer, "channels")()
         return [Probe(str(value.name), channels) for value in self._find_readers(model)]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:

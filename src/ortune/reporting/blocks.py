@@ -29,7 +29,7 @@ def gather_parts(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
     Args:
         terminal: Only what belongs on a terminal.
     """
-    sections = [catalog.load(Section, name)() for name in catalog.list_plugins(Section)]
+    sections = [catalog.load_plugin(Section, name)() for name in catalog.list_plugins(Section)]
     shown = [section for section in sections if section.terminal or not terminal]
     ordered = sorted(shown, key=lambda section: (section.order, section.name()))
     parts = (

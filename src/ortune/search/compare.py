@@ -123,7 +123,7 @@ def is_beaten(leader: Trial, trial: Trial, goal: Goal) -> bool:
     return is_clearly_faster(leader, trial) and not goal.needs_less(trial, leader)
 
 
-def is_faster(first: Trial, second: Trial) -> bool:
+def is_estimated_faster(first: Trial, second: Trial) -> bool:
     """Whether one plan's estimate is below another's by more than 1 %."""
     return bool(first.ratio and second.ratio and first.ratio.value < GAIN * second.ratio.value)
 

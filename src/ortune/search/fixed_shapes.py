@@ -47,7 +47,7 @@ def make_fix_dims(context: Context) -> Transform:
             if sizes.setdefault(name, size) != size:
                 raise UnfixableSizes(f"'{name}' is {sizes[name]} and {size} in one sample")
     dims = tuple(f"{name}:{size}" for name, size in sizes.items())
-    return codec.build(catalog.load(Transform, "fix-dims"), {"dims": dims})
+    return codec.build_dataclass(catalog.load_plugin(Transform, "fix-dims"), {"dims": dims})
 
 
 def _dynamic_axes(spec: TensorSpec) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from ortune.search.abandon import make_stopping_rule
 from ortune.search.compare import (
     has_proved_speedup,
     is_beaten,
-    is_faster,
+    is_estimated_faster,
     order_remaining,
     select_finalists,
     select_leaders,
@@ -303,7 +303,11 @@ class _Loop:
     def _is_idle(self, trial: Trial) -> bool:
         """Whether a setting gained nothing over the plan around which it was tried."""
         around = self.attempts.ledger.find(trial.neighbour_of, "search")
-        gains = around is None or is_faster(trial, around) or self.goal.needs_less(trial, around)
+        gains = (
+            around is None
+            or is_estimated_faster(trial, around)
+            or self.goal.needs_less(trial, around)
+        )
         return not gains
 
     # --- judgement --------------------------------------------------------------------------

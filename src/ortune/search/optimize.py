@@ -356,8 +356,10 @@ def require_requested(root: Path, experiment: Experiment, targets: Sequence[Back
             f"the run in {root} names code that was not asked for: '{strange[0]}'",
             fix="do not trust this run, or name that code as when the search began",
         )
-    most = max((effective_cpus(), *(stored.count_threads(backend) for backend in targets)))
-    above = max((stored.count_threads(plan.backend) for plan in plans), default=0)
+    most = max(
+        (effective_cpus(), *(stored.count_requested_threads(backend) for backend in targets))
+    )
+    above = max((stored.count_requested_threads(plan.backend) for plan in plans), default=0)
     if above > most:
         raise BadData(
             f"the run in {root} has a plan of {format_count(above, 'thread')}, and there are "

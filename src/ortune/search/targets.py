@@ -48,7 +48,7 @@ def read_targets(on: str) -> list[SearchTarget]:
             )
             for backend, pinned, place in details
         ]
-    backend_types = [catalog.load(Backend, name) for name in catalog.list_plugins(Backend)]
+    backend_types = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
     backends = [cls() for cls in backend_types if cls.automatic]
     offered = [(backend, query_capabilities(backend)) for backend in backends]
     here = [

@@ -66,7 +66,7 @@ class OrtMobile(Target):
         """Convert, and write a program that opens the file with what the plan sets."""
         backend = self._make_backend(source)
         self._convert_models(source, folder)
-        plain_session.write_samples(source, folder / "check")
+        plain_session.write_sample_folders(source, folder / "check")
         plain_session.write_settings(folder, replace(backend, disable=()))
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
         label = next(iter(source.labels.values()))

@@ -148,7 +148,7 @@ def _write_page(source: Source, folder: Path, package: Path) -> None:
     (folder / "ort").mkdir()
     for name in _RUNTIME:
         shutil.copyfile(package / "dist" / name, folder / "ort" / name)
-    checks = plain_session.write_samples(source, folder / "check")
+    checks = plain_session.write_sample_folders(source, folder / "check")
     models = []
     for name, home in plain_session.list_model_folders(source, folder / "model").items():
         model = plain_session.copy_model(source, name, home)

@@ -464,7 +464,9 @@ class FoldPreprocess(Transform):
             for field in dataclasses.fields(self)
             if field.name != "size" and getattr(self, field.name) != field.default
         }
-        settings = codec.build(Preprocess, {**preprocess.derive_defaults(described, kept), **kept})
+        settings = codec.build_dataclass(
+            Preprocess, {**preprocess.derive_defaults(described, kept), **kept}
+        )
         picture = Picture(settings, self.size, len(described.shape), value.dtype)
         _check_picture_size(picture, described.shape, str(value.name))
         return picture

@@ -14,7 +14,7 @@ from tests.unit.bundle.test_hostile import forge, settings
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.core.backend import Backend
 
@@ -78,4 +78,4 @@ def test_a_bundle_of_an_earlier_release_may_bring_a_program_which_nothing_runs(
     forge(bundle, {"reader.py": b"raise SystemExit(7)\n"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load(bundle).close()
+        load_engine(bundle).close()

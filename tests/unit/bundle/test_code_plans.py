@@ -13,7 +13,7 @@ from tests.unit.bundle.test_compiled import rewritten
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
 from ortune.core.errors import BadModel, BadSettings
@@ -51,7 +51,7 @@ def test_it_comes_last_however_fast(study: Study, tmp_path: Path) -> None:
 
 def test_other_plans_need_nobodys_leave(study: Study, tmp_path: Path) -> None:
     path = pack(study, tmp_path / "x.ortune", with_=["aa11"])
-    with load(path) as engine:
+    with load_engine(path) as engine:
         assert engine.backend == Cpu(threads=1) and not engine.fallback
         np.testing.assert_array_equal(engine(x=X)["y"], Y)
 
@@ -59,9 +59,9 @@ def test_other_plans_need_nobodys_leave(study: Study, tmp_path: Path) -> None:
 def test_it_runs_where_it_is_allowed(study: Study, tmp_path: Path) -> None:
     path = pack(study, tmp_path / "x.ortune", trial=KEY)
     with pytest.warns(RuntimeWarning, match="it is Python code, toy_factory:Toy"):
-        engine = load(path)
+        engine = load_engine(path)
     assert engine.plan is None and "custom_ops=True" in engine.fallback
-    with load(path, custom_ops=True) as engine:
+    with load_engine(path, custom_ops=True) as engine:
         assert engine.plan is not None and engine.plan.key == KEY
         np.testing.assert_array_equal(engine(x=X)["y"], Y)
 
@@ -76,7 +76,7 @@ def test_code_that_the_manifest_does_not_name_is_refused(study: Study, tmp_path:
 
     rewritten(path, other)
     with pytest.raises(BadModel, match="'os:getcwd', which its manifest does not"):
-        load(path, custom_ops=True)
+        load_engine(path, custom_ops=True)
 
 
 def test_weights_beside_the_factory_are_not_packed(study: Study, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.unit.bundle import several
 from ortune.backends.cpu import Cpu
 from ortune.bundle import entries
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
@@ -61,7 +61,7 @@ def rewritten(path: Path, change: Callable[[str, bytes], bytes]) -> Path:
 def said(path: Path, **how: bool) -> tuple[Engine, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        engine = load(path, **how)
+        engine = load_engine(path, **how)
     np.testing.assert_array_equal(engine(x=X)["y"], Y)
     return engine, [str(one.message) for one in caught]
 
@@ -137,7 +137,7 @@ def test_bytes_outside_of_the_bundle_are_refused(tmp_path: Path) -> None:
         held = content
         rewritten(path, lambda name, data: held if name == "compiled/toy.onnx" else data)  # noqa: B023
         with pytest.raises(BadModel, match=why):
-            load(path)
+            load_engine(path)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, told: bytes) -> No
     path = packed(tmp_path)
     rewritten(path, lambda name, data: told if name == "compiled.json" else data)
     with pytest.raises(BadModel, match=r"compiled\.json"):
-        load(path)
+        load_engine(path)
 
 
 @pytest.mark.parametrize("harm", ["wrong", "closed"])
@@ -175,15 +175,15 @@ def test_only_plans_that_can_are_compiled(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as file:
         assert "plans/1/compiled/toy.onnx" in file.namelist()
         assert "compiled/toy.onnx" not in file.namelist()
-    engine = load(path, on="precompiled")
-    assert engine.compiled and load(path).backend == Cpu(threads=1)
+    engine = load_engine(path, on="precompiled")
+    assert engine.compiled and load_engine(path).backend == Cpu(threads=1)
 
 
 def test_the_command_line_packs_it(tmp_path: Path) -> None:
     study = stored(studies.study(tmp_path, backend=Precompiled()))
     words = ["pack", study.root, "-o", str(tmp_path / "cli.ortune"), "--compiled"]
     assert main(words) == 0
-    assert load(tmp_path / "cli.ortune").compiled
+    assert load_engine(tmp_path / "cli.ortune").compiled
     assert main([*words, "--for", "python"]) != 0
 
 

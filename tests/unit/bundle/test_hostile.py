@@ -21,7 +21,7 @@ from tests.unit import studies
 from tests.unit.alone import run_alone
 
 from ortune.backends.cpu import Cpu
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import EVIDENCE, MANIFEST, RECIPE, SETTINGS
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
@@ -99,7 +99,7 @@ def settings(**changed: Any) -> Members:
 
 def refused(path: Path, said: str, kind: type[OrtuneError] = BadModel) -> None:
     """Loading, reading and running say it in two lines and leave nothing."""
-    for opened in (load, read_bundle):
+    for opened in (load_engine, read_bundle):
         with pytest.raises(kind, match=said) as caught:
             opened(path)
         assert len(str(caught.value).splitlines()) == 2, caught.value
@@ -154,7 +154,7 @@ class TestSettings:
         forge(bundle, {SETTINGS: json.dumps(data).encode()})
         if "bucketed" in said:  # a newer version may know more: the original runs instead
             with pytest.warns(RuntimeWarning, match="is no backend"):
-                load(bundle).close()
+                load_engine(bundle).close()
             return
         refused(bundle, said)
 
@@ -163,7 +163,7 @@ class TestSettings:
         forge(bundle, settings(parallel=True, **{field: 5000}))
         cpus = effective_cpus()
         with pytest.warns(RuntimeWarning, match=f"5,000 threads.*runs with {cpus}") as caught:
-            engine = load(bundle)
+            engine = load_engine(bundle)
         assert len(caught) == 1 and caught[0].filename == __file__
         with engine:
             assert getattr(engine.backend, field) == cpus
@@ -202,7 +202,7 @@ class TestManifest:
         forge(bundle, {}, lambda manifest: manifest.update(custom_ops=[text]))
         for allowed in (False, True):
             with pytest.raises(BadModel, match=r"neither a library|has no digest"):
-                load(bundle, custom_ops=allowed)
+                load_engine(bundle, custom_ops=allowed)
 
     @pytest.mark.parametrize("end", [".ort", ".xml", ".pt", ""])
     def test_models_are_onnx(self, bundle: Path, end: str) -> None:
@@ -227,7 +227,7 @@ class TestManifest:
         forge(bundle, {}, odd)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            load(bundle).close()
+            load_engine(bundle).close()
 
     @pytest.mark.parametrize("field", ["models", "golden", "arithmetic", "custom_ops", "ratio"])
     @pytest.mark.parametrize("value", [3, "x", [[]], {"": None}, {"is": "backends/cpu"}])
@@ -352,7 +352,7 @@ class TestModel:
             changed[SETTINGS] = b'{"is": "backends/quantum"}'
         forge(bundle, changed)
         with pytest.raises(BadModel, match="keeps weights outside the bundle") as caught:
-            load(bundle)
+            load_engine(bundle)
         assert len(str(caught.value).splitlines()) == 2
 
     @pytest.mark.parametrize("holder", ["attribute", "subgraph", "function", "sparse"])
@@ -372,7 +372,7 @@ class TestModel:
             proto.graph.sparse_initializer.add().values.CopyFrom(far)
         forge(bundle, {"models/toy.onnx": proto.SerializeToString()})
         with pytest.raises(BadModel, match="keeps weights outside the bundle, in '/etc/passwd'"):
-            load(bundle)
+            load_engine(bundle)
 
     def test_bytes_that_are_no_model(self, bundle: Path) -> None:
         for content in (b"", b"location" + bytes(range(256)), b"\xff" * 40 + b"location"):
@@ -382,7 +382,7 @@ class TestModel:
                 pytest.raises(BadModel, match=r"no ONNX model|does not load") as caught,
             ):
                 warnings.simplefilter("ignore")
-                load(bundle)
+                load_engine(bundle)
             assert len(str(caught.value).splitlines()) == 2
 
 
@@ -421,7 +421,7 @@ class TestGoldenSamples:
         content = body + text + len(text).to_bytes(8, "little") + magic
         forge(bundle, {f"golden/{which}.stream": content})
         with pytest.raises(BadModel, match="golden sample") as caught:
-            load(bundle)
+            load_engine(bundle)
         assert len(str(caught.value).splitlines()) == 2
 
 
@@ -435,7 +435,7 @@ class TestWhole:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    load(bundle).close()
+                    load_engine(bundle).close()
             except OrtuneError as error:
                 assert len(str(error).splitlines()) == 2, error
 

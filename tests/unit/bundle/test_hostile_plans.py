@@ -17,7 +17,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.plugin import PluginProvider
 from ortune.backends.torch import Torch
 from ortune.bundle.engine import consent
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import MANIFEST, RECIPE, SBOM, SETTINGS, name_plan_member
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
@@ -68,8 +68,8 @@ def test_settings_of_a_later_plan_have_no_more_power(bundle: Path) -> None:
     with pytest.raises(BadModel, match=f"{SECOND}.*no setting"):
         read_bundle(bundle)
     with pytest.raises(BadModel, match=f"{SECOND}.*no setting"):
-        load(bundle, on="cpu")
-    load(bundle).close()
+        load_engine(bundle, on="cpu")
+    load_engine(bundle).close()
 
 
 def test_a_library_that_is_listed_is_for_custom_operators_alone() -> None:
@@ -89,7 +89,7 @@ def test_a_library_that_is_listed_is_for_custom_operators_alone() -> None:
 def test_a_later_plan_brings_no_code_that_the_manifest_does_not_list(bundle: Path) -> None:
     forge(bundle, {SECOND: settings(custom_ops=["os"])[SETTINGS]})
     with pytest.raises(BadModel, match="which its manifest does not"):
-        load(bundle, on="cpu")
+        load_engine(bundle, on="cpu")
 
 
 class TestMemory:
@@ -100,7 +100,7 @@ class TestMemory:
         self.record = record_property
 
     def refused(self, path: Path) -> None:
-        for opened in (load, read_bundle):
+        for opened in (load_engine, read_bundle):
             tracemalloc.start()
             try:
                 with pytest.raises(OrtuneError) as caught:

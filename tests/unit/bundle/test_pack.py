@@ -21,7 +21,7 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import consent
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
@@ -92,7 +92,7 @@ def test_it_holds_everything(bundle: Path, study: Study) -> None:
 def test_it_runs_with_its_settings_and_leaves_nothing(bundle: Path, temporary: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with load(bundle) as engine:
+        with load_engine(bundle) as engine:
             np.testing.assert_array_equal(engine(x=X)["y"], Y)
             assert engine.backend == Cpu(threads=1)
             assert engine.fallback == ""
@@ -101,7 +101,7 @@ def test_it_runs_with_its_settings_and_leaves_nothing(bundle: Path, temporary: P
 
 
 def test_a_dropped_engine_leaves_nothing(bundle: Path, temporary: Path) -> None:
-    load(bundle)
+    load_engine(bundle)
     assert not list(temporary.iterdir())
 
 
@@ -123,7 +123,7 @@ def test_a_truncated_bundle_is_found(bundle: Path, kept: float) -> None:
     content = bundle.read_bytes()
     bundle.write_bytes(content[: int(kept * len(content))])
     with pytest.raises(BadModel, match="damaged"):
-        load(bundle)
+        load_engine(bundle)
 
 
 def test_a_model_is_no_bundle(study: Study) -> None:
@@ -135,7 +135,7 @@ def test_another_answer_on_the_same_machine_is_an_error(study: Study, tmp_path: 
     built = Path(study.root) / "artefacts/0123/toy.onnx"
     studies.write_model(built, WRONG)
     with pytest.raises(BadModel, match="golden sample"):
-        load(pack(study, tmp_path / "wrong.ortune"))
+        load_engine(pack(study, tmp_path / "wrong.ortune"))
 
 
 def test_another_answer_on_another_machine_is_a_warning(study: Study, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_another_answer_on_another_machine_is_a_warning(study: Study, tmp_path: 
     job = replace(study.job, machine={**study.job.machine, "cpu": "An Older CPU"})
     path = pack(studies.changed(study, job=job), tmp_path / "moved.ortune")
     with pytest.warns(RuntimeWarning, match="cpu: An Older CPU then") as caught:
-        load(path).close()
+        load_engine(path).close()
     assert len(caught) == 1
 
 
@@ -177,7 +177,7 @@ def test_the_original_runs_where_the_backend_does_not(
 ) -> None:
     monkeypatch.setattr(consent, "load_backend", lambda *_: _given(backend))
     with pytest.warns(RuntimeWarning, match=reason) as caught:
-        engine = load(bundle)
+        engine = load_engine(bundle)
     assert len(caught) == 1
     assert caught[0].filename == __file__
     with engine:
@@ -201,7 +201,7 @@ def test_an_unknown_backend_falls_back(bundle: Path, settings: bytes, reason: st
 
     rewrite(bundle, other)
     with pytest.warns(RuntimeWarning, match=reason):
-        engine = load(bundle)
+        engine = load_engine(bundle)
     np.testing.assert_array_equal(engine(x=X)["y"], Y)
     engine.close()
 
@@ -230,7 +230,7 @@ def test_another_trial(study: Study, tmp_path: Path) -> None:
     path = pack(study, tmp_path / "base.ortune", trial="ba5e")
     found = read_bundle(path)
     assert found.manifest.plans[0].models == found.manifest.fallback == {"": "fallback/toy.onnx"}
-    with load(path) as engine:
+    with load_engine(path) as engine:
         np.testing.assert_array_equal(engine(x=X)["y"], Y)
 
 
@@ -331,7 +331,7 @@ def test_external_data_travels(study: Study, tmp_path: Path) -> None:
     assert read_bundle(path).manifest.plans[0].models == {"": "models/toy/toy.onnx"}
     for file in (source.parent, Path(study.root) / "artefacts"):
         (file / "weights.bin").unlink(missing_ok=True)
-    with load(path) as engine:
+    with load_engine(path) as engine:
         np.testing.assert_array_equal(engine(x=X)["y"], Y)
 
 
@@ -350,7 +350,7 @@ def test_several_models(study: Study, tmp_path: Path) -> None:
     path = pack(made, tmp_path / "x.ortune")
     models = read_bundle(path).manifest.plans[0].models
     assert models == {"encoder": "fallback/encoder.onnx", "decoder": "models/decoder.onnx"}
-    with load(path) as engine:
+    with load_engine(path) as engine:
         assert engine.models == names
         np.testing.assert_array_equal(engine["decoder"](x=X)["y"], Y)
         np.testing.assert_array_equal(engine["encoder"](x=X)["y"], Y)

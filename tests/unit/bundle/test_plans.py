@@ -17,7 +17,7 @@ from tests.unit.bundle.several import CPU, OTHER, TOY
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
 from ortune.cli.main import main
@@ -162,7 +162,7 @@ class TestLoad:
     def test_the_first_runs_as_measured(self, bundle: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with load(bundle) as engine:
+            with load_engine(bundle) as engine:
                 np.testing.assert_array_equal(engine(x=X)["y"], Y)
         assert engine.backend == Scripted(slow=0.9)
         assert engine.plan is not None and engine.plan.key == TOY
@@ -173,7 +173,7 @@ class TestLoad:
     ) -> None:
         absent(monkeypatch, Scripted)
         said = r"fastest plan cannot run on 'scripted\(slow=0.9\)' here \(fix: install scripted\)"
-        with pytest.warns(RuntimeWarning, match=said) as caught, load(bundle) as engine:
+        with pytest.warns(RuntimeWarning, match=said) as caught, load_engine(bundle) as engine:
             np.testing.assert_array_equal(engine(x=X)["y"], Y)
         assert len(caught) == 1 and caught[0].filename == __file__
         assert "its plan for 'cpu(threads=1)' runs instead" in str(caught[0].message)
@@ -188,7 +188,10 @@ class TestLoad:
             raise RuntimeError("libtoy.so is missing")
 
         monkeypatch.setattr(Scripted, "open", broken)
-        with pytest.warns(RuntimeWarning, match=r"libtoy\.so") as caught, load(bundle) as engine:
+        with (
+            pytest.warns(RuntimeWarning, match=r"libtoy\.so") as caught,
+            load_engine(bundle) as engine,
+        ):
             assert engine.plan is not None and engine.plan.key == CPU
         assert len(caught) == 1
 
@@ -199,7 +202,7 @@ class TestLoad:
         path = pack(more, tmp_path / "x.ortune", with_="1234")
         absent(monkeypatch, Scripted)
         said = "none of its 2 plans can run here .*slow=0.9.*slow=0.7.*the original runs"
-        with pytest.warns(RuntimeWarning, match=said) as caught, load(path) as engine:
+        with pytest.warns(RuntimeWarning, match=said) as caught, load_engine(path) as engine:
             np.testing.assert_array_equal(engine(x=X)["y"], Y)
         assert len(caught) == 1 and caught[0].filename == __file__
         assert engine.plan is None and engine.backend == Cpu() and engine.fallback
@@ -218,7 +221,7 @@ class TestLoad:
     def test_on_picks_a_plan(self, bundle: Path, on: str | Backend, key: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with load(bundle, on=on) as engine:
+            with load_engine(bundle, on=on) as engine:
                 np.testing.assert_array_equal(engine(x=X)["y"], Y)
         assert engine.plan is not None and engine.plan.key == key
 
@@ -229,7 +232,10 @@ class TestLoad:
         path = bundle if packed == "several" else pack(study, tmp_path / "one.ortune")
         said = r"none of its plans was measured on 'cpu\(threads=1, level=extended\)'"
         on = "cpu(threads=1, level=extended)"
-        with pytest.warns(RuntimeWarning, match=said) as caught, load(path, on=on) as engine:
+        with (
+            pytest.warns(RuntimeWarning, match=said) as caught,
+            load_engine(path, on=on) as engine,
+        ):
             np.testing.assert_array_equal(engine(x=X)["y"], Y)
         assert len(caught) == 1 and caught[0].filename == __file__
         assert "the model of 'clean @ scripted(slow=0.9)' runs there" in str(caught[0].message)
@@ -244,7 +250,7 @@ class TestLoad:
         path = pack(study, tmp_path / "x.ortune")
         with (
             pytest.warns(RuntimeWarning, match="the original runs there") as caught,
-            load(path, on="cpu(threads=1)") as engine,
+            load_engine(path, on="cpu(threads=1)") as engine,
         ):
             np.testing.assert_array_equal(engine(x=X)["y"], Y)
         assert len(caught) == 1
@@ -254,7 +260,7 @@ class TestLoad:
     ) -> None:
         absent(monkeypatch, Scripted)
         with pytest.raises(BackendMissing, match=r"its plan for 'scripted.*install scripted") as e:
-            load(bundle, on="scripted")
+            load_engine(bundle, on="scripted")
         assert "leave on=" in e.value.fix
 
     def test_another_answer_of_a_later_plan_is_an_error_too(
@@ -263,9 +269,9 @@ class TestLoad:
         wrong = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
         studies.write_model(Path(study.root) / "artefacts/0456/toy.onnx", wrong)
         path = pack(study, tmp_path / "x.ortune", with_="ff66")
-        load(path).close()
+        load_engine(path).close()
         with pytest.raises(BadModel, match="golden sample"):
-            load(path, on="cpu")
+            load_engine(path, on="cpu")
 
 
 class TestCommand:

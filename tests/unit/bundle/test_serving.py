@@ -15,7 +15,7 @@ from tests.unit.bundle.test_hostile import forge
 
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import Serving, load_serving
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import SBOM, SERVING
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read_bundle
@@ -59,9 +59,9 @@ def test_it_is_read_as_it_was_written(bundle: Path, tmp_path: Path) -> None:
 
 def test_engines_open_it(bundle: Path, tmp_path: Path) -> None:
     copy = with_serving(bundle, tmp_path / "copy.ortune", HOW)
-    with load(copy) as model:
+    with load_engine(copy) as model:
         np.testing.assert_array_equal(model(x=X)["y"], Y)
-    with load(copy, max_delay_us=1) as engine:
+    with load_engine(copy, max_delay_us=1) as engine:
 
         async def many() -> None:
             found = await asyncio.gather(*(engine.submit(x=X + n) for n in range(20)))
@@ -75,7 +75,7 @@ def test_engines_open_it(bundle: Path, tmp_path: Path) -> None:
 def test_more_than_this_machine_has_is_lowered(bundle: Path, tmp_path: Path) -> None:
     copy = with_serving(bundle, tmp_path / "big.ortune", Serving(900, threads=100))
     assert packed(copy).instances == effective_cpus()
-    with load(copy, instances=1) as engine:
+    with load_engine(copy, instances=1) as engine:
         assert engine.backend.threads == effective_cpus()
 
 
@@ -98,7 +98,7 @@ def test_more_than_this_machine_has_is_lowered(bundle: Path, tmp_path: Path) -> 
 def test_what_a_bundle_may_not_say(bundle: Path, told: Any, said: str) -> None:
     forge(bundle, {SERVING: told if isinstance(told, bytes) else json.dumps(told).encode()})
     with pytest.raises(BadModel, match=said) as caught:
-        load(bundle)
+        load_engine(bundle)
     assert len(str(caught.value).splitlines()) == 2
 
 

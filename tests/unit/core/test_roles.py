@@ -24,7 +24,7 @@ def test_every_role_is_declared_by_one_plugin(role: Role) -> None:
         cls
         for base in (Quantizer, Transform)
         for name in catalog.list_plugins(base)
-        if vars(cls := catalog.load(base, name)).get("role") is role
+        if vars(cls := catalog.load_plugin(base, name)).get("role") is role
     ]
     assert len(declared) == 1
     kind = Quantizer if issubclass(declared[0], Quantizer) else Transform
@@ -36,10 +36,10 @@ def test_what_inherits_a_role_does_not_take_its_place(monkeypatch: pytest.Monkey
     class Mine(Int8Static):
         """The same, and earlier by name."""
 
-    names, load = catalog.list_plugins, catalog.load
+    names, load = catalog.list_plugins, catalog.load_plugin
     monkeypatch.setattr(catalog, "list_plugins", lambda base: ["a-mine", *names(base)])
     monkeypatch.setattr(
-        catalog, "load", lambda base, name: Mine if name == "a-mine" else load(base, name)
+        catalog, "load_plugin", lambda base, name: Mine if name == "a-mine" else load(base, name)
     )
     assert type(make_static_int8()) is Int8Static
 

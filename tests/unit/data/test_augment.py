@@ -22,7 +22,7 @@ def _feeds(folder: Path, samples: list[dict[str, np.ndarray]]) -> Feeds:
         TensorSpec(name, array.dtype.name, (None, *array.shape[1:]))
         for name, array in samples[0].items()
     ]
-    return feeds.load(lambda: iter(samples), inputs, folder / "in")
+    return feeds.load_feeds(lambda: iter(samples), inputs, folder / "in")
 
 
 def _images(count: int = 3, shape: tuple[int, ...] = (1, 3, 4, 6)) -> list[dict[str, np.ndarray]]:

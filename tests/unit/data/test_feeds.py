@@ -11,7 +11,7 @@ import pytest
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds as module
-from ortune.data.feeds import Feeds, load
+from ortune.data.feeds import Feeds, load_feeds
 from ortune.data.stream import Stream
 
 X = TensorSpec("x", "float32", ("batch", 3))
@@ -24,7 +24,7 @@ def rows(count: int, width: int = 3, start: int = 0) -> np.ndarray:
 
 
 def read(source: Any, inputs: list[TensorSpec], tmp_path: Path, **options: Any) -> Feeds:
-    return load(source, inputs, tmp_path / "out", **options)
+    return load_feeds(source, inputs, tmp_path / "out", **options)
 
 
 def samples(feeds: Feeds) -> list[dict[str, np.ndarray]]:
@@ -37,7 +37,7 @@ def refused(
     """The error has two lines, says `what`, and nothing is written."""
     out = tmp_path / "refused" / "out"
     with pytest.raises(OrtuneError) as error:
-        load(source, inputs, out, **options)
+        load_feeds(source, inputs, out, **options)
     assert what in error.value.what
     assert len(str(error.value).splitlines()) == 2
     assert not out.parent.exists()

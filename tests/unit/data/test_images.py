@@ -8,7 +8,7 @@ from PIL import Image
 
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.data.feeds import Feeds, load
+from ortune.data.feeds import Feeds, load_feeds
 from ortune.data.stream import Stream
 
 NCHW = TensorSpec("image", "float32", ("batch", 3, 4, 6))
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 def tensors(folder: Path, spec: TensorSpec, toml: str | None = None) -> tuple[np.ndarray, Feeds]:
     if toml is not None:
         (folder / "preprocess.toml").write_text(toml)
-    feeds = load(folder, [spec], folder.parent / "out")
+    feeds = load_feeds(folder, [spec], folder.parent / "out")
     return Stream(feeds.stream)[0][spec.name], feeds
 
 
@@ -98,24 +98,24 @@ def test_sub_folders_are_classes(tmp_path: Path) -> None:
         (top / name).mkdir(parents=True)
         Image.fromarray(picture()).save(top / name / f"{name}.png")
     (top / "preprocess.toml").write_text("mean = 0.5\n")
-    feeds = load(top, [NCHW], tmp_path / "out")
+    feeds = load_feeds(top, [NCHW], tmp_path / "out")
     assert feeds.labels == (0, 1)
     assert "labels from sub-folders: 0 = cat, 1 = dog" in feeds.notes
     for old, new in (("cat", "10"), ("dog", "2")):
         (top / old).rename(top / new)
-    assert load(top, [NCHW], tmp_path / "out").labels == (10, 2)
-    assert load(top, [NCHW], tmp_path / "out", labels=["x", "y"]).labels == ("x", "y")
+    assert load_feeds(top, [NCHW], tmp_path / "out").labels == (10, 2)
+    assert load_feeds(top, [NCHW], tmp_path / "out", labels=["x", "y"]).labels == ("x", "y")
 
 
 def test_one_sub_folder_is_no_class(tmp_path: Path) -> None:
     (tmp_path / "images" / "photos").mkdir(parents=True)
     Image.fromarray(picture()).save(tmp_path / "images" / "photos" / "a.png")
-    assert load(tmp_path / "images", [NCHW], tmp_path / "out").labels is None
+    assert load_feeds(tmp_path / "images", [NCHW], tmp_path / "out").labels is None
 
 
 def test_one_image_with_settings_beside_it(folder: Path) -> None:
     (folder / "preprocess.toml").write_text("scale = 1\n")
-    feeds = load(folder / "a.png", [NCHW], folder.parent / "out")
+    feeds = load_feeds(folder / "a.png", [NCHW], folder.parent / "out")
     np.testing.assert_array_equal(
         Stream(feeds.stream)[0]["image"][0], picture().transpose(2, 0, 1)
     )
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_image(folder: Path) -> None:
 
 def test_several_inputs_need_a_name(folder: Path) -> None:
     with pytest.raises(BadData, match=r"the model's are image, size\n  fix: name one"):
-        load(folder, [NCHW, TensorSpec("size", "int64", (1,))], folder.parent / "out")
+        load_feeds(folder, [NCHW, TensorSpec("size", "int64", (1,))], folder.parent / "out")
 
 
 def test_without_pillow_it_says_what_to_install(

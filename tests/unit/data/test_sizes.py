@@ -93,7 +93,7 @@ def test_headers_that_promise_more_than_there_is(tmp_path, shape, kind) -> None:
         source.mkdir()
         (source / "x.npy").write_bytes(data)
     with pytest.raises(BadData) as refused:
-        feeds.load(source, FLAT, tmp_path / "out")
+        feeds.load_feeds(source, FLAT, tmp_path / "out")
     assert refused.value.fix
     assert not (tmp_path / "out").exists()
 
@@ -102,7 +102,7 @@ def test_headers_that_promise_more_than_there_is(tmp_path, shape, kind) -> None:
 def test_headers_with_absurd_types(tmp_path, dtype) -> None:
     path = npz(tmp_path / "x.npz", header((2, 4), dtype) + b"\0" * 64)
     with pytest.raises(BadData):
-        feeds.load(path, FLAT, tmp_path / "out")
+        feeds.load_feeds(path, FLAT, tmp_path / "out")
 
 
 def test_a_small_zip_of_much_is_read_row_by_row_or_refused(tmp_path) -> None:
@@ -115,7 +115,7 @@ def test_a_small_zip_of_much_is_read_row_by_row_or_refused(tmp_path) -> None:
             member.write(bytes(2**20))
     assert path.stat().st_size < 2**20
     with memory.limit_memory(2**30), pytest.raises(BadData, match="is the memory limit"):
-        feeds.load(path, whole, tmp_path / "out")
+        feeds.load_feeds(path, whole, tmp_path / "out")
 
 
 def test_an_array_that_is_larger_than_what_backs_it(tmp_path) -> None:
@@ -124,7 +124,7 @@ def test_an_array_that_is_larger_than_what_backs_it(tmp_path) -> None:
 
     whole = (TensorSpec("x", "float32", ("time", None, 4)),)
     with pytest.raises(BadData, match="would take"):
-        feeds.load(source, whole, tmp_path / "out")
+        feeds.load_feeds(source, whole, tmp_path / "out")
 
 
 def test_an_endless_generator_ends_where_the_disk_does(tmp_path, monkeypatch) -> None:
@@ -137,7 +137,7 @@ def test_an_endless_generator_ends_where_the_disk_does(tmp_path, monkeypatch) ->
             yield {"x": np.zeros((1, 4), np.float32)}
 
     with pytest.raises(BadData, match="samples so far and more") as refused:
-        feeds.load(source, FLAT, tmp_path / "out")
+        feeds.load_feeds(source, FLAT, tmp_path / "out")
     assert "end the generator" in refused.value.fix
     assert not (tmp_path / "out").exists()
 
@@ -150,21 +150,21 @@ def test_an_endless_generator_of_little_ends_where_memory_does(tmp_path, monkeyp
             yield {"x": np.zeros((1, 4), np.float32)}
 
     with memory.limit_memory(10**6), pytest.raises(BadData, match="their list alone"):
-        feeds.load(source, FLAT, tmp_path / "out")
+        feeds.load_feeds(source, FLAT, tmp_path / "out")
 
 
 def test_a_line_beyond_memory(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"x": [[0] * 10**6]}))
     with memory.limit_memory(2**20), pytest.raises(BadData, match="line 1 is longer than"):
-        feeds.load(path, FLAT, tmp_path / "out")
+        feeds.load_feeds(path, FLAT, tmp_path / "out")
 
 
 def test_lists_nested_too_deeply(tmp_path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}")
     with pytest.raises(BadData):
-        feeds.load(path, FLAT, tmp_path / "out")
+        feeds.load_feeds(path, FLAT, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["labels.npy", "labels.csv"])
@@ -183,7 +183,7 @@ def test_samples_are_listed_in_little_memory_and_told(tmp_path, monkeypatch) -> 
     told = []
     path = tmp_path / "x.npz"
     np.savez(path, x=np.zeros((4_000, 4), np.float32))
-    found = feeds.load(path, FLAT, tmp_path / "out", sink=told.append)
+    found = feeds.load_feeds(path, FLAT, tmp_path / "out", sink=told.append)
     assert found.count == len(stream.Stream(found.stream)) == 4_000
     seen = [event for event in told if isinstance(event, Progress)]
     assert len(seen) > 50

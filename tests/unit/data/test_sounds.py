@@ -54,7 +54,7 @@ def tone(count: int, rate: int = RATE) -> np.ndarray:
 def load(
     source: Path, out: Path, *inputs: TensorSpec
 ) -> tuple[feeds.Feeds, list[dict[str, np.ndarray]]]:
-    found = feeds.load(source, inputs or (MONO,), out)
+    found = feeds.load_feeds(source, inputs or (MONO,), out)
     return found, [dict(one) for one in Stream(found.stream)]
 
 

@@ -27,7 +27,7 @@ PICTURE = TensorSpec("image", "float32", ("batch", 3, 8, 8))
 
 
 def load(source: Any, out: Path, *inputs: TensorSpec, **more: Any) -> tuple[Any, list[Any]]:
-    found = feeds.load(source, inputs, out, **more)
+    found = feeds.load_feeds(source, inputs, out, **more)
     return found, [dict(one) for one in Stream(found.stream)]
 
 

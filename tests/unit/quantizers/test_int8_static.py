@@ -494,4 +494,4 @@ def test_a_head_of_two_products_is_quantized_but_for_the_last() -> None:
 
 def test_an_observer_that_does_not_cover_the_values_is_refused() -> None:
     with pytest.raises(BadSettings, match="observer=sums does not say where values lie"):
-        Int8Static(observer=catalog.load(Observer, "sums")())
+        Int8Static(observer=catalog.load_plugin(Observer, "sums")())

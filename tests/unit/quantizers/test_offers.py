@@ -42,7 +42,7 @@ VNNI = ("avx2", "avx512_vnni")
 
 def offers(can: frozenset[str], ops: dict[str, int], flags: Iterable[str] = VNNI) -> list[str]:
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 17, 8, (), ())
-    classes = [catalog.load(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
+    classes = [catalog.load_plugin(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
     offered = Capabilities(instruction_sets=tuple(flags))
     return [str(step) for cls in classes for step in cls.offers(facts, Made(can=can), offered)]
 
@@ -169,7 +169,7 @@ def whole(ops: dict[str, int], backend: Backend, *, rows: int | None, last: int)
     given = (TensorSpec("ids", "int64", (1, "n"), rows=rows),)
     made = (TensorSpec("answer", "float32", (1, last)),)
     facts = Facts(ops, sum(ops.values()), 1, 1, {}, 19, 8, given, made)
-    classes = [catalog.load(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
+    classes = [catalog.load_plugin(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
     offered = Capabilities(instruction_sets=VNNI)
     found = [str(step) for cls in classes for step in cls.offers(facts, backend, offered)]
     return [name for name in found if "head" in name or "embeddings" in name]
@@ -215,7 +215,7 @@ def steps_for(backend: Backend) -> list[Quantizer]:
     facts = Facts({"Conv": 30, "MatMul": 8, "LSTM": 1}, 39, 1, 1, {}, 19, 8, (), ())
     found: list[Quantizer] = []
     for name in catalog.list_plugins(Quantizer):
-        cls = catalog.load(Quantizer, name)
+        cls = catalog.load_plugin(Quantizer, name)
         found += cls.offers(facts, backend, Capabilities())
         found += [step for mix in cls.mixes(facts, backend, Capabilities()) for step in mix]
     return found

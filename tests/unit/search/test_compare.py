@@ -17,7 +17,7 @@ from ortune.search.compare import (
     has_proved_speedup,
     is_beaten,
     is_clearly_faster,
-    is_faster,
+    is_estimated_faster,
     order_remaining,
     select_finalists,
     select_leaders,
@@ -113,11 +113,11 @@ def test_accuracy_that_is_only_likely_may_still_be_proved_with_all_samples() -> 
     ("value", "gains"), [(0.5, True), (0.989, True), (0.991, False), (1.0, False)]
 )
 def test_a_plan_is_quicker_from_one_percent_on(value: float, gains: bool) -> None:
-    assert is_faster(measured(0.6 * value, 0.1, 0.9), measured(0.6, 0.1, 0.9)) is gains
+    assert is_estimated_faster(measured(0.6 * value, 0.1, 0.9), measured(0.6, 0.1, 0.9)) is gains
 
 
 def test_a_gain_of_exactly_one_percent_is_none() -> None:
-    assert not is_faster(measured(0.99, 0.9, 1.1), measured(1.0, 0.9, 1.1))
+    assert not is_estimated_faster(measured(0.99, 0.9, 1.1), measured(1.0, 0.9, 1.1))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_plans_are_apart_when_their_intervals_do_not_touch(
     assert is_clearly_faster(measured(0.5, 0.45, high), measured(0.72, low, 0.8)) is clear
 
 
-@pytest.mark.parametrize("judged", [is_faster, is_clearly_faster])
+@pytest.mark.parametrize("judged", [is_estimated_faster, is_clearly_faster])
 def test_what_was_not_timed_is_neither_quicker_nor_apart(judged: object) -> None:
     known = measured(0.5, 0.4, 0.6)
     for one, two in ((UNTIMED, known), (known, UNTIMED), (UNTIMED, UNTIMED)):

@@ -226,8 +226,8 @@ def test_it_is_built_compared_packed_and_fed(tmp_path: Path) -> None:
     (taken,) = read_facts(file.load(out)).inputs
     assert taken.dtype == "uint8"
     assert taken.shape == ("n", "picture_height", "picture_width", 3)
-    before = feeds.load(photos, read_facts(file.load(source)).inputs, tmp_path / "a")
-    after = feeds.load(photos, (taken,), tmp_path / "b")
+    before = feeds.load_feeds(photos, read_facts(file.load(source)).inputs, tmp_path / "a")
+    after = feeds.load_feeds(photos, (taken,), tmp_path / "b")
     assert any("is ignored" in note for note in after.notes)
     old, new = ot.load(source), ot.load(out)
     for one, two in zip(Stream(before.stream), Stream(after.stream), strict=True):

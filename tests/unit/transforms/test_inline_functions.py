@@ -92,7 +92,7 @@ KEEP_IO = [step.name() for step in transforms()]
 
 @pytest.mark.parametrize("name", KEEP_IO)
 def test_kept_functions_survive_every_transform(name: str) -> None:
-    step = catalog.load(Transform, name)()
+    step = catalog.load_plugin(Transform, name)()
     if name == "simplify":
         step = parse_plugin(Transform, "simplify(functions=keep)")
     after, _ = transformed(model(), step, FEEDS, may_grow=True)

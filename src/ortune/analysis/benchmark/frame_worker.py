@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ortune.backends.runtimes.onnxruntime.engine_cache import watch_engines
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.cpus import read_queue_wait_ns
 from ortune.core.plugins import user_function
@@ -121,7 +121,7 @@ class EngineBench(Workbench):
             return
         model, backend = self.job.models[MAIN], self.job.backend
         with watch_engines(self._report_building, self.job.engines) as watch:
-            opened = load(model, on=backend, instances=self.instances)
+            opened = load_engine(model, on=backend, instances=self.instances)
         self._engine = self._stack.enter_context(opened)
         self.warm += watch.warm
         self._framing = load_frame(self._path) if self._path else None

@@ -449,7 +449,7 @@ def _load_samples(request: Calibrate, folder: Path) -> _CalibrationSamples:
         )
         fed = rolled.load(request.source, folder, sink=request.sink)
     else:
-        fed = feeds_module.load(request.source, facts.inputs, folder)
+        fed = feeds_module.load_feeds(request.source, facts.inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:
         notes.append(f"{wording.format_count(samples, 'sample')} asked for, {fed.count} there")

@@ -83,7 +83,7 @@ class PricedSource:
     notes: tuple[str, ...] = ()
 
 
-def read_source(source: Path) -> PricedSource:
+def read_priced_source(source: Path) -> PricedSource:
     """Read a run's folder or a JSON file.
 
     Raises:
@@ -520,7 +520,7 @@ cost = make_verb(Cost, run)
 
 def price_sources(sources: str | Path | Sequence[str | Path], terms: Terms) -> Costs:
     """Price as `cost` does, under terms that are read."""
-    offer = merge_sources([read_source(path) for path in make_paths(sources)])
+    offer = merge_sources([read_priced_source(path) for path in make_paths(sources)])
     assumed = (*offer.notes, *_list_assumptions(terms, offer.options))
     return tabulate_costs(
         offer.options, terms, chosen=offer.chosen, tuning_s=offer.tuning_s, assumptions=assumed

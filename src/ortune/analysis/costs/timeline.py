@@ -76,7 +76,7 @@ def compute_total(line: CostLine, inferences: float, per_session: float) -> floa
     return line.once_s + sessions * line.session_s + inferences * line.inference_s
 
 
-def find_crossings(first: CostLine, second: CostLine, per_session: float) -> tuple[float, ...]:
+def compute_crossings(first: CostLine, second: CostLine, per_session: float) -> tuple[float, ...]:
     """Return the numbers of inferences at which the cheaper of two lines changes: two at most.
 
     Up to one session the difference is (once + session) + n * inference, beyond it
@@ -103,7 +103,7 @@ def find_break_even(old: CostLine, new: CostLine, per_session: float) -> float:
 
     0 when it is cheaper from the start.
     """
-    crossing_points = find_crossings(old, new, per_session)
+    crossing_points = compute_crossings(old, new, per_session)
     last = max(crossing_points, default=0.0)
     beyond = 2 * last + 2 * (per_session if math.isfinite(per_session) else 1.0)
     if compute_total(new, beyond, per_session) >= compute_total(old, beyond, per_session):
@@ -115,7 +115,7 @@ def lower_envelope(lines: Sequence[CostLine], per_session: float) -> tuple[Envel
     """Return which line is the lowest from 0 inferences to infinity; of equal ones the first."""
     pairs = itertools.combinations(lines, 2)
     cuts = sorted(
-        {n for first, second in pairs for n in find_crossings(first, second, per_session)}
+        {n for first, second in pairs for n in compute_crossings(first, second, per_session)}
     )
     edges = [0.0, *cuts, math.inf]
     segments: list[EnvelopeSegment] = []
@@ -219,7 +219,7 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
             )
         return parse_plugin(Quantizer, spec)
     for name in _PREFERRED:
-        for offer in catalog.load(Quantizer, name).offers(
+        for offer in catalog.load_plugin(Quantizer, name).offers(
             facts, backend, query_capabilities(backend)
         ):
             sink(Note(f"quantized by {offer}"))

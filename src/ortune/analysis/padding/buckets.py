@@ -36,7 +36,7 @@ def run(request: BucketsRequest) -> Buckets:
     facts = model_facts.read_facts(file.load(path))
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        fed = feeds.load(data, facts.inputs, folder, sink=request.sink)
+        fed = feeds.load_feeds(data, facts.inputs, folder, sink=request.sink)
         for text in fed.notes:
             request.sink(Note(text))
         padding = find_padding(facts.inputs, Stream(fed.stream), request.mask)

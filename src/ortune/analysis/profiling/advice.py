@@ -132,7 +132,7 @@ def _is_constant_matrix(value: ir.Value | None) -> bool:
     return tensor is not None and len(tensor.shape) >= 2
 
 
-def find_attention(model: ir.Model) -> Iterator[frozenset[str]]:
+def list_attention_nodes(model: ir.Model) -> Iterator[frozenset[str]]:
     """Yield the nodes of every softmax between two products, with what scales and masks."""
     for node in edit.walk_nodes(model):
         if node.op_type != "Softmax" or node.domain:
@@ -346,7 +346,7 @@ def _suggest_fusions(
 def _report_unfused(profile: Profile, model: ir.Model) -> Iterator[Action]:
     """Patterns that no rewrite of ours knows."""
     for name, matches in (
-        ("attention", find_attention(model)),
+        ("attention", list_attention_nodes(model)),
         ("activation behind a convolution", find_conv_activations(model)),
     ):
         kernel_groups = [find_kernels(profile, nodes) for nodes in matches]

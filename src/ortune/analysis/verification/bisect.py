@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortune.analysis.verification.extract import (
     compute_tensor_snr,
-    write_samples,
+    write_sample_files,
     write_tensor_values,
 )
 from ortune.backends.cpu import Cpu
@@ -350,7 +350,7 @@ class _Search:
             )
         except (WorkerFailed, OrtuneError):
             return None, None
-        write_samples(rows, draft / "samples", {}, digits=3)
+        write_sample_files(rows, draft / "samples", {}, digits=3)
         pieces = (region.reference, region.other)
         ends = [str(value.name) for value in region.reference.graph.outputs]
         backends = (models.oracle, self._backend)

@@ -120,7 +120,7 @@ def _has_same_shape(first: NDArray[Any], second: NDArray[Any]) -> bool:
     return first.shape == second.shape and first.dtype == second.dtype
 
 
-def write_samples(
+def write_sample_files(
     rows: stream.Stream,
     folder: Path,
     beside: Mapping[str, Sequence[Any] | None],
@@ -212,7 +212,7 @@ def run(request: Extract) -> ExtractedPart:
         file.save(piece, out)
         folder = request.samples_folder
         rows = stream.Stream(recorded)
-        write_samples(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
+        write_sample_files(rows, folder, {"label": run.feeds.labels, "group": run.feeds.groups})
     return _describe_piece(loaded, piece, request.inputs, out, folder, len(rows))
 
 
@@ -228,7 +228,7 @@ class _Run:
         self._model, self._folder = model, folder
         self._backend = Cpu(level="disabled", custom_ops=custom_ops)
         specs = spec.list_inputs(model)
-        self.feeds = feeds.load(data, specs, folder / "data")
+        self.feeds = feeds.load_feeds(data, specs, folder / "data")
         self._count = min(limit or self.feeds.count, self.feeds.count)
         self._input_names = [tensor_spec.name for tensor_spec in specs]
 

@@ -229,7 +229,7 @@ def _make_simulated_backend(on: str, isa: str) -> Simulated:
             fix="leave --on or --simulate out",
         )
     kept = {"threads": backend.threads, "custom_ops": backend.custom_ops}
-    return codec.build(Simulated, {"isa": isa, **kept})
+    return codec.build_dataclass(Simulated, {"isa": isa, **kept})
 
 
 def _read_saturation(backend: Backend, report: Path) -> Saturation | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.bundle.engine.batching import Statistics
 from ortune.bundle.engine.call import Call
-from ortune.bundle.engine.evaluate import Evaluation, Samples, evaluate
+from ortune.bundle.engine.evaluate import Evaluation, Samples, evaluate_samples
 from ortune.bundle.engine.manifest import PackedPlan, Signature
 from ortune.core import wording
 from ortune.core.backend import Backend
@@ -131,7 +131,9 @@ class Engine:
             BadSettings: The metric is not known, or compares with a reference that is not given.
         """
         other = None if reference is None else reference[self.models[0]]
-        return evaluate(self._require_single(), samples, labels, metric=metric, reference=other)
+        return evaluate_samples(
+            self._require_single(), samples, labels, metric=metric, reference=other
+        )
 
     @property
     def statistics(self) -> Statistics:

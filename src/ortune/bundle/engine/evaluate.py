@@ -62,7 +62,7 @@ class Evaluation(Result):
     notes: tuple[str, ...] = ()
 
 
-def evaluate(
+def evaluate_samples(
     call: Call,
     samples: Samples,
     labels: str | Path | Sequence[Any] | None = None,
@@ -106,7 +106,7 @@ def evaluate(
 
     rows = []
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
-        fed = feeds.load(
+        fed = feeds.load_feeds(
             source,
             call.signature.inputs,
             Path(folder),

@@ -15,7 +15,12 @@ from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.inputs import attach_pictures
 from ortune.bundle.engine.instances import Serving, load_serving, read_serving
 from ortune.bundle.engine.manifest import Signature
-from ortune.bundle.engine.plans import BundleArchive, load_compiled, open_plan, require_backend
+from ortune.bundle.engine.plans import (
+    BundleArchive,
+    load_compiled,
+    open_plan,
+    refuse_missing_backend,
+)
 from ortune.bundle.engine.signing import verify_signature
 from ortune.core.backend import Backend
 from ortune.core.capabilities import warn_of_runtime_conflict
@@ -23,7 +28,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
 
 
-def load(
+def load_engine(
     path: str | Path,
     *,
     on: str | Backend | None = None,
@@ -110,7 +115,7 @@ def _open_plain(
 
     if custom_ops is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
-    require_backend(backend)
+    refuse_missing_backend(backend)
     if custom_ops:
         if not isinstance(backend, Cpu):
             raise BadSettings(

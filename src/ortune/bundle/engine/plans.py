@@ -224,7 +224,7 @@ def open_plan(stack: ExitStack, opened: BundleArchive, backend: Backend | None) 
     )
 
 
-def require_backend(backend: Backend) -> None:
+def refuse_missing_backend(backend: Backend) -> None:
     """Refuse a backend that this machine cannot run.
 
     Raises:
@@ -391,7 +391,7 @@ def _join_reasons(manifest: Manifest, reasons: Sequence[str]) -> str:
 
 def _open_unmeasured(stack: ExitStack, opened: BundleArchive, backend: Backend) -> Running:
     """Open the first plan's models on another backend, the original where they do not fit."""
-    require_backend(backend)
+    refuse_missing_backend(backend)
     manifest = opened.manifest
     first = manifest.plans[0]
     reason = f"none of its plans was measured on '{backend}'"

@@ -57,7 +57,7 @@ def list_plugins(base: type[P]) -> list[str]:
     return sorted(map_modules(base.folder))
 
 
-def load(base: type[P], name: str) -> type[P]:
+def load_plugin(base: type[P], name: str) -> type[P]:
     """Import one entry, or run the user's file that the name says, and return the class.
 
     Raises:
@@ -95,7 +95,7 @@ def find_plugin_class(path: str, field_names: Iterable[str] = ()) -> type[Plugin
     folder, _, name = path.partition("/")
     base = base_of(folder)
     gone = user_file.names_file(name) or (folder in _STEPS and name not in map_modules(folder))
-    return user_file.stand_in(base, name, field_names) if gone else load(base, name)
+    return user_file.stand_in(base, name, field_names) if gone else load_plugin(base, name)
 
 
 def base_of(folder: str) -> type[Plugin]:

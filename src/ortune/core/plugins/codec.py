@@ -16,7 +16,7 @@ from ortune.core.errors import BadSettings, with_article
 from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin, digest, encode
 
-__all__ = ["build", "decode", "digest", "encode"]
+__all__ = ["build_dataclass", "decode", "digest", "encode"]
 
 T = TypeVar("T")
 
@@ -39,7 +39,9 @@ def decode(kind: type[T], data: object, *, known_only: bool = False) -> T:
     return cast(T, _convert_value(kind, data, known_only))
 
 
-def build(kind: type[T], arguments: Mapping[str, object], *, known_only: bool = False) -> T:
+def build_dataclass(
+    kind: type[T], arguments: Mapping[str, object], *, known_only: bool = False
+) -> T:
     """Call a dataclass with checked fields; what its ``formerly`` names is read as it is now.
 
     Raises:
@@ -151,7 +153,7 @@ def _build_plugin(
         raise BadSettings(
             f"'{data['is']}' is no {base.lower()}", fix=f"name a {base.lower()} in its place"
         )
-    return build(cls, fields, known_only=known_only)
+    return build_dataclass(cls, fields, known_only=known_only)
 
 
 def _convert_union(args: tuple[Any, ...], data: Any, known_only: bool) -> Any:
@@ -192,7 +194,7 @@ def _convert_dataclass(kind: type, data: Any, known_only: bool) -> Any:
     if not isinstance(data, Mapping) or "folder" in vars(kind):  # the class of a whole folder
         name = getattr(kind, "folder", kind.__name__)
         raise BadSettings(f"{data!r:.80} is not one of {name}", fix="write name(field=value)")
-    return build(kind, data, known_only=known_only)
+    return build_dataclass(kind, data, known_only=known_only)
 
 
 _NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}

@@ -53,7 +53,7 @@ def digest_module(module: str, plugins: Callable[[str], list[str]]) -> str:
         seen.add(name)
         pending.append(name.rpartition(".")[0])
         if (file := find_module_file(name)) is not None:
-            source = read_source(file, name)
+            source = read_module_source(file, name)
             codes.add(source.code)
             pending += source.imports
             pending += [target for plugin in source.loads for target in plugins(plugin)]
@@ -77,7 +77,7 @@ def find_module_file(module: str) -> Path | None:
 
 
 @cache
-def read_source(file: Path, module: str) -> _Source:
+def read_module_source(file: Path, module: str) -> _Source:
     """Read a module's file, once in a process: what runs is what it held when it was imported."""
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)

@@ -124,10 +124,10 @@ def with_field(text: str, field: str, value: object) -> str:
 
 def _build_plugin(base: type[P], call: _Call) -> P:
     """Build the plugin that a call names."""
-    cls = catalog.load(base, call.name)
+    cls = catalog.load_plugin(base, call.name)
     hints = typing.get_type_hints(cls)
     fields = {key: _resolve_calls(hints.get(key), value) for key, value in call.fields.items()}
-    plugin = codec.build(cls, fields)
+    plugin = codec.build_dataclass(cls, fields)
     codec.check_numbers(plugin, fields, here=True)
     return plugin
 

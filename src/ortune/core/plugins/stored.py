@@ -244,7 +244,7 @@ def limit_threads(plugin: P, cpus: int) -> tuple[P, int]:
     return (dataclasses.replace(plugin, **changed) if changed else plugin), most
 
 
-def count_threads(plugin: Plugin) -> int:
+def count_requested_threads(plugin: Plugin) -> int:
     """Return the largest count of threads that a backend asks for; 0 asks for the CPUs."""
     return limit_threads(plugin, 0)[1]
 
@@ -287,7 +287,7 @@ def _find_rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
 
 @cache  # of what is installed alone: a file may hold any number of other names
 def _rules_of_installed(folder: str, name: str) -> tuple[Mapping[str, FieldRule], bool]:
-    kind = catalog.load(catalog.base_of(folder), name)
+    kind = catalog.load_plugin(catalog.base_of(folder), name)
     if folder == "backends" and _is_ours(catalog.map_modules(folder)[name]):
         return list_field_rules(kind), False
     return find_declared_rules(kind), folder == "backends"

@@ -178,7 +178,7 @@ def _read_settings(
 ) -> tuple[Sound, TensorSpec]:
     keys = preprocess.read_preprocess_keys(path)
     try:
-        settings = codec.build(Sound, keys)
+        settings = codec.build_dataclass(Sound, keys)
     except BadSettings as error:
         raise BadData(f"{path}: {error.what}", fix=error.fix) from None
     specs = checks.specs_by_name(inputs)

@@ -145,7 +145,7 @@ class OfferedThere:
     fix: str = ""
 
 
-def list_offers() -> tuple[OfferedThere, ...]:
+def list_environment_offers() -> tuple[OfferedThere, ...]:
     """Ask every environment of this machine, by name, for the backends that it is for."""
     environments = list_environments()
     if not environments:
@@ -167,7 +167,7 @@ def find_further_backends(
     """
     candidates: dict[str, tuple[Backend, str, Capabilities]] = {}
     here = {candidate.name() for candidate in local_backends}
-    for place in list_offers():
+    for place in list_environment_offers():
         for spelled, offer in place.offers.items():
             backend = parse_plugin(Backend, spelled)
             if offer.missing is None and backend.automatic and backend.name() not in here:

@@ -155,7 +155,7 @@ def read_celsius(sys: Path) -> float | None:
     return max(temperatures, default=None)
 
 
-def read_cpu_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
+def read_machine_settings(sys: Path = Path("/sys")) -> Mapping[str, str]:
     """Return governor, turbo and sibling threads: what does not change while one measures."""
     cpu = sys / "devices/system/cpu"
     governors = {

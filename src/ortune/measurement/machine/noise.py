@@ -18,7 +18,7 @@ from ortune.measurement.machine.counters import (
     Roots,
     Snapshot,
     Throttle,
-    read_cpu_settings,
+    read_machine_settings,
     take_snapshot,
 )
 
@@ -166,7 +166,7 @@ def compare_snapshots(before: Snapshot, after: Snapshot, roots: Roots = LIVE) ->
         (min(clocks), max(clocks)) if clocks else (),
         after.celsius,
         after.load,
-        read_cpu_settings(roots.sys),
+        read_machine_settings(roots.sys),
     )
 
 
@@ -177,7 +177,7 @@ def read_current_state() -> dict[str, str]:
         "load average": " ".join(map("{:.2f}".format, seen.load)) or _HIDDEN,
         "clock, MHz": " ".join(map(_whole, seen.mhz)) or _HIDDEN,
         "temperature, C": _format_or_hidden(seen.celsius, _whole),
-        **read_cpu_settings(),
+        **read_machine_settings(),
     }
 
 

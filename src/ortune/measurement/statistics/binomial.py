@@ -72,7 +72,7 @@ def compute_clopper_pearson(successes: int, n: int, error: float) -> float:
     return low
 
 
-def compute_min_samples(share: float, error: float) -> int:
+def count_needed_samples(share: float, error: float) -> int:
     """Return the least samples that prove `share`, all of them being inside: 59 for 95 %."""
     return math.ceil(math.log(error) / math.log(share) - 1e-9)
 
@@ -90,7 +90,7 @@ def find_required_samples(inside: float, share: float, error: float) -> int | No
     def proves(n: int) -> bool:
         return cdf(round(n * (1 - inside)), n, 1 - share) <= error
 
-    return find_first_proving(proves, compute_min_samples(share, error))
+    return find_first_proving(proves, count_needed_samples(share, error))
 
 
 def find_first_proving(proves: Callable[[int], bool], start: int) -> int | None:

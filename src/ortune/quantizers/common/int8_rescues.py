@@ -79,14 +79,14 @@ def prepend_kit(last: Quantizer, kit: Kit) -> Iterator[tuple[Step, ...]]:
 def find_weight_storage() -> Iterator[Quantizer]:
     """Yield the step that stores weights as integers and computes as fast as float."""
     if (cls := find_plugin(Quantizer, Role.WEIGHTS)) is not None:
-        yield codec.build(cls, {"fold": True})
+        yield codec.build_dataclass(cls, {"fold": True})
 
 
 def list_other_observers(observer: Observer) -> Iterator[Observer]:
     """Yield the observers that clip, less the one in use."""
     for name in OBSERVERS:
         if name in catalog.list_plugins(Observer) and name != observer.name():
-            yield catalog.load(Observer, name)()
+            yield catalog.load_plugin(Observer, name)()
 
 
 def _make_step(role: Role, last: Quantizer) -> Step | None:
@@ -97,4 +97,4 @@ def _make_step(role: Role, last: Quantizer) -> Step | None:
     cls = find_plugin(Quantizer, role)
     meant = vars(type(last)).get("role") is Role.STATIC and last == type(last)()
     fields = {} if meant else {"before": last}
-    return codec.build(cls, fields) if cls is not None else None
+    return codec.build_dataclass(cls, fields) if cls is not None else None

@@ -96,7 +96,7 @@ class Durations:
 
     def _usual_s(self, recipe: Recipe) -> float:
         """Return what the work of a recipe takes by the tables."""
-        build = priors.load().build
+        build = priors.load_fitted_numbers().build
         return sum(
             count * sum(self._units[unit] * seconds for unit, seconds in build[kind].items())
             for kind, count in count_build_work(recipe)

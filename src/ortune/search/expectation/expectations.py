@@ -66,7 +66,7 @@ class Expectations:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._fitted = priors.load()
+        self._fitted = priors.load_fitted_numbers()
         self._numbers = self._fitted.numbers
         self._priors = Priors(view)
         self.durations = Durations(view)

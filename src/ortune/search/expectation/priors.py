@@ -77,7 +77,7 @@ def _read_values(section: Mapping[str, Any]) -> dict[str, float]:
 
 
 @lru_cache(1)
-def load() -> FittedNumbers:
+def load_fitted_numbers() -> FittedNumbers:
     """Read the package's file, once."""
     path = files("ortune.search.expectation") / "priors.json"
     return FittedNumbers(json.loads(path.read_text(encoding="utf-8")))
@@ -98,7 +98,7 @@ class Priors:
     """What is expected of features before the first trial."""
 
     def __init__(self, view: View) -> None:
-        self._fitted = load()
+        self._fitted = load_fitted_numbers()
         targets = view.space.targets
         self._by_power = 0.5 if view.budget and view.budget.metric.decibels else 1.0
         self._share = _time_shares(view)
@@ -209,7 +209,7 @@ def _time_shares(view: View) -> dict[str, float]:
         kind: (_GATES if kind == "recurrent" else 1) * sum(view.facts.ops.get(op, 0) for op in ops)
         for kind, ops in LAYERS.items()
     }
-    share = load().levels["share of layers"] / max(1, sum(counts.values()))
+    share = load_fitted_numbers().levels["share of layers"] / max(1, sum(counts.values()))
     return {kind: share * count for kind, count in counts.items()}
 
 
@@ -243,7 +243,7 @@ def transfer_observations(paid: Paid, facts: Facts) -> Iterator[Observation]:
     so that many plans of one search count little more than one, and are the smaller the more
     searches there were.
     """
-    kind_and_size, fitted = model_kind(facts), load()
+    kind_and_size, fitted = model_kind(facts), load_fitted_numbers()
     shift_sds = fitted.numbers["strange kind"], fitted.numbers["strange size"]
     noise = math.hypot(
         fitted.numbers["noise of a pair"], fitted.feature_prior("latency", "plan:").sd
@@ -266,7 +266,7 @@ def _transfer_sd(tally: PlanTally) -> float:
 
     The spread that was seen is weighed with the usual one; the mean is known from a few only.
     """
-    count, fitted = tally.searches, load()
+    count, fitted = tally.searches, load_fitted_numbers()
     usual, weight = fitted.numbers["between models"], fitted.levels["usual spread"]
     spread = (weight * usual**2 + tally.squares) / (weight + count - 1)
     return math.sqrt(spread * (1 + 1 / count))

@@ -392,7 +392,7 @@ def make_output_limits(
         if name not in read:
             with suppress(OrtuneError):
                 budget, _ = derive.derive_budget({name: [tensors[name] for tensors in outputs]})
-                output_metric = codec.build(
+                output_metric = codec.build_dataclass(
                     type(budget.metric), vars(budget.metric) | {"output": name}
                 )
                 budgets.append(replace(budget, metric=output_metric))

@@ -103,7 +103,7 @@ def make_clean_recipe(
         backend: Where it will run; without one, only what suits every backend.
         rules: More transforms, each in its stage.
     """
-    kinds = [catalog.load(Transform, name) for name in catalog.list_plugins(Transform)]
+    kinds = [catalog.load_plugin(Transform, name) for name in catalog.list_plugins(Transform)]
     transforms = [*(cls() for cls in kinds if cls.automatic), *rules]
     fit = sorted((t for t in transforms if t.applies(facts)), key=lambda t: (t.stage, t.name()))
     if backend is None:
@@ -112,7 +112,9 @@ def make_clean_recipe(
         fit = [t for t in fit if t.suits(backend, capabilities)]
     needed = max((t.needs_opset for t in fit), default=0)
     if needed > facts.opset:
-        fit.insert(0, codec.build(catalog.load(Transform, "raise-opset"), {"to": needed}))
+        fit.insert(
+            0, codec.build_dataclass(catalog.load_plugin(Transform, "raise-opset"), {"to": needed})
+        )
     return Recipe("clean", tuple(fit))
 
 
@@ -157,7 +159,7 @@ def list_offers(
     Behind a quantizer's own offers come its mixes with others. Convolutions with static ranges and
     recurrent layers with dynamic ones are one more: neither takes the other's layers.
     """
-    kinds = [catalog.load(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
+    kinds = [catalog.load_plugin(Quantizer, name) for name in catalog.list_plugins(Quantizer)]
     ranked = sorted(kinds, key=lambda kind: kind.rank)
     offers_by_name = {
         kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked
@@ -260,7 +262,7 @@ class Space:
     def with_fixed_shapes(self, plan: Plan) -> Plan:
         """Return a plan whose inputs have the samples' sizes for good, and what follows folded."""
         assert self.fixing is not None
-        steps = plan.recipe.steps or (catalog.load(Transform, "simplify")(),)
+        steps = plan.recipe.steps or (catalog.load_plugin(Transform, "simplify")(),)
         return Plan(Recipe(plan.recipe.name, (self.fixing, *steps)), plan.backend)
 
     def is_unpadded(self, plan: Plan) -> bool:

@@ -47,7 +47,7 @@ def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def stack_samples(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
+def stack_batches(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
     """Join consecutive samples along their first dimension; begin again at the end.
 
     Raises:

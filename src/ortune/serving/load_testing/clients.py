@@ -105,7 +105,7 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
         )
         stream, rows = Stream(feeds.stream), max(1, request.batch)
         samples = [stream[at] for at in spread_indices(len(stream), _SAMPLES * rows)]
-        requests = tuple(bodies.stack_samples(samples, request.batch))
+        requests = tuple(bodies.stack_batches(samples, request.batch))
         platform = str(metadata.get("platform", ""))
         called_model = CalledModel(name, version, platform, rows, requests)
         yield Clients(request, address, called_model, admin, stack)

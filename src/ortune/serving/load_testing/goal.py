@@ -23,7 +23,7 @@ import numpy as np
 
 from ortune.bundle.engine import archive, joining
 from ortune.bundle.engine.instances import Serving
-from ortune.bundle.engine.load import load as load_engine
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.signing import signature_of
 from ortune.bundle.serving import with_serving, write_serving
 from ortune.core import wording

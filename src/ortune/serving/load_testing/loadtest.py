@@ -14,7 +14,7 @@ import numpy as np
 
 from ortune.analysis.benchmark.interleave import NoiseVerdict
 from ortune.analysis.benchmark.row_figures import summarize_latency
-from ortune.bundle.engine.load import load as load_engine
+from ortune.bundle.engine.load import load_engine
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus

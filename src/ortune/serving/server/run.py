@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.core.wording import format_count
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.http.app import App
@@ -46,7 +46,7 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
 
     def open_file(path: Path) -> Engine:
         ops = request.allow_custom_ops if archive.is_bundle(path) else request.custom_ops or False
-        return load(
+        return load_engine(
             path,
             on=request.on,
             instances=request.instances,

@@ -139,7 +139,7 @@ def write_sample(folder: Path, inputs: Tensors, outputs: Tensors) -> None:
         (folder / f"{label}s.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
 
 
-def write_samples(source: Source, folder: Path) -> dict[str, Path]:
+def write_sample_folders(source: Source, folder: Path) -> dict[str, Path]:
     """Write every golden sample into folders numbered from 0; return model name -> its folder."""
     places = list_model_folders(source, folder)
     for name, home in places.items():
@@ -159,7 +159,7 @@ def write_plain(source: Source, folder: Path, models: Mapping[str, Path]) -> tup
     """
     for name, home in models.items():
         copy_model(source, name, home)
-    checks = write_samples(source, folder / "check")
+    checks = write_sample_folders(source, folder / "check")
     write_settings(folder, read_cpu_settings(source))
     first = next(iter(models))
     model = (models[first] / MODEL).relative_to(folder).as_posix()

@@ -14,7 +14,7 @@ from tests.unit.studies import MODEL, write_model
 import ortune as ot
 from ortune.analysis.benchmark.frame_worker import CallLog, load_frame
 from ortune.analysis.benchmark.interleave import PER_FRAME
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 
@@ -152,7 +152,7 @@ def test_what_contradicts_a_frame(model: Path, how: dict[str, Any], said: str) -
 
 
 def test_a_frames_calls_are_made_again_with_the_inputs_they_had(model: Path) -> None:
-    with load(model, on="cpu(threads=1)") as engine:
+    with load_engine(model, on="cpu(threads=1)") as engine:
         log = CallLog(engine, [])
         act = load_frame("camera_of_a_test:twice")
         x = np.zeros((1, 4), np.float32)
@@ -174,7 +174,7 @@ def test_a_frame_that_is_not_there_and_one_that_is_awaited() -> None:
 
 
 def test_a_model_of_several_is_logged_by_its_name(model: Path) -> None:
-    with load(model, on="cpu(threads=1)") as engine:
+    with load_engine(model, on="cpu(threads=1)") as engine:
         log = CallLog(engine, [])
         log[""].run({"x": np.zeros((1, 4), np.float32)})
         assert len(log.calls) == 1

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ortune.analysis.costs.timeline import (
     CostLine,
+    compute_crossings,
     compute_total,
     find_break_even,
-    find_crossings,
     lower_envelope,
 )
 
@@ -27,7 +27,7 @@ QUANTIZED = CostLine("quantized", 30.0, 0.3, 0.004)
 
 def test_one_session_by_hand() -> None:
     # 30 s once and 0.2 s more a session against 6 ms an inference.
-    assert find_crossings(NONE, QUANTIZED, math.inf) == (pytest.approx(30.2 / 0.006),)
+    assert compute_crossings(NONE, QUANTIZED, math.inf) == (pytest.approx(30.2 / 0.006),)
     assert find_break_even(NONE, QUANTIZED, math.inf) == pytest.approx(30.2 / 0.006)
     assert find_break_even(QUANTIZED, NONE, math.inf) == math.inf
 
@@ -55,7 +55,7 @@ def sign(one: CostLine, two: CostLine, n: float, per_session: float) -> int:
 def test_both_cost_the_same_at_a_crossing(
     one: CostLine, two: CostLine, per_session: float
 ) -> None:
-    found = find_crossings(one, two, per_session)
+    found = compute_crossings(one, two, per_session)
     assert len(found) <= 2 and list(found) == sorted(found)
     for n in found:
         a, b = (compute_total(line, n, per_session) for line in (one, two))
@@ -66,7 +66,7 @@ def test_both_cost_the_same_at_a_crossing(
 def test_the_order_changes_at_crossings_only(
     one: CostLine, two: CostLine, per_session: float, places: list[float]
 ) -> None:
-    edges = [0.0, *find_crossings(one, two, per_session), math.inf]
+    edges = [0.0, *compute_crossings(one, two, per_session), math.inf]
     for low, high in itertools.pairwise(edges):
         seen = {sign(one, two, n, per_session) for n in places if low < n < high}
         assert len(seen - {0}) <= 1

@@ -260,7 +260,7 @@ def write_run(folder: Path) -> tuple[Study, Path]:
 
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     made, root = write_run(tmp_path)
-    found = cost.read_source(root)
+    found = cost.read_priced_source(root)
     best = made.best
     assert best.ratio is not None and best.key != made.baseline.key
     assert found.options[0].name == str(made.baseline.plan)
@@ -280,7 +280,7 @@ def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> PricedSourc
     for trial in trials:
         Ledger(root).append(trial)
     write_ending(root, Ending(**{"finished": "done", **ending}))
-    return cost.read_source(root)
+    return cost.read_priced_source(root)
 
 
 def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(

@@ -16,7 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.content import read_arithmetic
 from ortune.bundle.engine.golden import list_cpu_differences
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import MANIFEST, Arithmetic
 from ortune.bundle.pack import pack
 from ortune.core.hardware import cpus
@@ -135,7 +135,7 @@ def test_a_bundle_warns_on_another_cpu_and_an_old_one_does_not(tmp_path: Path, c
         cpu("avx2")
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            load(bundle).close()
+            load_engine(bundle).close()
         return [str(one.message) for one in caught if one.category is RuntimeWarning]
 
     system = machine.describe_machine()["system"]

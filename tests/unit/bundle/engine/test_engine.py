@@ -14,7 +14,7 @@ from tests.unit.bundle.engine.scripted import in_threads
 from tests.unit.studies import MODEL, study, write_golden, write_model
 
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
@@ -82,7 +82,7 @@ def test_threads_and_event_loops_at_once_get_their_own_answers(
         for turn in range(3):
             await asyncio.gather(*(one(start + 100 * turn + n) for n in range(100)))
 
-    with load(model, on="cpu(threads=1)", instances=instances) as engine:
+    with load_engine(model, on="cpu(threads=1)", instances=instances) as engine:
         direct = [lambda n=n: calls(engine, 1000 * n) for n in range(WORKERS)]
         queued = [lambda n=n: asyncio.run(submits(engine, 50_000 * n)) for n in (1, 2)]
         assert not in_threads([*direct, *queued])
@@ -94,7 +94,7 @@ class TestBatch:
     def test_answers_come_in_order_whatever_the_shapes(self, model: Path) -> None:
         samples = [sample(n) for n in range(50)]
         for instances in counts():
-            with load(model, instances=instances, max_batch=8) as engine:
+            with load_engine(model, instances=instances, max_batch=8) as engine:
                 found = engine.batch(samples)
                 assert all(map(right, samples, found)) and len(found) == 50
                 assert engine.batch([]) == []
@@ -106,14 +106,14 @@ class TestBatch:
             {"x": rng.random((n, 4), np.float32), "state": rng.random((2, n, 4), np.float32)}
             for n in (1, 1, 2, 1)
         ]
-        with load(state) as engine:
+        with load_engine(state) as engine:
             for given, found in zip(samples, engine.batch(samples), strict=True):
                 alone = engine(**given)
                 for name in alone:
                     np.testing.assert_array_equal(found[name], alone[name])
 
     def test_a_wrong_sample_is_named_before_any_runs(self, model: Path) -> None:
-        with load(model) as engine:
+        with load_engine(model) as engine:
             with pytest.raises(BadData, match=r"sample 1: input 'x': Got float64\[1, 4\]") as no:
                 engine.batch([sample(0), {"x": np.zeros((1, 4))}])
             assert len(str(no.value).splitlines()) == 2
@@ -122,7 +122,7 @@ class TestBatch:
 
     def test_what_the_runtime_refuses_is_an_error(self, tmp_path: Path) -> None:
         path = write_model(tmp_path / "ids.onnx", LOOKUP)
-        with load(path) as engine, pytest.raises(BadData, match="runtime refused"):
+        with load_engine(path) as engine, pytest.raises(BadData, match="runtime refused"):
             engine.batch([{"ids": np.array([[n]])} for n in (0, 3, 99)])
 
 
@@ -134,7 +134,7 @@ class TestSubmit:
             with pytest.raises(BadData, match="Got: none; expected: x"):
                 await engine.submit()
 
-        with load(model) as engine:
+        with load_engine(model) as engine:
             asyncio.run(main(engine))
             assert engine.statistics.batches == {}
 
@@ -151,14 +151,14 @@ class TestSubmit:
                 else:
                     assert answer["y"] == 10 * (one + 1)
 
-        with load(path) as engine:
+        with load_engine(path) as engine:
             asyncio.run(main(engine))
             assert engine.statistics.failed == 1
 
 
 class TestClose:
     def test_under_calls_each_ends_or_is_told(self, model: Path) -> None:
-        engine = load(model)
+        engine = load_engine(model)
         started, told = threading.Barrier(WORKERS + 2), []
 
         def calls() -> None:
@@ -189,12 +189,12 @@ class TestClose:
 
     def test_no_thread_is_left(self, model: Path) -> None:
         model = model.rename(model.with_name("alone.onnx"))  # no other test's threads are its own
-        with load(model) as engine:
+        with load_engine(model) as engine:
             assert not serving(model.name), "nobody has submitted anything"
             asyncio.run(engine.submit(**sample(0)))
             assert serving(model.name)
         assert not serving(model.name)
-        engine = load(model)
+        engine = load_engine(model)
         asyncio.run(engine.submit(**sample(0)))
         call = engine[""]
         del engine
@@ -211,7 +211,7 @@ class TestClose:
         write_golden(made, made.best, other)
         pack(made, path, force=True)
         with pytest.raises(OrtuneError, match="golden sample"):
-            load(path)
+            load_engine(path)
         assert gone("toy")
 
 
@@ -229,19 +229,19 @@ def gone(name: str) -> bool:
 class TestWarmUp:
     def test_zeros_of_the_smallest_shape(self, model: Path, state: Path) -> None:
         for path in (model, state):
-            with load(path) as engine:
+            with load_engine(path) as engine:
                 engine.warm_up()
 
     def test_text_too(self, tmp_path: Path) -> None:
         text = """<ir_version: 8, opset_import: ["": 17]>
         g (string[N] s) => (string[N] t) { t = Identity(s) }"""
-        with load(write_model(tmp_path / "text.onnx", text)) as engine:
+        with load_engine(write_model(tmp_path / "text.onnx", text)) as engine:
             engine.warm_up()
 
     def test_what_takes_no_zeros_says_so(self, tmp_path: Path) -> None:
         text = """<ir_version: 8, opset_import: ["": 17]>
         g (float[N] a) => (float[3,L] c) <int64[2] s = {3,-1}> { c = Reshape(a, s) }"""
-        with load(write_model(tmp_path / "odd.onnx", text)) as engine:
+        with load_engine(write_model(tmp_path / "odd.onnx", text)) as engine:
             with pytest.raises(BadData, match="refused a") as no:
                 engine.warm_up()
             assert "engine.warm_up(name=array)" in no.value.fix
@@ -255,7 +255,7 @@ class TestWarmUp:
     def test_a_sequence_has_no_zeros(self, tmp_path: Path) -> None:
         text = """<ir_version: 8, opset_import: ["": 17]>
         g (seq(float[N]) s) => (int64 n) { n = SequenceLength(s) }"""
-        with load(write_model(tmp_path / "seq.onnx", text)) as engine:
+        with load_engine(write_model(tmp_path / "seq.onnx", text)) as engine:
             with pytest.raises(BadData, match="input 's' is no array") as no:
                 engine.warm_up()
             assert "a sample of yours" in no.value.fix
@@ -265,13 +265,13 @@ def test_instances_share_the_cpus(model: Path) -> None:
     cpus = effective_cpus()
     if cpus < 2:
         pytest.skip("one CPU")
-    with load(model, instances="2") as engine:
+    with load_engine(model, instances="2") as engine:
         assert str(engine.backend) == f"cpu(threads={cpus // 2})"
         assert engine.placement() == {"CPUExecutionProvider": 1}
     with pytest.raises(BadSettings, match="instances need a CPU each"):
-        load(model, instances=cpus + 1)
+        load_engine(model, instances=cpus + 1)
     with pytest.raises(BadSettings, match="not on 'gpu0'"):
-        load(model, instances="2@gpu0")
+        load_engine(model, instances="2@gpu0")
 
 
 def test_a_bundle_takes_the_same_settings(tmp_path: Path) -> None:
@@ -280,13 +280,13 @@ def test_a_bundle_takes_the_same_settings(tmp_path: Path) -> None:
     pack(replace(made), path)
     x = np.array([[-5, 0, 1, 2]], np.float32)
     for instances in counts():
-        with load(path, instances=instances, max_batch=4, max_delay_us=100) as engine:
+        with load_engine(path, instances=instances, max_batch=4, max_delay_us=100) as engine:
             found = engine.batch([{"x": x + n} for n in range(9)])
             for n, one in enumerate(found):
                 np.testing.assert_array_equal(one["y"], engine(x=x + n)["y"])
 
 
 def test_several_models_are_called_by_name(model: Path) -> None:
-    with load(model) as engine:
+    with load_engine(model) as engine:
         assert right(sample(3), engine[""].batch([sample(3)])[0])
         assert right(sample(3), asyncio.run(engine[""].submit(**sample(3))))

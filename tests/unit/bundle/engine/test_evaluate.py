@@ -10,7 +10,7 @@ import pytest
 from tests.unit.studies import write_model
 
 from ortune.bundle.engine.engine import Engine
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.core.errors import BadData, BadSettings
 from ortune.metrics.cosine import Cosine
 
@@ -24,7 +24,7 @@ RIGHT = [0, 1, 2, 0, 1, 2, 0, 1, 2, 1]
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    with load(write_model(tmp_path / "toy.onnx", MODEL)) as opened:
+    with load_engine(write_model(tmp_path / "toy.onnx", MODEL)) as opened:
         yield opened
 
 
@@ -69,7 +69,7 @@ def test_groups_count_once(engine: Engine) -> None:
 def test_a_metric_of_fidelity_needs_a_reference(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="compares with the answers"):
         engine.evaluate({"x": ROWS}, metric="cosine")
-    with load(write_model(tmp_path / "rough.onnx", ROUGH)) as rough:
+    with load_engine(write_model(tmp_path / "rough.onnx", ROUGH)) as rough:
         found = rough.evaluate({"x": ROWS}, metric=Cosine(), reference=engine)
         assert 0.9 < found.low <= found.value <= found.high <= 1
         assert rough.evaluate({"x": ROWS}, reference=engine).metric.startswith("agreement")

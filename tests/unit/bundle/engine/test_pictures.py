@@ -14,7 +14,7 @@ from PIL import Image
 from tests.unit import studies
 
 from ortune.bundle.engine.inputs import read_pictures
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import Signature
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
@@ -68,7 +68,7 @@ def expected(pixels: np.ndarray = PIXELS) -> np.ndarray:
 
 def test_paths_images_and_pixels(bundle: Path, tmp_path: Path) -> None:
     Image.fromarray(PIXELS).save(tmp_path / "a.png")
-    with load(bundle) as engine:
+    with load_engine(bundle) as engine:
         for given in (
             tmp_path / "a.png",
             str(tmp_path / "a.png"),
@@ -83,7 +83,7 @@ def test_paths_images_and_pixels(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_tensors_are_taken_as_ever(bundle: Path) -> None:
-    with load(bundle) as engine:
+    with load_engine(bundle) as engine:
         tensor = np.ones((2, 3, 4, 6), np.float32)
         np.testing.assert_allclose(engine(image=tensor)["mean"], np.ones((2, 3)), rtol=1e-6)
         for wrong in (tensor.astype(np.float64), tensor[0], [], [1, 2], None):
@@ -95,13 +95,13 @@ def test_tensors_are_taken_as_ever(bundle: Path) -> None:
 
 def test_without_settings_a_picture_is_no_tensor(study: Study, tmp_path: Path) -> None:
     said = pytest.raises(BadData, match=r"Got uint8\[9, 7, 3\], expected float32")
-    with load(pack(study, tmp_path / "toy.ortune")) as engine, said:
+    with load_engine(pack(study, tmp_path / "toy.ortune")) as engine, said:
         engine(image=PIXELS)
 
 
 def test_the_run_of_images_keeps_its_settings(study: Study, tmp_path: Path) -> None:
     (Path(study.root) / "preprocess.toml").write_text(TOML)
-    with load(pack(study, tmp_path / "toy.ortune")) as engine:
+    with load_engine(pack(study, tmp_path / "toy.ortune")) as engine:
         np.testing.assert_allclose(engine(image=PIXELS)["mean"], expected(), rtol=1e-4)
 
 
@@ -118,7 +118,7 @@ def test_evaluate_reads_them_too(bundle: Path, tmp_path: Path) -> None:
     for index in (label, (label + 1) % 3):
         (tmp_path / "photos" / str(index)).mkdir(parents=True)
         Image.fromarray(PIXELS).save(tmp_path / "photos" / str(index) / "a.png")
-    with load(bundle) as engine:
+    with load_engine(bundle) as engine:
         assert engine.evaluate(tmp_path / "photos").value == 0.5
         assert engine.evaluate([{"image": PIXELS}], [label]).value == 1.0
 
@@ -178,7 +178,7 @@ def test_hostile_settings(bundle: Path, text: str, tmp_path: Path) -> None:
         for name, content in members.items():
             file.writestr(name, content)
     with pytest.raises(BadModel):
-        load(bundle)
+        load_engine(bundle)
 
 
 def test_pack_refuses_what_load_would(study: Study, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.unit import studies
 from tests.unit.bundle.test_hostile import forge
 
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.signing import signature_of, verify_signature
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
@@ -58,7 +58,7 @@ def signed(study: Study, tmp_path: Path, keys: tuple[Path, Path]) -> Path:
 
 def refused(bundle: Path, key: Path, said: str, kind: type[OrtuneError] = BadModel) -> None:
     """Checking it and opening it say so in two lines; without a key it opens or not as before."""
-    for act in (verify_signature, lambda path, key: load(path, require_signature=key)):
+    for act in (verify_signature, lambda path, key: load_engine(path, require_signature=key)):
         with pytest.raises(kind, match=said) as caught:
             act(bundle, key)
         assert len(str(caught.value).splitlines()) == 2, caught.value
@@ -70,12 +70,12 @@ def test_a_signed_bundle_opens_with_the_key_and_anywhere(
     place = signature_of(signed)
     assert place.name == "toy.ortune.sig" and place.stat().st_size < 5000
     verify_signature(signed, keys[1])
-    load(signed, require_signature=keys[1]).close()
+    load_engine(signed, require_signature=keys[1]).close()
     (tmp_path / "elsewhere").mkdir()
     moved = tmp_path / "elsewhere" / "renamed.ortune"
     shutil.copy(signed, moved)
     shutil.copy(place, signature_of(moved))
-    load(moved, require_signature=str(keys[1])).close()
+    load_engine(moved, require_signature=str(keys[1])).close()
     link = tmp_path / "link.ortune"
     link.symlink_to(signed)
     shutil.copy(place, signature_of(link))
@@ -97,12 +97,12 @@ def test_the_bundle_is_the_same_with_a_signature_and_without(
 def test_a_signature_that_was_removed(signed: Path, keys: tuple[Path, Path]) -> None:
     signature_of(signed).unlink()
     refused(signed, keys[1], r"is not signed.*there is no toy\.ortune\.sig")
-    load(signed).close()
+    load_engine(signed).close()
 
 
 def test_a_bundle_rewritten_with_digests_that_agree(signed: Path, keys: tuple[Path, Path]) -> None:
     forge(signed, {"models/more.bin": b"other"})
-    load(signed).close()
+    load_engine(signed).close()
     refused(signed, keys[1], "its signature is not one of this file")
 
 
@@ -208,7 +208,7 @@ class TestKeys:
 
     def test_a_plain_model_has_no_signature(self, study: Study, keys: tuple[Path, Path]) -> None:
         with pytest.raises(BadSettings, match="only bundles are signed"):
-            load(study.models[""], require_signature=keys[1])
+            load_engine(study.models[""], require_signature=keys[1])
 
 
 def test_without_the_package_a_demand_is_refused(
@@ -216,7 +216,7 @@ def test_without_the_package_a_demand_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)
     refused(signed, keys[1], "signatures need package model-signing", OrtuneError)
-    load(signed).close()
+    load_engine(signed).close()
 
 
 def test_the_package_checks_it_by_its_own_command(signed: Path, keys: tuple[Path, Path]) -> None:

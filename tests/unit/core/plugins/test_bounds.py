@@ -22,7 +22,9 @@ def _fields():
     """Return every plugin's fields that hold numbers: a new one is tested without being named."""
     bases = [catalog.base_of(folder) for folder in sorted(catalog.BASES)]
     kinds = [
-        (base, catalog.load(base, name)) for base in bases for name in catalog.list_plugins(base)
+        (base, catalog.load_plugin(base, name))
+        for base in bases
+        for name in catalog.list_plugins(base)
     ]
     return [
         (base, cls, field)
@@ -59,7 +61,7 @@ def test_no_field_takes_what_is_no_sensible_number(base, cls, field):
         assert field in refused.value.what or cls.name() in refused.value.what
         assert refused.value.fix
     with pytest.raises(BadSettings, match=field):
-        codec.build(cls, {field: _listed(cls, field, math.nan)})
+        codec.build_dataclass(cls, {field: _listed(cls, field, math.nan)})
 
 
 @pytest.mark.parametrize(
@@ -77,14 +79,16 @@ def test_what_counts_threads_is_bound_by_the_cpus(base, cls, field):
 
 
 def test_threads_of_another_machine_are_read():
-    cpu = catalog.load(catalog.base_of("backends"), "cpu")
-    assert codec.build(cpu, {"threads": 5000}).threads == 5000
+    cpu = catalog.load_plugin(catalog.base_of("backends"), "cpu")
+    assert codec.build_dataclass(cpu, {"threads": 5000}).threads == 5000
 
 
 @pytest.mark.parametrize("field", ["scale", "mean", "std", "resize", "crop"])
 def test_numbers_of_preprocessing(field):
     with pytest.raises(BadSettings, match=field):
-        codec.build(Preprocess, {field: math.nan if field in ("scale", "mean", "std") else 10**9})
+        codec.build_dataclass(
+            Preprocess, {field: math.nan if field in ("scale", "mean", "std") else 10**9}
+        )
 
 
 def test_messages():

@@ -31,7 +31,7 @@ def test_a_plugin_that_breaks_the_contract_is_named(monkeypatch: pytest.MonkeyPa
 
         extra: int = 0
 
-    monkeypatch.setattr(catalog, "load", lambda base, name: Bad)
+    monkeypatch.setattr(catalog, "load_plugin", lambda base, name: Bad)
     with pytest.raises(AssertionError, match="leaves out extra"):
         testing.check_contract("backends", "cpu")
 
@@ -43,7 +43,7 @@ def test_backends_and_metrics_import_nothing_heavy() -> None:
         "from ortune.core.plugins import catalog\n"
         "for folder in ('backends', 'metrics', 'observers', 'workloads'):\n"
         "    base = catalog.base_of(folder)\n"
-        "    for name in catalog.list_plugins(base): catalog.load(base, name)\n"
+        "    for name in catalog.list_plugins(base): catalog.load_plugin(base, name)\n"
         "print(','.join(sorted(m for m in sys.modules if '.' not in m)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

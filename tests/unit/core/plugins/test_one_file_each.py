@@ -319,7 +319,7 @@ from ortune.cli.main import main
 from ortune.core.plugins import catalog
 from ortune.core.sample import Sample
 pathlib.Path("D").mkdir()
-catalog.load(Sample, "negated")().write(pathlib.Path("D"))
+catalog.load_plugin(Sample, "negated")().write(pathlib.Path("D"))
 ends = {}
 for name, words in json.loads(sys.argv[1]).items():
     out, err = io.StringIO(), io.StringIO()

@@ -73,7 +73,7 @@ def _forget() -> None:
         catalog.map_modules,
         catalog.code_digest,
         sources.find_module_file,
-        sources.read_source,
+        sources.read_module_source,
     ):
         cached.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "toys"]:
@@ -98,7 +98,7 @@ def test_a_build_is_reused_until_code_behind_it_changes(
     toys: Path, tmp_path: Path, file: str, old: str, new: str, reused: bool
 ) -> None:
     cache = tmp_path / "cache"
-    steps = [catalog.load(Transform, "paint")()]
+    steps = [catalog.load_plugin(Transform, "paint")()]
     path = cache / steps_key(steps) / "model.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"built")
@@ -109,7 +109,7 @@ def test_a_build_is_reused_until_code_behind_it_changes(
     assert old in text
     (toys / file).write_text(text.replace(old, new, 1), encoding="utf-8")
     _forget()
-    again = find_build(cache, "model", [catalog.load(Transform, "paint")()])
+    again = find_build(cache, "model", [catalog.load_plugin(Transform, "paint")()])
     assert (again == BuiltModel(path, ())) is reused
 
 
@@ -118,17 +118,19 @@ def test_plugins_in_fields_and_those_taken_from_the_catalog_count(toys: Path) ->
         PACKAGE["transforms/paint.py"]
         .replace("class Paint", "class Late")
         .replace("from ..brushes import wide", "from ortune.core.plugins import catalog")
-        .replace("wide.stroke(model)", 'catalog.load(Transform, "paint")().apply(model)')
+        .replace("wide.stroke(model)", 'catalog.load_plugin(Transform, "paint")().apply(model)')
     )
     _forget()
-    before = catalog.source_digest(catalog.load(Transform, "late")())
+    before = catalog.source_digest(catalog.load_plugin(Transform, "late")())
     (toys / "pigments.py").write_text("def red(model):\n    return 2\n")
     _forget()
-    assert catalog.source_digest(catalog.load(Transform, "late")()) != before
+    assert catalog.source_digest(catalog.load_plugin(Transform, "late")()) != before
 
 
 def test_ortunes_own_plugins_differ_in_what_they_import() -> None:
     names = catalog.list_plugins(Transform)
     plain, other = (read_step(f"int8-static(observer={name})") for name in ("min-max", "mse"))
     assert catalog.source_digest(plain) != catalog.source_digest(other)
-    assert len({catalog.source_digest(catalog.load(Transform, name)()) for name in names}) > 20
+    assert (
+        len({catalog.source_digest(catalog.load_plugin(Transform, name)()) for name in names}) > 20
+    )

@@ -89,7 +89,7 @@ def refused(data: Any, said: str = ".") -> BadSettings:
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_defaults_of_every_backend_keep_its_rules(name: str) -> None:
-    stored.demand_safe_data(codec.encode(catalog.load(Backend, name)()), name)
+    stored.demand_safe_data(codec.encode(catalog.load_plugin(Backend, name)()), name)
 
 
 def test_what_names_code_or_a_free_text_says_so_in_its_annotation() -> None:
@@ -127,7 +127,7 @@ def test_what_names_code_or_a_free_text_says_so_in_its_annotation() -> None:
 
 
 def rules(name: str) -> Mapping[str, stored.FieldRule]:
-    return stored.list_field_rules(catalog.load(Backend, name))
+    return stored.list_field_rules(catalog.load_plugin(Backend, name))
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class TestThreads:
     def test_behind_buckets_too(self) -> None:
         given = Bucketed(threads=99, inner=Cpu(parallel=True, inter_threads=50))
         fit, most = stored.limit_threads(given, 2)
-        assert most == stored.count_threads(given) == 99
+        assert most == stored.count_requested_threads(given) == 99
         assert fit == Bucketed(threads=2, inner=Cpu(parallel=True, inter_threads=2))
 
 
@@ -404,9 +404,9 @@ class _Row:
 
 def test_fields_that_are_missing_are_named() -> None:
     with pytest.raises(BadSettings) as caught:
-        codec.build(_Row, {"note": "x"})
+        codec.build_dataclass(_Row, {"note": "x"})
     assert caught.value.what == "Row lacks 'name, size'"
 
 
 def test_what_has_a_default_may_be_missing() -> None:
-    assert codec.build(_Row, {"name": "a", "size": 1}) == _Row("a", 1)
+    assert codec.build_dataclass(_Row, {"name": "a", "size": 1}) == _Row("a", 1)

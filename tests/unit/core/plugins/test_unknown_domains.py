@@ -57,14 +57,16 @@ def unharmed(found: ir.Model) -> None:
 
 
 EXACT = [
-    name for name in catalog.list_plugins(Transform) if catalog.load(Transform, name)().keeps_io
+    name
+    for name in catalog.list_plugins(Transform)
+    if catalog.load_plugin(Transform, name)().keeps_io
 ]
 """Without those that need settings."""
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_transforms_leave_them_alone(name: str) -> None:
-    step, found = catalog.load(Transform, name)(), model()
+    step, found = catalog.load_plugin(Transform, name)(), model()
     before = describe_signature(found)
     try:
         step.apply(found)
@@ -76,7 +78,7 @@ def test_transforms_leave_them_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", EASY)
 def test_quantizers_leave_them_in_float32(name: str) -> None:
-    step, found = catalog.load(Quantizer, name)(), model()
+    step, found = catalog.load_plugin(Quantizer, name)(), model()
     before = describe_signature(found)
     assert step.apply(found, {})
     check_model(found, before, name)

@@ -104,7 +104,7 @@ def test_a_budget_of_a_function_that_is_no_metric(module):
 def test_data_of_a_function_that_is_none(tmp_path, source):
     inputs = (TensorSpec("x", "float32", ("N", 4)),)
     with pytest.raises(BadSettings, match="is not a data function"):
-        feeds.load(source, inputs, tmp_path / "out")
+        feeds.load_feeds(source, inputs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

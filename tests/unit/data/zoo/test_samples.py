@@ -9,7 +9,7 @@ import pytest
 
 from ortune.core import sample
 from ortune.core.budget import Budget
-from ortune.core.plugins.catalog import list_plugins, load
+from ortune.core.plugins.catalog import list_plugins, load_plugin
 from ortune.core.sample import Sample
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.data.zoo.minilm import Minilm
@@ -23,7 +23,7 @@ def test_the_three_samples_are_listed() -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_budgets_can_be_read(name: str) -> None:
-    sample = load(Sample, name)
+    sample = load_plugin(Sample, name)
     assert str(Budget.parse(sample.budget)) == sample.budget
     assert sample.licence
 

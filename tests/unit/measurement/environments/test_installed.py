@@ -23,7 +23,7 @@ from ortune.measurement.environments import installed
 from ortune.measurement.environments.check import (
     check_environment,
     find_further_backends,
-    list_offers,
+    list_environment_offers,
 )
 from ortune.measurement.environments.installed import (
     add_environment,
@@ -124,15 +124,15 @@ def test_two_wheels_in_one_are_refused_before_a_worker_starts(
         BadSettings, match=r"in environment 'old' onnxruntime, onnxruntime-directml"
     ):
         require_backend(Cpu(), "old")
-    (found,) = list_offers()
+    (found,) = list_environment_offers()
     assert "installed together" in found.problem and "env remove old" in found.fix
 
 
 def test_what_environments_offer_is_asked_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     environments.linked(monkeypatch)
-    assert list_offers() == () and find_further_backends([]) == ()
+    assert list_environment_offers() == () and find_further_backends([]) == ()
     add_environment("openvino", "vino")
-    (found,) = list_offers()
+    (found,) = list_environment_offers()
     assert list(found.offers) == ["cpu", "openvino"] and not found.problem
     names = [(backend.name(), place) for backend, place, _ in find_further_backends([Cpu()])]
     assert names == [("openvino", "vino")]

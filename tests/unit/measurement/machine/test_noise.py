@@ -97,7 +97,7 @@ class TestSnapshot:
         home = "sys/devices/system/cpu"
         files = {f"{home}/cpu{i}/cpufreq/scaling_governor": "powersave\n" for i in range(2)}
         files |= {f"{home}/intel_pstate/no_turbo": "1\n", f"{home}/smt/active": "1\n"}
-        found = counters.read_cpu_settings(lay(tmp_path, files).sys)
+        found = counters.read_machine_settings(lay(tmp_path, files).sys)
         assert dict(found) == {
             "frequency governor": "powersave",
             "turbo": "off",

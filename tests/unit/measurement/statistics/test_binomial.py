@@ -39,7 +39,7 @@ def test_clopper_and_pearson(n: int, data: st.DataObject, error: float) -> None:
     [(0.95, 0.05, 59), (0.99, 0.05, 299), (0.9, 0.05, 29), (0.95, 0.05 / 3, 80), (0.5, 0.5, 1)],
 )
 def test_the_least_that_prove(share: float, error: float, n: int) -> None:
-    assert binomial.compute_min_samples(share, error) == n
+    assert binomial.count_needed_samples(share, error) == n
     assert share**n <= error + 1e-12 < share ** (n - 1)
     assert (
         binomial.find_allowed_outside(n, share, error) == 0

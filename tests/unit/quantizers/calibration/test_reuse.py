@@ -51,7 +51,7 @@ def _tensors(model: Path) -> list[str]:
 
 
 def _feeds(model: Path, data: Path, folder: Path) -> Feeds:
-    return feeds.load(data, read_facts(file.load(model)).inputs, folder)
+    return feeds.load_feeds(data, read_facts(file.load(model)).inputs, folder)
 
 
 def _scales(path: Path) -> set[float]:

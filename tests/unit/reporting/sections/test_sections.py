@@ -61,7 +61,7 @@ def study() -> Study:
 
 
 def blocks(name: str, study: Study) -> list[Block]:
-    return list(catalog.load(Section, name)().blocks(study))
+    return list(catalog.load_plugin(Section, name)().blocks(study))
 
 
 def first_line(study: Study) -> str:

@@ -56,7 +56,7 @@ def deviation(paid: Paid, facts: Facts = FACTS) -> float:
     (found,) = transfer_observations(paid, facts)
     return (
         found.features["elsewhere:hint:cpu"]
-        * priors.load().feature_prior("latency", "elsewhere:").sd
+        * priors.load_fitted_numbers().feature_prior("latency", "elsewhere:").sd
     )
 
 
@@ -99,7 +99,7 @@ def test_more_searches_tell_more_closely(count: int, squares: float) -> None:
 
 
 def test_one_search_says_little_and_many_alike_a_lot() -> None:
-    usual = priors.load().numbers["between models"]
+    usual = priors.load_fitted_numbers().numbers["between models"]
     assert deviation(Paid((ONE,))) == pytest.approx(usual * math.sqrt(2))
     assert deviation(Paid((replace(ONE, searches=20),))) < 0.1
 

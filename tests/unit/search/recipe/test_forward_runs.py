@@ -64,7 +64,7 @@ def written(folder: Path) -> tuple[Path, feeds.Feeds]:
     (folder / "data").mkdir()
     for k, sample in enumerate(SAMPLES):
         np.savez(folder / "data" / f"{k}.npz", **sample)
-    return path, feeds.load(folder / "data", spec.list_inputs(model), folder)
+    return path, feeds.load_feeds(folder / "data", spec.list_inputs(model), folder)
 
 
 def error(path: Path) -> float:

@@ -34,7 +34,7 @@ ROUNDED = Recipe("rounded", (AdaptiveRounding(), Int8Static(min_side=1)))
 def material(tmp_path: Path) -> tuple[Path, Material]:
     model, data = write_classifier(tmp_path, samples=16)
     inputs = model_facts.read_facts(file.load(model)).inputs
-    fed = feeds.load(data, inputs, tmp_path / "feeds")
+    fed = feeds.load_feeds(data, inputs, tmp_path / "feeds")
     return model, Material(fed, tuple(range(fed.count)), planned=(PLAIN, CLIPPED, ROUNDED))
 
 

@@ -90,11 +90,11 @@ def test_an_answer_that_is_none(body: bytes) -> None:
 
 def test_samples_are_stacked_in_turn() -> None:
     rows: list[Any] = [{"x": np.full((1, 2), k, np.float32)} for k in range(3)]
-    found = bodies.stack_samples(rows, 2)
+    found = bodies.stack_batches(rows, 2)
     assert [one["x"][:, 0].tolist() for one in found] == [[0, 1], [2, 0]]
-    assert bodies.stack_samples(rows, 0) == rows
+    assert bodies.stack_batches(rows, 0) == rows
     with pytest.raises(BadData, match="cannot be joined"):
-        bodies.stack_samples([{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}], 2)
+        bodies.stack_batches([{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}], 2)
 
 
 def test_inputs_as_a_server_tells_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit import studies
 
 from ortune.bundle.engine.instances import Serving
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings, OrtuneError
@@ -160,7 +160,7 @@ class TestVerb:
         assert found.better and found.chosen.max_batch == 4
         assert any("the copy has none" in one for one in found.notes)
         assert bundle.read_bytes() == before
-        with load(out) as engine:
+        with load_engine(out) as engine:
             x = np.array([[-5, 0, 1, 2]], np.float32)
             np.testing.assert_array_equal(engine(x=x)["y"], [[0, 2, 4, 6]])
         steps = [one for one in told if isinstance(one, Progress)]

@@ -33,7 +33,7 @@ SILENT = 'sys.modules.setdefault("openvino_telemetry", None)'
 """Code of a process of its own that says so before it imports the package."""
 
 
-def load() -> Any:
+def import_openvino() -> Any:
     """Return the package ``openvino``, without the usage data that it sends when it is imported.
 
     It does that with package ``openvino-telemetry``, from a forked process that outlives a worker
@@ -154,7 +154,7 @@ def query_native_nodes(
     Raises:
         BadModel: OpenVINO does not read the model; the text names the operators.
     """
-    core = load().Core()
+    core = import_openvino().Core()
     if device == "AUTO":  # it does not tell; the device that it chooses does
         chosen = compile_for_device(path, options, device).get_property("EXECUTION_DEVICES")
         device, options = str(chosen[0]).strip("()"), {}
@@ -201,7 +201,7 @@ def write_ir(path: Path, out: Path) -> None:
     Raises:
         BadModel: OpenVINO does not read the model.
     """
-    openvino = load()
+    openvino = import_openvino()
     with _translate_errors("convert", path):
         openvino.save_model(openvino.Core().read_model(str(path)), out, compress_to_fp16=False)
 
@@ -213,7 +213,7 @@ def compile_for_device(path: Path, options: Mapping[str, str], device: str = "CP
         BadModel: OpenVINO does not accept it.
     """
     with _translate_errors("load", path):
-        return load().Core().compile_model(str(path), device, dict(options))
+        return import_openvino().Core().compile_model(str(path), device, dict(options))
 
 
 class _CountingSession(CompiledSession):

@@ -101,9 +101,9 @@ def describe_plugin_build(device: str) -> dict[str, str]:
     """Return what `compile_ahead` compiles for: see `compiled.made_for`.
 
     Raises:
-        BackendMissing: As `devices`.
+        BackendMissing: As `list_openvino_devices`.
     """
-    return compiled.describe_build_environment(PROVIDER, devices(device)[0], PACKAGE)
+    return compiled.describe_build_environment(PROVIDER, list_openvino_devices(device)[0], PACKAGE)
 
 
 def _make_session_options(
@@ -111,11 +111,11 @@ def _make_session_options(
 ) -> Any:
     session_options = ort.make_session_options(threads, level, verbose=verbose)
     config = {"load_config": json.dumps({device: dict(options)})}
-    session_options.add_provider_for_devices(devices(device)[:1], config)
+    session_options.add_provider_for_devices(list_openvino_devices(device)[:1], config)
     return session_options
 
 
-def devices(device: str = "CPU") -> list[Any]:
+def list_openvino_devices(device: str = "CPU") -> list[Any]:
     """Register the plug-in and return its devices of one kind.
 
     Args:

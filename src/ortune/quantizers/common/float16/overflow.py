@@ -271,5 +271,5 @@ def _find_reduction_axes(node: ir.Node, x: ir.Value) -> tuple[int, ...] | None:
 @functools.cache
 def _make_observer(name: str, axes: tuple[int, ...] | None = None, power: int = 1) -> Observer:
     fields = {} if axes is None else {"axes": axes, "power": power}
-    observer: Observer = codec.build(catalog.load(Observer, name), fields)
+    observer: Observer = codec.build_dataclass(catalog.load_plugin(Observer, name), fields)
     return observer

@@ -86,7 +86,7 @@ def read_input_range(layer: Layer, ranges: Ranges) -> Range | None:
 
 
 def _make_observer(layer: Layer, products: bool) -> Observer:
-    kind = catalog.load(Observer, "moments")
+    kind = catalog.load_plugin(Observer, "moments")
     fields: dict[str, Any] = {"products": products}
     if layer.op == "Conv":
         fields["kernel"] = layer.shape[2:]

@@ -116,7 +116,7 @@ class BlockWeights(Quantizer):
         if not self.calibrates:
             return []
         edit.inline_functions(model)
-        observer = catalog.load(Observer, "moments")()
+        observer = catalog.load_plugin(Observer, "moments")()
         names = dict.fromkeys(
             str(product.x.name) for product in self._find_weights(model).products
         )

@@ -22,7 +22,7 @@ from ortune.backends.runtimes.onnxruntime.compiled import (
 from ortune.backends.runtimes.openvino import plugin
 from ortune.backends.tensorrt import Tensorrt
 from ortune.backends.torch import Torch
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.bundle.pack import pack
 from ortune.core.errors import BackendMissing, BadModel
 
@@ -102,7 +102,7 @@ def test_openvino_compiles_and_opens(model: Path, tmp_path: Path) -> None:
 @PLUGGED
 def test_openvinos_compiled_model_runs_out_of_a_bundle(tmp_path: Path) -> None:
     study = studies.study(tmp_path, backend=Openvino(threads=1))
-    with load(pack(study, tmp_path / "toy.ortune", compiled=True)) as engine:
+    with load_engine(pack(study, tmp_path / "toy.ortune", compiled=True)) as engine:
         assert engine.compiled and not engine.fallback
         found = engine(x=np.array([[-5, 0, 1, 2]], np.float32))
     np.testing.assert_array_equal(found["y"], [[0, 2, 4, 6]])

@@ -14,7 +14,7 @@ from tests.unit import studies
 from ortune.backends.runtimes.onnxruntime import checks, keys, messages
 from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.runtimes.openvino import plugin
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.graph.io.protobuf import drop_initializer_inputs
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
@@ -63,7 +63,7 @@ def test_bfloat16_goes_in_and_comes_out(tmp_path: Path, rows: int) -> None:
     path = studies.write_model(tmp_path / "m.onnx", MODEL)
     wide = np.random.default_rng(0).standard_normal((rows, 6)).astype(ml_dtypes.bfloat16)
     x, z = wide[:, ::2], np.full((rows, 3), -1, np.float32)
-    with load(path, on="cpu(threads=1)") as engine:
+    with load_engine(path, on="cpu(threads=1)") as engine:
         found = engine(x=x, z=z)
     assert found["y"].dtype == ml_dtypes.bfloat16 and found["y"].flags.writeable
     assert np.array_equal(found["y"], np.concatenate([x, x], 1))

@@ -17,7 +17,7 @@ left = [one.pid for one in psutil.Process().children(recursive=True)]
 told = [name for name in sys.modules if name.startswith("openvino_telemetry")]
 print(json.dumps({{"cpu": "CPU" in found.Core().available_devices, "left": left, "told": told}}))
 """
-OURS = "from ortune.backends.runtimes.openvino import native; found = native.load()"
+OURS = "from ortune.backends.runtimes.openvino import native; found = native.import_openvino()"
 
 
 def told(how: str) -> dict[str, object]:

@@ -25,7 +25,7 @@ from tests.unit.serving.server.grpc.scripted import (
 )
 from tritonclient.utils import InferenceServerException
 
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.serving.protocol import messages
 from ortune.serving.server.listeners import Access
 from ortune.serving.server.repository.repository import Repository
@@ -43,7 +43,7 @@ TOKEN = "a-token-of-some-length"
 async def served(folder: Path, **options: Any) -> AsyncIterator[aio_client.InferenceServerClient]:
     """Serve a model that adds and multiplies as `sum`; yield a client."""
     onnx.save(onnx.parser.parse_model(SUM), folder / "sum.onnx")
-    repository = Repository(find_sources([folder / "sum.onnx"]), load, **options)
+    repository = Repository(find_sources([folder / "sum.onnx"]), load_engine, **options)
     await repository.start()
     try:
         async with (

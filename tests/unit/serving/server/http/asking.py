@@ -20,7 +20,7 @@ from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.inputs import read_pictures
 from ortune.bundle.engine.instances import Instances
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.serving.server.http.app import App
 from ortune.serving.server.listeners import Access
 from ortune.serving.server.logs import Journal
@@ -184,7 +184,7 @@ async def client(
         if path.stem == GATE:
             call = Call(Instances(GATE, [session]), DOUBLING)
             return Engine({"": call}, Cpu(), ExitStack())
-        engine = load(path)
+        engine = load_engine(path)
         if path.stem == "eye":
             found = read_pictures(PREPROCESS, "eye", {"": engine.signature})
             engine[""].pictures = found[""]

@@ -23,7 +23,7 @@ from tests.unit.serving.server.repository.toys import (
 )
 
 from ortune.bundle.engine.inputs import PictureInput, prepare_checks
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.core.facts import TensorSpec
 from ortune.core.preprocess import Preprocess
 from ortune.serving.protocol.datatypes import find_datatype
@@ -44,7 +44,7 @@ g (float[N,3,4,6] image) => (float[N,3] mean) {
 
 
 async def served(path: Path, **how: Any) -> ServedModel:
-    repository = Repository([ModelSource("toy", path)], lambda path: load(path, **how))
+    repository = Repository([ModelSource("toy", path)], lambda path: load_engine(path, **how))
     await repository.start()
     return repository.find_model("toy")
 
@@ -64,7 +64,7 @@ async def test_answers_are_the_engine_s(path: Path) -> None:
     for rows in (1, 3, 8):
         request = asks(0.25, rows, id="seven")
         response = await model.infer(request)
-        with load(path) as engine:
+        with load_engine(path) as engine:
             expected = engine(**request.inputs)
         assert [one.name for one in response.outputs] == ["y", "most"]
         assert [one.datatype for one in response.outputs] == ["FP32", "INT64"]

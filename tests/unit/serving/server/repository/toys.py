@@ -16,7 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.instances import Instances, Serving
-from ortune.bundle.engine.load import load
+from ortune.bundle.engine.load import load_engine
 from ortune.serving.protocol.inference import InferRequest, InferResponse, OutputRequest
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.repository.repository import Repository
@@ -45,7 +45,7 @@ def write(path: Path, factor: float = 2, text: str = TIMES) -> Path:
 
 
 def opened(path: Path) -> Engine:
-    return load(path, on="cpu(threads=1)")
+    return load_engine(path, on="cpu(threads=1)")
 
 
 def one(path: Path, **how: Any) -> Repository:

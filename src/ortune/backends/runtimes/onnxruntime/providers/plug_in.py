@@ -52,7 +52,7 @@ class PlugIn:
         return self.package or self.library
 
 
-def devices(request: PlugIn) -> list[Any]:
+def list_plug_in_devices(request: PlugIn) -> list[Any]:
     """Register the library, once in a process, and return its devices of the kind asked for.
 
     Raises:
@@ -120,7 +120,7 @@ def explain_missing_provider(request: PlugIn) -> str | None:
     library could end it.
 
     Raises:
-        BadSettings: As `devices`, before anything is loaded.
+        BadSettings: As `list_plug_in_devices`, before anything is loaded.
     """
     if not request.package and not request.library:
         return f"no plug-in provider is named; {_INSTALL_HINT}"

@@ -128,7 +128,7 @@ def test_several_providers_of_one_library_are_named(
         plug_in, "register_library", lambda path, label: ("OneProvider", "TwoProvider")
     )
     with pytest.raises(BadSettings, match="several providers: OneProvider, TwoProvider"):
-        plug_in.devices(plug_in.PlugIn(library=str(library)))
+        plug_in.list_plug_in_devices(plug_in.PlugIn(library=str(library)))
 
 
 def test_options_are_pairs() -> None:
