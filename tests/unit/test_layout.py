@@ -49,6 +49,11 @@ CLEAN = {
     "tests/test_top.py": "from toy.core import top\nassert top.Top()._own is not top.__doc__\n",
 }
 
+SHORT = {
+    "src/toy/core/spoke.py": "'''A spoke.'''\n",
+    "src/toy/core/rim.py": "'''A rim.'''\nfrom toy.core import spoke\n",
+}
+
 PLANTED: list[tuple[str, Mapping[str, str], str]] = [
     (
         "long file",
@@ -115,6 +120,52 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
         {"src/toy/cli/show.py": "'''Show.'''\ndef f():\n    from toy import __version__\n"},
         "cli/show.py: imports the root: imports toy itself",
     ),
+    (
+        "same name",
+        {
+            "src/toy/cli/top.py": "'''A verb.'''\ndef run(): ...\ndef turn(): ...\n",
+            "src/toy/core/turn.py": "'''Turns.'''\ndef run(): ...\ndef turn(): ...\n",
+        },
+        "cli/top.py: same name: turn() is defined in toy.core.turn too",
+    ),
+    *(
+        (
+            "filler",
+            {"src/toy/core/words.py": f"'''Words.'''\n{text}\n"},
+            f"words.py: filler: {said}",
+        )
+        for text, said in (
+            ("def count(given): ...", "line 2: 'given' says nothing alone"),
+            ("for one in (): ...", "line 2: 'one' says nothing alone"),
+            ("class Bag:\n    def fill(self): self._rest = 1", "line 3: '_rest' says nothing"),
+            ("class Bag:\n    every: int = 0", "line 3: 'every' says nothing alone"),
+        )
+    ),
+    *(
+        (
+            "participle",
+            {"src/toy/core/words.py": f"'''Words.'''\n{text}\n"},
+            f"words.py: participle: line {line}: {word}() begins with a participle",
+        )
+        for text, line, word in (
+            ("def _joined_rows(): ...", 2, "_joined_rows"),
+            ("def built_model(): ...", 2, "built_model"),
+            ("class Bag:\n    def emptied(self): ...", 3, "emptied"),
+        )
+    ),
+    *(
+        (
+            "half a sentence",
+            {"src/toy/core/words.py": f"'''Words.'''\ndef count():\n    '''{text}'''\n"},
+            f"words.py: half a sentence: line 2: no sentence by itself: {text}",
+        )
+        for text in ("Of the bag.", "counts what is in it.", "Count what is in it")
+    ),
+    (
+        "small module",
+        SHORT,
+        "core/spoke.py: small module: 1 lines, and only toy.core.rim imports it",
+    ),
     *(
         (
             "request below its door",
@@ -161,9 +212,9 @@ def test_plugin_folders_are_the_catalogs() -> None:
     assert {f"ortune.{one}" for one in Limits().plugin_folders} == homes
 
 
-def test_exceptions_have_reasons() -> None:
+def test_short_modules_have_reasons() -> None:
     """An exception without a reason is none."""
-    reasons = [*Limits().same_name.values(), *Limits().doors.values()]
+    reasons = [*Limits().small.values(), *Limits().doors.values()]
     assert all(len(reason) > 20 for reason in reasons)
 
 
@@ -196,16 +247,48 @@ def test_planted(tmp_path: Path, rule: str, files: Mapping[str, str], message: s
     assert message in str(found)
 
 
-def test_exceptions_are_needed(tmp_path: Path) -> None:
-    """A name that stands once needs no exception, one that stands twice and has one passes."""
-    limits = Limits(same_name={"Top": "for the test", "Wheel": "for the test"})
-    files = {"src/toy/cli/top.py": "'''A verb.'''\nclass Top: ...\n"}
-    (found,) = check(_project(tmp_path, files, limits))
-    assert "wheel.py: same name: class Wheel is defined once" in str(found)
+def test_a_reason_that_nobody_needs(tmp_path: Path) -> None:
+    """A short module passes with its reason; one that several import needs none."""
+    limits = Limits(
+        least=2, small={"toy.core.spoke": "for the test", "toy.core.top": "for the test"}
+    )
+    (found,) = check(_project(tmp_path, SHORT, limits))
+    assert "top.py: small module: needs no reason" in str(found)
+
+
+def test_names_that_are_not_ours(tmp_path: Path) -> None:
+    """Interfaces of plugins, options of requests and fields of results keep their names."""
+    files = {
+        "src/toy/core/parts.py": """
+            '''Parts.'''
+            class Plugin: ...
+            class Part(Plugin):
+                def held(self, tool: Tool) -> None: ...
+            class Tool:
+                def joined(self) -> int: ...
+            class Spoken(Protocol):
+                def told(self) -> str: ...
+            @request
+            class Ask:
+                what: str
+            class Answer(Result):
+                some: Row
+            class Row:
+                left: int
+            """,
+        "src/toy/transforms/join.py": """
+            '''Join.'''
+            class Join(Part):
+                def held(self, tool): ...
+            class Voice:
+                def told(self): ...
+            """,
+    }
+    assert not check(_project(tmp_path, files))
 
 
 def _project(folder: Path, files: Mapping[str, str], limits: Limits | None = None) -> Tree:
     for name, text in {"pyproject.toml": PROJECT, **CLEAN, **files}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(dedent(text).lstrip())
-    return Tree(folder / "src" / "toy", limits or Limits())
+    return Tree(folder / "src" / "toy", limits or Limits(least=2))

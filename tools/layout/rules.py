@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tools.layout import names
 from tools.layout.modules import Module, private_uses, read_modules
 from tools.layout.tree import Tree
 
@@ -75,17 +76,15 @@ def importing_plugins(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def same_names(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Public classes of one name."""
+    """Public classes and functions of one name."""
     places = defaultdict(list)
     for name, module in tree.modules.items():
         for cls in module.classes:
             places[cls].append(name)
     for cls, found in sorted(places.items()):
-        if len(found) > 1 and not cls.startswith("_") and cls not in tree.limits.same_name:
+        if len(found) > 1 and not cls.startswith("_"):
             yield found[0], f"class {cls} is defined in {', '.join(found[1:])} too"
-    for cls in tree.limits.same_name:
-        if 0 < len(places[cls]) < 2:
-            yield places[cls][0], f"class {cls} is defined once: it needs no exception"
+    yield from names.same_functions(tree)
 
 
 def circles(tree: Tree) -> Iterator[tuple[str, str]]:
@@ -224,6 +223,29 @@ def _names_in(annotation: ast.expr) -> set[str]:
     }
 
 
+def small_modules(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Short modules that only one sibling imports, but for plugins, verbs and stated reasons."""
+    folders = (*tree.limits.plugin_folders, *tree.limits.listings)
+    free = {f"{tree.root.name}.{folder}" for folder in folders}
+    importers = defaultdict(set)
+    for name, targets in tree.graph.items():
+        for target in targets:
+            importers[target].add(name)
+    for name, module in tree.modules.items():
+        home, users = name.rpartition(".")[0], importers[name]
+        joined = len(users) == 1 and {user.rpartition(".")[0] for user in users} == {home}
+        if (
+            not joined
+            or module.is_package
+            or home in free
+            or len(module.lines) >= tree.limits.least
+        ):
+            if name in tree.limits.small:
+                yield name, "needs no reason to be short any more"
+        elif name not in tree.limits.small:
+            yield name, f"{len(module.lines)} lines, and only {next(iter(users))} imports it"
+
+
 RULES: Mapping[str, Rule] = {
     "long file": long_files,
     "long function": long_functions,
@@ -237,6 +259,10 @@ RULES: Mapping[str, Rule] = {
     "imports the root": own_root,
     "private name in a test": private_names,
     "request below its door": requests_below_doors,
+    "filler": names.filler_names,
+    "participle": names.participles,
+    "half a sentence": names.half_sentences,
+    "small module": small_modules,
 }
 
 

@@ -23,8 +23,11 @@ class Limits:
         plugin_folders: Packages that list plugins, without private modules.
         listings: Other packages of which the same holds.
         independent: Plugin folders whose plugins find each other by role, never by import.
-        same_name: Public classes that two modules may define -> why.
         doors: Packages of which every module may take a request -> why.
+        entry_points: Functions that modules have for whoever runs them: a verb's command and what
+            it does, a program's start.
+        least: Lines of a module that only its sibling imports.
+        small: Modules that are shorter all the same -> why.
     """
 
     file: int = 600
@@ -44,12 +47,13 @@ class Limits:
     )
     listings: tuple[str, ...] = ("cli",)
     independent: tuple[str, ...] = ("quantizers", "quantizers.observers")
-    same_name: Mapping[str, str] = field(
+    entry_points: tuple[str, ...] = ("command", "main", "run")
+    least: int = 150
+    small: Mapping[str, str] = field(
         default_factory=lambda: {
-            "Refused": "a step that may do nothing, and a request that is not answered",
-            "Region": "what changes precision together, and what a profile shows as one part",
-            "Status": "of a trial, and of a request",
-            "LatencyLimit": "an option of a search, and what a load test demands of a percentile",
+            "ortune.measurement.worker.exports": "tasks that import torch, and no other does",
+            "ortune.search.abandon": "when a trial is stopped: a rule with its table of evidence",
+            "ortune.search.conclusion": "what a search concludes of the machine, not of its plans",
         }
     )
     doors: Mapping[str, str] = field(

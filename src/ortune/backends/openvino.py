@@ -171,7 +171,7 @@ class Openvino(Backend):
 
     @property
     def unverified(self) -> str:
-        """Of auto: what it takes where there is a GPU, nobody has seen."""
+        """Why ``device=auto`` is unverified: nobody has seen what it takes beside a GPU."""
         if self.device != "auto":
             return super().unverified
         reason = explain_unverified(self.provider, "gpu")

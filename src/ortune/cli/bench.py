@@ -195,7 +195,7 @@ def _make_milliseconds_cell(key: str) -> Callable[[Row], str]:
 
 
 def _make_median_cell(key: str) -> Callable[[Row], str]:
-    """Of a provider that builds engines there is no one middle."""
+    """Return what writes a median; none of a provider that builds engines, which has two."""
     return lambda row: format_ms(median(row[key]) if row[key] and not row.get("caches") else None)
 
 

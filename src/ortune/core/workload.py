@@ -43,7 +43,7 @@ class Rig(Protocol):
 
     @property
     def lanes(self) -> Sequence[Lane]:
-        """As many lanes as the workload asked for, open."""
+        """The open lanes, as many as the workload asked for."""
         ...
 
     @property

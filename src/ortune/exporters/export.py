@@ -481,7 +481,7 @@ class Inputs:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the inputs, in order."""
+        """Names of the inputs, in order."""
         return tuple(spec.name for spec in self.specs)
 
     @property

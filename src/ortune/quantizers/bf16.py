@@ -16,7 +16,7 @@ from ortune.quantizers.common.float16.narrow import HalfPrecision
 
 @dataclass(frozen=True)
 class Bf16(HalfPrecision):
-    """bfloat16 everywhere an operator has it, Casts where one wants float32; half the file.
+    """Use bfloat16 wherever an operator has it, with Casts where one wants float32; half the file.
 
     float32's range with 8 bits of precision: nothing overflows that did not before, and rounding
     is 8 times coarser than float16's. The machinery is that of `fp16`. Convolutions, pooling and

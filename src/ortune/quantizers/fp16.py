@@ -17,7 +17,7 @@ from ortune.quantizers.common.float16.narrow import PAIR_OPSET, HalfPrecision
 
 @dataclass(frozen=True)
 class Fp16(HalfPrecision):
-    """float16 everywhere an operator has it, Casts where one wants float32; half the file.
+    """Use float16 wherever an operator has it, with Casts where one wants float32; half the file.
 
     Types are written into Cast, Constant and ConstantOfShape and into the bodies of If, Loop and
     Scan. What a schema fixes to float32 (the scales of Resize) stays, input by input. A node whose

@@ -39,7 +39,7 @@ MAX_KERNEL = 32
 
 @dataclass(frozen=True)
 class Fp8(Quantizer):
-    """float8 (e4m3fn) weights and activations, for GPUs that multiply in it (from Ada, Hopper on).
+    """Store weights and activations in float8 (e4m3fn), for GPUs from Ada and Hopper on.
 
     The arithmetic is TensorRT's: ``q = cast(clip(x / s, -448, 448))``, ``x = q s``, no zero point,
     ``s`` the largest magnitude over 448: one a tensor for activations, one an output channel for

@@ -82,5 +82,5 @@ _POWERS = (2.0, 0.5, -1.0, -0.5)
 
 
 def _is_power_of_two(value: float) -> bool:
-    """Of a size whose inverse is a normal number in float16 as well."""
+    """Say whether it is a power of two whose inverse is a normal number in float16 too."""
     return abs(math.frexp(value)[0]) == 0.5 and 2.0**-14 <= abs(value) <= 2.0**14

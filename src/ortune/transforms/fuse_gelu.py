@@ -72,7 +72,7 @@ def _fuse_gelu(model: ir.Model, anchor: ir.Node, editor: Editor) -> int | str:
 
 
 def _erf_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
-    """x / sqrt 2; what x is made of is no part of it."""
+    """Yield x of ``x / sqrt 2`` and the nodes between; what x is made of is no part of it."""
     node = find_producer(value, "Mul", "Div")
     for x in node.inputs if node is not None else ():
         argument = factor_product(value, [x]) if x is not None else None
@@ -81,7 +81,7 @@ def _erf_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, ..
 
 
 def _tanh_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
-    """k (x + c x^3) or k x (1 + c x x), with k = sqrt(2 / pi) and c = 0.044715."""
+    """Yield x of ``k (x + c x^3)`` or ``k x (1 + c x x)``, k = sqrt(2 / pi), c = 0.044715."""
     # The sum among the factors, which is not taken apart itself.
     additions = (
         find_producer(linear, "Add", "Sum") for linear in factor_product(value, ()).factors

@@ -56,7 +56,7 @@ _TYPES = (ir.DataType.FLOAT,)
 
 @dataclass(frozen=True)
 class _Line:
-    """slope x + offset."""
+    """A line ``slope x + offset``."""
 
     x: ir.Value
     slope: float
@@ -113,7 +113,7 @@ def _find_lines(value: ir.Value) -> Iterator[_Line]:
 
 
 def _fuse_product(model: ir.Model, node: ir.Node, editor: Editor) -> int:
-    """x HardSigmoid(x, 1/6, 1/2): only a gain where there is a HardSwish."""
+    """Fuse ``x HardSigmoid(x, 1/6, 1/2)``: only a gain where there is a HardSwish."""
     x = node.inputs[0]
     line = (read_attribute(node, "alpha", 0.2), read_attribute(node, "beta", 0.5))
     if x is None or model.opset_imports.get("", 0) < 14:

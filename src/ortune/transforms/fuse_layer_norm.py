@@ -111,7 +111,7 @@ def _find_scale_and_shift(
 def _match_linear_form(
     product: ir.Node, scale: ir.Value | None, below: Deviation, last: TrailingAxes
 ) -> ScaleAndShift | None:
-    """x k + (shift - mean k), with k made by `product`."""
+    """Match ``x k + (shift - mean k)``, with k made by `product`."""
     k = product.outputs[0]
     scaled = {
         find_other_operand(node, k): node

@@ -79,11 +79,11 @@ class CallLog:
         return self._engine(**inputs)
 
     def run(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
-        """As a call, with the inputs in a mapping."""
+        """Call the engine with the inputs in a mapping."""
         return self(**inputs)
 
     def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
-        """As `Engine.batch`."""
+        """Run samples together, as `Engine.batch` does."""
         kept = [{name: np.array(value) for name, value in sample.items()} for sample in samples]
         self.calls.append(partial(self._engine.batch, kept))
         return self._engine.batch(samples)
@@ -113,7 +113,7 @@ class EngineBench(Workbench):
 
     @property
     def instances(self) -> int:
-        """Of the engine: as many as lanes are driven."""
+        """Number of the engine's instances, as many as lanes are driven."""
         return self.job.workload.lanes(self.job.backend.threads)
 
     def open_sessions(self) -> None:
@@ -129,7 +129,7 @@ class EngineBench(Workbench):
 
     @cached_property
     def lanes(self) -> Sequence[SessionLane]:
-        """As many callers as the engine has instances."""
+        """The callers, as many as the engine has instances."""
         return [SessionLane(self.sessions, self.round_at) for _ in range(self.instances)]
 
     def round_at(self, position: int) -> Round:

@@ -81,7 +81,7 @@ class Call:
         return self.run(inputs)
 
     def run(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
-        """As a call, with the inputs in a mapping."""
+        """Run the model on inputs in a mapping."""
         if self.pictures is not None:
             inputs = self.pictures.replace_pictures(inputs)
         check_inputs(inputs, self._inputs, self.name)

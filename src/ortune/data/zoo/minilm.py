@@ -17,7 +17,7 @@ _LONGEST = 256
 
 @dataclass(frozen=True)
 class Minilm(Sample):
-    """all-MiniLM-L6-v2 (22.7 M parameters) on the 200 Pang & Lee lines that gensim ships.
+    """The encoder all-MiniLM-L6-v2, 22.7 M parameters, on 200 Pang & Lee lines from gensim.
 
     Each line is one sample, tokenized, batch 1, as long as it is. The 50 Lee documents calibrate.
     """

@@ -47,12 +47,12 @@ class Constant:
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """As the file has it."""
+        """Shape of the tensor in the file."""
         return tuple(self.tensor.shape.numpy())
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As the reader sees it."""
+        """Shape that the reader sees."""
         plain = self.file_shape
         return plain if self.order is None else tuple(plain[axis] for axis in self.order)
 
@@ -68,7 +68,7 @@ class Constant:
 
     @cached_property
     def digest(self) -> str:
-        """Of type, shape and content as stored."""
+        """Digest of type, shape and content as stored."""
         return digest_tensor(self.tensor)
 
     @cached_property

@@ -60,8 +60,8 @@ class Record:
     """What happened on the machine during a run. Shares are of 1; None is "not visible".
 
     Attributes:
-        own: CPUs that this process and its workers used, on average.
-        others: CPUs of those that other processes used.
+        ortune_cpus: CPUs that this process and its workers used, on average.
+        other_cpus: CPUs that other processes used.
         stolen: Share of CPU time that the hypervisor gave to others.
         throttled: Share of the quota's periods in which the cgroup ran out of it.
         periods: Periods behind it; 0 without a quota.
@@ -74,8 +74,8 @@ class Record:
 
     seconds: float
     cpus: int
-    own: float
-    others: float | None
+    ortune_cpus: float
+    other_cpus: float | None
     stolen: float | None
     throttled: float | None
     periods: int
@@ -94,8 +94,8 @@ class Record:
             throttled = f"{_format_percent(self.throttled)} of {self.periods}"
         return {
             "measured for": f"{self.seconds:.0f} s on {format_count(self.cpus, 'CPU')}",
-            "CPUs used by ortune": f"{self.own:.2f}",
-            "CPUs used by others": _format_or_hidden(self.others, "{:.2f}".format),
+            "CPUs used by ortune": f"{self.ortune_cpus:.2f}",
+            "CPUs used by others": _format_or_hidden(self.other_cpus, "{:.2f}".format),
             "throttled periods of the CPU quota": throttled,
             "stolen CPU time": _format_or_hidden(self.stolen, _format_percent),
             "some task waited for a CPU": _format_or_hidden(self.waits, _format_percent),
@@ -236,9 +236,9 @@ def _advise_on_waits(disturbed: float, record: Record) -> list[Advice]:
     if not disturbed > DISTURBED[0]:
         return []
     problem = f"the threads of {_format_percent(disturbed)} of the runs waited for a CPU"
-    if record.others is not None and record.others <= OTHERS * record.cpus:
+    if record.other_cpus is not None and record.other_cpus <= OTHERS * record.cpus:
         # More threads than CPUs, and threads that wake often, wait on a calm machine too.
-        problem += f", though other processes used only {record.others:.2f} of {record.cpus}"
+        problem += f", though other processes used only {record.other_cpus:.2f} of {record.cpus}"
         change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
         return [Advice(problem, change)]
     # A pinned single thread needs one free CPU, whatever runs on the others.
@@ -269,14 +269,14 @@ def _advise_on_steal(record: Record) -> list[Advice]:
 
 
 def _advise_on_neighbours(record: Record) -> list[Advice]:
-    if record.others is None or record.others <= OTHERS * record.cpus:
+    if record.other_cpus is None or record.other_cpus <= OTHERS * record.cpus:
         return []
     problem = (
-        f"other processes used {record.others:.1f} of {format_count(record.cpus, 'CPU')} "
+        f"other processes used {record.other_cpus:.1f} of {format_count(record.cpus, 'CPU')} "
         "during the run"
     )
     change = "stop them"
-    if record.cpus > 1 and record.others < record.cpus - 0.5:
+    if record.cpus > 1 and record.other_cpus < record.cpus - 0.5:
         change += "; one thread needs one free CPU: --on 'cpu(threads=1)'"
     return [Advice(problem, change)]
 

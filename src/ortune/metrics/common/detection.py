@@ -308,7 +308,7 @@ def _import_pycocotools() -> Any:
     """
     try:
         import pycocotools.cocoeval
-        import pycocotools.mask
+        import pycocotools.mask  # noqa: F401 - an attribute of what is returned
     except ImportError as error:
         raise OrtuneError(
             f"map needs pycocotools: {error}",

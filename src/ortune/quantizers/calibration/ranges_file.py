@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def range(self) -> Range:
-        """As an observer would have answered."""
+        """The range as an observer would have answered."""
         return Range(self.low, self.high, self.channels)
 
 

@@ -130,7 +130,7 @@ class PlanExplanation:
 
     @property
     def ratio(self) -> Interval | None:
-        """Of its last trial that was timed."""
+        """Latency ratio of the plan's last trial that was timed."""
         return next((attempt.ratio for attempt in reversed(self.trials) if attempt.ratio), None)
 
     @property

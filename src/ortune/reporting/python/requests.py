@@ -15,7 +15,7 @@ from ortune.core.request import Request, request
 
 @request
 class CommentRequest(Request):
-    """With a table for a comment.
+    """A request whose result can be written as a table for a comment.
 
     Attributes:
         markdown: Write the table for a comment to this file.
@@ -27,17 +27,17 @@ class CommentRequest(Request):
 
 @request
 class CompareFiles(CommentRequest, Compare):
-    """With a table for a comment."""
+    """Files to compare, with a table for a comment."""
 
 
 @request
 class RecheckPage(CommentRequest, Recheck):
-    """With a table for a comment."""
+    """A bundle to check again, with a table for a comment."""
 
 
 @request
 class TimelinePage(TimelineRequest):
-    """With a page.
+    """A model's cost over its life, with a page.
 
     Attributes:
         out: A page with the table and the chart (.html).
@@ -51,7 +51,7 @@ class TimelinePage(TimelineRequest):
 
 @request
 class ProfilePage(ProfileRequest):
-    """With what can be done, and a page.
+    """A profile to take, with what can be done about it and a page.
 
     Attributes:
         trying: Do what can be done about the bottlenecks and time it against the model as it is.

@@ -14,7 +14,7 @@ from ortune.measurement.machine.counters import Roots, Snapshot, Throttle
 
 QUIET = noise.Record(10, 4, 1.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 100, (2600, 2600), 50, (1.0,), {})
 EQUAL = Interval(1.0, 0.98, 1.02)
-BLIND = replace(QUIET, others=None, stolen=None, throttled=None, celsius=None, mhz=())
+BLIND = replace(QUIET, other_cpus=None, stolen=None, throttled=None, celsius=None, mhz=())
 
 
 def words(record: noise.Record = QUIET, *more: object, **named: object) -> list[str]:
@@ -75,7 +75,7 @@ def test_from_where_on_a_cause_is_worth_a_word(fields: dict[str, object], said: 
 def test_runs_that_waited_for_others_and_not_only_for_each_other(
     disturbed: float, others: float | None, said: str
 ) -> None:
-    found = words(replace(QUIET, others=others), disturbed)
+    found = words(replace(QUIET, other_cpus=others), disturbed)
     waited = [one for one in found if "waited for a CPU" in one]
     assert len(waited) == bool(said) and all(one.startswith(said) for one in waited)
 
@@ -103,7 +103,7 @@ def test_an_interval_that_would_hide_a_gain_worth_having(reach: float, noisy: bo
 
 
 def test_beside_a_claim_nothing_is_too_noisy_and_all_is_said() -> None:
-    loud = replace(QUIET, stolen=0.2, throttled=0.3, others=3.0)
+    loud = replace(QUIET, stolen=0.2, throttled=0.3, other_cpus=3.0)
     found = words(loud, 0.9, Interval(1.1, 1.05, 1.15), reach=0.3)
     claimed = words(loud, 0.9, Interval(1.1, 1.05, 1.15), reach=0.3, claimed=True)
     assert [one.startswith("severe") for one in found] == [True] * 5 + [False]
@@ -120,11 +120,11 @@ def test_beside_a_claim_nothing_is_too_noisy_and_all_is_said() -> None:
 def test_one_thread_is_advised_where_a_cpu_is_left_for_it(
     cpus: int, others: float, one_thread: bool
 ) -> None:
-    (advice,) = noise.judge_noise(replace(QUIET, cpus=cpus, others=others)).advice
+    (advice,) = noise.judge_noise(replace(QUIET, cpus=cpus, other_cpus=others)).advice
     assert ("threads=1" in advice.change) is one_thread
     (waited,) = (
         one
-        for one in noise.judge_noise(replace(QUIET, cpus=cpus, others=others), 0.2).advice
+        for one in noise.judge_noise(replace(QUIET, cpus=cpus, other_cpus=others), 0.2).advice
         if "waited" in one.what
     )
     assert ("threads=1" in waited.change) is (cpus > 1)
@@ -140,7 +140,7 @@ def test_advice_is_a_cause_and_a_change() -> None:
 
 
 def test_runs_that_waited_for_each_other_say_that_others_were_few() -> None:
-    (advice,) = noise.judge_noise(replace(QUIET, others=0.25), 0.2).advice
+    (advice,) = noise.judge_noise(replace(QUIET, other_cpus=0.25), 0.2).advice
     assert advice.what.endswith("though other processes used only 0.25 of 4")
 
 
@@ -161,8 +161,8 @@ def test_a_record_is_what_happened_between_two_snapshots(tmp_path: Path) -> None
     assert replace(between(tmp_path), settings={}) == noise.Record(
         seconds=10.0,
         cpus=4,
-        own=1.0,
-        others=1.5,
+        ortune_cpus=1.0,
+        other_cpus=1.5,
         stolen=0.05,
         throttled=0.6,
         periods=10,
@@ -212,8 +212,8 @@ def test_hidden_throttling_and_clocks(tmp_path: Path) -> None:
 
 def test_readings_of_unlike_clocks_never_go_below_nothing(tmp_path: Path) -> None:
     found = between(tmp_path, after=replace(AFTER, busy_s=51.0, own_s=9.0, waits_s=60.0))
-    assert (found.own, found.waits) == (0.0, 1.0)
-    assert found.others == pytest.approx(0.1)
-    assert between(tmp_path, after=replace(AFTER, busy_s=51.0)).others == 0.0
+    assert (found.ortune_cpus, found.waits) == (0.0, 1.0)
+    assert found.other_cpus == pytest.approx(0.1)
+    assert between(tmp_path, after=replace(AFTER, busy_s=51.0)).other_cpus == 0.0
     assert between(tmp_path, after=replace(AFTER, total_s=400.0)).stolen is None
-    assert between(tmp_path, AFTER, AFTER).own == 0.0
+    assert between(tmp_path, AFTER, AFTER).ortune_cpus == 0.0

@@ -38,12 +38,12 @@ class Format:
 
     @property
     def name(self) -> str:
-        """As numpy and ONNX call it."""
+        """The format's name in numpy and ONNX."""
         return self.dtype.name.lower()
 
     @property
     def types(self) -> frozenset[str]:
-        """As operator schemas call it."""
+        """The format's names in operator schemas."""
         return frozenset({f"tensor({self.name})", f"seq(tensor({self.name}))"})
 
     def round_values(self, values: NDArray[Any]) -> NDArray[Any]:

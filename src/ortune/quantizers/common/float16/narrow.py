@@ -258,7 +258,7 @@ class HalfConverter:
 
 
 def _scatters_sums(node: ir.Node) -> bool:
-    """onnxruntime's CPU kernels scatter float16, but do not add or multiply it."""
+    """Say whether a scatter adds or multiplies: onnxruntime's CPU kernels cannot in float16."""
     scatters = node.op_type in ("ScatterElements", "ScatterND")
     return scatters and edit.read_attribute(node, "reduction", "none") != "none"
 

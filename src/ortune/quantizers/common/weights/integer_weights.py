@@ -55,7 +55,7 @@ class StoredWeight:
 
     @property
     def dtype(self) -> ir.DataType:
-        """Of the integers."""
+        """Data type of the integers."""
         return ir.DataType.from_numpy(self.grid.zero.dtype)
 
 

@@ -45,7 +45,7 @@ class Rows:
 
     @property
     def dtype(self) -> ir.DataType:
-        """float32 or float16."""
+        """Data type of the weight, float32 or float16."""
         tensor = edit.const_tensor(self.base)
         assert tensor is not None
         return tensor.dtype
@@ -91,7 +91,7 @@ class TableLookup:
 
     @property
     def indices(self) -> ir.Value:
-        """Of the entries."""
+        """Indices of the entries that are read."""
         indices = self.node.inputs[1]
         assert indices is not None
         return indices

@@ -150,7 +150,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return answer
 
     def _model_ready(self, request: Any) -> Content:
-        """As Triton, say no of a model that there is not."""
+        """Answer whether a model is ready; no, as Triton does, where there is no such model."""
         try:
             self._repository.find_model(request.name, request.version)
         except RequestRefused as error:

@@ -39,7 +39,7 @@ NO_KERNEL = "float16, bfloat16 and float64 would be computed otherwise"
 
 @dataclass(frozen=True)
 class FactoredProduct:
-    """scale x factors[0] x factors[1] ..., and the nodes that compute it.
+    """A product ``scale x factors[0] x factors[1] ...`` and the nodes that compute it.
 
     Attributes:
         factors: A value of a power comes once for each exponent.

@@ -24,7 +24,7 @@ from ortune.transforms.common.formulas.formula import NO_KERNEL, Site, replace_f
 
 @dataclass(frozen=True)
 class Root:
-    """sqrt(mean(d d) + epsilon), and who reads it.
+    """The root ``sqrt(mean(d d) + epsilon)`` and who reads it.
 
     Attributes:
         axes: Of the mean, as written.
@@ -170,7 +170,7 @@ def require_trailing_axes(
 
 @dataclass(frozen=True)
 class Deviation:
-    """x - mean(x), and the nodes that compute it."""
+    """The deviation ``x - mean(x)`` and the nodes that compute it."""
 
     x: ir.Value
     mean: ir.Value

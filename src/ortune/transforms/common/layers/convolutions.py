@@ -51,7 +51,7 @@ class Taps:
 
     @property
     def width(self) -> int:
-        """Of the convolution's kernel."""
+        """Width of the convolution's kernel."""
         return int(self.index.shape[1])
 
 

@@ -19,7 +19,7 @@ _FIRST = 12
 
 @dataclass(frozen=True)
 class Clamp:
-    """min(max(source, low), high)."""
+    """A clamp ``min(max(source, low), high)``."""
 
     source: ir.Value
     low: float

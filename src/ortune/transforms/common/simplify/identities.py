@@ -266,7 +266,7 @@ def _find_undone(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> 
 
 
 def _neutral(number: float) -> _Rule:
-    """Of one input, or with a constant that changes nothing and may not widen the shape."""
+    """Make a rule: one input, or beside it a constant that changes nothing and widens no shape."""
 
     def rule(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
         if len(node.inputs) == 1:
@@ -312,7 +312,7 @@ _COMMUTE: Mapping[str, float] = {
 }
 
 _RULES: Mapping[str, _Rule] = {
-    "Identity": lambda node, known, opset: True,
+    "Identity": lambda node, values, opset: True,
     "Dropout": _dropout,
     "Cast": _cast,
     "CastLike": _cast_like,
@@ -322,10 +322,10 @@ _RULES: Mapping[str, _Rule] = {
     "Transpose": _transpose,
     "Pad": _pad,
     "Slice": _slice,
-    "Split": lambda node, known, opset: len(node.outputs) == 1,
-    "Concat": lambda node, known, opset: len(node.inputs) == 1,
+    "Split": lambda node, values, opset: len(node.outputs) == 1,
+    "Concat": lambda node, values, opset: len(node.inputs) == 1,
     "Sum": _sum,
-    "Mean": lambda node, known, opset: len(node.inputs) == 1,
+    "Mean": lambda node, values, opset: len(node.inputs) == 1,
     "Where": _where,
     "Tile": _tile,
     **{f"Reduce{kind}": _reduce for kind in ("Sum", "Mean", "Max", "Min", "Prod")},

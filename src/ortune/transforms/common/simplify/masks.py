@@ -160,12 +160,12 @@ def _product(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
 
 _RULES: Mapping[str, _Rule] = {
     "Range": _range,
-    "Identity": lambda node, known: index_of(node.inputs[0], known),
+    "Identity": lambda node, values: index_of(node.inputs[0], values),
     "Cast": _cast,
     "Unsqueeze": _index_of_reshape,
     "Squeeze": _index_of_reshape,
     "Reshape": _index_of_reshape,
-    "Expand": lambda node, known: _broadcast_index(node.inputs[0], node, known),
+    "Expand": lambda node, values: _broadcast_index(node.inputs[0], node, values),
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,
