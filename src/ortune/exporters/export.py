@@ -31,7 +31,7 @@ from ortune.core.event import Note, Progress
 from ortune.core.facts import TensorSpec
 from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
-from ortune.core.plugins.user_function import digest_file, find_source, here_counts
+from ortune.core.plugins.user_function import allow_local_imports, digest_file, find_source
 from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.session import Tensors
@@ -84,7 +84,7 @@ class ExportAttempt:
 
 
 @dataclass(frozen=True, repr=False)
-class Exported(Result):
+class ExportedModel(Result):
     """A verified ONNX file of a PyTorch module.
 
     Attributes:
@@ -116,11 +116,11 @@ class Exported(Result):
     state: Path | None = None
 
 
-def run(request: Export) -> Exported:
+def run(request: Export) -> ExportedModel:
     """Export into a folder of its own and move the verified file to its place."""
     out = check_output_file(request.out, request.force)
     with TemporaryDirectory(prefix="ortune-") as name:
-        result = export_module(request, Path(name), out.name)
+        result = export_to_folder(request, Path(name), out.name)
         for path in result.path.parent.glob(f"{out.name}*"):
             shutil.move(path, out.absolute().parent / path.name)
     return replace(result, path=out, state=None)
@@ -138,7 +138,7 @@ def module_source(request: Export) -> ModuleSource:
     )
 
 
-def export_module(request: Export, work: Path, name: str) -> Exported:
+def export_to_folder(request: Export, work: Path, name: str) -> ExportedModel:
     """Export a module; the file is ``NAME`` somewhere in `work`, its weights ``state.pt``.
 
     Raises:
@@ -148,7 +148,7 @@ def export_module(request: Export, work: Path, name: str) -> Exported:
     """
     if importlib.util.find_spec("torch") is None:
         raise BackendMissing("PyTorch is not installed", fix="pip install ortune[torch]")
-    here_counts()
+    allow_local_imports()
     names = list_exporters(request.source)
     if request.exporter not in ("all", *names):
         raise BadSettings(
@@ -168,7 +168,7 @@ def export_once(request: Export) -> Path:
     Raises:
         OrtuneError: The module does not load or run, or no export answers like it.
     """
-    here_counts()
+    allow_local_imports()
     path, module = Path(request.out), module_source(request)
     folder, state, key_path = (
         path.parent,
@@ -182,7 +182,7 @@ def export_once(request: Export) -> Path:
     if key_path.is_file() and json.loads(key_path.read_text(encoding="utf-8")).get("key") == key:
         return state
     folder.mkdir(parents=True, exist_ok=True)
-    result = export_module(request, folder / "work", path.name)
+    result = export_to_folder(request, folder / "work", path.name)
     for part in result.path.parent.glob(f"{path.name}*"):
         part.replace(folder / part.name)
     if result.state is not None:
@@ -203,11 +203,11 @@ class _Run:
     """One export: the module's answers first, then files of exporters against them."""
 
     def __init__(self, request: Export, work: Path, name: str) -> None:
-        self._asked, self._work, self._name = request, work, name
+        self._request, self._work, self._name = request, work, name
         self._module = module_source(request)
 
-    def export_module(self, names: Sequence[str]) -> Exported:
-        request, inputs = self._asked, self._read_inputs()
+    def export_module(self, names: Sequence[str]) -> ExportedModel:
+        request, inputs = self._request, self._read_inputs()
         tried = inputs.list_sizes()
         feeds = [
             inputs.write_samples(
@@ -246,7 +246,7 @@ class _Run:
         refused = [
             f"{_format_sizes(tried[int(k)])}: {why}" for k, why in answers["refused"].items()
         ]
-        return Exported(
+        return ExportedModel(
             path=self._work / kept.exporter / self._name,
             exporter=kept.exporter,
             inputs=inputs.specs,
@@ -266,7 +266,7 @@ class _Run:
         Raises:
             BadSettings: Neither says.
         """
-        request = self._asked
+        request = self._request
         if request.inputs:
             return name_dimensions(request.inputs, request.dynamic)
         description = self._ask_worker("describe_module")
@@ -275,7 +275,7 @@ class _Run:
             names = description["parameters"]
             example = " ".join(f"--input {name}=1x..." for name in names)
             raise BadSettings(
-                f"what {self._asked.source} takes is not known: {', '.join(names)}",
+                f"what {self._request.source} takes is not known: {', '.join(names)}",
                 fix=f"give {example}, such as --input {names[0] if names else 'x'}=1x3x224x224",
             )
         if any(isinstance(dim, str) for spec in specs for dim in spec.shape or ()):
@@ -291,22 +291,22 @@ class _Run:
         """
         try:
             with self._open_worker(do) as worker:
-                return worker.ask(do, given=codec.encode(self._module), **more)
+                return worker.ask(do, module_source=codec.encode(self._module), **more)
         except WorkerFailed as error:
             failure = error.failure
             raise BadModel(
-                f"{self._asked.source}: {failure.reason}",
+                f"{self._request.source}: {failure.reason}",
                 fix=failure.fix or f"to see it alone: {failure.reproduce}",
             ) from None
 
     def _open_worker(self, label: str) -> Worker:
         job = WorkerJob({}, Cpu(), {}, worker_folder(self._work / "workers", label))
-        limit = self._asked.memory_limit
-        sink = self._asked.sink
-        return Worker(job, timeout_s=self._asked.timeout, memory_limit=limit, sink=sink)
+        limit = self._request.memory_limit
+        sink = self._request.sink
+        return Worker(job, timeout_s=self._request.timeout, memory_limit=limit, sink=sink)
 
     def _try_exporter(self, how: str) -> ExportAttempt:
-        self._asked.sink(Progress(f"exporting with {how}"))
+        self._request.sink(Progress(f"exporting with {how}"))
         began = time.monotonic()
         folder = self._work / how
         folder.mkdir()
@@ -317,12 +317,12 @@ class _Run:
             with self._open_worker(how) as worker:
                 worker.ask(
                     "export_module",
-                    given=codec.encode(self._module),
-                    asked=codec.encode(self._interface),
+                    module_source=codec.encode(self._module),
+                    interface=codec.encode(self._interface),
                     exporter=how,
                     feeds=str(self._feeds[size_to_trace(self._sizes)]),
                     out=str(draft),
-                    opset=self._asked.opset,
+                    opset=self._request.opset,
                 )
             nodes, takes = _rewrite_draft(draft, self._interface, folder / self._name)
             shutil.rmtree(draft.parent)
@@ -342,9 +342,9 @@ class _Run:
         stream.write_stream(fed, ({name: row[name] for name in takes} for row in rows))
         out = worker_folder(path.parent / "workers", "check")
         job = WorkerJob({MAIN: path}, Cpu(), {MAIN: fed}, out)
-        limit = self._asked.memory_limit
+        limit = self._request.memory_limit
         worst, good, why, at = 0.0, 0, "", 0
-        with Worker(job, timeout_s=self._asked.timeout, memory_limit=limit) as worker:
+        with Worker(job, timeout_s=self._request.timeout, memory_limit=limit) as worker:
             worker.ask("load")
             for size, expected in zip(self._sizes, self._expected, strict=True):
                 indices = range(at, at + len(expected))
@@ -452,7 +452,7 @@ def _rename_dims(model: ir.Model, interface: Interface) -> None:
     if not new_names:
         return
 
-    def renamed(dim: int | str | None) -> int | str | None:
+    def rename_dim(dim: int | str | None) -> int | str | None:
         if not isinstance(dim, str):
             return dim
         return _SYMBOL.sub(lambda match: new_names.get(match[0], match[0]), dim)
@@ -464,7 +464,7 @@ def _rename_dims(model: ir.Model, interface: Interface) -> None:
             isinstance(size, ir.SymbolicDim) for size in value.shape
         ):
             dims = (size if isinstance(size, int) else size.value for size in value.shape)
-            value.shape = ir.Shape(map(renamed, dims))
+            value.shape = ir.Shape(map(rename_dim, dims))
 
 
 @dataclass(frozen=True)

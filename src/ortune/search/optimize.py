@@ -60,7 +60,7 @@ _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 """What a settings file does not repeat."""
 
 
-def run(request: Optimize) -> Study:
+def run(request: Optimize) -> Study:  # noqa: PLR0915 - the steps of a search in their order
     """Search, write the run's folder and return its study."""
     root = Path(request.out)
     export = request.make_export(root.absolute() / "export" / "model.onnx")

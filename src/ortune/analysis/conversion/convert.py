@@ -32,7 +32,7 @@ from ortune.graph.lint import gpu
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once, optimize_offline, query_capabilities
 from ortune.search.recipe.build import build
-from ortune.search.recipe.built import Built
+from ortune.search.recipe.built import BuiltModel
 from ortune.search.recipe.space import make_clean_recipe
 from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 
@@ -202,7 +202,7 @@ def _score_result(
 _BENCH_SECONDS = 3.0
 
 
-def convert_model(request: Convert, data: steps.ConversionData, folder: Path) -> Built:
+def convert_model(request: Convert, data: steps.ConversionData, folder: Path) -> BuiltModel:
     """Convert into a folder.
 
     Raises:
@@ -228,7 +228,7 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
                 recipe,
                 target,
                 feeds=data.feeds,
-                known=data.saved_ranges,
+                ranges=data.saved_ranges,
                 custom_ops=request.custom_ops,
                 sink=sink,
             )
@@ -249,7 +249,7 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
     if lossy and request.folds:
         folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
         path, edits = folded.path, edits + folded.edits
-    return Built(path, edits)
+    return BuiltModel(path, edits)
 
 
 def list_exact_steps(level: str, model_facts: Facts) -> tuple[Step, ...]:
@@ -299,7 +299,7 @@ def _make_other_quantizer(request: Convert) -> Step:
 
 
 def _build_quantizer(name: str, **fields: object) -> Step:
-    return codec.build(catalog.load(Quantizer, name), fields)
+    return codec.build_dataclass(catalog.load_plugin(Quantizer, name), fields)
 
 
 def check_source(request: Convert, model_facts: Facts) -> None:
@@ -324,7 +324,7 @@ def check_source(request: Convert, model_facts: Facts) -> None:
 
 
 @dataclass(frozen=True, repr=False)
-class Converted(Result):
+class ConvertedModel(Result):
     """A converted model.
 
     Attributes:
@@ -363,7 +363,7 @@ class Converted(Result):
         }
 
 
-def run(request: Convert) -> Converted:
+def run(request: Convert) -> ConvertedModel:
     """Convert, load and compare in a temporary folder, and write the result only then."""
     check_options(request)
     folding = steps.make_fold_steps(
@@ -384,7 +384,7 @@ def run(request: Convert) -> Converted:
             over = folder / "folded" / model.name
             recipe = Recipe("fold", tuple(folding))
             built = build(converted.path, recipe, over, feeds=data.feeds, sink=request.sink)
-            converted = Built(built.path, (*converted.edits, *built.edits))
+            converted = BuiltModel(built.path, (*converted.edits, *built.edits))
         file.save(file.load(converted.path), out)
     steps.warn_of_saturation(out, model, request.sink)
     if request.folds and read_facts(file.load(model)).has("Conv"):
@@ -394,7 +394,7 @@ def run(request: Convert) -> Converted:
                 "Cast and Mul widen them once, at load (DequantizeLinear would in every run)"
             )
         )
-    return Converted(
+    return ConvertedModel(
         model,
         out,
         request.precision,

@@ -254,7 +254,7 @@ def refuse_format(form: str | None, precision: str | None, *, static: bool) -> N
 
 def add_format_step(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
     """Return the steps, with the one that rewrites to the form at the end."""
-    last = (catalog.load(Quantizer, "qoperator")(),) if form == "qoperator" else ()
+    last = (catalog.load_plugin(Quantizer, "qoperator")(),) if form == "qoperator" else ()
     return (*steps, *last)
 
 
@@ -340,7 +340,7 @@ def read_sensitive_layers(file: Path, threshold: float) -> tuple[str, ...]:
 
 def _exclude_nodes(step: Step, patterns: Sequence[str]) -> Step:
     fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
-    return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
+    return codec.build_dataclass(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
 
 
 def _read_region(region: object, where: str) -> tuple[float, list[str]]:
@@ -404,7 +404,7 @@ def _make_preprocess_step(path: Path, size: tuple[int, int] | None) -> Transform
     if size is not None:
         fields["size"] = list(size)
     try:
-        return codec.build(catalog.load(Transform, "fold-preprocess"), fields)
+        return codec.build_dataclass(catalog.load_plugin(Transform, "fold-preprocess"), fields)
     except BadSettings as error:
         raise BadData(f"{path}: {error.what}", fix=error.fix) from None
 

@@ -173,7 +173,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
                     plan,
                     request.seconds,
                     request.sink,
-                    live,
+                    live=live,
                     by=request.by,
                 )
         except WorkerFailed as error:

@@ -399,9 +399,16 @@ def _prepare_scoring(
         outputs = keep_outputs(worker, indices, folder / "expected.stream", _SCORING_S)
     labels = None if feeds.labels is None else [feeds.labels[k] for k in indices]
     budget, rule = budget_for(budget, outputs, labels)
-    inputs = Stream(feeds.stream).__getitem__
-    scored = (indices, outputs, budget.metric, feeds.labels, feeds.groups, inputs)
-    return make_scored_part("search", *scored), budget, rule
+    part = make_scored_part(
+        "search",
+        indices,
+        outputs,
+        budget.metric,
+        labels=feeds.labels,
+        groups=feeds.groups,
+        inputs=Stream(feeds.stream).__getitem__,
+    )
+    return part, budget, rule
 
 
 def run(request: Tune) -> TuneResult:
@@ -430,7 +437,8 @@ def run(request: Tune) -> TuneResult:
         )
 
         def start(backend: Backend) -> Worker:
-            return Worker(single_model_job(path, backend, feeds.stream, folder, "tune", workload))
+            job = single_model_job(path, backend, feeds.stream, folder, "tune", workload=workload)
+            return Worker(job)
 
         try:
             limit = request.read_budget()

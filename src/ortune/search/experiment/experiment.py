@@ -11,7 +11,12 @@ from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
-from ortune.core.plugins.user_function import digest_file, find_source, here_counts, is_function
+from ortune.core.plugins.user_function import (
+    allow_local_imports,
+    digest_file,
+    find_source,
+    is_function,
+)
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
 from ortune.measurement.workloads.latency import Latency
@@ -84,7 +89,7 @@ class Experiment:
 
     def digest_code(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""
-        here_counts()
+        allow_local_imports()
         metric = "" if self.budget is None else getattr(self.budget.metric, "path", "")
         fields = [getattr(self.baseline, name) for name in self.baseline.reads]
         read = [

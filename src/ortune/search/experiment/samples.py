@@ -181,7 +181,9 @@ def load_samples(
 def _make_loader(experiment: Experiment, facts: Facts, root: Path) -> Callable[..., Feeds]:
     """Return what reads a source into a folder, beside that of an earlier run."""
     if not experiment.sequence:
-        return lambda source, out, _, **options: feeds.load(source, facts.inputs, out, **options)
+        return lambda source, out, _, **options: feeds.load_feeds(
+            source, facts.inputs, out, **options
+        )
     model = experiment.models[MAIN]
     sequence_source = StatefulModel(
         model=model,
