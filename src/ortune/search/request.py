@@ -140,9 +140,9 @@ class Optimize(ModuleRequest, ExperimentRequest):
         source = next(filter(is_source, names), None)
         if source is None:
             options = {"weights": "--weights", "inputs": "--input", "dynamic": "--dynamic"}
-            if given := [option for name, option in options.items() if shared[name]]:
+            if module_options := [option for name, option in options.items() if shared[name]]:
                 raise BadSettings(
-                    f"{given[0]} is of a PyTorch module, and the model is a file",
+                    f"{module_options[0]} is of a PyTorch module, and the model is a file",
                     fix="give pkg.module:factory in place of the file, or leave it out",
                 )
             return None

@@ -106,6 +106,6 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
         from ortune.core.metric import Metric
         from ortune.core.plugins.spelling import parse_plugin
 
-        own = ":" in self.metric
-        higher = own or parse_plugin(Metric, self.metric).higher_is_better
+        is_user_file = ":" in self.metric
+        higher = is_user_file or parse_plugin(Metric, self.metric).higher_is_better
         return Budget.parse(f"{self.metric}{'>=' if higher else '<='}base")

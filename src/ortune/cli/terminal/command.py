@@ -72,7 +72,7 @@ def make_command(
         forms: Flag -> the request that the function gets with it, in place of `kind`. Options
             of one are refused with another, and the command's arguments are those of all.
     """
-    others: Mapping[str, type[F]] = forms or {}
+    other_forms: Mapping[str, type[F]] = forms or {}
 
     def decorate(function: Callable[[R | F], int | None]) -> click.Command:
         def callback(more: bool, json_to: str | None, **values: Any) -> int | None:
@@ -85,17 +85,17 @@ def make_command(
             )  # the runtime logs there too
             with progress.show_progress(quiet=quiet, verbose=more) as shown:
                 meta[DISPLAY] = shown
-                request = _build_request(kind, others, values, shown.show_event)
+                request = _build_request(kind, other_forms, values, shown.show_event)
                 return run_request(request, function)
 
         module = function.__module__
         return Verb(
             name=module.rpartition(".")[2].replace("_", "-"),
             callback=callback,
-            params=[*_make_common_options(), *_make_parameters(kind, others)],
+            params=[*_make_common_options(), *_make_parameters(kind, other_forms)],
             request=kind,
-            forms=others,
-            help=_join_help(kind, others),
+            forms=other_forms,
+            help=_join_help(kind, other_forms),
             short_help=(sys.modules[module].__doc__ or "").partition("\n")[0].rstrip("."),
         )
 
