@@ -176,9 +176,9 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
             f"metrics/taking.py: request below its door: {place} is a Play, which its verb takes",
         )
         for text, place in (
-            ("def take(asked: Play): ...", "asked of take"),
-            ("async def take(*, asked: 'int' | list[play.Play]): ...", "asked of take"),
-            ("class Taker:\n    asked: Play | None", "asked of Taker"),
+            ("def take(game: Play): ...", "game of take"),
+            ("async def take(*, game: 'int' | list[play.Play]): ...", "game of take"),
+            ("class Taker:\n    game: Play | None", "game of Taker"),
         )
     ),
     *(
@@ -226,8 +226,8 @@ def test_clean_project(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from toy.core.request import make_verb\ndef take(asked: Play): ...",
-        "def run(asked: Play): ...\ndef take(asked: Play): ...",
+        "from toy.core.request import make_verb\ndef take(game: Play): ...",
+        "def run(asked: Play): ...\ndef take(game: Play): ...",
         "from toy.core.request import request\ndef read(asked: Play): ...",
         "def spell(asked: Request, kind: type[Request]): ...",
     ],
