@@ -90,12 +90,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Write a line behind a file's others; it is on disk when this returns.
+    """Write a line behind a file's others, whole or not at all; it is on disk on return.
 
     Raises:
         OrtuneError: The file cannot be written.
     """
     first = not path.is_file()
+    before = 0 if first else path.stat().st_size
     try:
         with path.open("ab") as file:
             file.write(f"{line}\n".encode())
@@ -104,6 +105,8 @@ def append_line(path: Path, line: str) -> None:
         if first:
             sync_folder(path.parent)
     except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, before)  # a torn line would spoil the next one
         raise OrtuneError(
             f"cannot write {path}: {error.strerror}", fix="free space, then run again"
         ) from error

@@ -90,10 +90,13 @@ def prepare_context(
     whole = sum_facts(list(facts.values()))
     if header is not None:
         _refuse_changes(root, describe_difference(header.job, job))
+        if 0 < header.seconds < request.time:
+            grown = replace(header, parts=baseline.division, outlook=baseline.outlook)
+            write_header(root, replace(grown, seconds=request.time))
     else:
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
-        write_header(root, about)
+        write_header(root, replace(about, seconds=request.time))
     return Context(
         root=root,
         job=job,

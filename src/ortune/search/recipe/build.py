@@ -70,15 +70,18 @@ def build_in(
     if not recipe.steps:
         return Built(source, ())
     for count in range(len(recipe.steps), 0, -1):
-        start = find_build(cache, name, recipe.steps[:count], material.key)
+        steps = recipe.steps[:count]
+        start = find_build(cache, name, steps, material.compute_key(steps))
         if start is not None:
             break
     else:
         count, start = 0, Built(source, ())
-    material = _carry_samples(start, name, recipe.steps[:count], material)
+    whole, material = material, _carry_samples(start, name, recipe.steps[:count], material)
     edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
     for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
-        start = _extend_build(cache, source, start, recipe.steps[:until], count, material, sink)
+        steps = recipe.steps[:until]
+        folder = cache / steps_key(steps, whole.compute_key(steps))
+        start = _extend_build(folder, source, start, steps, count, material, sink)
         material = _carry_samples(start, name, recipe.steps[:until], material)
         count = until
     return start
@@ -99,7 +102,7 @@ def _is_crossing(step: Step) -> bool:
 
 
 def _extend_build(
-    cache: Path,
+    folder: Path,
     source: Path,
     start: Built,
     steps: Sequence[Step],
@@ -107,7 +110,7 @@ def _extend_build(
     material: Material,
     sink: Sink,
 ) -> Built:
-    name, folder = source.stem, cache / steps_key(steps, material.key)
+    name = source.stem
     folder.mkdir(parents=True, exist_ok=True)
     first = not any(isinstance(step, Quantizer) for step in steps[:done])
     followers = list_following(material.planned, steps[:done])
