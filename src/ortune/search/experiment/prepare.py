@@ -154,12 +154,16 @@ def _measure_original(
 
 
 class _UserFacingWorker(Worker):
-    """A worker whose failure is the user's to mend: the original does not run."""
+    """A worker whose failure is the user's to mend: the original does not run.
+
+    One that something from outside ended raises `CutShort`.
+    """
 
     def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         try:
             return super().ask(do, timeout_s=timeout_s, **arguments)
         except WorkerFailed as error:
+            error.demand_verdict()
             reason, fix = error.failure.reason, error.failure.fix
             if f"is not {EVALUATE[0]}" not in reason:
                 reason = f"the original does not run: {reason}"
