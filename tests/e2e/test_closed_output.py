@@ -17,9 +17,9 @@ from tests.unit.cli.test_left_behind import WRITING
 import ortune as ot
 
 MADE = {
-    "apply": ("apply {model} --steps fold-constants -o {out}/m.onnx", "m.onnx"),
+    "apply": ("apply {model} simplify -o {out}/m.onnx", "m.onnx"),
     "calibrate": ("calibrate {model} --data {data} -o {out}/ranges.json", "ranges.json"),
-    "convert": ("convert {model} --to fp16 -o {out}/m.onnx", "m.onnx"),
+    "convert": ("convert {model} {out}/m.onnx --precision fp16", "m.onnx"),
     "extract": ("extract {model} --to h2 -o {out}/m.onnx", "m.onnx"),
     "optimize": (
         "optimize {model} --data {data} --on scripted --baseline scripted --time 3s -o {out}/run",
@@ -29,10 +29,6 @@ MADE = {
     "profile": ("profile {model} --data {data} -o {out}/profile", "profile"),
     "report": ("report {run} -o {out}/page.html", "page.html"),
     "run": ("run {model} {data}/all.npz -o {out}/outputs.npz", "outputs.npz"),
-    "timeline": (
-        "timeline {model} --data {data} --inferences-per-session 50 -o {out}/t.html",
-        "t.html",
-    ),
     "tune": ("tune {model} --data {data} --on cpu(threads=1) --time 3s -o {out}/s.json", "s.json"),
     "verify": (
         "verify {model} {other} --data {data} --budget top1>=base-0.01 --bisect -o {out}/why",
@@ -41,6 +37,10 @@ MADE = {
 }
 """Verb -> a command by which it makes something, and what."""
 LONG = {
+    "timeline": (
+        "timeline {model} --data {data} --inferences-per-session 50 -o {out}/t.html",
+        "t.html",
+    ),
     "demo": ("demo --time 5s -o {out}/demo", "demo/digit-cnn.ortune"),
     "loadtest": (
         "loadtest {run}/pack.ortune --data {data} --goal p99<=1s --time 20s -o {out}/m.ortune",
@@ -101,7 +101,7 @@ def test_a_closed_pipe_undoes_nothing(places: dict[str, Path], tmp_path: Path, v
     writing = closed_pipe()
     process = start(words, stdout=writing)
     os.close(writing)
-    _, errors = process.communicate(timeout=110)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode in (0, 1), errors.decode()
     assert (process.returncode == 1) is (verb == "verify"), errors.decode()
     assert b"Traceback" not in errors and b"unexpected" not in errors
@@ -113,7 +113,7 @@ def test_a_stdout_that_the_shell_closed_is_nowhere(
     places: dict[str, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "m.onnx"
-    words = ["convert", str(places["model"]), "--to", "fp16", "-o", str(out)]
+    words = ["convert", str(places["model"]), str(out), "--precision", "fp16"]
     script = ' "$@" >&- <&-'
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m ortune.cli.main{script}", "sh", *words],
