@@ -37,10 +37,7 @@ MADE = {
 }
 """Verb -> a command by which it makes something, and what."""
 LONG = {
-    "timeline": (
-        "timeline {model} --data {data} --inferences-per-session 50 -o {out}/t.html",
-        "t.html",
-    ),
+    "cost --timeline": ("cost {model} --timeline --data {data} -o {out}/t.html", "t.html"),
     "demo": ("demo --time 5s -o {out}/demo", "demo/digit-cnn.ortune"),
     "loadtest": (
         "loadtest {run}/pack.ortune --data {data} --goal p99<=1s --time 20s -o {out}/m.ortune",

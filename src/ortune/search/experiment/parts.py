@@ -180,7 +180,7 @@ class Original:
     @property
     def _has_more_time(self) -> bool:
         """Whether a run goes on with more time than it ever had: its parts may grow."""
-        return self.header is not None and 0 < self.header.seconds < self.request.time
+        return self.header is not None and 0 < self.header.seconds < self.experiment.time
 
     def _divide_samples(self, feeding: Feeding, feeds: Feeds, needed: int | None) -> Division:
         stored = None if self.header is None else self.header.parts

@@ -90,13 +90,13 @@ def prepare_context(
     whole = sum_facts(list(facts.values()))
     if header is not None:
         _refuse_changes(root, describe_difference(header.job, job))
-        if 0 < header.seconds < request.time:
+        if 0 < header.seconds < experiment.time:
             grown = replace(header, parts=baseline.division, outlook=baseline.outlook)
-            write_header(root, replace(grown, seconds=request.time))
+            write_header(root, replace(grown, seconds=experiment.time))
     else:
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
-        write_header(root, replace(about, seconds=request.time))
+        write_header(root, replace(about, seconds=experiment.time))
     return Context(
         root=root,
         job=job,

@@ -244,7 +244,9 @@ def test_parts_grow_with_the_time_and_keep_what_they_had(here: Path) -> None:
 
     def divide(seconds: float) -> dict[str, set[int]]:
         request = ExperimentRequest(here / "toy.onnx", time=seconds, **given)  # type: ignore[arg-type]
-        context = prepare_context(request, here / "run", lambda event: None, finalists=3)
+        context = prepare_context(
+            request.read_experiment(), here / "run", lambda event: None, finalists=3
+        )
         header = read_header(here / "run")
         assert header is not None
         assert {name: header.parts[name] for name in context.parts} == {
