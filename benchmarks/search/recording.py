@@ -283,7 +283,9 @@ class Recording(Attempts):
     def _forget(self, steps: Sequence[Step]) -> None:
         """Remove a build that a stopped recording made and did not keep the seconds of."""
         for material in self.context.materials.values():
-            folder = self.context.root / "artefacts" / steps_key(steps, material.key)
+            folder = (
+                self.context.root / "artefacts" / steps_key(steps, material.compute_key(steps))
+            )
             shutil.rmtree(folder, ignore_errors=True)
 
 

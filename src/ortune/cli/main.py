@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from ortune.cli.terminal.command import refuse_retired
+from ortune.cli.terminal.output import open_standard_streams, outlive_reader, wrap_for_stream
 from ortune.core.errors import (
     OrtuneError,
     escape_control_chars,
@@ -147,12 +148,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     # It warns of what our own check refuses: an error is two lines.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
+    open_standard_streams()
     name = "ortune"
     try:
         verb = next((arg for arg in args if not arg.startswith("-")), "")
         name = f"ortune {verb}" if verb in list_verb_modules() else name
         code = root.main(args, prog_name="ortune", standalone_mode=False)
-        sys.stdout.flush()
+        with outlive_reader(sys.stdout):
+            sys.stdout.flush()
         return int(code or DONE)
     except OrtuneError as error:
         return _print_error(name, error.what, error.fix)
@@ -181,13 +184,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_error(name: str, problem: str, fix: str) -> int:
-    from ortune.cli.terminal.output import wrap_for_stream
-
     text = (
         f"{name}: {_flatten_text(escape_control_chars(problem))}\n  fix: "
         f"{_flatten_text(escape_control_chars(fix))}"
     )
-    sys.stderr.write(f"{wrap_for_stream(text, sys.stderr)}\n")
+    with outlive_reader(sys.stderr):
+        sys.stderr.write(f"{wrap_for_stream(text, sys.stderr)}\n")
+        sys.stderr.flush()
     return BAD
 
 

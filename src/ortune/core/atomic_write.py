@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from ortune.core.errors import OrtuneError
@@ -90,12 +91,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Write a line behind a file's others; it is on disk when this returns.
+    """Write a line behind a file's others, whole or not at all; it is on disk on return.
 
     Raises:
         OrtuneError: The file cannot be written.
     """
     first = not path.is_file()
+    before = 0 if first else path.stat().st_size
     try:
         with path.open("ab") as file:
             file.write(f"{line}\n".encode())
@@ -104,6 +106,8 @@ def append_line(path: Path, line: str) -> None:
         if first:
             sync_folder(path.parent)
     except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, before)  # a torn line would spoil the next one
         raise OrtuneError(
             f"cannot write {path}: {error.strerror}", fix="free space, then run again"
         ) from error
@@ -147,7 +151,8 @@ def remove_path(path: Path) -> None:
 def clean_up_on_failure(outputs: Iterable[Path], kept: Callable[[Path], bool]) -> Iterator[None]:
     """Remove what the block has made of these files and folders when it fails or is interrupted.
 
-    What was there before stays: of a folder that was empty only what came into it goes.
+    What was there before stays: of a folder that was empty only what came into it goes. So does
+    everything once `keep_files` was called inside.
 
     Args:
         outputs: Files and folders that the block may make, and the folders above them.
@@ -156,6 +161,7 @@ def clean_up_on_failure(outputs: Iterable[Path], kept: Callable[[Path], bool]) -
     fresh = [path.absolute() for path in outputs if not path.exists() or _is_empty(path)]
     gone = [path for path in fresh if not path.exists()]
     above = [folder for path in gone for folder in path.parents if not folder.exists()]
+    token = _REMOVABLE.set(fresh)
     try:
         yield
     except BaseException:
@@ -167,6 +173,21 @@ def clean_up_on_failure(outputs: Iterable[Path], kept: Callable[[Path], bool]) -
             with suppress(OSError):
                 folder.rmdir()
         raise
+    finally:
+        _REMOVABLE.reset(token)
+
+
+_REMOVABLE: ContextVar[list[Path] | None] = ContextVar("removable", default=None)
+"""Files and folders that go where the present block of `clean_up_on_failure` fails."""
+
+
+def keep_files() -> None:
+    """Let all stay that the present block of `clean_up_on_failure` has made: the work is done.
+
+    Whatever fails from now on, such as telling of it, undoes nothing.
+    """
+    if (removable := _REMOVABLE.get()) is not None:
+        removable.clear()
 
 
 def _is_empty(path: Path) -> bool:

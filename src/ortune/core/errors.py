@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import enum
+import errno
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -58,12 +61,59 @@ class Refused(OrtuneError):
     """A step found nothing it may do, and says why."""
 
 
-class OutOfTime(OrtuneError):
+class Interruption(enum.StrEnum):
+    """What ended a piece of work from outside, so that nothing is known of the work itself."""
+
+    KILLED = "killed from outside"
+    MEMORY = "no memory left on the machine"
+    DISK = "the disk was full"
+    TIME = "no time left"
+
+
+class CutShort(OrtuneError):
+    """Something from outside ended the work: done again it may well succeed.
+
+    Attributes:
+        interruption: What it was.
+    """
+
+    def __init__(
+        self, what: str, *, fix: str, interruption: Interruption = Interruption.KILLED
+    ) -> None:
+        super().__init__(what, fix=fix)
+        self.interruption = interruption
+
+
+class OutOfTime(CutShort):
     """The time that a piece of work may take is up: `ortune.core.progress.time_limit`."""
+
+    def __init__(self, what: str, *, fix: str) -> None:
+        super().__init__(what, fix=fix, interruption=Interruption.TIME)
 
 
 class Unexpected(OrtuneError):
     """A bug: an exception that nobody foresaw; it is chained to the one that it stands for."""
+
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of the system that say so: of the disk, and of a person's share of it."""
+
+
+def find_interruption(error: BaseException) -> Interruption | None:
+    """Return what from outside is behind an error, however often it was wrapped; else None.
+
+    An exception that says so itself has an attribute `interruption`. A runtime's exception has
+    the words of the system alone.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if interruption := getattr(seen, "interruption", None):
+            return Interruption(interruption)
+        full = isinstance(seen, OSError) and seen.errno in _DISK_FULL
+        if full or os.strerror(errno.ENOSPC) in str(seen):
+            return Interruption.DISK
+        seen = seen.__cause__ or seen.__context__
+    return None
 
 
 def make_unexpected_error(

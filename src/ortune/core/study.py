@@ -78,6 +78,8 @@ class Header:
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What had paid on this kind of machine when the run began.
         by_region: Whether plans may differ in precision by region.
+        seconds: The longest time that a search in this run was given, by which its parts have
+            their sizes; 0 in runs of older versions.
     """
 
     job: Job
@@ -90,6 +92,7 @@ class Header:
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
     by_region: bool = True
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

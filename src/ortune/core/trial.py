@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import ClassVar, Literal, get_args
 
 from ortune.core.backend import Backend
+from ortune.core.errors import Interruption
 from ortune.core.step import Edit, Recipe
 
 
@@ -260,6 +261,8 @@ class Trial:
         neighbour_of: As in the proposal.
         effort: How far it was taken; one that was screened may be proposed again for more.
         stopped: Why its timing ended part way, in one line; empty where it did not.
+        interruption: What from outside made it fail, which says nothing of the plan: it is tried
+            again when the same command runs again; None where the plan itself failed.
     """
 
     formerly: ClassVar[Mapping[str, str]] = {"phase": "part"}
@@ -286,6 +289,7 @@ class Trial:
     neighbour_of: str = ""
     effort: Effort = "search"
     stopped: str = ""
+    interruption: Interruption | None = None
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""

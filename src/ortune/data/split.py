@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortune.core.errors import BadData
 from ortune.core.wording import format_count
+from ortune.core.workload import spread_indices
 from ortune.data.feeds import Feeds
 
 FEWEST = 8
@@ -103,6 +104,35 @@ def split_samples(
         _list_indices(final),
         calibration_indices is not None,
     )
+
+
+def extend_parts(
+    stored: Mapping[str, Sequence[int]],
+    parts: Mapping[str, Sequence[int]],
+    limits: Mapping[str, int],
+) -> dict[str, tuple[int, ...]] | None:
+    """Return parts with all samples of the stored ones, and more of their own where these fit.
+
+    No sample changes its part: what was held out from the choices so far stays held out.
+
+    Args:
+        stored: Part -> samples that a run has used.
+        parts: The same parts whole, as the samples are divided now.
+        limits: Samples that each may have; a stored one that has more keeps them.
+
+    Returns:
+        None where the samples are divided otherwise now.
+    """
+    if any(not set(stored.get(name, ())) <= set(part) for name, part in parts.items()):
+        return None
+    extended = {}
+    for name, part in parts.items():
+        used = set(stored.get(name, ()))
+        unused = [at for at in part if at not in used]
+        room = max(0, limits[name] - len(used))
+        added = (unused[place] for place in spread_indices(len(unused), room))
+        extended[name] = tuple(sorted({*used, *added}))
+    return extended
 
 
 def compute_split_minimum(min_final: int) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
+from ortune.core.errors import Interruption
 from ortune.core.workload import Workload
 from ortune.measurement.workloads.latency import Latency
 
@@ -47,11 +48,13 @@ class Failure:
 
     Attributes:
         fix: What the worker's own error says to do; empty for a crash.
+        interruption: What ended it from outside; None where the work itself failed.
     """
 
     reason: str
     reproduce: str
     fix: str = ""
+    interruption: Interruption | None = None
 
 
 class Answering(Protocol):

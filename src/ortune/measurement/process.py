@@ -28,6 +28,8 @@ from ortune.core.errors import (
     BackendMissing,
     BadModel,
     BadSettings,
+    CutShort,
+    Interruption,
     escape_control_chars,
     summarize_error,
 )
@@ -50,6 +52,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
 PROGRAM = ("ortune.measurement.worker",)
 """Module that a worker runs, and words behind its job's file."""
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPWR", "SIGXCPU")
+"""Signals that no fault of a process's own sends it: the kernel does for want of memory, or a
+person, or the end of a terminal."""
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
 
@@ -60,6 +65,24 @@ class WorkerFailed(Exception):
         super().__init__(failure.reason)
         self.failure = failure
         self.worker = worker
+
+    @property
+    def interruption(self) -> Interruption | None:
+        """What ended the worker from outside; None where the work itself failed."""
+        return self.failure.interruption
+
+    def demand_verdict(self) -> None:
+        """Pass where the failure is the fault of what was run.
+
+        Raises:
+            CutShort: Something from outside ended the worker.
+        """
+        if self.interruption is not None:
+            raise CutShort(
+                self.failure.reason,
+                fix=self.failure.fix or "run the same command again",
+                interruption=self.interruption,
+            )
 
     def as_bad_model(self, model: Path, backend: Backend, fix: str = "") -> BadModel:
         """Return the error of a verb whose model does not run; the worker's fix by default."""
@@ -93,6 +116,7 @@ class Worker:
         python, path = find_interpreter(job.environment), worker_variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
         _check_job(job)
+        self._limit_requested = bool(memory_limit or memory.read_limit())
         self.limit = memory_limit or memory.count_allowed_bytes(process_allowance().count_bytes())
         self._ended = ""
         job.out.mkdir(parents=True, exist_ok=True)
@@ -143,13 +167,18 @@ class Worker:
             pipe.write(line.encode() + b"\n")
             pipe.flush()
         except BrokenPipeError:
-            raise self._make_failure(self._describe_death()) from None
+            raise self._make_death() from None
         answer = self._read_answer(limit_s, do)
         process_allowance().check()
         if self._ended:
-            raise self._make_failure(self._describe_death())
+            raise self._make_death()
         if "error" in answer:
-            raise self._make_failure(str(answer["error"]), str(answer.get("fix", "")))
+            cause = answer.get("interruption")
+            raise self._make_failure(
+                str(answer["error"]),
+                str(answer.get("fix", "")),
+                None if cause is None else Interruption(cause),
+            )
         return answer
 
     @property
@@ -203,7 +232,7 @@ class Worker:
                 time_limit.check_time()
                 raise self._make_failure(f"no answer to '{do}' after {timeout_s:.3g} s") from None
             if not line:
-                raise self._make_failure(self._describe_death())
+                raise self._make_death()
             answer: dict[str, Any] = json.loads(line)
             if "progress" not in answer:
                 return answer
@@ -219,20 +248,32 @@ class Worker:
                 self._answers.put(line)
         self._answers.put(b"")
 
-    def _describe_death(self) -> str:
+    def _make_death(self) -> WorkerFailed:
+        """Return how the process ended.
+
+        A limit that nobody asked for is what the machine had free at that moment: it tells
+        nothing of the work.
+        """
         code = self._process.wait()
         if self._ended:
-            return self._ended
+            memory_gone = None if self._limit_requested else Interruption.MEMORY
+            return self._make_failure(self._ended, interruption=memory_gone)
         lines = self._log.read_text(errors="replace").strip().splitlines()
         tail = f": {summarize_error(lines[-1])}" if lines else ""
         if code < 0:
             signal_names = {entry.value: entry.name for entry in signal.Signals}
-            return f"the worker was killed by {signal_names.get(-code, -code)}{tail}"
-        return f"the worker ended with exit code {code}{tail}"
+            name = signal_names.get(-code, str(-code))
+            if name in _FROM_OUTSIDE:
+                reason = f"the worker was killed by {name}, from outside{tail}"
+                return self._make_failure(reason, interruption=Interruption.KILLED)
+            return self._make_failure(f"the worker was killed by {name}{tail}")
+        return self._make_failure(f"the worker ended with exit code {code}{tail}")
 
-    def _make_failure(self, reason: str, fix: str = "") -> WorkerFailed:
+    def _make_failure(
+        self, reason: str, fix: str = "", interruption: Interruption | None = None
+    ) -> WorkerFailed:
         fix = fix or (_MORE_MEMORY if self._ended else "")
-        return WorkerFailed(Failure(reason, self.reproduce, fix), self)
+        return WorkerFailed(Failure(reason, self.reproduce, fix, interruption), self)
 
 
 def _reproduction_line(path: Mapping[str, str], command: list[str], commands: Path) -> str:

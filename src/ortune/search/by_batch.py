@@ -198,7 +198,9 @@ class Sweep:
         root.mkdir(parents=True, exist_ok=True)
         workload = replace(self.context.job.workload, batch=batch)
         context = replace(self.context, job=replace(self.context.job, workload=workload))
-        return BatchTrials(batch, context, Ledger(root), self.pair_seconds, self.sink)
+        ledger = Ledger(root)
+        ledger.set_aside(lambda trial: trial.interruption is not None)
+        return BatchTrials(batch, context, ledger, self.pair_seconds, self.sink)
 
     def _time_plans(self, at_batch: BatchTrials, plans: Sequence[Trial]) -> bool:
         """Time the original and the plans once; say whether any plan could be timed."""

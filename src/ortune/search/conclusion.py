@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ortune.core.acceptance import Outcome, classify_outcome
+from ortune.core.errors import Interruption
 from ortune.core.trial import Trial
 from ortune.core.wording import format_count
 from ortune.measurement.machine import noise
@@ -34,6 +36,17 @@ def describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> st
         return text + f"{needed * each:.0f} s; it had {had}"
     text = f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
     return text + f"{had}, find one of {100 * stats.minimum_detectable_effect(learnt):.0f} %"
+
+
+def describe_interruptions(trials: Sequence[Trial]) -> str:
+    """Say of how many plans nothing is known, as they were cut short, and by what; else empty."""
+    counts = Counter(str(t.interruption) for t in trials if t.interruption is not None)
+    if not counts:
+        return ""
+    causes = ", ".join(f"{count} {cause}" for cause, count in counts.items())
+    plans = format_count(counts.total(), "plan")
+    text = f"{plans} cut short ({causes}): no verdict, the same command tries again"
+    return f"{text}; with more --time" if Interruption.TIME in counts else text
 
 
 def assess_machine(

@@ -157,6 +157,8 @@ class _Loop:
         self.rejudge_finals()
         if text := conclusion.describe_needed_time(self.trials, self._list_finals()):
             self.attempts.add_note(text)
+        if text := conclusion.describe_interruptions(self._list_trials()):
+            self.attempts.add_note(text)
         base, costs_s = self.context.job.baseline, lambda: self._make_reserve().history_row_s
         for contribution in measure_contributions(
             self.attempts, self._find_winner(), base, costs_s, self.aim.remaining_s
@@ -251,6 +253,7 @@ class _Loop:
             goal=self.goal,
             surveys=self.regions.surveys,
             by_region=self.regions.possible,
+            former=self.attempts.ledger.former,
         )
 
     def _list_trials(self) -> list[Trial]:

@@ -38,6 +38,7 @@ class View:
         goal: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
         by_region: Whether a survey may be asked for.
+        former: Trials of earlier commands that are void: of what they took may be learnt.
     """
 
     facts: Facts
@@ -52,6 +53,7 @@ class View:
     goal: Goal = FASTEST
     surveys: Sequence[Survey] = ()
     by_region: bool = False
+    former: Sequence[Trial] = ()
 
     @property
     def spare(self) -> float:

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from ortune.cli.main import BAD, main, root
+from ortune.cli.terminal.output import JSON, print_result
 from ortune.core.errors import BadModel
 from ortune.core.plugins import codec
 from ortune.core.request import WorkerRequest, list_request_fields, run_request
@@ -178,3 +179,23 @@ def test_the_limit_holds_while_a_verb_runs(tmp_path, verb) -> None:
     assert run_request(request, lambda given: memory.count_allowed_bytes()) == 3 * 2**30
     assert memory.read_limit() is None
     assert codec.encode(request.memory_limit) == 3 * 2**30
+
+
+@pytest.mark.parametrize("verb", WRITING)
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), BrokenPipeError(32, "Broken pipe"), OSError(28, "disk full")]
+)
+def test_what_is_made_stays_from_when_it_is_told(tmp_path, verb, error) -> None:
+    request = asked(verb, tmp_path, tmp_path / "a" / "out")
+
+    def show() -> None:
+        raise error
+
+    def run(given) -> None:
+        failing(filled, None)(given)
+        print_result({}, show)
+
+    with click.Context(root) as context, pytest.raises(type(error)):
+        context.meta[JSON] = None
+        run_request(request, run)
+    assert all(path.exists() for path in request.makes)

@@ -14,6 +14,7 @@ from ortune.data.split import (
     Parts,
     compute_split_minimum,
     count_independent,
+    extend_parts,
     find_distinct,
     split_samples,
 )
@@ -262,3 +263,22 @@ def test_equal_samples_are_counted_once() -> None:
     grouped = feeds(4, groups=["one", "one", "two", "two"])
     assert count_independent(grouped, range(4)) == 2
     assert find_distinct(grouped, range(4)) == (0, 1, 2, 3)
+
+
+def test_parts_that_grow_keep_their_samples_and_take_no_others() -> None:
+    whole = {"search": tuple(range(0, 60, 2)), "final": tuple(range(1, 60, 2))}
+    stored = {"search": (0, 20, 40), "final": (1, 31)}
+    grown = extend_parts(stored, whole, {"search": 10, "final": 100})
+    assert grown is not None
+    assert set(stored["search"]) <= set(grown["search"]) <= set(whole["search"])
+    assert len(grown["search"]) == 10 and grown["final"] == whole["final"]
+    assert grown["search"] == tuple(sorted(grown["search"]))
+    assert extend_parts(stored, whole, {"search": 1, "final": 1}) == stored
+    assert extend_parts({}, whole, {"search": 2, "final": 0}) == {"search": (0, 30), "final": ()}
+
+
+def test_parts_that_are_divided_otherwise_now_do_not_grow() -> None:
+    whole = {"search": (0, 1, 2), "final": (3, 4)}
+    assert (
+        extend_parts({"search": (0, 3), "final": (4,)}, whole, {"search": 9, "final": 9}) is None
+    )

@@ -235,3 +235,12 @@ def test_agreement_counts_the_decisions_of_a_sample() -> None:
         Agreement().kind(Agreement().records([*single, one], [*single, one], None)) is Kind.SHARE
     )
     assert Agreement().kind(records[:0]) is Agreement().kind() is Kind.SHARE
+
+
+def test_a_silent_output_of_another_shape_is_all_noise() -> None:
+    expected = {"y": np.zeros((2, 3), np.float32)}
+    record = Snr().record(expected, {"y": np.zeros((3, 2), np.float32)}, None)
+    assert record == (0.0, 1.0)
+    assert Snr().aggregate(np.array([record])) < -100
+    same = Snr().record(expected, {"y": np.zeros((2, 3), np.float32)}, None)
+    assert Snr().aggregate(np.array([same])) > 100, "equal zeros are equal outputs"

@@ -14,7 +14,7 @@ from tests.unit.search.driver import Kill, record
 from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, on
 from tests.unit.search.test_adaptive import view
 
-from ortune.core.trial import Trial
+from ortune.core.trial import Status, Trial
 from ortune.search.expectation.mixtures import longest_s
 from ortune.search.experiment import surveys
 from ortune.search.experiment.ledger import read_study
@@ -89,6 +89,9 @@ def test_a_few_mixtures_find_the_limit(tmp_path: Path) -> None:
     assert 1 <= len(one) <= 4
     assert len({m.left for m in one}) == len(one)
     assert any(m.lost is not None and 0.5 < m.lost <= 1 for m in one)
+    fallen = {t.key for t in of_stage(tmp_path, "regions") if t.status is Status.FAILS}
+    assert fallen
+    assert all(not m.kept and m.why == "it fails the budget" for m in one if m.key in fallen)
 
 
 @pytest.mark.parametrize("seconds", [12.0, 25.0, 40.0])

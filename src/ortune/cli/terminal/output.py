@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from ortune.core.atomic_write import write_text
+from ortune.core.atomic_write import keep_files, write_text
 from ortune.core.errors import escape_control_chars
 from ortune.core.result import as_json
 
@@ -82,12 +85,45 @@ _PIPED = 10_000
 """Columns of tables where no terminal sets a width: a row is one line for what reads it."""
 
 
+def open_standard_streams() -> None:
+    """Open what a shell closed (``>&-``) on nothing: a file would take its number otherwise."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+
+
+@contextmanager
+def outlive_reader(stream: TextIO) -> Iterator[None]:
+    """Let the block print to a stream whose reader may go away, as `head` and terminals do.
+
+    What it prints from then on goes nowhere; the work and the exit status are as they would be.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 def print_result(result: object, show: Callable[[], None]) -> None:
-    """Give the result by `print_items`, as one JSON object, or both when that goes to a file."""
+    """Give the result by `print_items`, as one JSON object, or both when that goes to a file.
+
+    What the verb has made stays from here on, whatever becomes of the telling.
+    """
+    keep_files()
     clear_progress()
     json_to = click.get_current_context().meta[JSON]
     if json_to == STDOUT:
-        click.echo(as_json(result))
+        with outlive_reader(sys.stdout):
+            click.echo(as_json(result))
         return
     if json_to is not None:
         write_text(Path(json_to), as_json(result) + "\n")
@@ -96,7 +132,8 @@ def print_result(result: object, show: Callable[[], None]) -> None:
 
 def print_text(text: str) -> None:
     """Write a line of the answer to stdout, broken between words on a terminal."""
-    click.echo(wrap_for_stream(escape_control_chars(text), sys.stdout))
+    with outlive_reader(sys.stdout):
+        click.echo(wrap_for_stream(escape_control_chars(text), sys.stdout))
 
 
 def write_remark(text: str) -> None:
@@ -107,7 +144,8 @@ def write_remark(text: str) -> None:
 
 def write_error(text: str) -> None:
     """Write a line to stderr where no progress is drawn, broken between words on a terminal."""
-    click.echo(wrap_for_stream(escape_control_chars(text), sys.stderr), err=True)
+    with outlive_reader(sys.stderr):
+        click.echo(wrap_for_stream(escape_control_chars(text), sys.stderr), err=True)
 
 
 def clear_progress() -> None:
@@ -147,6 +185,9 @@ def make_console(*, err: bool = False) -> Console:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else escape_control_chars(text), style, control)
 
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # for `outlive_reader`
+
     file = sys.stderr if err else sys.stdout
     width = None if err or file.isatty() else _PIPED
     return Visible(file=file, width=width, soft_wrap=False, highlight=False)
@@ -158,10 +199,11 @@ def print_items(*items: RenderableType) -> None:
 
     out = make_console()
     for item in items:
-        if isinstance(item, Paragraph) and not sys.stdout.isatty():
-            click.echo(item.text)
-        else:
-            out.print(item, crop=False)
+        with outlive_reader(sys.stdout):
+            if isinstance(item, Paragraph) and not sys.stdout.isatty():
+                click.echo(item.text)
+            else:
+                out.print(item, crop=False)
 
 
 def print_parts(parts: Sequence[Part]) -> None:

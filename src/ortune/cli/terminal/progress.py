@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ortune.cli.terminal.output import make_console, write_error
+from ortune.cli.terminal.output import make_console, outlive_reader, write_error
 from ortune.core.event import Event, Note, Progress
 from ortune.core.progress.board import Board, describe_event
 
@@ -45,7 +45,8 @@ class Display:
         if text := describe_event(event, verbose=self.verbose, place=self._board.place):
             self._print_line(text)
         if self.live:
-            self._draw_board(event)
+            with outlive_reader(sys.stderr):
+                self._draw_board(event)
         elif isinstance(event, Progress) and time.monotonic() - self._last > _EVERY_S:
             self._last = time.monotonic()
             self._print_line(self._board.describe_progress())
@@ -53,8 +54,9 @@ class Display:
     def clear_board(self) -> None:
         """Take the board off the terminal until the next event."""
         if self._drawn is not None:
-            self._drawn.stop()
-            self._drawn = None
+            drawn, self._drawn = self._drawn, None
+            with outlive_reader(sys.stderr):
+                drawn.stop()
 
     def _print_line(self, text: str) -> None:
         self.clear_board()

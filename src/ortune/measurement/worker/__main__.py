@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ortune.core.errors import OrtuneError, summarize_error
+from ortune.core.errors import OrtuneError, find_interruption, summarize_error
 from ortune.core.plugins import codec
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.worker.tasks import TASKS
@@ -57,12 +57,17 @@ def _answer_command(bench: Workbench, command: Mapping[str, Any]) -> dict[str, A
     try:
         return TASKS[str(command["do"])](bench, **arguments)
     except OrtuneError as error:
-        return {"error": error.what, "fix": error.fix}
+        return {
+            "error": error.what,
+            "fix": error.fix,
+            "interruption": find_interruption(error),
+        }
     except Exception as error:
         traceback.print_exc()
         return {
             "error": f"{type(error).__name__}: {summarize_error(error)}",
             "fix": _suggest_fix(error),
+            "interruption": find_interruption(error),
         }
 
 

@@ -118,7 +118,8 @@ class Durations:
         """Return quantizers and their work -> what recipes of these took, at least: what took
         longer than the time that there was counts too."""
         by_work: dict[_Work, list[float]] = {}
-        died = (t for t in self._view.trials if t.status is Status.FAILED and not t.edits)
+        trials = (*self._view.trials, *self._view.former)
+        died = (t for t in trials if t.status is Status.FAILED and not t.edits)
         longer = [
             (t.plan.recipe, t.building)
             for t in died

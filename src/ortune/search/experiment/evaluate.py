@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from ortune.core.acceptance import Goal
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, find_interruption
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted, ignore_event
 from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS
@@ -48,10 +48,24 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
+        self.ledger.set_aside(self._is_void)
         self.journal = RegionJournal(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
         self._began = self._building = 0.0
+
+    def _is_void(self, trial: Trial) -> bool:
+        """Whether an earlier command's trial is to be made again.
+
+        It was cut short from outside, or scored on fewer samples than its part has by now.
+        """
+        if trial.part == "final":
+            parts = self.context.evaluation_parts()
+        else:
+            parts = (self.context.parts["search"],)
+        samples = sum(len(part.records) for part in parts)
+        fewer = trial.score is not None and trial.score.samples < samples
+        return fewer or trial.interruption is not None
 
     def trial_key(self, plan: Plan) -> str:
         """Return the key of a plan's trial."""
@@ -125,9 +139,13 @@ class Attempts:
         try:
             with time_limit.at_most(build_s):
                 files = self._build_plan(plan)
-        except OrtuneError as error:
-            died = Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
-            return self._record_trial(died, proposal)
+        except (OrtuneError, OSError) as error:
+            cause = find_interruption(error)
+            if cause is None and isinstance(error, OSError):
+                raise
+            why = error.what if isinstance(error, OrtuneError) else str(error)
+            died = Trial(key, plan, "search", Status.FAILED, why=why, error=str(error))
+            return self._record_trial(replace(died, interruption=cause), proposal)
         if plan.recipe.steps and not files.changed:
             return self._record_unchanged(key, proposal, "nothing to change, not tried")
         twin = None if always_score else self._find_twin(plan, files)
@@ -262,7 +280,7 @@ class Attempts:
         Finalists of all commands that went on with this run have spent it, but those whose proof
         is by construction: no sample spoke for them.
         """
-        judged = [t.score for t in self.ledger.trials if t.part == "final" and t.score]
+        judged = self.ledger.list_judged_scores()
         proved = Verdict.PROVED
         spent = sum(s.error for s in judged if s.verdict is not proved or s.proved_on is not None)
         return spent + self.context.error <= ERROR * (1 + 1e-9)

@@ -86,6 +86,7 @@ def ensure_outputs(study: Study, trial: Trial, *, custom_ops: bool = True) -> No
         try:
             compute_outputs(job, range(len(stream.Stream(inputs))), path)
         except WorkerFailed as error:
+            error.demand_verdict()
             raise BadData(
                 f"the plan does not run any more: {error.failure.reason}",
                 fix=error.failure.reproduce,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -21,7 +21,7 @@ from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whol
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Ending, Header, Job, Study
-from ortune.core.trial import Status, Trial
+from ortune.core.trial import Score, Status, Trial
 from ortune.core.version import __version__
 from ortune.metrics.common.user_metric import UserMetric
 
@@ -32,12 +32,31 @@ _LEDGER = "ledger.jsonl"
 
 
 class Ledger:
-    """The trials of one run's folder."""
+    """The trials of one run's folder.
+
+    Attributes:
+        trials: One a key and part, the last that was recorded.
+        former: Those that were set aside.
+    """
 
     def __init__(self, root: Path) -> None:
         self._path = root / _LEDGER
         cut_torn(self._path)
-        self.trials = _read_trials(self._path)
+        self._lines = _read_lines(self._path)
+        self.trials = _latest_trials(self._lines)
+        self.former: list[Trial] = []
+
+    def set_aside(self, is_void: Callable[[Trial], bool]) -> None:
+        """Take out trials of earlier commands that say nothing any more: they are made again.
+
+        They stay on disk until a new one of the same key and part replaces them.
+        """
+        self.former = [trial for trial in self.trials if is_void(trial)]
+        self._select_trials()
+
+    def _select_trials(self) -> None:
+        void = set(map(id, self.former))
+        self.trials = [t for t in _latest_trials(self._lines) if id(t) not in void]
 
     def find(self, key: str, part: str) -> Trial | None:
         """Return the recorded trial of a key on a part of the data."""
@@ -47,7 +66,19 @@ class Ledger:
         """Record a trial in place of a former one; it is on disk when this returns."""
         line = json.dumps(codec.encode(trial), separators=(",", ":"))
         append_line(self._path, line)
-        self.trials = _latest_trials([*self.trials, trial])
+        self._lines.append(trial)
+        self._select_trials()
+
+    def list_judged_scores(self) -> list[Score]:
+        """Return every score that a finalist was ever given here, those replaced since too.
+
+        One that was only concluded again has the scores that it had.
+        """
+        judged = {}
+        for trial in self._lines:
+            if trial.part == "final" and (score := trial.score) is not None:
+                judged[trial.key, score.samples, score.value] = score
+        return list(judged.values())
 
 
 def has_trials(root: Path) -> bool:
@@ -93,12 +124,16 @@ def _require_no_links(root: Path) -> None:
 
 
 def _read_trials(path: Path) -> list[Trial]:
+    return _latest_trials(_read_lines(path))
+
+
+def _read_lines(path: Path) -> list[Trial]:
     """Read whole lines; a last one that is being written is left out."""
     try:
         lines = [stored.parse_json(line) for line in read_whole_lines(path)]
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
-    trials = _latest_trials(_decode_record(Trial, line, path) for line in lines)
+    trials = [_decode_record(Trial, line, path) for line in lines]
     for trial in trials:
         _require_inside(path, trial.key, *([trial.artefact] if trial.artefact else []))
     return trials

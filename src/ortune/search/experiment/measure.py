@@ -12,7 +12,7 @@ from typing import Literal
 from ortune.core import wording as say
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
 from ortune.core.trial import (
     Interval,
@@ -80,7 +80,8 @@ def measure_plan(
     except WorkerFailed as error:
         return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
-        return _fail_trial(blank, Failure(error.what, worker.reproduce), began)
+        failure = Failure(error.what, worker.reproduce, interruption=find_interruption(error))
+        return _fail_trial(blank, failure, began)
     return _finish_trial(context, blank, measured, scores, reproduce=worker.reproduce, began=began)
 
 
@@ -130,7 +131,11 @@ def measure_finalist(
     except WorkerFailed as error:
         return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
-        return _fail_trial(blank, Failure(error.what, first.candidate.reproduce), began)
+        return _fail_trial(
+            blank,
+            Failure(error.what, first.candidate.reproduce, interruption=find_interruption(error)),
+            began,
+        )
     measured = make_measurement(first.started, timed)
     return _finish_trial(
         context,
@@ -180,6 +185,7 @@ def _fail_trial(blank: Trial, failure: Failure, began: float) -> Trial:
         blank,
         why=failure.reason,
         error=failure.reason,
+        interruption=failure.interruption,
         reproduce=failure.reproduce,
         seconds=time.perf_counter() - began,
     )

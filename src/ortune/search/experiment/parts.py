@@ -190,9 +190,15 @@ class Original:
         path = self.work / f"{name}.stream"
         return keep_outputs(self.worker, indices, path, self.timeout_s)
 
+    @property
+    def _has_more_time(self) -> bool:
+        """Whether a run goes on with more time than it ever had: its parts may grow."""
+        return self.header is not None and 0 < self.header.seconds < self.experiment.time
+
     def _divide_samples(self, feeding: Feeding, feeds: Feeds, needed: int | None) -> Division:
-        if self.header is not None:
-            return self.header.parts
+        stored = None if self.header is None else self.header.parts
+        if stored is not None and not self._has_more_time:
+            return stored
         if not self.finalists:
             return {"search": tuple(range(feeds.count))}
         split_parts = self._split_samples(feeds, feeding.calibration, needed)
@@ -200,10 +206,16 @@ class Original:
         division[CALIBRATION] = () if feeds.synthetic else split_parts.calibration
         longest = dict.fromkeys(division, self._sample_limit)
         longest["final"] = _FINAL * self._sample_limit
-        thinned = {
-            name: tuple(part[i] for i in spread_indices(len(part), longest[name]))
-            for name, part in division.items()
-        }
+        thinned = split.extend_parts(stored or {}, division, longest)
+        if thinned is None:
+            assert stored is not None
+            self.sink(
+                Note(
+                    "the samples stay divided as when this run began: by what the budget needs "
+                    "they would be divided otherwise now, which another -o folder does"
+                )
+            )
+            return stored
         for name, part in division.items():
             if len(thinned[name]) < len(part):
                 used = (
@@ -293,7 +305,7 @@ class Original:
         parts: Mapping[str, ScoredPart],
     ) -> str:
         """Say what the samples can prove, where something is chosen; once for a run."""
-        if self.header is not None and self.header.outlook:
+        if self.header is not None and self.header.outlook and not self._has_more_time:
             return self.header.outlook
         return describe_outlook(budget, needed, feeds, parts) if self.finalists else ""
 

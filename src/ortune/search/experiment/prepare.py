@@ -90,10 +90,13 @@ def prepare_context(
     whole = sum_facts(list(facts.values()))
     if header is not None:
         _refuse_changes(root, describe_difference(header.job, job))
+        if 0 < header.seconds < experiment.time:
+            grown = replace(header, parts=baseline.division, outlook=baseline.outlook)
+            write_header(root, replace(grown, seconds=experiment.time))
     else:
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
-        write_header(root, about)
+        write_header(root, replace(about, seconds=experiment.time))
     return Context(
         root=root,
         job=job,
@@ -151,12 +154,16 @@ def _measure_original(
 
 
 class _UserFacingWorker(Worker):
-    """A worker whose failure is the user's to mend: the original does not run."""
+    """A worker whose failure is the user's to mend: the original does not run.
+
+    One that something from outside ended raises `CutShort`.
+    """
 
     def ask(self, do: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         try:
             return super().ask(do, timeout_s=timeout_s, **arguments)
         except WorkerFailed as error:
+            error.demand_verdict()
             reason, fix = error.failure.reason, error.failure.fix
             if f"is not {EVALUATE[0]}" not in reason:
                 reason = f"the original does not run: {reason}"

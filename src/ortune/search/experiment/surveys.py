@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ortune.backends.cpu import Cpu
 from ortune.core.atomic_write import append_line, cut_torn, read_whole_lines, report_write_errors
-from ortune.core.errors import BadData, OrtuneError, Refused
+from ortune.core.errors import BadData, OrtuneError, Refused, find_interruption
 from ortune.core.event import Note, Progress, Sink
 from ortune.core.plugins import codec, stored
 from ortune.core.roles import before_rounding, find_deciding_step
@@ -72,7 +72,7 @@ _FORMER = {"mixture": ("correction", "stored")}
 
 
 class RegionJournal:
-    """What a run knows of regions."""
+    """What a run knows of regions; surveys that an earlier command saw cut short are no more."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / NAME
@@ -80,7 +80,8 @@ class RegionJournal:
         self.surveys: list[Survey] = []
         self.mixtures: list[MixtureOutcome] = []
         for record in read_journal(root):
-            self._index_record(record)
+            if isinstance(record, MixtureOutcome) or record.interruption is None:
+                self._index_record(record)
 
     def add(self, record: Survey | MixtureOutcome) -> None:
         """Record it; it is on disk when this returns.
@@ -273,14 +274,20 @@ def survey_plan(
     except BaselineFailed as error:
         if error.worker is live:
             raise
-        result = Survey(key, plan, (), math.nan, error=error.failure.reason)
+        result = _make_failed(key, plan, error, error.failure.reason)
     except WorkerFailed as error:
-        result = Survey(key, plan, (), math.nan, error=error.failure.reason)
+        result = _make_failed(key, plan, error, error.failure.reason)
     except OrtuneError as error:
-        result = Survey(key, plan, (), math.nan, error=error.what)
+        result = _make_failed(key, plan, error, error.what)
     if result.error:
         sink(Note(f"regions of {plan} are not measured: {result.error}"))
     return replace(result, key=key, seconds=spent + clock() - began)
+
+
+def _make_failed(key: str, plan: Plan, error: Exception, why: str) -> Survey:
+    """Return a survey of which nothing is known but why."""
+    cause = find_interruption(error)
+    return Survey(key, plan, (), math.nan, error=why, interruption=cause)
 
 
 class _Survey:

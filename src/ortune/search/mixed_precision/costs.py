@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.errors import OrtuneError, Refused
+from ortune.core.errors import OrtuneError, Refused, find_interruption
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Interval
 from ortune.core.workload import spread_indices
@@ -258,10 +258,12 @@ class AccuracyRuns:
                     worker.ask("load")
                     losses = self._measure_losses(worker)
         except WorkerFailed as error:
-            if not self._worker.alive:
+            if error.interruption or not self._worker.alive:
                 raise
             return AccuracyCost(name, NONE, form.saved, error.failure.reason)
         except OrtuneError as error:
+            if find_interruption(error):
+                raise
             return AccuracyCost(name, NONE, form.saved, error.what)
         return AccuracyCost(name, mean_interval(losses), form.saved)
 

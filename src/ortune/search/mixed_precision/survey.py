@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ortune.core.errors import Interruption
 from ortune.core.trial import Interval, Plan
 
 
@@ -77,6 +78,7 @@ class Survey:
             to about this.
         unit: Of accuracy costs, in words.
         error: Why there is no survey; empty where there is one.
+        interruption: What from outside is behind the error: as of a trial.
         shared: Of neighbours that lose much.
     """
 
@@ -88,6 +90,7 @@ class Survey:
     seconds: float = 0.0
     error: str = ""
     shared: tuple[SharedCost, ...] = ()
+    interruption: Interruption | None = None
 
 
 @dataclass(frozen=True)

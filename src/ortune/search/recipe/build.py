@@ -77,16 +77,19 @@ def build_in(
     if not recipe.steps:
         return BuiltModel(source, ())
     for count in range(len(recipe.steps), 0, -1):
-        start = find_build(cache, name, recipe.steps[:count], material.key)
+        steps = recipe.steps[:count]
+        start = find_build(cache, name, steps, material.compute_key(steps))
         if start is not None:
             break
     else:
         count, start = 0, BuiltModel(source, ())
-    material = _carry_samples(start, name, recipe.steps[:count], material)
+    whole, material = material, _carry_samples(start, name, recipe.steps[:count], material)
     edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
     for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
+        steps = recipe.steps[:until]
+        folder = cache / steps_key(steps, whole.compute_key(steps))
         start = _extend_build(
-            cache, source, start, recipe.steps[:until], done=count, material=material, sink=sink
+            folder, source, start, steps, done=count, material=material, sink=sink
         )
         material = _carry_samples(start, name, recipe.steps[:until], material)
         count = until
@@ -110,7 +113,7 @@ def _is_crossing(step: Step) -> bool:
 
 
 def _extend_build(
-    cache: Path,
+    folder: Path,
     source: Path,
     start: BuiltModel,
     steps: Sequence[Step],
@@ -119,7 +122,7 @@ def _extend_build(
     material: Material,
     sink: Sink,
 ) -> BuiltModel:
-    name, folder = source.stem, cache / steps_key(steps, material.key)
+    name = source.stem
     folder.mkdir(parents=True, exist_ok=True)
     first = not any(isinstance(step, Quantizer) for step in steps[:done])
     followers = list_following(material.planned, steps[:done])

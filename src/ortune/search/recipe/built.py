@@ -38,7 +38,7 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
     """Digest steps and the text of their plugins: an edited plugin builds anew.
 
     Args:
-        material: What else the build depends on, as `Material.key`.
+        material: What else the build depends on, as `Material.compute_key`.
     """
     texts = [[codec.encode(step), catalog.source_digest(step)] for step in steps]
     return codec.digest([texts, material] if material else texts)

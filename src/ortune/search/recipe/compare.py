@@ -84,7 +84,11 @@ def describe_memory_lack(model: Path, available: int | None = None) -> str | Non
 
 
 def find_difference(model: Path, expected: ExpectedOutputs, folder: Path) -> str | None:
-    """Return why a rewritten model differs from the reference, or None when it does not."""
+    """Return why a rewritten model differs from the reference, or None when it does not.
+
+    Raises:
+        CutShort: The worker was ended from outside.
+    """
     command = {
         "indices": list(expected.indices),
         "metrics": [Snr()],
@@ -94,6 +98,7 @@ def find_difference(model: Path, expected: ExpectedOutputs, folder: Path) -> str
         worker_job = make_compare_job(model, expected.stream, folder, expected.custom_ops)
         answer = ask_once(worker_job, ("score", command))[0]
     except WorkerFailed as error:
+        error.demand_verdict()
         return error.failure.reason
     snr = Snr().aggregate(np.asarray(answer["records"][0], np.float64))
     return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
@@ -149,6 +154,9 @@ def compare_across(
     Returns:
         Decibels, and why the models differ, or None when they do not. NaN decibels where only
         running could be asked.
+
+    Raises:
+        CutShort: A worker was ended from outside.
     """
     stream = Stream(source.stream)
     new = [sample for index in indices for sample in bridge.samples(stream[index])]
@@ -158,10 +166,12 @@ def compare_across(
             _compute_expected(bridge, before, [old for old in runs if old], folder, custom_ops)
         )
     except WorkerFailed as error:
+        error.demand_verdict()
         return float("nan"), f"the model before it does not run: {error.failure.reason}"
     try:
         actual = list(_run_samples(after, new, folder, "after", custom_ops))
     except WorkerFailed as error:
+        error.demand_verdict()
         return float("nan"), error.failure.reason
     answered = [answer for answer, old in zip(actual, runs, strict=True) if old]
     if not expected:

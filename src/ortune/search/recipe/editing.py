@@ -16,7 +16,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.core.errors import BadData, OrtuneError, OutOfTime, Refused, summarize_error
+from ortune.core.errors import (
+    BadData,
+    OrtuneError,
+    Refused,
+    find_interruption,
+    summarize_error,
+)
 from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.session import Tensors
@@ -247,11 +253,13 @@ class EditSession:
                 notes.append(f"it needs opset {step.needs_opset}, the model has {opset}")
             edit = Edit(str(step), count, note="; ".join(filter(None, notes)))
         except OrtuneError as error:
-            if isinstance(error, (Refused, OutOfTime)) or not step.keeps_io:
+            if isinstance(error, Refused) or find_interruption(error) or not step.keeps_io:
                 raise
             self.model = backup
             edit = Edit(str(step), 0, kept=False, note=error.what)
         except Exception as error:
+            if find_interruption(error):
+                raise
             self.model = backup
             edit = Edit(
                 str(step), 0, kept=False, note=f"{type(error).__name__}: {summarize_error(error)}"
@@ -283,6 +291,7 @@ class EditSession:
                     source, stream, checked, self._folder, custom_ops=self.material.custom_ops
                 )
             except WorkerFailed as error:
+                error.demand_verdict()
                 return f"the source does not run on the samples: {error.failure.reason}"
         path = file.save(self.model, self._folder / "under-check.onnx", durable=False)
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ortune.core.step import Recipe
+from ortune.core.plugins import codec
+from ortune.core.step import Quantizer, Recipe, Step
 from ortune.data.feeds import Feeds
 from ortune.quantizers.calibration.ranges_file import SavedRanges
 
@@ -35,7 +37,13 @@ class Material:
         """The few samples on which rewrites are compared."""
         return tuple(range(min(_CHECKED, self.feeds.count))) if self.feeds else ()
 
-    @property
-    def key(self) -> str:
-        """What builds depend on beside their steps: the file of known ranges."""
-        return self.saved_ranges.digest if self.saved_ranges else ""
+    def compute_key(self, steps: Sequence[Step]) -> str:
+        """Return what a build depends on beside its steps.
+
+        That is the file of known ranges and, where a quantizer may calibrate, the samples that it
+        observes: a run that goes on with more of them builds anew.
+        """
+        saved = self.saved_ranges.digest if self.saved_ranges else ""
+        if not self.calibration or not any(isinstance(step, Quantizer) for step in steps):
+            return saved
+        return codec.digest([saved, self.calibration])

@@ -167,3 +167,9 @@ def test_everything_becomes_json(study: Study) -> None:
     assert told["node"]["regions"][surveys.WHOLE]["winner"] == "int8"
     assert told["left_out"] == [{"plan": "fp16 @ cpu", "why": "no time left"}]
     assert len(of(study).records()) == 4
+
+
+def test_a_step_that_takes_some_nodes_alone_takes_no_other(study: Study) -> None:
+    taken = {name: of(study, node=name).node.taken for name in ("fragile", "fragile_relu")}  # type: ignore[union-attr]
+    assert dict(taken["fragile"]) == {1: "int8-static", 3: "int8-weights"}
+    assert dict(taken["fragile_relu"]) == dict.fromkeys((1, 2, 3), "int8-static")

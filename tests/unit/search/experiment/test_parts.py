@@ -226,6 +226,48 @@ def test_few_plans_are_judged_on_more_of_what_time_thins(
     assert not any(text.startswith("final: ") for text in said)
 
 
+def test_quantizers_observe_no_sample_that_is_scored(here: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((120, 4)).astype(np.float32)
+    np.savez(here / "many.npz", x=rows)
+    context, _ = prepared(here, data=here / "many.npz", budget="cosine>=0.9")
+    header, calibration = read_header(here / "run"), context.materials[MAIN].calibration
+    assert header is not None and calibration == header.parts["calibration"]
+    for part in context.parts.values():
+        assert set(calibration).isdisjoint(part.indices), part.name
+    assert len({*calibration, *context.parts["search"].indices}) < 120
+
+
+def test_parts_grow_with_the_time_and_keep_what_they_had(here: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((200, 4)).astype(np.float32)
+    np.savez(here / "many.npz", x=rows)
+    given = {"data": here / "many.npz", "budget": "cosine>=0.9"}
+
+    def divide(seconds: float) -> dict[str, set[int]]:
+        request = ExperimentRequest(here / "toy.onnx", time=seconds, **given)  # type: ignore[arg-type]
+        context = prepare_context(
+            request.read_experiment(), here / "run", lambda event: None, finalists=3
+        )
+        header = read_header(here / "run")
+        assert header is not None
+        assert {name: header.parts[name] for name in context.parts} == {
+            name: part.indices for name, part in context.parts.items()
+        }
+        return {name: set(part) for name, part in header.parts.items()}
+
+    (here / "run").mkdir()
+    small = divide(1e-6)
+    assert len(small["search"]) == 20
+    assert divide(1e-6) == small
+    grown = divide(100.0)
+    assert divide(1e-6) == grown, "less time takes nothing away"
+    assert len(grown["search"]) > 20
+    assert all(part <= grown[name] for name, part in small.items())
+    assert not grown["search"] & grown["final"] and not grown["calibration"] & grown["final"]
+    shutil.rmtree(here / "run")
+    (here / "run").mkdir()
+    assert divide(100.0) == grown, "as a fresh run has them"
+
+
 def test_bounds_that_the_original_itself_leaves_are_refused_before_the_search(here: Path) -> None:
     with pytest.raises(BadData, match=r"gave 7, outside its bounds 0 and 1"):
         prepared(here, budget="functions:sized>=0.5")

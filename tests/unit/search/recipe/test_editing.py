@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import parser
+from ortune_toys.quantizers.broken import Broken
 
-from ortune.core.errors import OutOfTime
+from ortune.core.errors import BadModel, OutOfTime
+from ortune.core.observer import Ranges
 from ortune.core.progress import time_limit
 from ortune.core.reading import read_step
 from ortune.core.step import Recipe
@@ -40,3 +44,39 @@ def test_a_build_whose_time_is_up_ends_and_leaves_no_step_out(steps: str, tmp_pa
         build(model, Recipe("one", (read_step(steps),)), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
     build(model, Recipe("one", (read_step(steps),)), tmp_path / "out.onnx")
+
+
+def rename(graph: ir.Graph) -> None:
+    graph.outputs[0].name = "other"
+
+
+def retype(graph: ir.Graph) -> None:
+    graph.outputs[0].type = ir.TensorType(ir.DataType.FLOAT16)
+
+
+def reshape(graph: ir.Graph) -> None:
+    graph.outputs[0].shape = ir.Shape([2, 5])
+
+
+def add_output(graph: ir.Graph) -> None:
+    graph.outputs.append(graph.inputs[0])
+
+
+def cut_off(graph: ir.Graph) -> None:
+    graph.remove(graph.outputs[0].producer())
+
+
+@pytest.mark.parametrize("spoil", [rename, retype, reshape, add_output, cut_off])
+def test_what_a_quantizer_made_is_checked(
+    spoil: Callable[[ir.Graph], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apply(self: Broken, model: ir.Model, ranges: Ranges) -> int:
+        spoil(model.graph)
+        return 1
+
+    monkeypatch.setattr(Broken, "apply", apply)
+    model = tmp_path / "m.onnx"
+    onnx.save(parser.parse_model(TEXT.format(opset=20)), model)
+    with pytest.raises(BadModel, match="broken"):
+        build(model, Recipe("one", (Broken(),)), tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
