@@ -195,6 +195,12 @@ def backend_precision(backend: Backend) -> str:
     return f"{_backend_kind(ran)}/{getattr(ran, 'precision', '')}".rstrip("/")
 
 
+@lru_cache(_KEPT)
+def plan_family(plan: Plan) -> tuple[frozenset[str], str]:
+    """Return a plan's quantizers, and the backend and precision hint under which they run."""
+    return quantizer_names(plan.recipe), backend_precision(plan.backend)
+
+
 def _backend_kind(backend: Backend) -> str:
     """Return the backend, and its kind of device where that is not told by the name."""
     return backend.name() if backend.runs_on == "cpu" else f"{backend.name()} on {backend.runs_on}"
