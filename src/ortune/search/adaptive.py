@@ -29,8 +29,8 @@ _AS_BASE = "; where it fails, its regions may be mixed"
 _AS_SMALL = 0.01
 """Files whose sizes differ by less, in the logarithm, are as small."""
 _MUCH_LONGER = 2.0
-"""Times the time left: the first plan of a family is tried unless it is expected to take more. Half
-of the builds took between 0.6 and 1.5 times what was expected, and the clock ends a build."""
+"""Times the time left: a family's first plan is tried unless it is expected to take more. What
+building takes is expected by other models too, and the clock ends a build."""
 
 
 @dataclass(frozen=True)

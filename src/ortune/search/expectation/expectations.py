@@ -26,7 +26,7 @@ from ortune.search.expectation.features import (
     plan_family,
     quantizer_names,
 )
-from ortune.search.expectation.priors import Priors, transfer_observations
+from ortune.search.expectation.priors import Priors
 from ortune.search.expectation.strain import (
     LEAST,
     combine_losses,
@@ -147,10 +147,7 @@ class Expectations:
             for t in self._search_timings
             if t.ratio is not None
         ]
-        return Surrogate(
-            self._priors.latency_prior,
-            [*transfer_observations(self._view.paid, self._view.facts), *records],
-        )
+        return Surrogate(self._priors.latency_prior, records)
 
     def _estimate_noise(self, trial: Trial) -> float:
         """Return how little a trial tells of others: what is far slower than the original has a
