@@ -71,7 +71,7 @@ def run(request: Optimize) -> Study:
     targets = _select_targets(request, rules, experiment.workload)
     if request.baseline is None:
         experiment = replace(experiment, baseline=_default_baseline(targets))
-    baseline, workload = experiment.baseline, experiment.workload
+    baseline = experiment.baseline
     backends = [*(target.backend for target in targets), baseline]
     _require_storable(backends)
     make_folder(root)
