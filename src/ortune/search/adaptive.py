@@ -111,10 +111,10 @@ class Adaptive:
             if near and not trial.taken("search") and trial.seconds - trial.building <= view.spare:
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
-        for option in _list_first_of_families(view, ranked):
-            if option.expected.seconds <= _MUCH_LONGER * room:
-                why = f"the first of its family; {_describe_expectation(view, option.expected)}"
-                return _make_proposal(option.candidate, "search", why)
+        for untried in _list_first_of_families(view, ranked):
+            if untried.expected.seconds <= _MUCH_LONGER * room:
+                why = f"the first of its family; {_describe_expectation(view, untried.expected)}"
+                return _make_proposal(untried.candidate, "search", why)
         return None
 
     def left_out(self, view: View) -> LeftOut:
