@@ -89,7 +89,6 @@ def _made(sample: str, time: str) -> Path:
         return out
     given = ["--data", home / "data", "--calibration", home / "calibration", "-o", run, "--quiet"]
     given += ["--budget", known(sample).budget, "--on", "cpu(threads=1)", "--time", time]
-    given += ["--no-warm-start"]
     ortune = [sys.executable, "-m", "ortune.cli.main"]
     subprocess.run([*ortune, "optimize", home / "model.onnx", *given], check=True)
     subprocess.run([*ortune, "pack", run, "-o", out], check=True)

@@ -64,7 +64,6 @@ def _search(
         on=on,
         time=limit,
         out=out,
-        warm_start=False,
     )
     best = study.best
     path = find_built_model(Path(study.root), best, model)

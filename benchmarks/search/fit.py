@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, combinations, product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean, median
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ from ortune.search.expectation.features import (
     latency_features,
     quantizer_names,
 )
-from ortune.search.expectation.priors import FittedNumbers, Priors, model_kind
+from ortune.search.expectation.priors import FittedNumbers, Priors
 from ortune.search.expectation.strain import (
     LEAST,
     MOST,
@@ -157,7 +157,7 @@ def strains(table: Table, noise: float) -> Records:
 
 
 def numbers(some: Sequence[Table]) -> dict[str, float]:
-    """Return how far like numbers lie apart: of one plan, of one recipe, of like models."""
+    """Return how far like numbers lie apart: of one plan, and of one recipe."""
     block, pair = [], []
     for table in some:
         for row in table.rows[1:]:
@@ -167,7 +167,7 @@ def numbers(some: Sequence[Table]) -> dict[str, float]:
                 pair.append(math.log(stats.latency_ratio([whole]).value / row.truth))
                 block.append(math.log(stats.latency_ratio([first]).value / row.truth))
     found = {"noise of a pair": _rms(pair), "noise of a block": _rms(block)}
-    return found | _dying(some) | _answers(some) | _between(some)
+    return found | _dying(some) | _answers(some)
 
 
 def _dying(some: Sequence[Table]) -> dict[str, float]:
@@ -197,26 +197,6 @@ def _answers(some: Sequence[Table]) -> dict[str, float]:
             means = [fmean(values) for values in hints.values()]
             other += [mean - fmean(means) for mean in means if means[1:]]
     return {"same answers": _rms(same), "repeats": _rms(other)}
-
-
-def _between(some: Sequence[Table]) -> dict[str, float]:
-    """Return how far log-ratios of like plans lie apart between models, of other kinds too."""
-    rows, values = [], []
-    for one, two in combinations(some, 2):
-        kinds = (
-            a != b
-            for a, b in zip(model_kind(one.about.facts), model_kind(two.about.facts), strict=True)
-        )
-        design = [1.0, *map(float, kinds)]
-        ours = {row.plan.spelling: true_ratio(row) for row in timed(one)}
-        for row in timed(two):
-            if row.plan.spelling in ours:
-                rows.append(design)
-                values.append(math.log(true_ratio(row) / ours[row.plan.spelling]) ** 2 / 2)
-    found = np.sqrt(not_negative(np.array(rows), np.minimum(values, 1.0)))
-    return dict(
-        zip(("between models", "strange kind", "strange size"), map(_round3, found), strict=True)
-    )
 
 
 def sizes(some: Sequence[Table]) -> tuple[dict[str, float], float]:

@@ -41,12 +41,12 @@ def asked(name: str, out: Path) -> Optimize:
         made = shape.write()
         return Optimize(
             (made / "model.onnx",), data=made / "data", calibration=made / "calibration",
-            budget=shape.budget, on=on, baseline=CPU, out=out, warm_start=False,
+            budget=shape.budget, on=on, baseline=CPU, out=out,
         )  # fmt: skip
     found = _task(name)
     return Optimize(
         found.models, data=found.data, calibration=found.calibration, evaluate=found.evaluate,
-        budget=found.budget, on=on, baseline=CPU, out=out, warm_start=False,
+        budget=found.budget, on=on, baseline=CPU, out=out,
     )  # fmt: skip
 
 

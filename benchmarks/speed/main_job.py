@@ -210,7 +210,6 @@ def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.S
         time="60s" if label == SHORT else limit,
         regions=label != WITHOUT,
         out=out,
-        warm_start=False,
     )
 
 

@@ -109,7 +109,7 @@ def test_a_verb_shows_how_far_it_is(folder: Path, words: str, bar: str) -> None:
 
 
 def test_a_search_counts_its_plans_through(folder: Path) -> None:
-    words = "optimize m.onnx --data data --on cpu(threads=1) --time 8s -o run --no-warm-start"
+    words = "optimize m.onnx --data data --on cpu(threads=1) --time 8s -o run"
     text = seen(folder, words.split(), 80)
     counted = [int(n) for n in re.findall(r"^\[(\d+), \d+:\d\d left\]", text, re.MULTILINE)]
     assert counted and counted == sorted(counted), text

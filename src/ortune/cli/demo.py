@@ -86,7 +86,6 @@ def command(options: _Options) -> int:
         out=folder / "run",
         memory_limit=options.memory_limit,
         command=format_command_line(),
-        warm_start=False,
     )
     study = run(replace(job, sink=options.sink))
     page = report(study, folder / "report.html", force=True)

@@ -164,7 +164,6 @@ def _examine_machine() -> None:
             "here": shutil.disk_usage(".").free,
             "temporary": shutil.disk_usage(tempfile.gettempdir()).free,
         },
-        "warm_start": measure_warm_start(),
         "noise": noise.read_current_state(),
         "backends": backends,
         "environments": environments,
@@ -245,18 +244,6 @@ def measure_memory() -> dict[str, int | None]:
     return {"total": virtual.total, "available": virtual.available, "limit": limit}
 
 
-def measure_warm_start() -> dict[str, Any]:
-    """Return where searches leave what paid, how many files there are, and their bytes."""
-    from ortune.search.warm_start import list_record_files, records_folder
-
-    files = list_record_files()
-    return {
-        "folder": records_folder(),
-        "files": len(files),
-        "bytes": sum(p.stat().st_size for p in files),
-    }
-
-
 def _print_machine(
     result: Mapping[str, Any], backends: tuple[ProbeResult, ...], samples: tuple[ProbeResult, ...]
 ) -> None:
@@ -275,7 +262,6 @@ def _print_machine(
         ),
         ("GPU", describe_gpus(result["gpus"], result["driver"])),
         ("disk free", f"{format_size(result['disk_free']['here'])} here"),
-        ("what paid before", describe_records(result["warm_start"])),
         *((name, version) for name, version in result["versions"].items()),
     ]
     print_table(("this machine", ""), facts)
@@ -287,18 +273,6 @@ def _print_machine(
     print_table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
     for problem in result["problems"]:
         print_text(f"! {problem['what']}\n  fix: {problem['fix']}")
-
-
-def describe_records(records: Mapping[str, Any]) -> str:
-    """Say where the records of earlier searches lie: whoever wants may remove them."""
-    from ortune.core.wording import format_count
-
-    if not records["files"]:
-        if not records["folder"]:
-            return "not recorded: there is no home folder"
-        return f"nothing recorded yet in {records['folder']}"
-    files = format_count(records["files"], "file")
-    return f"{files}, {format_size(records['bytes'])} in {records['folder']}"
 
 
 def describe_cpus(counts: Mapping[str, int]) -> str:

@@ -36,7 +36,8 @@ def read_settings(
     Args:
         path: The file.
         allowed: The keys it may have.
-        formerly: Other words for keys, such as those of older files -> the key.
+        formerly: Other words for keys, such as those of older files -> the key; empty where
+            nothing asks for it any more.
         refuse_key: May say more of a key that is not known, by an error of its own.
 
     Raises:
@@ -49,7 +50,9 @@ def read_settings(
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
     except RecursionError:
         raise OrtuneError(f"{path} is nested too deeply", fix="write it flat") from None
-    values = {formerly.get(key, key): value for key, value in values.items()}
+    values = {
+        formerly.get(key, key): value for key, value in values.items() if formerly.get(key) != ""
+    }
     if unknown := sorted(values.keys() - allowed):
         if refuse_key is not None:
             refuse_key(unknown[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ortune.core import acceptance
 from ortune.core.acceptance import FASTEST, Goal, Outcome, is_faster
@@ -12,7 +13,6 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
-from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.result import TableResult
 from ortune.core.trial import BESIDE, Interval, Trial, UntriedPlan
 from ortune.core.workload import Workload
@@ -76,11 +76,12 @@ class Header:
         policy: In which order plans were tried: runs of older versions may name another.
         outlook: What the samples can prove, as it was said before the search.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
-        paid: What had paid on this kind of machine when the run began.
         by_region: Whether plans may differ in precision by region.
         seconds: The longest time that a search in this run was given, by which its parts have
             their sizes; 0 in runs of older versions.
     """
+
+    formerly: ClassVar[Mapping[str, str]] = {"paid": ""}
 
     job: Job
     facts: Facts
@@ -90,7 +91,6 @@ class Header:
     policy: str = "adaptive"
     outlook: str = ""
     by_operator: Mapping[str, float] = field(default_factory=dict)
-    paid: Paid = NOTHING
     by_region: bool = True
     seconds: float = 0.0
 

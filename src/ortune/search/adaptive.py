@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ortune.core.trial import Effort, Proposal, UntriedPlan
+from ortune.core.trial import Effort, Plan, Proposal, UntriedPlan
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.candidates import (
     Candidate,
@@ -15,6 +15,7 @@ from ortune.search.expectation.candidates import (
     list_screening_plans,
 )
 from ortune.search.expectation.expectations import Expectation, Expectations
+from ortune.search.expectation.features import plan_family
 from ortune.search.expectation.mixtures import (
     MixtureBases,
     SurveyCandidate,
@@ -27,6 +28,9 @@ from ortune.search.policy import LeftOut, View
 _AS_BASE = "; where it fails, its regions may be mixed"
 _AS_SMALL = 0.01
 """Files whose sizes differ by less, in the logarithm, are as small."""
+_MUCH_LONGER = 2.0
+"""Times the time left: a family's first plan is tried unless it is expected to take more. What
+building takes is expected by other models too, and the clock ends a build."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,9 @@ class Adaptive:
 
     Every plan's latency, chance to keep the budget and cost are expected from all trials so far
     (`search.expectation`), and the plan of the highest expected gain per second comes next, while
-    there is one that may gain `worth` and that fits into the time. Before the finals the fastest
-    are timed as long as the others.
+    there is one that may gain `worth` and that fits into the time. Then the fastest are timed as
+    long as the others, and every family (quantizers, backend and precision hint) that has no trial
+    in this run gets one: what other models taught orders plans, and rules none out.
 
     Attributes:
         worth: Expected gain, a share of the latency, below which a plan is not tried: so small, as
@@ -87,9 +92,10 @@ class Adaptive:
             view.spare if len(view.trials) > 1 else math.inf,
             rank_surveys(view),
         )
+        ranked = self._rank_candidates(view, survey_candidates)
         fit = (
             option
-            for option in self._rank_candidates(view, survey_candidates)
+            for option in ranked
             if option.worth + option.mixed >= self.worth and option.expected.seconds <= room
         )
         first, survey = next(fit, None), next(iter(survey_candidates), None)
@@ -109,6 +115,10 @@ class Adaptive:
             ):
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
+        for untried in _list_first_of_families(view, ranked):
+            if untried.expected.seconds <= _MUCH_LONGER * room:
+                why = f"the first of its family; {_describe_expectation(view, untried.expected)}"
+                return _make_proposal(untried.candidate, "search", why)
         return None
 
     def explain_untried(self, view: View) -> LeftOut:
@@ -119,9 +129,10 @@ class Adaptive:
             if (why := find_obstacle(option.plan, view.list_same_steps(option.plan)))
         ]
         ranked = self._rank_candidates(view, rank_surveys(view))
-        late = [option for option in ranked if option.worth >= self.worth]
+        families = _list_first_of_families(view, ranked)
+        late = [option for option in ranked if option.worth >= self.worth or option in families]
         for option in ranked:
-            lack = "no time left" if option.worth >= self.worth else "gains too little"
+            lack = "no time left" if option in late else "gains too little"
             untried.append(
                 UntriedPlan(
                     str(option.candidate.plan),
@@ -133,6 +144,9 @@ class Adaptive:
             f"{_describe_expectation(view, option.expected)}"
             for option in late[:1]
         ]
+        if families:
+            names = ", ".join(_name_family(option.candidate.plan) for option in families)
+            notes.append(f"no time was left for a single plan of: {names}")
         return LeftOut(tuple(notes), len(late), untried=tuple(untried))
 
     def _rank_candidates(
@@ -162,6 +176,23 @@ class Adaptive:
                 )
             )
         return sorted(ranked, key=lambda candidate: -candidate.rate)
+
+
+def _list_first_of_families(
+    view: View, ranked: Sequence[_RankedCandidate]
+) -> list[_RankedCandidate]:
+    """Return the first plan of each family that has no trial; whatever came of a trial counts."""
+    tried = {plan_family(trial.plan) for trial in view.trials}
+    firsts: dict[tuple[frozenset[str], str], _RankedCandidate] = {}
+    for option in ranked:
+        if plan_family(option.candidate.plan) not in tried:
+            firsts.setdefault(plan_family(option.candidate.plan), option)
+    return list(firsts.values())
+
+
+def _name_family(plan: Plan) -> str:
+    quantizers, precision = plan_family(plan)
+    return f"{' + '.join(sorted(quantizers)) or 'float'} on {precision}"
 
 
 def _comes_first(survey: SurveyCandidate, plan: _RankedCandidate | None, spare: float) -> bool:

@@ -249,7 +249,6 @@ class _Loop:
             *(context.facts, space, trials, remaining_s, self.aim.seconds, context.budget),
             kept_back=back,
             by_operator=context.by_operator,
-            paid=context.paid,
             goal=self.goal,
             surveys=self.regions.surveys,
             by_region=self.regions.possible,

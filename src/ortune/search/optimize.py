@@ -35,7 +35,7 @@ from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
-from ortune.search import by_batch, from_torch, warm_start
+from ortune.search import by_batch, from_torch
 from ortune.search.adaptive import Adaptive
 from ortune.search.experiment import golden
 from ortune.search.experiment.context import Context
@@ -60,7 +60,7 @@ _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 """What a settings file does not repeat."""
 
 
-def run(request: Optimize) -> Study:  # noqa: PLR0915 - the steps of a search in their order
+def run(request: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
     root = Path(request.out)
     export = request.make_export(root.absolute() / "export" / "model.onnx")
@@ -71,7 +71,7 @@ def run(request: Optimize) -> Study:  # noqa: PLR0915 - the steps of a search in
     targets = _select_targets(request, rules, experiment.workload)
     if request.baseline is None:
         experiment = replace(experiment, baseline=_default_baseline(targets))
-    baseline, workload = experiment.baseline, experiment.workload
+    baseline = experiment.baseline
     backends = [*(target.backend for target in targets), baseline]
     _require_storable(backends)
     make_folder(root)
@@ -80,7 +80,6 @@ def run(request: Optimize) -> Study:  # noqa: PLR0915 - the steps of a search in
         rows = from_torch.make_rows(export.source, export_once(export), baseline.threads)
         experiment = replace(experiment, models={MAIN: Path(export.out)})
     began = monotonic()
-    record = warm_start.record_for(baseline, workload) if request.warm_start else None
     if request.batches:
         facts = model_facts.read_facts(file.load(next(iter(experiment.models.values()))))
         by_batch.validate_batches(request.batches, request.max_latency, experiment, facts)
@@ -103,10 +102,13 @@ def run(request: Optimize) -> Study:  # noqa: PLR0915 - the steps of a search in
             _require_free_shapes(root, rules)
         write_text(root / settings.REPEAT, _format_repeat(request, baseline))
         exact = request.data is None and not request.evaluate
-        context = warm_start.load_warm_start(
-            context, record, request.sink, by_region=request.regions
+        header = read_header(root)
+        assert header is not None, "a prepared run has a header"
+        context = replace(
+            context,
+            by_operator=header.by_operator,
+            by_region=request.regions and header.by_region,
         )
-        counted = warm_start.is_concluded(root)
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
         searching = request.time * (1 - by_batch.SHARE * bool(request.batches))
         kept = request.time - searching
@@ -120,8 +122,6 @@ def run(request: Optimize) -> Study:  # noqa: PLR0915 - the steps of a search in
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write_golden_samples(study, context)
-        if record is not None and not counted:
-            warm_start.record_study(study, record, request.sink)
     else:
         golden.write_inputs(context)
         request.sink(Note(f"the same command goes on from here: {root}"))

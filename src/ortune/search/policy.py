@@ -11,7 +11,6 @@ from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
-from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, UntriedPlan
 from ortune.search.compare import to_beat
@@ -34,7 +33,6 @@ class View:
         total: Seconds of the time budget.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
-        paid: What paid on this kind of machine before: see `search.expectation.priors`.
         goal: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
         by_region: Whether a survey may be asked for.
@@ -49,7 +47,6 @@ class View:
     budget: Budget | None = None
     kept_back: float = 0.0
     by_operator: Mapping[str, float] = field(default_factory=dict)
-    paid: Paid = NOTHING
     goal: Goal = FASTEST
     surveys: Sequence[Survey] = ()
     by_region: bool = False

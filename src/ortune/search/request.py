@@ -75,8 +75,6 @@ class Optimize(ModuleRequest, ExperimentRequest):
         policy: Only `adaptive` is left, which is what a search does: leave it out.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
-        warm_start: Begin with what paid in earlier searches on this kind of machine, and record
-            what paid in this one; `ortune doctor` says where.
         out: The run's folder; the same command resumes it.
         command: The command line to repeat in reports.
 
@@ -87,7 +85,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
         OrtuneError: Model, data, budget or folder cannot be used.
     """
 
-    formerly: ClassVar[dict[str, str]] = {"models": "model"}
+    formerly: ClassVar[dict[str, str]] = {"models": "model", "warm_start": ""}
 
     _: KW_ONLY
     on: Annotated[str, Option("BACKENDS")] = "auto"
@@ -103,7 +101,6 @@ class Optimize(ModuleRequest, ExperimentRequest):
     fixed_shapes: bool = False
     policy: Annotated[str, Option("POLICY")] = "adaptive"
     regions: bool = True
-    warm_start: bool = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
 

@@ -70,21 +70,6 @@ def test_cpus_say_what_narrows_them(host: int, mask: int, effective: int, text: 
     assert doctor.describe_cpus({"host": host, "affinity": mask, "effective": effective}) == text
 
 
-def test_the_records_of_searches_are_found(cache_home: Path) -> None:
-    folder = cache_home / "ortune" / "paid"
-    assert doctor.measure_warm_start() == {"folder": folder, "files": 0, "bytes": 0}
-    assert (
-        doctor.describe_records(doctor.measure_warm_start()) == f"nothing recorded yet in {folder}"
-    )
-    folder.mkdir(parents=True)
-    (folder / "one.json").write_text("x" * 2048)
-    (folder / "one.lock").write_text("")
-    assert doctor.measure_warm_start() == {"folder": folder, "files": 1, "bytes": 2048}
-    assert doctor.describe_records(doctor.measure_warm_start()).endswith(f" in {folder}")
-    nowhere = {"folder": None, "files": 0, "bytes": 0}
-    assert doctor.describe_records(nowhere) == "not recorded: there is no home folder"
-
-
 def test_memory_is_readable() -> None:
     found = doctor.measure_memory()
     total, available = found["total"], found["available"]

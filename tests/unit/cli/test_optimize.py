@@ -122,18 +122,28 @@ def test_settings_hold_what_was_given_with_absolute_paths(
     }
 
 
-@pytest.mark.parametrize(("field", "word"), [("warm_start", "warm-start"), ("regions", "regions")])
-def test_what_was_switched_off_stays_off_when_a_run_is_repeated(
-    tmp_path: Path, field: str, word: str
-) -> None:
+def test_what_was_switched_off_stays_off_when_a_run_is_repeated(tmp_path: Path) -> None:
     path = tmp_path / "ortune.toml"
-    request = Optimize(tmp_path / "m.onnx", strict=True, **{field: False})  # type: ignore[arg-type]
-    path.write_text(settings.format_settings(request))
-    assert {f"{field} = false", "strict = true"} <= set(path.read_text().splitlines())
-    assert parsed(str(path))[field] is False
-    assert parsed(str(path), f"--{word}")[field] is True
-    assert parsed("m.onnx")[field] is True
-    assert parsed("m.onnx", f"--no-{word}")[field] is False
+    path.write_text(settings.format_settings(Optimize("m.onnx", strict=True, regions=False)))
+    assert {"regions = false", "strict = true"} <= set(path.read_text().splitlines())
+    assert parsed(str(path))["regions"] is False
+    assert parsed(str(path), "--regions")["regions"] is True
+    assert parsed("m.onnx")["regions"] is True
+    assert parsed("m.onnx", "--no-regions")["regions"] is False
+
+
+def test_a_settings_file_from_before_the_record_went_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text('model = ["m.onnx"]\nwarm_start = false\nstrict = true\n')
+    asked = parsed(str(path))
+    assert asked["strict"] is True and "warm_start" not in asked
+
+
+@pytest.mark.parametrize("word", ["--warm-start", "--no-warm-start"])
+def test_the_option_of_the_record_is_answered_in_two_lines(word: str) -> None:
+    with pytest.raises(OrtuneError, match="is no more") as refused:
+        parsed("m.onnx", word)
+    assert refused.value.fix.startswith("leave it out")
 
 
 def test_what_is_wanted_is_read_with_units_and_goes_into_the_settings(tmp_path: Path) -> None:

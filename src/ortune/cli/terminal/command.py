@@ -20,6 +20,7 @@ from ortune.core.outputs import check_output_file
 from ortune.core.request import Request, RequestField, list_request_fields, read_help, run_request
 
 _ALONE = "`pip install --no-deps ortune` beside numpy and onnxruntime opens bundles: ortune.load"
+_AFRESH = "leave it out: a search begins afresh and leaves no record behind"
 RETIRED: Mapping[str, str] = {
     "buckets": "write `ortune optimize MODEL --data SOURCE --buckets`, with the options as before",
     "env": "write `ortune doctor env`, with the words as before",
@@ -29,6 +30,8 @@ RETIRED: Mapping[str, str] = {
     "reader": _ALONE,
     "bench --processes": "load test servers: ortune loadtest MODEL --processes N",
     "cost --measure": "price a file of: ortune loadtest MODEL --processes N --json FILE.json",
+    "optimize --warm-start": _AFRESH,
+    "optimize --no-warm-start": _AFRESH,
     "bench --memory-by-node": "see `peak_rss` of bench, and `ortune profile` for single nodes",
 }
 """Old word -> what to do instead, as the text behind ``fix:``.

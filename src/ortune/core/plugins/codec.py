@@ -44,6 +44,8 @@ def build_dataclass(
 ) -> T:
     """Call a dataclass with checked fields; what its ``formerly`` names is read as it is now.
 
+    A former field that it names with nothing behind it is left out.
+
     Raises:
         BadSettings: As `decode`.
     """
@@ -51,7 +53,11 @@ def build_dataclass(
     hints, fields = _hints(dataclass), [f.name for f in dataclasses.fields(dataclass)]
     label = kind.name() if issubclass(kind, Plugin) else kind.__name__.lstrip("_")
     formerly: Mapping[str, str] = getattr(kind, "formerly", {})
-    arguments = {formerly.get(key, key): value for key, value in arguments.items()}
+    arguments = {
+        formerly.get(key, key): value
+        for key, value in arguments.items()
+        if formerly.get(key) != ""
+    }
     if known_only:
         arguments = {key: value for key, value in arguments.items() if key in fields}
     if unknown := sorted(arguments.keys() - set(fields)):

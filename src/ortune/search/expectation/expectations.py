@@ -23,9 +23,10 @@ from ortune.search.expectation.features import (
     accuracy_features,
     backend_precision,
     latency_features,
+    plan_family,
     quantizer_names,
 )
-from ortune.search.expectation.priors import Priors, transfer_observations
+from ortune.search.expectation.priors import Priors
 from ortune.search.expectation.strain import (
     LEAST,
     combine_losses,
@@ -85,7 +86,7 @@ class Expectations:
         ]
 
     def _estimate_plan(self, plan: Plan, latency: Normal, log_utilization: Normal) -> Expectation:
-        died = self._failure_counts[backend_precision(plan.backend), quantizer_names(plan.recipe)]
+        died = self._failure_counts[plan_family(plan)]
         runs = self._numbers["runs"] * self._numbers["runs again"] ** died
         keeps = runs * log_utilization.probability_below(0.0) if plan.lossy else runs
         return Expectation(
@@ -130,12 +131,10 @@ class Expectations:
         return list_timed_trials(self._view)
 
     @cached_property
-    def _failure_counts(self) -> Counter[tuple[str, frozenset[str]]]:
-        """Return how often quantizers died under a hint, other than while they were built."""
+    def _failure_counts(self) -> Counter[tuple[frozenset[str], str]]:
+        """Return how often plans of a family died, other than while they were built."""
         failures = (t for t in self._view.trials if t.status is Status.FAILED and t.reproduce)
-        return Counter(
-            (backend_precision(t.plan.backend), quantizer_names(t.plan.recipe)) for t in failures
-        )
+        return Counter(plan_family(trial.plan) for trial in failures)
 
     @cached_property
     def _latency_surrogate(self) -> Surrogate:
@@ -148,10 +147,7 @@ class Expectations:
             for t in self._search_timings
             if t.ratio is not None
         ]
-        return Surrogate(
-            self._priors.latency_prior,
-            [*transfer_observations(self._view.paid, self._view.facts), *records],
-        )
+        return Surrogate(self._priors.latency_prior, records)
 
     def _estimate_noise(self, trial: Trial) -> float:
         """Return how little a trial tells of others: what is far slower than the original has a

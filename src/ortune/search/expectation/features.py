@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache, lru_cache
-from types import NoneType
-from typing import Any
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
@@ -29,18 +26,11 @@ _BEHIND = 0.3
 """The share of the quantized layers that is left to quantizers behind the first."""
 _APART = ("precision", "custom_ops", "target")
 """Fields that are no features: the hint says the precision, and libraries change no kernels."""
-_OF_TYPES = ("ops", "through", "around", "disable")
-"""Fields that list operators, or passes of a runtime: never names of the user's model."""
 
 
 @lru_cache(_KEPT)
-def latency_features(plan: Plan, *, public: bool = False) -> Features:
-    """Return what a plan's log-ratio is made of, with weights.
-
-    Args:
-        public: Without names of the user's: neither the plan itself nor what settings of free
-            text say, which are named alone.
-    """
+def latency_features(plan: Plan) -> Features:
+    """Return what a plan's log-ratio is made of, with weights."""
     backend = inner_backend(plan.backend)
     kind, place = _backend_kind(backend), backend_precision(backend)
     quantizers = _quantizer_shares(plan.recipe)
@@ -49,15 +39,15 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
         if quantizers
         else 1.0
     )
-    weights = {} if public else {f"plan:{plan.spelling}": 1.0}
+    weights = {f"plan:{plan.spelling}": 1.0}
     weights |= {f"kind:{kind}": float_share, f"hint:{place}": float_share}
     for family, (_, share) in sorted(quantizers.items()):
         weights[f"family:{family}"] = share
         weights[f"family@kind:{family}@{kind}"] = share
         weights[f"family@hint:{family}@{place}"] = share
     weights |= {f"behind:{item}": 1.0 for item in _behind_static(plan.recipe)}
-    weights |= dict.fromkeys(_list_step_features(plan.recipe, public=public), 1.0)
-    weights |= {f"set:{name}": 1.0 for name in list_settings(backend, public=public)}
+    weights |= dict.fromkeys(_list_step_features(plan.recipe), 1.0)
+    weights |= {f"set:{name}": 1.0 for name in list_settings(backend)}
     if isinstance(plan.backend, Bucketed):
         weights["bucketed:"] = 1.0
         if plan.backend.threads:
@@ -76,7 +66,7 @@ def accuracy_features(recipe: Recipe) -> Features:
     return weights | {f"recipe:{', '.join(map(str, recipe.steps))}": 1.0}
 
 
-def _list_step_features(recipe: Recipe, *, public: bool = False) -> Iterator[str]:
+def _list_step_features(recipe: Recipe) -> Iterator[str]:
     """Yield options of quantizers, steps of the accuracy kit, and whether the graph is cleaned.
 
     Transforms that the search does not apply by itself have a part of their own.
@@ -85,7 +75,7 @@ def _list_step_features(recipe: Recipe, *, public: bool = False) -> Iterator[str
         if find_step_role(step) in PREPARES:
             yield f"step:{step.name()}"
         elif isinstance(step, Quantizer):
-            yield from (f"option:{option}" for option in list_settings(step, public=public))
+            yield from (f"option:{option}" for option in list_settings(step))
         else:
             yield "clean:"
             if not step.automatic or step.origin:
@@ -135,21 +125,16 @@ def _list_quantizers(recipe: Recipe) -> list[Quantizer]:
     ]
 
 
-def list_settings(plugin: Plugin, *, public: bool = False) -> Iterator[str]:
+def list_settings(plugin: Plugin) -> Iterator[str]:
     """Yield ``name.field=value`` of the fields that are not at their defaults.
 
     Those of a backend that hold several values are as many.
-
-    Args:
-        public: Of a field of free text its name alone: it may hold names of the user's.
     """
     for field, default in _field_defaults(type(plugin)).items():
         value, name = getattr(plugin, field), f"{plugin.name()}.{field}"
         if field in _APART or value == default:
             continue
-        if public and field in _free_text_fields(type(plugin)):
-            yield name
-        elif isinstance(plugin, Backend) and isinstance(value, tuple):
+        if isinstance(plugin, Backend) and isinstance(value, tuple):
             yield from (f"{name}={element}" for element in value)
         else:
             yield f"{name}={value}"
@@ -164,25 +149,6 @@ def _field_defaults(kind: type[Plugin]) -> Mapping[str, object]:
     }
 
 
-@cache
-def _free_text_fields(kind: type[Plugin]) -> frozenset[str]:
-    """Return the fields of a plugin that may hold more than numbers and words of its own."""
-    annotations = typing.get_type_hints(kind)
-    names = (field.name for field in fields(kind))
-    return frozenset(
-        name for name in names if name not in _OF_TYPES and not _is_closed_type(annotations[name])
-    )
-
-
-def _is_closed_type(annotation: Any) -> bool:
-    if typing.get_origin(annotation) is typing.Literal:
-        return True
-    inside = [argument for argument in typing.get_args(annotation) if argument is not ...]
-    return (
-        all(map(_is_closed_type, inside)) if inside else annotation in (bool, int, float, NoneType)
-    )
-
-
 def inner_backend(backend: Backend) -> Backend:
     """Return what really runs the model."""
     return backend.inner if isinstance(backend, Bucketed) else backend
@@ -193,6 +159,12 @@ def backend_precision(backend: Backend) -> str:
     """Return the backend and the arithmetic of its float layers, such as ``openvino/bf16``."""
     ran = inner_backend(backend)
     return f"{_backend_kind(ran)}/{getattr(ran, 'precision', '')}".rstrip("/")
+
+
+@lru_cache(_KEPT)
+def plan_family(plan: Plan) -> tuple[frozenset[str], str]:
+    """Return a plan's quantizers, and the backend and precision hint under which they run."""
+    return quantizer_names(plan.recipe), backend_precision(plan.backend)
 
 
 def _backend_kind(backend: Backend) -> str:

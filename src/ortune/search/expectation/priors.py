@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from statistics import median
 from typing import Any, Literal
 
-from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import list_native_units
-from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.roles import Role
 from ortune.search.expectation.features import FLOAT_SHARE, list_settings, public_name
-from ortune.search.expectation.surrogate import Normal, Observation
+from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
 
@@ -226,77 +224,3 @@ def _weight_read_share(view: View, per_s: float) -> float:
 def _amdahl_log_ratio(share: float, gain: float) -> float:
     """Return the log-ratio where a share of the time is so many times as fast (Amdahl's law)."""
     return math.log(1 - share + share / gain)
-
-
-_ATTENTION = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
-_MOSTLY = 2 / 3
-"""Share of the layers from which they name the model."""
-_SIZES = (("small", 1_000_000), ("medium", 30_000_000))
-"""Size -> weights below which a model has it."""
-
-
-def transfer_observations(paid: Paid, facts: Facts) -> Iterator[Observation]:
-    """Yield what earlier searches measured of plans, for a model of these facts.
-
-    Other models deviate from this one in what a hint and a quantizer bring them, the more so
-    where their kind or size is another: those parts are shared by all that was recorded of them,
-    so that many plans of one search count little more than one, and are the smaller the more
-    searches there were.
-    """
-    kind_and_size, fitted = model_kind(facts), load_fitted_numbers()
-    shift_sds = fitted.numbers["strange kind"], fitted.numbers["strange size"]
-    noise = math.hypot(
-        fitted.numbers["noise of a pair"], fitted.feature_prior("latency", "plan:").sd
-    )
-    for tally in paid.tallies:
-        shifts = (
-            sd for sd, a, b in zip(shift_sds, kind_and_size, tally.model, strict=True) if a != b
-        )
-        deviation = (
-            math.hypot(_transfer_sd(tally), *shifts)
-            / fitted.feature_prior("latency", "elsewhere:").sd
-        )
-        shared = (name for name in tally.features if name.startswith(("hint:", "family:")))
-        deviating = {f"elsewhere:{name}": deviation for name in shared}
-        yield Observation({**tally.features, **deviating}, tally.mean, noise)
-
-
-def _transfer_sd(tally: PlanTally) -> float:
-    """Return how far the next model's log-ratio may lie from the mean: one standard deviation.
-
-    The spread that was seen is weighed with the usual one; the mean is known from a few only.
-    """
-    count, fitted = tally.searches, load_fitted_numbers()
-    usual, weight = fitted.numbers["between models"], fitted.levels["usual spread"]
-    spread = (weight * usual**2 + tally.squares) / (weight + count - 1)
-    return math.sqrt(spread * (1 + 1 / count))
-
-
-def model_kind(facts: Facts) -> tuple[str, str]:
-    """Return what most of a model's layers are, and its size."""
-    sizes = (name for name, most in _SIZES if facts.parameters < most)
-    return _dominant_layer(facts), next(sizes, "large")
-
-
-def _dominant_layer(facts: Facts) -> str:
-    """Return what most of a model's layers are.
-
-    One of ``quantized`` (it came with integer arithmetic), ``recurrent``, ``conv``, ``attention``,
-    ``matmul``, ``mixed`` and ``other``.
-    """
-    if facts.quantized:
-        return "quantized"
-    if facts.has(*LAYERS["recurrent"]):
-        return "recurrent"
-    convolutions, products = (
-        sum(facts.ops.get(op, 0) for op in LAYERS[name]) for name in ("conv", "product")
-    )
-    layers = convolutions + products
-    if layers and convolutions >= _MOSTLY * layers:
-        return "conv"
-    attention = facts.has(*_ATTENTION) or facts.ops.get("Softmax", 0) > 1
-    if attention and products > convolutions:
-        return "attention"
-    if layers and products >= _MOSTLY * layers:
-        return "matmul"
-    return "mixed" if layers else "other"

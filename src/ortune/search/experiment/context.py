@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
-from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.study import Job
@@ -59,8 +58,7 @@ class Context:
         finalists: Plans that may be judged on samples that no choice has read.
         watched: What outputs that the budget does not read should keep: named, never decisive.
         yielded: The group of each sample of an evaluate function; None of one without groups.
-        paid: What paid on this machine before the run began, from its header.
-        by_operator: Operator -> its share of the original's time, from there too.
+        by_operator: Operator -> its share of the original's time, from the run's header.
         by_region: Whether plans may differ in precision by region, from there too.
         deadlines: Of a plan's requests, by what the original took.
     """
@@ -79,7 +77,6 @@ class Context:
     finalists: int = 1
     watched: tuple[Budget, ...] = ()
     yielded: tuple[str | None, ...] | None = None
-    paid: Paid = NOTHING
     by_operator: Mapping[str, float] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     by_region: bool = True

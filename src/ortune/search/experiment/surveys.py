@@ -67,8 +67,6 @@ NAME = "regions.jsonl"
 FOLDER = "surveys"
 """In a run's folder, with a file ``KEY.jsonl`` a survey."""
 _RECORDS: dict[str, type[Survey | MixtureOutcome]] = {"survey": Survey, "mixture": MixtureOutcome}
-_FORMER = {"mixture": ("correction", "stored")}
-"""Fields that older versions wrote, by kind of record; nothing reads them any more."""
 
 
 class RegionJournal:
@@ -117,8 +115,6 @@ def _decode_journal(line: bytes, path: Path) -> Survey | MixtureOutcome:
         if kind not in _RECORDS:
             raise ValueError(f"'{kind}' is no record of regions")
         stored.demand_safe_data(fields, kind, fix=stored.DISTRUST, signed=True)
-        for name in _FORMER.get(kind, ()):
-            fields.pop(name, None)
         return codec.decode(_RECORDS[kind], fields)
     except OrtuneError as error:
         raise BadData(f"{path} cannot be read: {error.what}", fix=error.fix) from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ortune.core.errors import Interruption
 from ortune.core.trial import Interval, Plan
@@ -105,6 +107,8 @@ class MixtureOutcome:
         lost: Likewise; None where it was not scored.
         kept: Whether it was the best plan when it was measured.
     """
+
+    formerly: ClassVar[Mapping[str, str]] = {"correction": "", "stored": ""}
 
     survey: str
     key: str

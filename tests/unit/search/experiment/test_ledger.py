@@ -219,6 +219,20 @@ def test_a_trial_of_before_the_parts_were_called_so_is_read(tmp_path: Path) -> N
     assert Ledger(tmp_path).trials == [trial("a", "final")]
 
 
+def test_a_header_with_the_record_of_a_machine_is_read(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    root = Path(made.root)
+    write_header(root, made.header)
+    path, before = root / "header.json", read_header(root)
+    content = json.loads(path.read_text())
+    tally = {"model": ["conv", "small"], "features": {"hint:cpu": 1.0}, "mean": 1.9}
+    path.write_text(json.dumps({**content, "paid": {"tallies": [tally]}}))
+    assert read_header(root) == before
+    path.write_text(json.dumps({**content, "": 1}))
+    with pytest.raises(BadData, match="has no field"):
+        read_header(root)
+
+
 def test_a_step_that_is_gone_is_read_as_it_was_stored(tmp_path: Path) -> None:
     gone = {"name": "clean", "steps": [{"is": "transforms/merge-convs", "separate": True}]}
     plan = {**codec.encode(trial("a").plan), "recipe": gone}
