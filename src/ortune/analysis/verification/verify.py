@@ -82,6 +82,8 @@ class Comparison(TableResult):
         simulated: What the simulated instruction set changed, layer by layer; None without.
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
         strict: Only a proof is good enough.
+        doubt: What comes before the verdict: the reference does not know the answers, or hardly.
+        provable: The reference knows some: where it knows none, nothing else can be as good.
     """
 
     headline = ("verdict", "value", "budget", "samples", "synthetic")
@@ -95,10 +97,14 @@ class Comparison(TableResult):
     simulated: Saturation | None = None
     bisection: Bisection | None = None
     strict: bool = False
+    doubt: str = ""
+    provable: bool = True
 
     @property
     def good(self) -> bool:
-        """Whether the other model is as good as was asked for."""
+        """Whether the other model is as good as was asked for, by a reference that can tell."""
+        if not self.provable:
+            return False
         return self.verdict is Verdict.PROVED or (
             self.verdict is Verdict.LIKELY and not self.strict
         )
@@ -191,6 +197,8 @@ def run(request: Verify) -> Comparison:
             simulated=_read_saturation(backend, report),
             bisection=bisection,
             strict=request.strict,
+            doubt=context.doubt,
+            provable=context.provable,
         )
 
 

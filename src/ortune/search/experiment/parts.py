@@ -57,6 +57,8 @@ class BaselineData:
         yielded: The group of each sample of an evaluate function; None of one without groups.
         by_operator: Operator -> its share of the original's time; empty where nothing is searched
             for, or no profile was taken.
+        doubt: What is to be said before anything else of labels or of the original's score.
+        provable: Something can be proved against the original.
     """
 
     feeding: Feeding
@@ -68,6 +70,8 @@ class BaselineData:
     outlook: str = ""
     yielded: tuple[str | None, ...] | None = None
     by_operator: Mapping[str, float] = field(default_factory=dict)
+    doubt: str = ""
+    provable: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,11 @@ class Original:
         data = (
             self._by_function(feeding) if self.experiment.evaluate else self._by_samples(feeding)
         )
-        budgeting.validate_budget(data.budget, list_evaluation_parts(data.parts))
-        return replace(data, by_operator=self._by_operator())
+        parts = list_evaluation_parts(data.parts)
+        doubt, provable = budgeting.validate_budget(data.budget, parts)
+        doubt = "; ".join(text for text in (data.doubt, doubt) if text)
+        by_operator = self._by_operator()
+        return replace(data, doubt=doubt, provable=provable, by_operator=by_operator)
 
     def _by_operator(self) -> Mapping[str, float]:
         """Profile the original for a moment, the last that its process does.

@@ -75,6 +75,8 @@ def prepare_context(
     _keep_preprocess(experiment.data, root)
     altered = root / "data" / "altered"
     feeding = baseline.feeding.with_augmentations(experiment.augmentations, altered, sink)
+    if baseline.doubt:
+        sink(Note(baseline.doubt, warning=True))
     derived = f"budget {baseline.budget} ({baseline.rule})" if baseline.rule else ""
     for text in filter(None, (derived, baseline.outlook)):
         sink(Note(text))
@@ -92,7 +94,12 @@ def prepare_context(
         _refuse_changes(root, describe_difference(header.job, job))
     else:
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
-        about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
+        about = replace(
+            about,
+            by_operator=baseline.by_operator,
+            by_region=by_region,
+            doubt=baseline.doubt,
+        )
         write_header(root, about)
     return Context(
         root=root,
@@ -108,6 +115,8 @@ def prepare_context(
         verbose=experiment.verbose,
         finalists=max(1, finalists),
         watched=baseline.watched,
+        doubt=baseline.doubt,
+        provable=baseline.provable,
         yielded=baseline.yielded,
         deadlines=deadlines,
     )
