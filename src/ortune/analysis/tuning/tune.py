@@ -36,6 +36,7 @@ from ortune.core.result import TableResult, as_json
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
 from ortune.core.workload import spread_indices
 from ortune.data import given
+from ortune.data.classes import read_classes
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
@@ -423,6 +424,7 @@ def run(request: Tune) -> TuneResult:
             facts.inputs,
             folder,
             labels=request.labels,
+            classes=read_classes(facts.metadata),
             batch=workload.batch,
             shapes=request.shapes,
             ranges=request.ranges,

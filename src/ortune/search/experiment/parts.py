@@ -19,6 +19,7 @@ from ortune.core.study import Header
 from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive, split
+from ortune.data.classes import FROM_FOLDERS
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
@@ -115,6 +116,9 @@ class Original:
         parts = list_evaluation_parts(data.parts)
         doubt, provable = budgeting.validate_budget(data.budget, parts)
         doubt = "; ".join(text for text in (data.doubt, doubt) if text)
+        if doubt and feeding.feeds is not None:
+            numbering = [text for text in feeding.feeds.notes if text.startswith(FROM_FOLDERS)]
+            doubt = "; ".join([doubt, *numbering])
         by_operator = self._by_operator()
         return replace(data, doubt=doubt, provable=provable, by_operator=by_operator)
 
@@ -149,6 +153,10 @@ class Original:
         else:
             budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels)
         inputs = Stream(feeding.streams[MAIN]).__getitem__
+        doubt = ""
+        if self.experiment.budget is None and labels is not None and not budget.metric.needs_labels:
+            looked_outputs = {name: [out[name] for out in outputs] for name in outputs[0]}
+            doubt = derive.describe_unused_labels(looked_outputs, labels)
         seen, metric, groups = [inputs(at) for at in looked], budget.metric, _shared_groups(feeds)
         places = range(len(looked))
         part = make_scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
@@ -173,6 +181,7 @@ class Original:
             parts,
             watched,
             summary,
+            doubt=doubt,
         )
 
     @property

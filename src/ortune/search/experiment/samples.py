@@ -15,6 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.workload import spread_indices
 from ortune.data import augment, feeds, split, synthetic
+from ortune.data.classes import read_classes
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.io import file
@@ -181,7 +182,10 @@ def load_samples(
 def _make_loader(experiment: Experiment, facts: Facts, root: Path) -> Callable[..., Feeds]:
     """Return what reads a source into a folder, beside that of an earlier run."""
     if not experiment.sequence:
-        return lambda source, out, _, **options: feeds.load(source, facts.inputs, out, **options)
+        classes = read_classes(facts.metadata)
+        return lambda source, out, _, **options: feeds.load(
+            source, facts.inputs, out, classes=classes, **options
+        )
     model = experiment.models[MAIN]
     sequence_source = StatefulModel(
         model=model,

@@ -161,6 +161,30 @@ def test_a_score_near_chance_is_said_first_and_still_judged(
     assert "hardly above chance" in str(answer["doubt"])
 
 
+def test_labels_that_are_not_used_are_said_first(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ortune.core.event import Event, Note
+
+    notes: list[Note] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Note):
+            notes.append(event)
+
+    np.save("labels.npy", (CLASSES + 1) % 4)
+    request = ExperimentRequest(here / "toy.onnx", data="data.npz", labels="labels.npy")
+    (here / "run").mkdir()
+    context = prepare_context(request, here / "run", listen)
+    assert not context.budget.metric.needs_labels
+    assert context.doubt.startswith("the labels are not used: 'y' [1, 4] gives the labelled class")
+    assert next(note.text for note in notes if note.warning) == context.doubt
+    np.save("labels.npy", CLASSES)
+    (here / "other").mkdir()
+    context = prepare_context(request, here / "other", listen)
+    assert (str(context.budget), context.doubt) == ("top1>=base-0.01", "")
+
+
 def test_exact_steps_are_not_proved_against_a_useless_original(here: Path) -> None:
     np.save("labels.npy", (CLASSES + 1) % 4)
     request = ExperimentRequest(
