@@ -1,4 +1,4 @@
-"""Which number a class folder stands for: by a file of names, the model's metadata, or by name."""
+"""The number that a class folder stands for: of a file, of the model's metadata, or by name."""
 
 from __future__ import annotations
 

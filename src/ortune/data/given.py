@@ -39,6 +39,7 @@ def load_or_generate_feeds(
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
+    synthetic.require_input_names(inputs, shapes or {}, ranges or {})
     if data is not None:
         samples = feeds.load(
             data, inputs, out, labels=labels, batch=batch, classes=classes, sink=sink

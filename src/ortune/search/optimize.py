@@ -27,7 +27,7 @@ from ortune.core.plugins.user_function import is_function
 from ortune.core.request import make_verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, format_duration
 from ortune.core.workload import Workload
 from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
@@ -86,6 +86,7 @@ def run(request: Optimize) -> Study:
         by_batch.validate_batches(request.batches, request.max_latency, experiment, facts)
     for remote in (target for target in targets if target.environment != HERE):
         request.sink(Note(f"{remote.backend.name()} runs in environment {remote.environment}"))
+    request.sink(Note(f"--time: {format_duration(request.time)}"))
     request.sink(TimeLeft(request.time))
     with lock_run(root):
         require_requested(root, experiment, [*backends, *rows])

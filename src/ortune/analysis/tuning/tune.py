@@ -34,6 +34,7 @@ from ortune.core.reading import read_workload
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult, as_json
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
+from ortune.core.wording import format_duration
 from ortune.core.workload import spread_indices
 from ortune.data import given
 from ortune.data.classes import read_classes
@@ -408,8 +409,7 @@ def _prepare_scoring(
 def run(request: Tune) -> TuneResult:
     """Descend over a backend's settings by paired tests.
 
-    Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
-    the same outputs.
+    Fields given in `on` are pinned; what changes numbers keeps the budget, all else the outputs.
     """
     out = request.out and check_output_file(request.out, request.force, request.model)
     origin, pinned = parse_given(Backend, request.backends)
@@ -424,10 +424,10 @@ def run(request: Tune) -> TuneResult:
             facts.inputs,
             folder,
             labels=request.labels,
-            classes=read_classes(facts.metadata),
             batch=workload.batch,
             shapes=request.shapes,
             ranges=request.ranges,
+            classes=read_classes(facts.metadata),
             sink=request.sink,
         )
 
@@ -437,6 +437,7 @@ def run(request: Tune) -> TuneResult:
         try:
             limit = request.read_budget()
             part, budget, rule = _prepare_scoring(start(origin), feeds, limit, folder)
+            request.sink(Note(f"--time: {format_duration(request.seconds)}"))
             request.sink(TimeLeft(request.seconds))
             target = SearchTarget(origin, offered, pinned, workload.splits(offered.effective_cpus))
             compare = partial(compare_answers, budget, part)

@@ -150,15 +150,14 @@ def run(request: Verify) -> Comparison:
         parse_plugin(Backend, on) if simulate is None else _make_simulated_backend(on, simulate)
     )
     reference_path, other_path = Path(request.reference), Path(request.other)
-    first, second = (
-        model_facts.read_facts(file.load(path)) for path in (reference_path, other_path)
-    )
+    paths = (reference_path, other_path)
+    first, second = (model_facts.read_facts(file.load(path)) for path in paths)
     for kind in ("outputs", "inputs"):
-        names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
-        if names[0] != names[1]:
+        mine, its = ({spec.name for spec in getattr(facts, kind)} for facts in (first, second))
+        if mine != its:
             raise BadModel(
-                f"{kind} differ: {reference_path.name} has {sorted(names[0])}, "
-                f"{other_path.name} has {sorted(names[1])}",
+                f"{kind} differ: {reference_path.name} has {sorted(mine)}, "
+                f"{other_path.name} has {sorted(its)}",
                 fix=f"compare models with the same {kind}",
             )
     experiment = Experiment(

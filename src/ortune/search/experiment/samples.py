@@ -143,6 +143,7 @@ def load_samples(
         BadData: They cannot be used with the model, or calibration and evaluation overlap.
     """
     inputs, batch = facts.inputs, experiment.workload.batch
+    synthetic.require_input_names(inputs, experiment.shapes, experiment.ranges)
     load = _make_loader(experiment, facts, folder.parent)
     if experiment.data is None:
         sample_feeds = synthetic.generate_feeds(
