@@ -22,6 +22,7 @@ import click
 
 from ortune.cli.terminal.command import refuse_retired
 from ortune.core.errors import (
+    NoPlanFits,
     OrtuneError,
     escape_control_chars,
     make_unexpected_error,
@@ -155,7 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return int(code or DONE)
     except OrtuneError as error:
-        return _print_error(name, error.what, error.fix)
+        code = _print_error(name, error.what, error.fix)
+        return NO if isinstance(error, NoPlanFits) else code
     except click.UsageError as error:
         return _print_error(name, _describe_usage_error(error), _usage_fix(error, name))
     except click.ClickException as error:

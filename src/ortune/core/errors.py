@@ -58,6 +58,10 @@ class Refused(OrtuneError):
     """A step found nothing it may do, and says why."""
 
 
+class NoPlanFits(OrtuneError):
+    """Nothing is wrong, but no plan does what was asked: the exit code is 1, not 2."""
+
+
 class OutOfTime(OrtuneError):
     """The time that a piece of work may take is up: `ortune.core.progress.time_limit`."""
 
