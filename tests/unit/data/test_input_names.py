@@ -54,7 +54,7 @@ def test_the_near_name_is_told(
         "tune toy.onnx --data data.npz",
         "profile toy.onnx --data data.npz -o out",
         "loadtest toy.onnx --data data.npz",
-        "timeline toy.onnx --data data.npz",
+        "cost toy.onnx --timeline --data data.npz",
     ],
 )
 @pytest.mark.parametrize("option", ["--shape imag:1x4", "--range imag:0..1"])

@@ -153,8 +153,8 @@ class Original:
         else:
             budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels)
         inputs = Stream(feeding.streams[MAIN]).__getitem__
-        doubt = ""
-        if self.experiment.budget is None and labels is not None and not budget.metric.needs_labels:
+        doubt, unused = "", labels is not None and not budget.metric.needs_labels
+        if self.experiment.budget is None and labels is not None and unused:
             looked_outputs = {name: [out[name] for out in outputs] for name in outputs[0]}
             doubt = derive.describe_unused_labels(looked_outputs, labels)
         seen, metric, groups = [inputs(at) for at in looked], budget.metric, _shared_groups(feeds)

@@ -65,7 +65,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_limit_that_no_score_can_miss_is_refused(text: str, likely: str) -> None:
     with pytest.raises(BadSettings, match="no score can miss the budget") as caught:
-        budget_for(text, None, [1])  # type: ignore[arg-type]
+        budget_for(Budget.parse(text), None, [1])  # type: ignore[arg-type]
     assert f'write "{likely}"' in caught.value.fix
     assert Budget.parse(likely).can_be_missed()
 
@@ -73,19 +73,19 @@ def test_a_limit_that_no_score_can_miss_is_refused(text: str, likely: str) -> No
 @pytest.mark.parametrize(("text", "fix"), [("cosine>=-1", "-1 and 1"), ("snr>=-200", "-200 and")])
 def test_what_the_likely_meaning_is_not_known_of_names_the_reach(text: str, fix: str) -> None:
     with pytest.raises(BadSettings, match="no score can miss the budget") as caught:
-        budget_for(text, None, None)  # type: ignore[arg-type]
+        budget_for(Budget.parse(text), None, None)  # type: ignore[arg-type]
     assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize("text", ["top1>=base-0.99", "cosine>=-0.99", "snr>=0", "max-error<=9"])
 def test_a_limit_that_some_score_misses_is_taken(text: str) -> None:
-    assert budget_for(text, None, [1])[0] == Budget.parse(text)  # type: ignore[arg-type]
+    assert budget_for(Budget.parse(text), None, [1])[0] == Budget.parse(text)  # type: ignore[arg-type]
 
 
 def test_bounds_that_an_evaluate_function_declares_count(here: Path) -> None:
     with pytest.raises(BadSettings, match="no score can miss"):
-        budget_for_evaluate("chance_functions:bounded", "score>=base-1")
-    budget_for_evaluate("chance_functions:bounded", "score>=base-0.5")
+        budget_for_evaluate("chance_functions:bounded", Budget.parse("score>=base-1"))
+    budget_for_evaluate("chance_functions:bounded", Budget.parse("score>=base-0.5"))
 
 
 def test_what_one_same_answer_scores() -> None:
@@ -174,14 +174,15 @@ def test_labels_that_are_not_used_are_said_first(
 
     np.save("labels.npy", (CLASSES + 1) % 4)
     request = ExperimentRequest(here / "toy.onnx", data="data.npz", labels="labels.npy")
+    experiment = request.read_experiment()
     (here / "run").mkdir()
-    context = prepare_context(request, here / "run", listen)
+    context = prepare_context(experiment, here / "run", listen)
     assert not context.budget.metric.needs_labels
     assert context.doubt.startswith("the labels are not used: 'y' [1, 4] gives the labelled class")
     assert next(note.text for note in notes if note.warning) == context.doubt
     np.save("labels.npy", CLASSES)
     (here / "other").mkdir()
-    context = prepare_context(request, here / "other", listen)
+    context = prepare_context(experiment, here / "other", listen)
     assert (str(context.budget), context.doubt) == ("top1>=base-0.01", "")
 
 
@@ -190,10 +191,11 @@ def test_exact_steps_are_not_proved_against_a_useless_original(here: Path) -> No
     request = ExperimentRequest(
         here / "toy.onnx", data="data.npz", labels="labels.npy", budget="top1>=base-0.01"
     )
+    experiment = request.read_experiment()
     (here / "run").mkdir()
-    context = prepare_context(request, here / "run", lambda event: None)
-    plan = Plan(AS_IS, request.original)
-    with measure.start_worker(context, context.models, request.original, "plain") as worker:
+    context = prepare_context(experiment, here / "run", lambda event: None)
+    plan = Plan(AS_IS, experiment.baseline)
+    with measure.start_worker(context, context.models, experiment.baseline, "plain") as worker:
         wait_until_ready(worker)
         (score, *_) = score_plan(context, worker, plan, *context.evaluation_parts())
     assert not context.provable
