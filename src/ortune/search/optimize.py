@@ -86,7 +86,6 @@ def run(request: Optimize) -> Study:
         by_batch.validate_batches(request.batches, request.max_latency, experiment, facts)
     for remote in (target for target in targets if target.environment != HERE):
         request.sink(Note(f"{remote.backend.name()} runs in environment {remote.environment}"))
-    request.sink(Note(f"--time: {format_duration(request.time)}"))
     request.sink(TimeLeft(request.time))
     with lock_run(root):
         require_requested(root, experiment, [*backends, *rows])
@@ -100,6 +99,7 @@ def run(request: Optimize) -> Study:
             finalists=FINALISTS * (1 if request.target_speedup is None else 2),
             by_region=request.regions,
         )
+        request.sink(Note(f"--time: {format_duration(request.time)}"))
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
         write_text(root / settings.REPEAT, _format_repeat(request, baseline))
