@@ -54,6 +54,7 @@ def pack(
     force: bool = False,
     custom_ops: bool = False,
     target: str | Target | None = None,
+    original: bool = False,
 ) -> Path:
     """Pack the winner: model, original, settings, recipe, evidence, golden samples.
 
@@ -80,8 +81,10 @@ def pack(
             yet.
         target: Write a package for another runtime in place of a bundle, such as
             ``triton(release=26.05)``: of the best confirmed plan that it can run.
+        original: With `target`, take the model as it came where no faster plan can run there.
 
     Raises:
+        NoPlanFits: No plan that the target can run is faster than the original.
         OrtuneError: A trial cannot be packed or is not confirmed, a part of the run is gone, its
             settings are none that a bundle may hold, the key cannot sign, or the path cannot be
             written.
@@ -89,7 +92,9 @@ def pack(
     if target is not None:
         refuse_bundle_options(with_, per_backend, sign, preprocess, compiled)
         with closing(build_candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
-            return package(bundles, path, target, force=force, custom_ops=custom_ops).path
+            options = {"force": force, "custom_ops": custom_ops, "original": original}
+            return package(bundles, path, target, **options).path
+    _demand_target(original)
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     trials = select_trials(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
@@ -209,6 +214,15 @@ def refuse_bundle_options(
         raise BadSettings(
             f"{', '.join(names)} is about a bundle, and a package is asked for",
             fix="leave it out; of a package the best plan that its target can run is taken",
+        )
+
+
+def _demand_target(original: bool) -> None:
+    """Refuse what is about a package where a bundle is written: raise BadSettings."""
+    if original:
+        raise BadSettings(
+            "--original is about a package, and a bundle has the original anyhow",
+            fix="add --for TARGET, or leave it out",
         )
 
 

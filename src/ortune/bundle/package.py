@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ortune.bundle.engine.manifest import PackedPlan
 from ortune.bundle.source import Source, unpack_temporarily
 from ortune.bundle.target import Replay, Target
 from ortune.core.atomic_write import open_draft, report_write_errors
-from ortune.core.errors import BackendMissing, BadModel, OrtuneError, UnknownPlugin
+from ortune.core.errors import BackendMissing, BadModel, NoPlanFits, OrtuneError, UnknownPlugin
 from ortune.core.plugins import codec, spelling
 
 CONTENTS = "package.json"
@@ -60,6 +60,7 @@ def package(
     *,
     force: bool = False,
     custom_ops: bool = False,
+    original: bool = False,
 ) -> Packaged:
     """Write the first plan that a target can run, run the package again, and compare.
 
@@ -69,8 +70,10 @@ def package(
         target: Such as ``triton(release=26.05)``.
         force: Replace an existing package.
         custom_ops: Whether code that a bundle brings may be handed on and run.
+        original: Whether the model as it came will do where no faster plan can run there.
 
     Raises:
+        NoPlanFits: The only plan that can run there is no faster than the original.
         OrtuneError: No plan can run there, the folder is taken, or the package does not do what
             the bundle does: nothing is left then.
         BackendMissing: What writes or replays it is not installed.
@@ -99,6 +102,8 @@ def package(
                 else:
                     why = selected_target.refuses(source)
                 if not why:
+                    if passed and not original:
+                        _require_gain(plan, passed, selected_target)
                     # Write, run again and judge; after a failure nothing is left.
                     with open_draft(path) as draft:
                         with report_write_errors(path):
@@ -128,6 +133,21 @@ def package(
         fix="choose another target, or optimize for what this one can run; of a run all "
         "confirmed plans are tried, of a bundle those that it holds",
     )
+
+
+def _require_gain(plan: PackedPlan, passed: Sequence[PassedOver], target: Target) -> None:
+    """Refuse a plan that is no faster than the original where faster ones were passed over.
+
+    Raises:
+        NoPlanFits: It is none.
+    """
+    if plan.ratio is None or plan.ratio[0] >= 1:
+        raise NoPlanFits(
+            f"{target.name()} cannot run {passed[0].plan}: {passed[0].why}; all that it can run "
+            f"is {plan.plan}, which is no faster than the original",
+            fix=f"search for what it can run, `ortune optimize MODEL --on {target.backend}`, and "
+            "pack that run; or pack the model as it came, with --original (original=True)",
+        )
 
 
 def _require_writable(path: Path, force: bool) -> Path:

@@ -40,6 +40,8 @@ class Target(Plugin):
     """
 
     folder: ClassVar[str] = "targets"
+    backend: ClassVar[str] = "cpu"
+    """Backend whose plans it takes: what to search with where no plan that was found can run."""
     places: ClassVar[tuple[str, ...]] = ()
     """Fields that name a place on this machine: a package does not tell them."""
 

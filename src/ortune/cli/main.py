@@ -23,6 +23,7 @@ import click
 from ortune.cli.terminal.command import refuse_retired
 from ortune.cli.terminal.output import open_standard_streams, outlive_reader, wrap_for_stream
 from ortune.core.errors import (
+    NoPlanFits,
     OrtuneError,
     escape_control_chars,
     make_unexpected_error,
@@ -158,7 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return int(code or DONE)
     except OrtuneError as error:
-        return _print_error(name, error.what, error.fix)
+        code = _print_error(name, error.what, error.fix)
+        return NO if isinstance(error, NoPlanFits) else code
     except click.UsageError as error:
         return _print_error(name, _describe_usage_error(error), _usage_fix(error, name))
     except click.ClickException as error:

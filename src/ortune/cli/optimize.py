@@ -87,6 +87,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
             "over": study.job.wanted.describe_excess(best),
         },
         "wanted": study.job.wanted,
+        "doubt": study.header.doubt,
         "outlook": study.header.outlook,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,

@@ -46,6 +46,7 @@ class _Options(Request):
         compiled: Put in what the plans' providers compile for this device, which opens at once.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
+        original: With --for, take the model as it came where no faster plan can run there.
     """
 
     run: str | Path
@@ -62,6 +63,7 @@ class _Options(Request):
     force: bool = False
     allow_custom_ops: bool = False
     target: Annotated[str | None, Option("TARGET", "--for")] = None
+    original: bool = False
 
 
 @make_command(_Options)
@@ -87,6 +89,7 @@ def command(options: _Options) -> int:
         compiled=options.compiled,
         force=options.force,
         custom_ops=options.allow_custom_ops,
+        original=options.original,
     )
     with archive.open_bundle(path) as (_, manifest):
         trials = [study.find(plan.key) or study.baseline for plan in manifest.plans]
@@ -151,7 +154,14 @@ def _write_package(options: _Options, target: str) -> int:
     with closing(
         build_candidates(options.run, options.trial, options.unconfirmed, options.licence, code)
     ) as bundles:
-        written = package(bundles, options.out, target, force=options.force, custom_ops=code)
+        written = package(
+            bundles,
+            options.out,
+            target,
+            force=options.force,
+            custom_ops=code,
+            original=options.original,
+        )
     total_bytes = sum(entry.stat().st_size for entry in written.path.rglob("*") if entry.is_file())
     size = format_size(total_bytes)
     lines = [f"package: {written.path} ({size}) for {written.target}, {written.plan.plan}"]

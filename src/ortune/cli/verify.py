@@ -27,6 +27,7 @@ def command(request: Verify) -> int:
     result = {
         "reference": request.reference,
         "other": request.other,
+        "doubt": comparison.doubt,
         "verdict": comparison.verdict,
         "budget": str(comparison.budget),
         "budget_rule": comparison.rule,
@@ -43,6 +44,8 @@ def command(request: Verify) -> int:
 def _print_comparison(comparison: Comparison, bisect: bool) -> None:
     made_up = "made-up " if comparison.synthetic else ""
     rule = f" ({comparison.rule})" if comparison.rule else ""
+    if comparison.doubt:
+        print_text(f"{comparison.doubt}.")
     print_table(
         ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
         [

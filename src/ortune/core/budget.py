@@ -42,6 +42,21 @@ class Budget:
         bound, slack = self.bound(base), _ROUNDING * max(1.0, abs(base))
         return score >= bound - slack if self.metric.higher_is_better else score <= bound + slack
 
+    def can_be_missed(self, base: float | None = None) -> bool:
+        """Say whether the metric has a score that is outside the budget.
+
+        Args:
+            base: The baseline's score; None while it is unknown.
+        """
+        if (bounds := self.metric.bounds) is None:
+            return True
+        sign = 1 if self.metric.higher_is_better else -1
+        worst, best = sorted((sign * bounds[0], sign * bounds[1]))
+        limit = sign * self.limit
+        if self.relative:
+            limit += best if base is None else sign * base
+        return limit > worst
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read ``top1>=base-0.01``, ``cosine(share=0.9)>=0.999`` or ``pkg.mod:fn>=0.9``.

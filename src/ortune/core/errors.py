@@ -61,6 +61,10 @@ class Refused(OrtuneError):
     """A step found nothing it may do, and says why."""
 
 
+class NoPlanFits(OrtuneError):
+    """Nothing is wrong, but no plan does what was asked: the exit code is 1, not 2."""
+
+
 class Interruption(enum.StrEnum):
     """What ended a piece of work from outside, so that nothing is known of the work itself."""
 

@@ -121,7 +121,11 @@ class Metric(Plugin):
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The least and the largest that a record can be; None where that is unknown."""
+        """The least and the largest that one sample's score can be; None where that is unknown."""
+        return None
+
+    def chance(self, labels: Sequence[Any]) -> float | None:
+        """Return what the best answer that is the same for all samples scores; None if unknown."""
         return None
 
     def kind(self, baseline: NDArray[np.float64] | None = None) -> Kind:

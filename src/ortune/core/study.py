@@ -75,6 +75,7 @@ class Header:
         parts: Part of the data -> sample indices.
         policy: In which order plans were tried: runs of older versions may name another.
         outlook: What the samples can prove, as it was said before the search.
+        doubt: What was said first of labels or of the original's own score; empty where nothing.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         by_region: Whether plans may differ in precision by region.
         seconds: The longest time that a search in this run was given, by which its parts have
@@ -93,6 +94,7 @@ class Header:
     by_operator: Mapping[str, float] = field(default_factory=dict)
     by_region: bool = True
     seconds: float = 0.0
+    doubt: str = ""
 
 
 @dataclass(frozen=True)

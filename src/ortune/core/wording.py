@@ -97,6 +97,16 @@ def format_count(amount: int, singular: str, plural: str = "") -> str:
     return f"{amount:,} {singular if amount == 1 else plural or singular + 's'}"
 
 
+def format_duration(seconds: float) -> str:
+    """Write seconds with their units: ``3 s``, ``1 h 30 min``."""
+    whole, parts = math.floor(seconds), []
+    for length, unit in ((3600, "h"), (60, "min")):
+        if whole >= length:
+            parts.append(f"{whole // length} {unit}")
+        seconds, whole = seconds - whole // length * length, whole % length
+    return " ".join([*parts, *[f"{seconds:.3g} s"] * (seconds > 0 or not parts)])
+
+
 def latency_ns(study: Study, trial: Trial) -> float | None:
     """Return a plan's latency: the original's beside the winner, times the plan's ratio.
 

@@ -90,19 +90,57 @@ def derive_budget(
     return Budget.parse("snr>=30"), f"outputs of no special kind ({shown}): {requirement}"
 
 
+def describe_unused_labels(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str:
+    """Say why labels gave no budget, although they may be classes of an output; empty otherwise.
+
+    Args:
+        outputs: See `derive_budget`.
+        labels: One a sample.
+    """
+    numbers = _read_numbers(labels)
+    if numbers is None or _find_classified_output(outputs, labels):
+        return ""
+    names = sorted(outputs, key=lambda name: not _is_score_output(name, outputs[name]))
+    for name in names:
+        if (right := _count_right(outputs[name], numbers)) is not None:
+            count = sum(label.size for label in numbers)
+            return (
+                f"the labels are not used: '{name}' {_format_dims(outputs[name])} gives the "
+                f"labelled class {right} times of {count}, which guessing does too; check the "
+                "order of the labels and how classes are numbered"
+            )
+    return ""
+
+
 def _find_classified_output(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str | None:
     """Return the output that the labels are classes of; one that looks like scores goes first."""
-    try:
-        label_arrays = [np.asarray(label).reshape(-1) for label in labels]
-    except ValueError:
-        return None
-    if not all(label.dtype.kind in "iub" and label.size for label in label_arrays):
+    label_arrays = _read_numbers(labels)
+    if label_arrays is None:
         return None
     names = sorted(outputs, key=lambda name: not _is_score_output(name, outputs[name]))
     return next((name for name in names if _matches_labels(outputs[name], label_arrays)), None)
 
 
+def _read_numbers(labels: Sequence[Any]) -> list[NDArray[Any]] | None:
+    """Return labels that are class numbers, [positions] each; None where they are not."""
+    try:
+        label_arrays = [np.asarray(label).reshape(-1) for label in labels]
+    except ValueError:
+        return None
+    whole = all(label.dtype.kind in "iub" and label.size for label in label_arrays)
+    return label_arrays if whole else None
+
+
 def _matches_labels(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
+    right = _count_right(arrays, labels)
+    if right is None:
+        return False
+    all_labels = np.concatenate(labels)
+    return 2 * max(2, len(np.unique(all_labels))) * right >= len(all_labels)
+
+
+def _count_right(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> int | None:
+    """Return how often the highest column is the label; None where labels do not fit an output."""
     width = _count_columns(arrays)
     all_labels = np.concatenate(labels)
     if (
@@ -111,15 +149,14 @@ def _matches_labels(arrays: Arrays, labels: Sequence[NDArray[Any]]) -> bool:
         or all_labels.max() >= width
         or len(arrays) != len(labels)
     ):
-        return False
+        return None
     pairs = list(zip(arrays, labels, strict=True))
     if any(array.size != label.size * width for array, label in pairs):
-        return False
-    right = sum(
+        return None
+    return sum(
         int(np.sum(array.reshape(-1, width).astype(np.float64).argmax(1) == label))
         for array, label in pairs
     )
-    return 2 * max(2, len(np.unique(all_labels))) * right >= len(all_labels)
 
 
 def _count_columns(arrays: Arrays) -> int:

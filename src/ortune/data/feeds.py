@@ -24,6 +24,7 @@ from ortune.data import labels as label_files
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
+from ortune.data.labels import NamedLabels
 from ortune.data.sources import Source
 
 PROGRESS_INTERVAL_S = 0.5
@@ -64,6 +65,7 @@ def load_feeds(
     batch: int = 0,
     pictures: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
+    classes: Sequence[str] = (),
     steps: Callable[[Iterable[NamedArrays]], Iterator[NamedArrays]] | None = None,
     sink: Sink = ignore_event,
 ) -> Feeds:
@@ -72,11 +74,12 @@ def load_feeds(
     Args:
         source: A folder, a file, ``module:function``, or a function that yields dicts.
         out: Folder for the stream file.
-        labels: A .npy or .csv file, or a sequence; in the samples' order. A COCO .json file, whose
-            labels go by the pictures' file names.
+        labels: A .npy or .csv file, or a sequence; in the samples' order. Those of a .csv file
+            with the samples' file names go by these, as those of a COCO .json file do.
         batch: Samples that will be stacked into one run; checked here, not stacked.
         pictures: Keys of ``preprocess.toml`` in the place of those beside the images.
         optional: Inputs that samples may leave out, and that no batch is found by.
+        classes: The model's own, in the order of their numbers: folders are called by them.
         steps: Makes samples of files, lines and dicts in the place of the rule of the batch.
 
     Raises:
@@ -87,7 +90,7 @@ def load_feeds(
     shown = sources.describe_source(source)
     reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
-    blocks = sources.open_source(source, inputs, reader.add_note, pictures, optional)
+    blocks = sources.open_source(source, inputs, reader.add_note, pictures, optional, classes)
     count = stream.write_stream(
         path, reader.read_samples(steps(blocks) if steps else blocks, shown)
     )
@@ -137,10 +140,13 @@ class _SampleReader:
         self._labels: list[Any] | None = None
         self._groups: list[str] | None = None
         self._annotations: Annotations | None = None
+        self._named: NamedLabels | None = None
         if isinstance(labels, (str, Path)):
             content, self._groups = label_files.read_label_file(Path(labels))
             if isinstance(content, Annotations):
                 self._annotations = content
+            elif isinstance(content, NamedLabels):
+                self._named = content
             else:
                 self._labels = content
         elif labels is not None:
@@ -192,6 +198,8 @@ class _SampleReader:
             for unit in batches.split_block(block, self._inputs, splits=splits, optional=optional):
                 yield self._attach_label(unit, at)
                 at += 1
+        if self._named is not None and at:
+            self._named.require_all_taken()
         if self._labels is not None and at and len(self._labels) != at:
             raise BadData(
                 f"wrong number of labels: Got {len(self._labels)}, expected {at}, one a sample",
@@ -201,10 +209,17 @@ class _SampleReader:
     def _attach_label(self, unit: Unit, at: int) -> Unit:
         if self._annotations is not None:
             return replace(unit, label=self._annotations.find_label(unit.where))
-        if self._labels is None:
+        named = self._named
+        if named is not None and not (at or named.certain or named.has_row(unit.where)):
+            self._labels, self._groups, self._named = named.labels, named.groups, None
+        if self._labels is None and self._named is None:
             return unit
         if unit.label is not None:
             self.add_note("labels in the samples are replaced by those given apart")
+        if self._named is not None:
+            label, named_group = self._named.take(unit.where)
+            return replace(unit, label=label, group=named_group or unit.group)
+        assert self._labels is not None
         label = self._labels[at] if at < len(self._labels) else None
         groups = self._groups
         group = groups[at] if groups is not None and at < len(groups) else unit.group

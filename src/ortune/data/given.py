@@ -26,6 +26,7 @@ def load_or_generate_feeds(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     ranges: Mapping[str, tuple[float, float]] | None = None,
     count: int = _SYNTHETIC_COUNT,
+    classes: Sequence[str] = (),
     sink: Sink = ignore_event,
 ) -> Feeds:
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
@@ -33,12 +34,16 @@ def load_or_generate_feeds(
     Args:
         data: See `feeds.load_feeds`.
         out: Folder for the stream file.
+        classes: See `feeds.load`.
 
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
     """
+    synthetic.require_input_names(inputs, shapes or {}, ranges or {})
     if data is not None:
-        samples = feeds.load_feeds(data, inputs, out, labels=labels, batch=batch, sink=sink)
+        samples = feeds.load_feeds(
+            data, inputs, out, labels=labels, batch=batch, classes=classes, sink=sink
+        )
     elif labels is not None:
         raise BadData("labels are given without samples", fix="give --data too")
     else:

@@ -18,6 +18,7 @@ from ortune.core.preprocess import SETTINGS, Preprocess
 from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
+from ortune.data.classes import number_classes
 from ortune.data.stream import parse_dtype
 
 if TYPE_CHECKING:
@@ -35,10 +36,12 @@ def read_image_blocks(
     inputs: Sequence[TensorSpec],
     note: Note,
     keys: Mapping[str, Any] | None = None,
+    classes: Sequence[str] = (),
 ) -> Iterator[NamedArrays]:
-    """Yield one block an image; sub-folders of `folder` are classes, labelled 0, 1, ... by name.
+    """Yield one block an image; sub-folders of `folder` are classes, see `number_classes`.
 
     Args:
+        classes: The model's own, in the order of their numbers.
         keys: Keys of the settings; those in the folder without them.
 
     Raises:
@@ -46,7 +49,7 @@ def read_image_blocks(
     """
     keys = preprocess.read_preprocess_keys(folder / SETTINGS) if keys is None else keys
     settings, spec = settings_for(keys, inputs, note, folder / SETTINGS)
-    class_numbers = number_classes(files, folder, note)
+    class_numbers = number_classes(files, folder, note, classes)
     for path in files:
         columns = {spec.name: Column.from_array(preprocess_picture(path, settings, spec))}
         if path.parent.name in class_numbers and path.parent != folder:
@@ -87,18 +90,6 @@ def settings_for(
     source = SETTINGS if keys else f"no {SETTINGS}, so by default"
     note(f"images ({source}): {settings}")
     return settings, spec
-
-
-def number_classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
-    """Number the sub-folders by name; names that are all numbers are the labels themselves."""
-    names = sorted({path.parent.name for path in files if path.parent != folder})
-    if len(names) < 2:
-        return {}
-    if all(name.isdecimal() for name in names):
-        return {name: int(name) for name in names}
-    shown = ", ".join(f"{at} = {name}" for at, name in enumerate(names[:5]))
-    note(f"labels from sub-folders: {shown}{', ...' if len(names) > 5 else ''}")
-    return {name: at for at, name in enumerate(names)}
 
 
 def is_picture(value: object) -> bool:

@@ -33,12 +33,14 @@ def open_source(
     note: Note,
     pictures: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
+    classes: Sequence[str] = (),
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
     Args:
         pictures: Keys of ``preprocess.toml`` in the place of those beside images.
         optional: Inputs that may be left out.
+        classes: The model's own, in the order of their numbers: folders are called by them.
 
     Raises:
         BadData: It does not exist, is empty or of no known kind.
@@ -57,7 +59,7 @@ def open_source(
             )
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
     if path.is_dir():
-        return _open_folder(path, inputs, needed, note, pictures)
+        return _open_folder(path, inputs, needed, note, pictures, classes)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return iter([arrays.open_npz(path)])
@@ -88,6 +90,7 @@ def _open_folder(
     needed: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None,
+    classes: Sequence[str],
 ) -> Iterator[NamedArrays]:
     entries = sorted(
         (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
@@ -105,9 +108,9 @@ def _open_folder(
     nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
     for files in (entries, nested):
         if matches := _select_by_suffix(files, images.SUFFIXES):
-            return images.read_image_blocks(matches, folder, needed, note, pictures)
+            return images.read_image_blocks(matches, folder, needed, note, pictures, classes)
         if matches := _select_by_suffix(files, sounds.SUFFIXES):
-            return sounds.read_sound_blocks(matches, folder, needed, note)
+            return sounds.read_sound_blocks(matches, folder, needed, note, classes)
     if matches := _select_by_suffix(entries, rows.PARQUET):
         optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
         return rows.read_parquet_blocks(matches, inputs, note, pictures, optional)

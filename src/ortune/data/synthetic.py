@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,20 @@ _DIMENSIONS = 64
 _DRAWN = np.dtype(np.float64)
 
 
+def require_input_names(inputs: Sequence[TensorSpec], *by_name: Mapping[str, Any]) -> None:
+    """Refuse names that are no inputs, whether or not samples are made up.
+
+    Raises:
+        BadData: There is one.
+    """
+    names = [spec.name for spec in inputs]
+    for name in (name for named in by_name for name in named):
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            fix = f"write {near[0]}" if near else f"its inputs are: {', '.join(names)}"
+            raise BadData(f"the model has no input '{name}'", fix=fix)
+
+
 def generate_feeds(
     inputs: Sequence[TensorSpec],
     out: Path,
@@ -52,12 +67,7 @@ def generate_feeds(
             unknown, or there is no room for a sample.
     """
     checks.check_tensor_inputs(inputs)
-    specs = checks.specs_by_name(inputs)
-    for name in [*shapes, *ranges]:
-        if name not in specs:
-            raise BadData(
-                f"the model has no input '{name}'", fix=f"its inputs are: {', '.join(specs)}"
-            )
+    require_input_names(inputs, shapes, ranges)
     dim_sizes = _resolve_dim_sizes(inputs, shapes)
     chosen = {
         spec.name: shapes[spec.name] if spec.name in shapes else _choose_shape(spec, dim_sizes)

@@ -50,6 +50,7 @@ def judge_accuracy(
     seed: int = 0,
     exact: bool = False,
     snr_db: float | None = None,
+    provable: bool = True,
 ) -> Score:
     """Judge records [samples, k] of a candidate against those of the baseline.
 
@@ -60,6 +61,7 @@ def judge_accuracy(
         seed: Of the order in which means are bet on; best a digest of the data.
         exact: The plan claims to compute the same.
         snr_db: Signal to noise of its outputs against the baseline's; None when unknown.
+        provable: False of a baseline that does not know the answers: likely is the most there is.
 
     Raises:
         BadData: A record is outside the bounds that the metric declares.
@@ -74,6 +76,8 @@ def judge_accuracy(
     nan = math.isnan(evidence.value) or math.isnan(evidence.base)
     if nan or not budget.admits(evidence.value, evidence.base):
         verdict, needed = Verdict.FAILS, None
+    elif not provable:
+        needed, basis = None, "the original does not know the answers"
     elif exact and snr_db is not None and snr_db >= EXACT_DB:
         verdict, needed = Verdict.PROVED, None
         basis = f"exact steps, outputs equal to {snr_db:.0f} dB"

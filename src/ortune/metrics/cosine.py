@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,15 @@ class Cosine(Fidelity):
     Integer, boolean and text outputs must be equal, else the sample counts 0. With ``share=0`` it
     is the mean over samples.
     """
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Opposite, the same direction."""
+        return -1.0, 1.0
+
+    def chance(self, labels: Sequence[Any]) -> float:
+        """Return 0: what an answer of zeros scores."""
+        return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Return a cosine in [-1, 1]."""

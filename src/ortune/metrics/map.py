@@ -74,6 +74,11 @@ class Map(Metric):
         """Whether a function decodes: it is given the inputs too."""
         return bool(self.decode)
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Nothing is found, everything is."""
+        return 0.0, 1.0
+
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return what one picture contributes, see `record_with`."""
         return self.record_with(expected, actual, label, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +27,15 @@ class Snr(Fidelity):
     """
 
     decibels: ClassVar[bool] = True
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What dB are held within."""
+        return -_CAP, _CAP
+
+    def chance(self, labels: Sequence[Any]) -> float:
+        """Return 0: what an answer of zeros scores."""
+        return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return signal and noise power; an output that changed its shape is all noise."""

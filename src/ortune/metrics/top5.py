@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from ortune.core.session import Tensors
-from ortune.metrics.common import top_k
 from ortune.metrics.common.top_k import TopK
 
 
@@ -14,6 +12,4 @@ from ortune.metrics.common.top_k import TopK
 class Top5(TopK):
     """The share of samples whose labelled class is among the five highest scores."""
 
-    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
-        """See `top_k.share`."""
-        return top_k.score_top_k(expected, actual, label, self.output, 5)
+    k: ClassVar[int] = 5

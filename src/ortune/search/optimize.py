@@ -27,7 +27,7 @@ from ortune.core.plugins.user_function import is_function
 from ortune.core.request import make_verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, format_duration
 from ortune.core.workload import Workload
 from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
@@ -62,8 +62,7 @@ _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 
 def run(request: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
-    root = Path(request.out)
-    export = request.make_export(root.absolute() / "export" / "model.onnx")
+    export = request.make_export(Path(request.out).absolute() / "export" / "model.onnx")
     experiment = request.read_experiment()
     if request.strict and experiment.budget is not None:
         require_provable(experiment.budget)
@@ -71,7 +70,7 @@ def run(request: Optimize) -> Study:
     targets = _select_targets(request, rules, experiment.workload)
     if request.baseline is None:
         experiment = replace(experiment, baseline=_default_baseline(targets))
-    baseline = experiment.baseline
+    baseline, root = experiment.baseline, Path(request.out)
     backends = [*(target.backend for target in targets), baseline]
     _require_storable(backends)
     make_folder(root)
@@ -98,20 +97,18 @@ def run(request: Optimize) -> Study:
             finalists=FINALISTS * (1 if request.target_speedup is None else 2),
             by_region=request.regions,
         )
+        request.sink(Note(f"--time: {format_duration(request.time)}"))
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
         write_text(root / settings.REPEAT, _format_repeat(request, baseline))
         exact = request.data is None and not request.evaluate
         header = read_header(root)
         assert header is not None, "a prepared run has a header"
-        context = replace(
-            context,
-            by_operator=header.by_operator,
-            by_region=request.regions and header.by_region,
-        )
+        regions = request.regions and header.by_region
+        context = replace(context, by_operator=header.by_operator, by_region=regions)
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
-        searching = request.time * (1 - by_batch.SHARE * bool(request.batches))
-        kept = request.time - searching
+        kept = request.time * by_batch.SHARE * bool(request.batches)
+        searching = request.time - kept
         aim = Aim(searching, began, request.target_speedup, request.strict, monotonic, kept)
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
         run_search(context, finding, Adaptive(), aim, request.sink)

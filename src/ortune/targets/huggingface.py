@@ -58,7 +58,7 @@ class HuggingFace(Target):
         licence = self.licence or source.manifest.licence
         text = build_card(source, read_evidence(source), licence, self.base_model, load)
         (folder / "README.md").write_text(text, encoding="utf-8")
-        lines = ["huggingface-cli upload USER/NAME .", load]
+        lines = ["hf upload USER/NAME .", load]
         if not licence:
             lines.append("the card names no licence: give huggingface(licence=...)")
         return lines
@@ -113,10 +113,10 @@ def build_card(
     if not trials:
         raise BadModel(f"'{EVIDENCE}' holds no trial", fix="pack the run again")
     trial = trials[-1]  # the final one where there is one
-    summary = (
-        f"An ONNX model, optimized by ortune {_escape_line(source.manifest.ortune)} as "
-        f"`{_escape_line(trial.plan)}` and measured against the original that it was made of."
-    )
+    by = f"by ortune {_escape_line(source.manifest.ortune)} as `{_escape_line(trial.plan)}`"
+    summary = f"An ONNX model, optimized {by} and measured against the original it was made of."
+    if not trial.plan.recipe.steps and trial.plan.backend == evidence.job.baseline:
+        summary = f"An ONNX model as it came, packed {by}. Nothing of it was optimized."
     lines = [
         *_front_matter(source, licence, base_model),
         *("", f"# {source.name}", "", summary, ""),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
@@ -22,6 +23,8 @@ class OpenvinoIr(Target):
         replayed: Open the files again with OpenVINO and run the golden samples.
         limit: Share by which it may be slower than the bundle before packing fails.
     """
+
+    backend: ClassVar[str] = "openvino"
 
     def missing(self) -> str | None:
         """OpenVINO writes its own format."""

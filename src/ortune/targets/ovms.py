@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
@@ -47,6 +47,8 @@ class Ovms(Target):
         batch: Rows that every call is reshaped to; 0 leaves the model's own.
         shape: Shape of the only input, such as "(1,3,224,224)", or "auto".
     """
+
+    backend: ClassVar[str] = "openvino"
 
     release: str = ""
     nireq: int = 0

@@ -62,6 +62,7 @@ class TensorrtPackage(Target):
     """
 
     places: ClassVar[tuple[str, ...]] = ("plugins", "environment")
+    backend: ClassVar[str] = "tensorrt"
 
     profiles: tuple[str, ...] = ()
     device: Annotated[int, Bounds(high=1024)] = 0

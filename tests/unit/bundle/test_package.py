@@ -17,9 +17,10 @@ from ortune.bundle.package import CONTENTS, package
 from ortune.bundle.source import Source, make_word, unpack_temporarily
 from ortune.bundle.target import Replay, Target
 from ortune.cli.main import main
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, NoPlanFits, OrtuneError
 from ortune.core.study import Study
 from ortune.search.experiment.ledger import Ledger, write_header
+from ortune.targets.onnx import OnnxFile
 
 EQUAL = Replay("a test", float("inf"))
 
@@ -86,10 +87,47 @@ def test_the_same_bundle_gives_the_same_bytes(bundle: Path, tmp_path: Path) -> N
     assert all((one / p).read_bytes() == (two / p).read_bytes() for p in files)
 
 
+def test_the_original_in_the_place_of_a_plan_is_asked_for(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(NoPlanFits, match="all that it can run is as-is @ cpu") as error:
+        package(build_candidates(study), tmp_path / "package", Notes(refused="clean"))
+    assert "ortune optimize MODEL --on cpu" in error.value.fix
+    assert "--original" in error.value.fix
+    assert not (tmp_path / "package").exists()
+    with pytest.raises(BadSettings, match="--original is about a package"):
+        pack(study, tmp_path / "a.ortune", original=True)
+
+
+def test_where_nothing_was_passed_over_the_original_is_what_the_run_found(
+    study: Study, tmp_path: Path
+) -> None:
+    bundle = pack(study, tmp_path / "a.ortune", trial=study.baseline.key, unconfirmed=True)
+    assert package([bundle], tmp_path / "package", Notes()).plan.plan == "as-is @ cpu"
+
+
+def test_an_answer_of_no_is_exit_code_one(
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(
+        OnnxFile, "refuses", lambda _, source: "" if "as-is" in source.plan.plan else "no"
+    )
+    words = ["pack", str(run_folder(study)), "--for", "onnx", "-o", str(tmp_path / "out")]
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert "onnx cannot run clean @ cpu(threads=1): no" in error
+    assert "fix: search for what it can run, `ortune optimize MODEL --on cpu`" in error
+    assert not (tmp_path / "out").exists()
+    assert main([*words, "--original"]) == 0
+    assert "as-is @ cpu" in capsys.readouterr().out
+
+
 def test_of_a_run_the_next_best_confirmed_plan_is_taken_and_named(
     study: Study, tmp_path: Path
 ) -> None:
-    found = package(build_candidates(study), tmp_path / "package", Notes(refused="clean"))
+    target = Notes(refused="clean")
+    found = package(build_candidates(study), tmp_path / "package", target, original=True)
     assert found.plan.plan == "as-is @ cpu"
     assert [(one.plan, one.why) for one in found.passed_over] == [
         ("clean @ cpu(threads=1)", "it says so")

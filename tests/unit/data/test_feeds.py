@@ -281,7 +281,7 @@ def test_labels_from_files(data: Path, tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert read(data, [X], tmp_path, labels=str(path)).labels == labels
-    path.write_text("file,label,group\na,1,p\nb,2,p\nc,3,q\n")
+    path.write_text("note,label,group\na,1,p\nb,2,p\nc,3,q\n")
     feeds = read(data, [X], tmp_path, labels=path)
     assert feeds.labels == (1, 2, 3)
     assert feeds.groups == ("p", "p", "q")

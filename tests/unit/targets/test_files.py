@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit import packaged
+from tests.unit import packaged, studies
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.engine.manifest import Signature
+from ortune.bundle.pack import pack
 from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
@@ -192,3 +196,24 @@ def test_an_image_is_written_no_more(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match="target `oci` is no more") as caught:
         package([], tmp_path / "out", "oci(replayed=false)")
     assert "docs/reader.md" in caught.value.fix
+
+
+def test_a_card_of_the_original_says_that_nothing_was_optimized(tmp_path: Path) -> None:
+    made = studies.study(tmp_path)
+    bundle = pack(made, tmp_path / "a.ortune", trial=made.baseline.key, unconfirmed=True)
+    card = (package([bundle], tmp_path / "out", "huggingface").path / "README.md").read_text()
+    assert "Nothing of it was optimized" in card and "optimized by ortune" not in card
+    bundle = pack(made, tmp_path / "b.ortune")
+    card = (package([bundle], tmp_path / "two", "huggingface").path / "README.md").read_text()
+    assert "optimized by ortune" in card
+
+
+def test_the_command_that_a_card_prints_is_one_that_there_is(tmp_path: Path) -> None:
+    """The hub's client of old, huggingface-cli, is gone from its present releases."""
+    lines = package([packaged.bundle(tmp_path)], tmp_path / "out", "huggingface").lines
+    program, verb, *_ = next(line for line in lines if "upload" in line).split()
+    found = shutil.which(program) or shutil.which(program, path=str(Path(sys.executable).parent))
+    if found is None:
+        pytest.skip("huggingface_hub is not installed")
+    shown = subprocess.run([found, verb, "--help"], capture_output=True, text=True, timeout=60)
+    assert shown.returncode == 0, shown.stderr

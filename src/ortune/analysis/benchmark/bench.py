@@ -39,7 +39,7 @@ from ortune.core.request import make_verb
 from ortune.core.session import Tensors
 from ortune.core.trial import Interval
 from ortune.core.workload import Workload
-from ortune.data import given, sources, stream
+from ortune.data import given, sources, stream, synthetic
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
@@ -334,6 +334,9 @@ def _write_frame_samples(request: Bench, model: Path, root: Path) -> Path:
         return given.load_or_generate_feeds(
             None, inputs, root, shapes=shapes, ranges=ranges, sink=request.sink
         ).stream
+
+    if inputs:
+        synthetic.require_input_names(inputs, request.shapes, request.ranges)
 
     def iterate_samples() -> Iterator[Tensors]:
         for block in sources.open_source(data, inputs, lambda text: request.sink(Note(text))):

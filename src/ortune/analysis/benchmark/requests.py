@@ -81,7 +81,10 @@ class Bench(CustomOpsRequest, DataRequest):
 
 
 class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):
-    """Metric -> share by which it may grow, or texts such as ``10%``, ``p99=0.2``."""
+    """Metric -> share by which it may grow, or texts such as ``10%``, ``p99=0.2``.
+
+    In a text a number above 1 needs its per cent sign: ``10`` is either 10 % or tenfold.
+    """
 
     metavar = "[METRIC=]SHARE"
     several = True
@@ -101,11 +104,19 @@ class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):
             raise BadSettings(
                 f"cannot read the threshold '{text}'", fix="write 5%, 0.05 or p99=10%"
             ) from None
+        if limit > 1 and not share.endswith("%"):
+            raise BadSettings(
+                f"the threshold '{text}' is {100 * limit:g} %: above 1 it needs its % sign",
+                fix=f"write {name + separator}{share}%, or {name + separator}{100 * limit:g}%",
+            )
         return name if separator else "latency", limit
 
     def spell(self, value: Mapping[str, float]) -> list[str]:
         """Write one text a metric."""
-        return [f"{name}={share!r}" for name, share in value.items()]
+        return [
+            f"{name}={share!r}" if share <= 1 else f"{name}={100 * share!r}%"
+            for name, share in value.items()
+        ]
 
 
 class MatchFields(Words):

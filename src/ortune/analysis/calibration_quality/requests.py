@@ -103,7 +103,7 @@ class CompareObservers(CalibrationRequest, BackendRequest, BudgetRequest):
     """Calibrate and quantize with each observer, and score all on samples that were not observed.
 
     Attributes:
-        labels: Labels in the samples' order (.npy or .csv), or boxes by name (COCO .json).
+        labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         calibration: Samples to calibrate with, apart from --data; otherwise a part of them is
             calibrated on and the rest is scored.
         budget: Names the metric to compare by, such as "top1>=base-0.01" or "cosine>=0.999".

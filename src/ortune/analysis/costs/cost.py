@@ -405,7 +405,8 @@ def _price_option(
     """Put an option beside the first.
 
     The saving's interval holds the first option's latency and moves this one's to the ends of the
-    ratio's interval. Break-even in samples = one-time cost / difference of the costs a sample.
+    ratio's interval, where that says anything: of one block it may be without an upper end.
+    Break-even in samples = one-time cost / difference of the costs a sample.
     """
     request, whole = compute_work_rate(first, terms), terms.load_per_s is not None
     base = compute_figures(first, terms, request, whole=whole)
@@ -417,7 +418,7 @@ def _price_option(
 
     saved = Interval(saving(option.inference_s), math.nan, math.nan)
     back = Interval(compute_payback(one_time, saved.value), math.nan, math.nan)
-    if ratio := option.ratio:
+    if (ratio := option.ratio) is not None and ratio.is_bounded:
         low, high = (saving(option.inference_s * r / ratio.value) for r in (ratio.high, ratio.low))
         saved = replace(saved, low=low, high=high)
         back = replace(

@@ -38,7 +38,7 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
         by: What is taken at a time: a region, a single node, or all layers of an operator.
         recipe: The steps, the last of which decides the precision; repeat it. The automatic
             rewrites go before them, as in a search.
-        labels: Labels in the samples' order (.npy or .csv).
+        labels: Labels in the samples' order (.npy, .csv) or by file name (.csv).
         calibration: Samples to calibrate with, apart from --data.
         metric: What is lost, such as top1, cosine or snr; by default that of the budget.
         budget: The worst score allowed, such as "top1>=base-0.01"; derived from the outputs

@@ -21,7 +21,7 @@ from ortune.core import reading
 from ortune.core.atomic_write import remove_path, write_text
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, Refused
-from ortune.core.event import TimeLeft, collect_notes
+from ortune.core.event import Note, TimeLeft, collect_notes
 from ortune.core.outputs import find_cache_folder
 from ortune.core.plugins import catalog, codec, sources, stored
 from ortune.core.plugins.spelling import parse_plugin
@@ -29,6 +29,7 @@ from ortune.core.result import TableResult
 from ortune.core.roles import find_deciding_step
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan
+from ortune.core.wording import format_duration
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN
@@ -161,6 +162,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
         kept = None if request.fresh else find_result(key)
         if kept is not None:
             return replace(kept, kept=True, model=str(request.model))
+        request.sink(Note(f"--time: {format_duration(request.seconds)}"))
         request.sink(TimeLeft(request.seconds))
         # Run the survey beside the original.
         try:

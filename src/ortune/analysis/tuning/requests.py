@@ -26,7 +26,7 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
 
     Attributes:
         model: The model file.
-        labels: Labels in the samples' order (.npy or .csv), or boxes by name (COCO .json).
+        labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; for
             settings that change numbers.
         workload: How it will be used, such as "throughput(sessions=2)".

@@ -34,8 +34,10 @@ from ortune.core.reading import read_workload
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult, as_json
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
+from ortune.core.wording import format_duration
 from ortune.core.workload import spread_indices
 from ortune.data import given
+from ortune.data.classes import read_classes
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
@@ -414,15 +416,13 @@ def _prepare_scoring(
 def run(request: Tune) -> TuneResult:
     """Descend over a backend's settings by paired tests.
 
-    Fields given in `on` are pinned. What changes numbers must keep the budget; all else must give
-    the same outputs.
+    Fields given in `on` are pinned; what changes numbers keeps the budget, all else the outputs.
     """
     out = request.out and check_output_file(request.out, request.force, request.model)
     origin, pinned = parse_given(Backend, request.backends)
     offered = require_backend(origin)
     path, workload = Path(request.model), read_workload(request.workload, request.batch)
-    facts = model_facts.read_facts(file.load(path), read=True)
-    before = noise.take_snapshot()
+    facts, before = model_facts.read_facts(file.load(path), read=True), noise.take_snapshot()
     with TemporaryDirectory(prefix="ortune-") as name, keep_cores_busy(int(request.beside_load)):
         folder = Path(name)
         feeds = given.load_or_generate_feeds(
@@ -433,6 +433,7 @@ def run(request: Tune) -> TuneResult:
             batch=workload.batch,
             shapes=request.shapes,
             ranges=request.ranges,
+            classes=read_classes(facts.metadata),
             sink=request.sink,
         )
 
@@ -443,6 +444,7 @@ def run(request: Tune) -> TuneResult:
         try:
             limit = request.read_budget()
             part, budget, rule = _prepare_scoring(start(origin), feeds, limit, folder)
+            request.sink(Note(f"--time: {format_duration(request.seconds)}"))
             request.sink(TimeLeft(request.seconds))
             target = SearchTarget(origin, offered, pinned, workload.splits(offered.effective_cpus))
             compare = partial(compare_answers, budget, part)

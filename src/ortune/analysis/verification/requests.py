@@ -29,7 +29,7 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
     Attributes:
         reference: The model that answers right, on the CPU provider.
         other: The model that is judged, on the backend.
-        labels: Labels in the samples' order (.npy or .csv), or boxes by name (COCO .json).
+        labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         ignore_output: Output that the budget does not read and that need not be watched; repeat
             it.
         evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.

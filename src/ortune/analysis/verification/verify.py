@@ -82,6 +82,8 @@ class Comparison(TableResult):
         simulated: What the simulated instruction set changed, layer by layer; None without.
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
         strict: Only a proof is good enough.
+        doubt: What comes before the verdict: the reference does not know the answers, or hardly.
+        provable: The reference knows some: where it knows none, nothing else can be as good.
     """
 
     headline = ("verdict", "value", "budget", "samples", "synthetic")
@@ -95,10 +97,14 @@ class Comparison(TableResult):
     simulated: Saturation | None = None
     bisection: Bisection | None = None
     strict: bool = False
+    doubt: str = ""
+    provable: bool = True
 
     @property
     def good(self) -> bool:
-        """Whether the other model is as good as was asked for."""
+        """Whether the other model is as good as was asked for, by a reference that can tell."""
+        if not self.provable:
+            return False
         return self.verdict is Verdict.PROVED or (
             self.verdict is Verdict.LIKELY and not self.strict
         )
@@ -144,15 +150,14 @@ def run(request: Verify) -> Comparison:
         parse_plugin(Backend, on) if simulate is None else _make_simulated_backend(on, simulate)
     )
     reference_path, other_path = Path(request.reference), Path(request.other)
-    first, second = (
-        model_facts.read_facts(file.load(path)) for path in (reference_path, other_path)
-    )
+    paths = (reference_path, other_path)
+    first, second = (model_facts.read_facts(file.load(path)) for path in paths)
     for kind in ("outputs", "inputs"):
-        names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
-        if names[0] != names[1]:
+        mine, its = ({spec.name for spec in getattr(facts, kind)} for facts in (first, second))
+        if mine != its:
             raise BadModel(
-                f"{kind} differ: {reference_path.name} has {sorted(names[0])}, "
-                f"{other_path.name} has {sorted(names[1])}",
+                f"{kind} differ: {reference_path.name} has {sorted(mine)}, "
+                f"{other_path.name} has {sorted(its)}",
                 fix=f"compare models with the same {kind}",
             )
     experiment = Experiment(
@@ -191,6 +196,8 @@ def run(request: Verify) -> Comparison:
             simulated=_read_saturation(backend, report),
             bisection=bisection,
             strict=request.strict,
+            doubt=context.doubt,
+            provable=context.provable,
         )
 
 

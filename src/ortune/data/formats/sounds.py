@@ -18,9 +18,10 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.wording import format_count
-from ortune.data import arrays, checks, images, sizes
+from ortune.data import arrays, checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
+from ortune.data.classes import number_classes
 from ortune.data.stream import parse_dtype
 
 SETTINGS = "sound.toml"
@@ -146,15 +147,22 @@ def _import_library(name: str) -> Any:
 
 
 def read_sound_blocks(
-    files: Sequence[Path], folder: Path, inputs: Sequence[TensorSpec], note: Note
+    files: Sequence[Path],
+    folder: Path,
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    classes: Sequence[str] = (),
 ) -> Iterator[NamedArrays]:
     """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
+
+    Args:
+        classes: The model's own, in the order of their numbers.
 
     Raises:
         BadData: The settings do not fit, a file cannot be read or has another rate.
     """
     settings, spec = _read_settings(folder / SETTINGS, inputs, note)
-    classes = images.number_classes(files, folder, note)
+    class_numbers = number_classes(files, folder, note, classes)
     wavs = [open_wav(path) for path in files]
     rate = settings.rate or wavs[0].rate
     for wav in wavs:
@@ -162,8 +170,8 @@ def read_sound_blocks(
     for wav in wavs:
         shown = str(wav.path.relative_to(folder))
         extras = {"group": Column.from_array(np.array(shown))}
-        if wav.path.parent.name in classes and wav.path.parent != folder:
-            extras["label"] = Column.from_array(np.array(classes[wav.path.parent.name]))
+        if wav.path.parent.name in class_numbers and wav.path.parent != folder:
+            extras["label"] = Column.from_array(np.array(class_numbers[wav.path.parent.name]))
         if settings.rate_input:
             extras[settings.rate_input] = Column.from_array(
                 _make_rate_tensor(rate, settings.rate_input, inputs)

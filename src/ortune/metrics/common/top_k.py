@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,6 +32,8 @@ class TopK(Metric):
     """
 
     needs_labels: ClassVar[bool] = True
+    k: ClassVar[int] = 1
+    """How many of the highest scores count."""
 
     output: str = ""
 
@@ -43,6 +46,16 @@ class TopK(Metric):
         """Return right where every sample is either right or wrong."""
         whole = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
         return Kind.RIGHT if whole else Kind.MEAN
+
+    def chance(self, labels: Sequence[Any]) -> float:
+        """Return the share of labels that are of the `k` commonest classes."""
+        classes = np.concatenate([np.asarray(label).reshape(-1) for label in labels])
+        counts = np.unique(classes, return_counts=True)[1]
+        return float(np.sort(counts)[-self.k :].sum() / counts.sum())
+
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
+        """Return the share of the labels that are hit, see `score_top_k`."""
+        return score_top_k(expected, actual, label, self.output, self.k)
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the output of class scores."""

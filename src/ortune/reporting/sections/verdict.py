@@ -33,6 +33,8 @@ class VerdictSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the answer first."""
         best = study.best
+        if study.header.doubt:
+            yield Text(f"{study.header.doubt}.", "warn")
         yield Text(describe_answer(study), _select_tone(study, best))
         yield from (Text(line, tone) for line, tone in describe_choice(study))
         if best.key != study.baseline.key and (meaning := say.explain_verdict(best.score)):

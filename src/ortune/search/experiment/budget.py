@@ -9,6 +9,7 @@ from typing import Any
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Kind, stack_records
+from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive
 from ortune.data.stream import Stream
@@ -30,6 +31,7 @@ def budget_for(
         BadData: It needs labels and there are none.
     """
     if budget is not None:
+        _require_missable(budget)
         if budget.metric.needs_labels and labels is None:
             raise BadData(
                 f"budget '{budget}' needs labels and the data have none",
@@ -51,6 +53,7 @@ def budget_for_evaluate(function: str, budget: Budget | None) -> tuple[Budget, s
     if budget is None:
         limit = -0.01 if metric.higher_is_better else 0.01
         return Budget(metric, limit, relative=True), "--evaluate: within 0.01 of the original"
+    _require_missable(replace(budget, metric=metric))
     metric_path = getattr(budget.metric, "path", "")
     if budget.metric.name() not in ("score", "function") or metric_path not in ("", function):
         raise BadSettings(
@@ -60,20 +63,79 @@ def budget_for_evaluate(function: str, budget: Budget | None) -> tuple[Budget, s
     return replace(budget, metric=metric), ""
 
 
-def validate_budget(budget: Budget, parts: Sequence[ScoredPart]) -> None:
+_NEAR_CHANCE = 0.1
+"""Of the way from chance to 1: of ten classes that were numbered wrongly one or two are right."""
+_ONE_POINT = 100
+
+
+def validate_budget(budget: Budget, parts: Sequence[ScoredPart]) -> tuple[str, bool]:
     """Refuse a budget that the original itself misses, or whose bounds its records leave.
 
+    Returns:
+        What is to be said of the original's own score before anything else, empty where that is
+        nothing; and whether something can be proved against it.
+
     Raises:
-        BadSettings: It does, or cannot be scored at all.
+        BadSettings: It does, or cannot be scored at all, or no score can miss it.
         BadData: A record is outside the bounds that the metric declares.
     """
     if budget.metric.kind() is Kind.MEAN:
         for part in parts:
             check_bounds(budget.metric, part.records)
     groups = [name for part in parts for name in part.groups or ()] or None
-    base = compute_score(budget.metric, stack_records([part.records for part in parts]), groups)
+    records = stack_records([part.records for part in parts])
+    base = compute_score(budget.metric, records, groups)
     if not budget.admits(base, base):
         raise BadSettings(
             f"the original itself scores {base:.4g} and misses the budget {budget}",
             fix="loosen the budget, or make it relative: metric>=base-0.01",
         )
+    labels = [label for part in parts for label in part.labels or ()]
+    worst = (
+        budget.metric.bounds and budget.metric.bounds[0 if budget.metric.higher_is_better else 1]
+    )
+    if base != worst:
+        _require_missable(budget, base)
+    doubt, is_useless = _doubt_original(budget, base, worst, len(records), labels)
+    return doubt, not is_useless
+
+
+def _require_missable(budget: Budget, base: float | None = None) -> None:
+    """Refuse a limit that no score can miss: raise BadSettings, with what was likely meant."""
+    metric, bounds = budget.metric, budget.metric.bounds
+    if bounds is None or budget.can_be_missed(base):
+        return
+    reach = f"{getattr(metric, 'path', '') or metric} lies between {bounds[0]:g} and {bounds[1]:g}"
+    if base is not None:
+        reach += f", and the original scores {base:.4g}"
+    fix = f"write a limit between {bounds[0]:g} and {bounds[1]:g}"
+    if bounds == (0, 1):
+        is_percentage = budget.relative and 1 < abs(budget.limit) < _ONE_POINT / 2
+        loss = abs(budget.limit) / _ONE_POINT if is_percentage else 1 / _ONE_POINT
+        likely = replace(budget, limit=-loss if metric.higher_is_better else loss, relative=True)
+        fix = f'write "{likely}", which allows a loss of {100 * loss:g} in a hundred'
+    raise BadSettings(f"no score can miss the budget {budget}: {reach}", fix=fix)
+
+
+def _doubt_original(
+    budget: Budget, base: float, worst: float | None, count: int, labels: Sequence[Any]
+) -> tuple[str, bool]:
+    """Say where original or limit are no better than chance; and whether that ends all proofs."""
+    metric = budget.metric
+    advice = "check the order of the labels and how classes are numbered"
+    score = f"the original itself scores {base:.4g} on {format_count(count, 'sample')}"
+    if base == worst:
+        return f"{score}, the worst there is: nothing can be proved against it; {advice}", True
+    if base == 0 and metric.higher_is_better and isinstance(metric, EvaluateScore):
+        return f"{score}: that says nothing if 0 is the worst; {advice}", False
+    chance = metric.chance(labels) if labels or not metric.needs_labels else None
+    if chance is None:
+        return "", False
+    same = f"one same answer to all of them scores {chance:.4g}"
+    if base <= chance:
+        return f"{score}, and {same}: nothing can be proved against it; {advice}", True
+    if (limit := budget.bound(base)) <= chance:
+        return f"{score}, the budget {budget} allows {limit:.4g}, and {same}: no proof", True
+    if base - chance > _NEAR_CHANCE * (1 - chance):
+        return "", False
+    return f"{score}, hardly above chance: {same}; {advice}", False

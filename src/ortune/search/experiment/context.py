@@ -57,6 +57,8 @@ class Context:
         evaluate: The user's scoring function, or empty.
         finalists: Plans that may be judged on samples that no choice has read.
         watched: What outputs that the budget does not read should keep: named, never decisive.
+        doubt: What is to be said before anything else of labels or of the original's score.
+        provable: Something can be proved against the original.
         yielded: The group of each sample of an evaluate function; None of one without groups.
         by_operator: Operator -> its share of the original's time, from the run's header.
         by_region: Whether plans may differ in precision by region, from there too.
@@ -76,6 +78,8 @@ class Context:
     verbose: bool = False
     finalists: int = 1
     watched: tuple[Budget, ...] = ()
+    doubt: str = ""
+    provable: bool = True
     yielded: tuple[str | None, ...] | None = None
     by_operator: Mapping[str, float] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)

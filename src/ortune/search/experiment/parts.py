@@ -19,6 +19,7 @@ from ortune.core.study import Header
 from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive, split
+from ortune.data.classes import FROM_FOLDERS
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
@@ -57,6 +58,8 @@ class BaselineData:
         yielded: The group of each sample of an evaluate function; None of one without groups.
         by_operator: Operator -> its share of the original's time; empty where nothing is searched
             for, or no profile was taken.
+        doubt: What is to be said before anything else of labels or of the original's score.
+        provable: Something can be proved against the original.
     """
 
     feeding: Feeding
@@ -68,6 +71,8 @@ class BaselineData:
     outlook: str = ""
     yielded: tuple[str | None, ...] | None = None
     by_operator: Mapping[str, float] = field(default_factory=dict)
+    doubt: str = ""
+    provable: bool = True
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,14 @@ class Original:
         data = (
             self._by_function(feeding) if self.experiment.evaluate else self._by_samples(feeding)
         )
-        budgeting.validate_budget(data.budget, list_evaluation_parts(data.parts))
-        return replace(data, by_operator=self._by_operator())
+        parts = list_evaluation_parts(data.parts)
+        doubt, provable = budgeting.validate_budget(data.budget, parts)
+        doubt = "; ".join(text for text in (data.doubt, doubt) if text)
+        if doubt and feeding.feeds is not None:
+            numbering = [text for text in feeding.feeds.notes if text.startswith(FROM_FOLDERS)]
+            doubt = "; ".join([doubt, *numbering])
+        by_operator = self._by_operator()
+        return replace(data, doubt=doubt, provable=provable, by_operator=by_operator)
 
     def _by_operator(self) -> Mapping[str, float]:
         """Profile the original for a moment, the last that its process does.
@@ -142,11 +153,12 @@ class Original:
         else:
             budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels)
         inputs = Stream(feeding.streams[MAIN]).__getitem__
-        seen, metric, groups = (
-            [inputs(at) for at in looked],
-            budget.metric,
-            _find_shared_groups(feeds),
-        )
+        doubt, unused = "", labels is not None and not budget.metric.needs_labels
+        if self.experiment.budget is None and labels is not None and unused:
+            looked_outputs = {name: [out[name] for out in outputs] for name in outputs[0]}
+            doubt = derive.describe_unused_labels(looked_outputs, labels)
+        seen, metric = [inputs(at) for at in looked], budget.metric
+        groups = _find_shared_groups(feeds)
         places = range(len(looked))
         part = make_scored_part(
             "looked", places, outputs, metric, labels=labels, inputs=seen.__getitem__
@@ -179,6 +191,7 @@ class Original:
             parts,
             watched,
             summary,
+            doubt=doubt,
         )
 
     @property

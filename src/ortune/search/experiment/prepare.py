@@ -19,6 +19,7 @@ from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins.user_function import EVALUATE
 from ortune.core.study import Header, Job
+from ortune.data.synthetic import require_input_names
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN, WorkerJob
@@ -76,8 +77,8 @@ def prepare_context(
     altered = root / "data" / "altered"
     feeding = baseline.feeding.with_augmentations(experiment.augmentations, altered, sink)
     derived = f"budget {baseline.budget} ({baseline.rule})" if baseline.rule else ""
-    for text in filter(None, (derived, baseline.outlook)):
-        sink(Note(text))
+    for text in filter(None, (baseline.doubt, derived, baseline.outlook)):
+        sink(Note(text, warning=text == baseline.doubt))
     job = Job(
         model=", ".join(map(str, models.values())),
         data_digest=feeding.digest,
@@ -86,7 +87,6 @@ def prepare_context(
         wanted=goal,
         **_job_settings(experiment, on),
     )
-    paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = sum_facts(list(facts.values()))
     if header is not None:
         _refuse_changes(root, describe_difference(header.job, job))
@@ -94,9 +94,10 @@ def prepare_context(
             grown = replace(header, parts=baseline.division, outlook=baseline.outlook)
             write_header(root, replace(grown, seconds=experiment.time))
     else:
+        paths = {name: str(path.resolve()) for name, path in models.items()}
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
-        write_header(root, replace(about, seconds=experiment.time))
+        write_header(root, replace(about, seconds=experiment.time, doubt=baseline.doubt))
     return Context(
         root=root,
         job=job,
@@ -111,6 +112,8 @@ def prepare_context(
         verbose=experiment.verbose,
         finalists=max(1, finalists),
         watched=baseline.watched,
+        doubt=baseline.doubt,
+        provable=baseline.provable,
         yielded=baseline.yielded,
         deadlines=deadlines,
     )
@@ -214,6 +217,8 @@ def _read_feeding(
     saved_ranges = None if ranges is None else reuse.load_ranges(ranges, experiment.models[MAIN])
     try:
         if experiment.evaluate and experiment.data is None:
+            inputs = [spec for entry in facts.values() for spec in entry.inputs]
+            require_input_names(inputs, experiment.shapes, experiment.ranges)
             with _start_worker(experiment, root, {}, sink) as worker:
                 worker.ask("load")
                 feeding = samples.record_calls(experiment, worker, draft)

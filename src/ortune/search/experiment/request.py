@@ -24,7 +24,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
 
     Attributes:
         model: ONNX files; several are run together by --evaluate.
-        labels: Labels in the samples' order (.npy or .csv), or boxes by name (COCO .json).
+        labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         calibration: Samples to calibrate with, apart from --data.
         ranges_from: Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.
         augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never

@@ -15,6 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.workload import spread_indices
 from ortune.data import augment, feeds, split, synthetic
+from ortune.data.classes import read_classes
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.io import file
@@ -142,6 +143,7 @@ def load_samples(
         BadData: They cannot be used with the model, or calibration and evaluation overlap.
     """
     inputs, batch = facts.inputs, experiment.workload.batch
+    synthetic.require_input_names(inputs, experiment.shapes, experiment.ranges)
     load = _make_loader(experiment, facts, folder.parent)
     if experiment.data is None:
         sample_feeds = synthetic.generate_feeds(
@@ -181,8 +183,9 @@ def load_samples(
 def _make_loader(experiment: Experiment, facts: Facts, root: Path) -> Callable[..., Feeds]:
     """Return what reads a source into a folder, beside that of an earlier run."""
     if not experiment.sequence:
+        classes = read_classes(facts.metadata)
         return lambda source, out, _, **options: feeds.load_feeds(
-            source, facts.inputs, out, **options
+            source, facts.inputs, out, classes=classes, **options
         )
     model = experiment.models[MAIN]
     sequence_source = StatefulModel(

@@ -128,6 +128,7 @@ def _judge_records(
         seed=context.seed,
         exact=exact,
         snr_db=snr_db,
+        provable=context.provable,
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import ortune as ot
 from ortune.analysis.benchmark import compare as results_file
 from ortune.analysis.benchmark.compare import ComparedRow, CompareResult
+from ortune.analysis.benchmark.requests import Thresholds
 from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
 
@@ -341,3 +342,22 @@ def test_the_command_line_says_what_ci_needs(
     assert "| m.onnx on cpu | 1.2" in text and "x\\|y" in text
     assert main([*words[:3], "--threshold", "30%", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["thresholds"] == {"latency": 0.3}
+
+
+@pytest.mark.parametrize("text", ["10", "p99=2", "1.5"])
+def test_a_threshold_above_one_needs_its_sign(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write(tmp_path / "a.json", [row()])
+    slow = write(tmp_path / "b.json", [row(ms=36, seed=1)])
+    assert main(["compare", str(one), str(slow), "--threshold", text]) == 2
+    error = capsys.readouterr().err
+    assert "above 1 it needs its % sign" in error
+    assert f"write {text}%, or" in error
+    assert main(["compare", str(one), str(slow), "--threshold", "10%"]) == 1
+
+
+def test_thresholds_above_one_are_written_as_they_are_read() -> None:
+    field = Thresholds(())
+    assert field.read(["1000%"]) == {"latency": 10.0}
+    assert field.read(field.spell({"latency": 10.0, "p99": 0.5})) == {"latency": 10.0, "p99": 0.5}

@@ -88,6 +88,29 @@ def test_the_worked_example_on_the_command_line(
     assert "1 to 3 GPUs: linear scaling is assumed" in shown and "562.5" in shown
 
 
+@pytest.mark.parametrize("load", [None, 1000.0])
+@pytest.mark.parametrize("low", [0.0, 0.3])
+def test_a_plan_of_one_block_has_a_price_and_no_interval(low: float, load: float | None) -> None:
+    lone = ServingOption("screened", 0.008, Interval(0.4, low, math.inf))
+    found = tabulate_costs([NOW, TUNED, lone], replace(WORKED, overhead_s=0.0, load_per_s=load))
+    row = found.rows[2]
+    assert row.saving_per_month.value > 0
+    assert math.isnan(row.saving_per_month.low) and math.isnan(row.saving_per_month.high)
+    assert math.isnan(row.months.high)
+    assert found.verdict.option == "tuned"
+
+
+def test_a_run_with_plans_of_one_block_is_priced_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, root = write_run(tmp_path)
+    *search, final = made.trials
+    lone = replace(search[1], key="0dd" * 5 + "0", ratio=Interval(0.2, 0.0, math.inf))
+    rewritten(root, [*search, lone, final])
+    assert main(["cost", str(root), "--price", "2.50/h"]) == 0
+    assert str(final.plan) in capsys.readouterr().out
+
+
 def test_a_load_is_served_by_whole_machines() -> None:
     at = replace(WORKED, load_per_s=400.0)
     now, tuned = tabulate_costs([NOW, TUNED], at).rows

@@ -1,0 +1,127 @@
+"""The number that a class folder stands for: of a file, of the model's metadata, or by name."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ortune.core.errors import BadData
+from ortune.data import arrays, sizes
+from ortune.data.checks import Note
+
+CLASSES_FILE = "classes.txt"
+"""Beside class folders: one class a line, in the order in which the model numbers them."""
+_KEYS = ("names", "classes", "class_names", "labels", "id2label", "categories")
+"""Of a model's metadata, as exporters write them."""
+_LONGEST = 2**20
+"""Characters of metadata that are read."""
+FROM_FOLDERS = "labels from sub-folders"
+"""How the note on their numbers begins."""
+_SHOWN = 5
+
+
+def read_classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a model's class names in the order of their numbers; empty where it has none.
+
+    A list, or a mapping from the numbers 0, 1, ..., as JSON or Python writes it, or names with
+    commas or line ends between them.
+    """
+    by_key = {key.lower(): text for key, text in metadata.items()}
+    for key in _KEYS:
+        if names := _parse_names(by_key.get(key, "")):
+            return names
+    return ()
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    if not text or len(text) > _LONGEST:
+        return ()
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return _order_names(read(text))
+    separator = "\n" if "\n" in text.strip() else ","
+    names = tuple(name.strip() for name in text.strip().split(separator))
+    return names if len(names) > 1 and all(names) else ()
+
+
+def _order_names(value: object) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        with suppress(TypeError, ValueError):
+            numbered = {int(key): name for key, name in value.items()}
+            value = [numbered.get(at) for at in range(len(numbered))]
+    if not isinstance(value, (list, tuple)) or not value:
+        return ()
+    return tuple(value) if all(isinstance(name, str) for name in value) else ()
+
+
+def number_classes(
+    files: Sequence[Path], folder: Path, note: Note, classes: Sequence[str] = ()
+) -> dict[str, int]:
+    """Return the number of every sub-folder that has files, and note the mapping.
+
+    Names that are all numbers are the labels themselves. Else the file ``classes.txt`` in the
+    folder says which number a name has, else the model does, else it is their place by name.
+
+    Args:
+        classes: The model's own, in the order of their numbers.
+
+    Raises:
+        BadData: The file cannot be read, or does not have a folder's name.
+    """
+    names = sorted({path.parent.name for path in files if path.parent != folder})
+    if len(names) < 2:
+        return {}
+    if all(name.isdecimal() for name in names):
+        return {name: int(name) for name in names}
+    listed = folder / CLASSES_FILE
+    source = f"numbered by name, as there is no {CLASSES_FILE}"
+    numbers: dict[str, int] = {name: at for at, name in enumerate(names)}
+    if listed.is_file():
+        with arrays.translate_read_errors(listed):
+            sizes.require_memory(8 * listed.stat().st_size, f"classes in {listed}")
+            lines = listed.read_text(encoding="utf-8-sig").splitlines()
+        lines = [line.strip() for line in lines]
+        numbers, missing = _find_numbers(names, lines)
+        if missing:
+            raise BadData(
+                f"{listed} has no class '{missing[0]}', and there is a folder of that name",
+                fix="write one class a line, in the model's order, as the folders are called",
+            )
+        source = f"by {CLASSES_FILE}"
+    elif classes:
+        model_numbers, missing = _find_numbers(names, classes)
+        if missing:
+            source += f"; the model's metadata has no '{missing[0]}'"
+        else:
+            numbers, source = model_numbers, "by the model's metadata"
+    ordered = sorted(numbers.items(), key=lambda item: item[1])
+    shown = ", ".join(f"{at} = {name}" for name, at in ordered[:_SHOWN])
+    note(f"{FROM_FOLDERS}, {source}: {shown}{', ...' if len(names) > _SHOWN else ''}")
+    return numbers
+
+
+def _find_numbers(
+    folders: Sequence[str], classes: Sequence[str]
+) -> tuple[dict[str, int], list[str]]:
+    """Return the number of each folder among the classes, and the folders that are none."""
+    places: dict[str, int] = {}
+    for at, line in enumerate(classes):
+        for spelling in _list_spellings(line):
+            places.setdefault(spelling, at)
+    numbers = {
+        name: next((places[text] for text in _list_spellings(name) if text in places), -1)
+        for name in folders
+    }
+    return numbers, [name for name, at in numbers.items() if at < 0]
+
+
+def _list_spellings(name: str) -> Iterator[str]:
+    """Yield a name as it is compared, and the synset that a line of ImageNet's begins with."""
+    plain = re.sub(r"[\s_-]+", " ", name).strip().casefold()
+    yield plain
+    if re.fullmatch(r"n\d{8} .*", plain):
+        yield plain.split()[0]
