@@ -108,7 +108,8 @@ def test_a_dropped_engine_leaves_nothing(bundle: Path, temporary: Path) -> None:
 def test_an_engine_open_at_exit_leaves_nothing(bundle: Path, temporary: Path) -> None:
     code = (
         f"import tempfile; tempfile.tempdir = {str(temporary)!r}\n"
-        f"from ortune.bundle.engine.load import load; engine = load({str(bundle)!r})\n"
+        "from ortune.bundle.engine.load import load_engine\n"
+        f"engine = load_engine({str(bundle)!r})\n"
         f"import os; print(len(os.listdir({str(temporary)!r})))"
     )
     run = subprocess.run(
@@ -360,7 +361,8 @@ def test_several_models(study: Study, tmp_path: Path) -> None:
 
 def test_a_bundle_opens_without_the_model_library(bundle: Path) -> None:
     code = (
-        f"import sys; from ortune.bundle.engine.load import load; load({str(bundle)!r}).close()\n"
+        "import sys; from ortune.bundle.engine.load import load_engine\n"
+        f"load_engine({str(bundle)!r}).close()\n"
         "print([name for name in ('onnx_ir', 'onnx', 'onnxscript') if name in sys.modules])"
     )
     run = subprocess.run(

@@ -187,7 +187,7 @@ def test_what_would_be_found_is_named_up_to_ninety_seconds(
 def test_plans_left_for_lack_of_time_are_told_once(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Given, "left_out", lambda self, view: LeftOut(late=7, plans=7))
+    monkeypatch.setattr(Given, "explain_untried", lambda self, view: LeftOut(late=7, plans=7))
     study = run(Script())
     assert [e.text for e in told if isinstance(e, Note)] == [
         "the time for plans is up: 7 plans not tried"
@@ -417,7 +417,7 @@ def test_plans_that_were_left_out_are_listed_with_their_reasons(
 ) -> None:
     untried = tuple(UntriedPlan(str(plan), "time was up") for plan in PLANS * 50)
     left = LeftOut(late=250, plans=250, untried=untried)
-    monkeypatch.setattr(Given, "left_out", lambda self, view: left)
+    monkeypatch.setattr(Given, "explain_untried", lambda self, view: left)
     study = run(Script(ratio=1.2), PLANS[:1])
     assert study.counts[Outcome.UNTRIED] == 250
     assert len(study.ending.left_out) == 200

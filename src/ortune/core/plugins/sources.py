@@ -14,7 +14,7 @@ from pathlib import Path
 
 _OWN = "ortune"
 _BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
-_LOADED = re.compile(r'\bcatalog\.load\(\s*\w+,\s*"([\w-]+)"')
+_LOADED = re.compile(r'\bcatalog\.load_plugin\(\s*\w+,\s*"([\w-]+)"')
 
 
 @dataclass(frozen=True)

@@ -722,6 +722,8 @@ def test_a_survey_stands_in_the_journal_of_the_run(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = SurveyRequest(SURVEY.plan, "it fails the budget")
-    monkeypatch.setattr(evaluate, "survey_plan", lambda context, request, seconds, *_: SURVEY)
+    monkeypatch.setattr(
+        evaluate, "survey_plan", lambda context, request, seconds, *_, **more: SURVEY
+    )
     attempts.survey_regions(asked, 5.0)
     assert read_journal(attempts.context.root) == attempts.journal.surveys == [SURVEY]
