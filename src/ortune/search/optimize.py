@@ -104,8 +104,11 @@ def run(request: Optimize) -> Study:
         exact = request.data is None and not request.evaluate
         header = read_header(root)
         assert header is not None, "a prepared run has a header"
-        regions = request.regions and header.by_region
-        context = replace(context, by_operator=header.by_operator, by_region=regions)
+        context = replace(
+            context,
+            by_operator=header.by_operator,
+            by_region=request.regions and header.by_region,
+        )
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
         kept = request.time * by_batch.SHARE * bool(request.batches)
         searching = request.time - kept
