@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ortune.bundle.engine import archive
 from ortune.core import wording
 from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.plan_label import ORIGINAL
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.roles import PREPARES, find_deciding_step, find_step_role
@@ -24,13 +25,14 @@ from ortune.graph.io import file
 from ortune.graph.ir import edit
 from ortune.quantizers.common.node_filter import make_name_matcher
 from ortune.reporting.explanation.requests import Explain
+from ortune.reporting.sections.history import name_contribution
 from ortune.reporting.sections.verdict import describe_answer
 from ortune.search.experiment import surveys as journal
 from ortune.search.experiment.ledger import read_study
 from ortune.search.mixed_precision.choice import parse_assignment, strip_node_filters
 from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey, is_unchanged
 
-KEPT, GIVEN = "kept", "given"
+KEPT, GIVEN = "kept", "left"
 """How it begins what became of a region: it has the surveyed precision in the winner, or not."""
 
 
@@ -95,7 +97,8 @@ class PlanTold:
     Attributes:
         number: Its place among the plans tried; 0 is the original.
         key: Of its trials.
-        plan: Its name.
+        plan: In full.
+        label: Written for people, by what differs from the baseline.
         steps: Spelled.
         backend: Spelled.
         stage: What the search was about.
@@ -114,6 +117,7 @@ class PlanTold:
     number: int
     key: str
     plan: str
+    label: str
     steps: tuple[str, ...]
     backend: str
     stage: str
@@ -165,7 +169,8 @@ class SurveyTold:
     """All regions of a surveyed plan.
 
     Attributes:
-        plan: Its name.
+        plan: In full.
+        label: Written for people.
         precision: The step that decides its layers' precision.
         whole_cost: What the metric loses with all regions at it.
         unit: Of accuracy costs.
@@ -175,6 +180,7 @@ class SurveyTold:
 
     key: str
     plan: str
+    label: str
     precision: str
     regions: tuple[RegionTold, ...]
     whole_cost: float
@@ -214,12 +220,14 @@ class ChangeTold:
 
     Attributes:
         what: Kind of change.
+        label: What changed, for people.
         number: Of the plan that stands for it.
         ratio: Of that plan's latency, over the original's.
         why: Why it was proposed.
     """
 
     what: str
+    label: str
     number: int
     ratio: Interval | None
     why: str
@@ -268,7 +276,7 @@ class Explanation(TableResult):
 
 
 _SHORTEST, _NEAR = 4, 3
-NO_SURVEY = "no regions were surveyed"
+NO_SURVEY = "precision by region was not measured"
 
 
 def run(request: Explain) -> Explanation:
@@ -324,11 +332,10 @@ def explain_study(
     best = study.best
     winner, winning = [trial.key for trial in latest].index(best.key), _find_survey(best, surveys)
     survey_reports = tuple(
-        _describe_survey(record, mixtures, winner if record is winning else None, built)
+        _describe_survey(study, record, mixtures, winner if record is winning else None, built)
         for record in surveys
     )
     numbers = {trial.key: number for number, trial in enumerate(latest)}
-    changes = ((stage.name, study.find(stage.key)) for stage in study.history)
     return Explanation(
         run=study.root,
         model=study.job.model,
@@ -336,13 +343,7 @@ def explain_study(
         accuracy=wording.explain_verdict(best.score) if best.key != study.baseline.key else "",
         budget=str(study.budget),
         finished=study.finished,
-        way=tuple(
-            ChangeTold(
-                stage_name, numbers[t.key], t.ratio, wording.find_search_trial(study, t).proposed
-            )
-            for stage_name, t in changes
-            if t is not None
-        ),
+        way=tuple(_list_changes(study, numbers)),
         plans=plans,
         untried=study.counts[Outcome.UNTRIED],
         left_out=study.ending.left_out,
@@ -351,6 +352,17 @@ def explain_study(
         asked=requested_plans,
         notes=(*notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
     )
+
+
+def _list_changes(study: Study, numbers: Mapping[str, int]) -> Iterator[ChangeTold]:
+    """Yield the measured changes from the original to the winner."""
+    before = study.baseline
+    for stage in study.history:
+        if (trial := study.find(stage.key)) is not None:
+            label = name_contribution(study, stage, before)
+            why = wording.find_search_trial(study, trial).proposed
+            yield ChangeTold(stage.name, label, numbers[trial.key], trial.ratio, why)
+            before = trial
 
 
 # --- plans --------------------------------------------------------------------------------------
@@ -363,7 +375,8 @@ def _describe_plan(
     return PlanTold(
         number=number,
         key=last.key,
-        plan="original" if last.key == study.baseline.key else str(last.plan),
+        plan=ORIGINAL if last.key == study.baseline.key else str(last.plan),
+        label=study.label(last.plan),
         steps=tuple(map(str, last.plan.recipe.steps)),
         backend=str(last.plan.backend),
         stage=trials[0].stage,
@@ -404,7 +417,7 @@ def _match_plans(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
     if text == "winner":
         return tuple(plan for plan in plans if plan.winner)
     recipes = {plan.number: plan.plan.partition(" @ ")[0] for plan in plans}
-    matches = [plan for plan in plans if text in (plan.plan, recipes[plan.number])]
+    matches = [plan for plan in plans if text in (plan.plan, plan.label, recipes[plan.number])]
     if len(text) >= _SHORTEST:
         matches = matches or [plan for plan in plans if plan.key.startswith(text)]
     if matches:
@@ -471,6 +484,7 @@ def _describe_mixture(
 
 
 def _describe_survey(
+    study: Study,
     survey: Survey,
     mixtures: Mapping[int, MixtureTold],
     winner: int | None,
@@ -496,15 +510,17 @@ def _describe_survey(
         if cost.error:
             became = f"not measured: {cost.error}"
         elif is_unchanged(cost):
-            became = f"left in float by {step} itself"
+            became = f"not changed by {step}"
         else:
             became = f"{KEPT} in {step}"
             if winner is None:
-                became = "the winner is of another precision"
+                became = "the winner has another precision"
             elif winner in left_in:
-                became = f"{GIVEN} back to float"
+                became = f"{GIVEN} in float"
             gain = f"{100 * cost.time_gained.value:.2g} % of the time"
-            why = f": {step} costs {cost.accuracy_cost.value:.3g} alone and saves {gain}"
+            why = (
+                f": alone {step} costs {cost.accuracy_cost.value:.3g} of accuracy and saves {gain}"
+            )
         in_file = (
             find_precision(built, name) for name in (cost.region, *cost.layers, *cost.nodes)
         )
@@ -513,6 +529,7 @@ def _describe_survey(
     return SurveyTold(
         key=survey.key,
         plan=str(survey.plan),
+        label=study.label(survey.plan),
         precision=step,
         regions=tuple(regions),
         whole_cost=survey.whole_cost,
