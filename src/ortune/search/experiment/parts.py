@@ -197,7 +197,7 @@ class Original:
                 scale = longest[name] / self._sample_limit
                 enough_s = len(part) / scale * _SHARE * self.quick_ns / 1e9
                 used = f"{len(thinned[name]):,} of {len(part):,} {_NOUNS.get(name, name)} samples"
-                time_s = f"{self.request.time:.0f} s suffice"
+                time_s = f"{self.experiment.time:.0f} s suffice"
                 more = f"--time {_format_time(enough_s)} uses all"
                 self.sink(Note(f"using {used} so that {time_s} ({more})"))
         return thinned
