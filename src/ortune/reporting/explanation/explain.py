@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from ortune.graph.io import file
 from ortune.graph.ir import edit
 from ortune.quantizers.common.node_filter import make_name_matcher
 from ortune.reporting.explanation.requests import Explain
-from ortune.reporting.sections.history import name_contribution
+from ortune.reporting.sections.history import list_contributions
 from ortune.reporting.sections.verdict import describe_answer
 from ortune.search.experiment import surveys as journal
 from ortune.search.experiment.ledger import read_study
@@ -323,7 +323,6 @@ def explain_study(
         _describe_plan(study, number, last, mixtures.get(number))
         for number, last in enumerate(latest)
     )
-    requested_plans = () if plan is None else _match_plans(plans, plan)
     ops: dict[str, str] = {}
     built: dict[str, str] = {}
     notes: list[str] = []
@@ -343,29 +342,20 @@ def explain_study(
         accuracy=wording.explain_verdict(best.score) if best.key != study.baseline.key else "",
         budget=str(study.budget),
         finished=study.finished,
-        way=tuple(_list_changes(study, numbers)),
+        way=tuple(
+            ChangeTold(
+                name, label, numbers[t.key], t.ratio, wording.find_search_trial(study, t).proposed
+            )
+            for name, label, t in list_contributions(study)
+        ),
         plans=plans,
         untried=study.counts[Outcome.UNTRIED],
         left_out=study.ending.left_out,
         surveys=survey_reports,
         node=None if node is None else _describe_node(study, node, ops, built, survey_reports),
-        asked=requested_plans,
+        asked=() if plan is None else _match_plans(plans, plan),
         notes=(*notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
     )
-
-
-def _list_changes(study: Study, numbers: Mapping[str, int]) -> Iterator[ChangeTold]:
-    """Yield the measured changes from the original to the winner."""
-    before = study.baseline
-    for stage in study.history:
-        if (trial := study.find(stage.key)) is not None:
-            label = name_contribution(study, stage, before)
-            why = wording.find_search_trial(study, trial).proposed
-            yield ChangeTold(stage.name, label, numbers[trial.key], trial.ratio, why)
-            before = trial
-
-
-# --- plans --------------------------------------------------------------------------------------
 
 
 def _describe_plan(
@@ -438,9 +428,6 @@ def _suggest_names(text: str, candidates: Sequence[str]) -> Sequence[str]:
         or difflib.get_close_matches(text, candidates, n=_NEAR, cutoff=0.4)
         or candidates[:_NEAR]
     )
-
-
-# --- regions ------------------------------------------------------------------------------------
 
 
 def _find_survey(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
@@ -537,9 +524,6 @@ def _describe_survey(
         seconds=survey.seconds,
         error=survey.error,
     )
-
-
-# --- nodes --------------------------------------------------------------------------------------
 
 
 def _read_nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.plan_label import ORIGINAL, label_changes
 from ortune.core.section import Block, Heading, Section, Table
-from ortune.core.study import Contribution, Study
+from ortune.core.study import Study
 from ortune.core.trial import Plan, Trial
 
 _NAMES = {"baseline": ORIGINAL, "graph": "graph optimization"}
@@ -27,12 +27,7 @@ class HistorySection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield one row a stage."""
-        stages = [(stage, study.find(stage.key)) for stage in study.history]
-        rows, before = [], study.baseline
-        for stage, trial in stages:
-            if trial is not None:
-                rows.append(_make_row(study, name_contribution(study, stage, before), trial))
-                before = trial
+        rows = [_make_row(study, label, trial) for _, label, trial in list_contributions(study)]
         if len(rows) < 2:
             return
         metric = say.shorten_metric(str(study.budget.metric))
@@ -40,14 +35,22 @@ class HistorySection(Section):
         yield Table(("after", "speed-up, 99 %", "MB", metric), tuple(rows))
 
 
-def name_contribution(study: Study, stage: Contribution, before: Trial) -> str:
+def list_contributions(study: Study) -> Iterator[tuple[str, str, Trial]]:
+    """Yield the measured changes on the way to the winner: kind, label for people, and trial."""
+    before = study.baseline
+    for stage in study.history:
+        if (trial := study.find(stage.key)) is not None:
+            yield stage.name, _name_contribution(study, stage.name, trial, before), trial
+            before = trial
+
+
+def _name_contribution(study: Study, kind: str, trial: Trial, before: Trial) -> str:
     """Name a change by what differs from the plan before it, by both where two were made."""
-    trial = study.find(stage.key)
-    if trial is None or stage.name in _NAMES:
-        return _NAMES.get(stage.name, stage.name)
+    if kind in _NAMES:
+        return _NAMES[kind]
     changes = label_changes(trial.plan, before.plan)
     if len(changes) < 2:
-        return "".join(changes) or stage.name
+        return "".join(changes) or kind
     halfway = Plan(trial.plan.recipe, before.plan.backend)
     tried = any(t.plan.spelling == halfway.spelling for t in study.trials if t.error)
     why = "one of them fails alone" if tried else "out of time"
