@@ -143,7 +143,7 @@ def test_advice_is_a_cause_and_a_change() -> None:
 
 def test_runs_that_waited_for_each_other_say_that_others_were_few() -> None:
     (advice,) = noise.judge_noise(replace(QUIET, others=0.25), 0.2).advice
-    assert advice.what.endswith("though other processes used only 0.25 of 4")
+    assert advice.what.endswith("though other processes used only 0.25 of 4 CPUs")
 
 
 GROUPS = (Throttle("/a", 100, 10, 1.0), Throttle("/b", 50, 0, 0.0))
