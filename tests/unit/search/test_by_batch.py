@@ -147,7 +147,7 @@ def test_without_time_nothing_is_timed_or_confirmed_and_that_is_noted(
     assert [t.part for t in study.batches[4]] == ["search"] * 3
     assert notes == ["out of time, not re-measured: the fastest plans at batch 4"]
     assert rows(study)[1].state == "unconfirmed"
-    assert "measured once, unconfirmed, at 4" in describe_best_plans(study, rows(study))
+    assert "measured once only at batch 4" in describe_best_plans(study, rows(study))
 
 
 def test_a_plan_that_dies_is_a_failed_trial_and_the_others_go_on(

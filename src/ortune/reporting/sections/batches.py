@@ -77,7 +77,7 @@ def describe_best_plans(study: Study, batch_rows: Sequence[BatchRow]) -> str:
     doubts = [str(row.batch) for row in batch_rows if row.state == "unconfirmed"]
     close = [str(row.batch) for row in batch_rows if row.beside and not row.beside.clear]
     if doubts:
-        sentence += f"; measured once, not re-measured, at batch {', '.join(doubts)}"
+        sentence += f"; measured once only at batch {', '.join(doubts)}"
     if close:
         first = _label_plan(study, study.best)
         sentence += f"; tied with {first} (within noise) at batch {', '.join(close)}"

@@ -64,8 +64,7 @@ def test_a_row_a_batch_with_what_is_known_of_its_best_plan() -> None:
     heading, said, table = BatchesSection().blocks(CROSSED)
     assert heading == Heading("Batch sizes")
     assert said == Text(
-        "optimized graph up to batch 1, int8 from batch 4; "
-        "measured once, not re-measured, at batch 16."
+        "optimized graph up to batch 1, int8 from batch 4; measured once only at batch 16."
     )
     assert isinstance(table, Table)
     assert table.columns[3] == "vs. batch 1's best, 99 %"
