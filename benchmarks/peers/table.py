@@ -74,7 +74,9 @@ def _heading(case: Mapping[str, Any]) -> str:
     budgets = ", ".join(f"`{_short(budget)}`" for budget in case["budgets"])
     equal = (case["self_check"] or {}).get("ratio")
     said = f" The original beside itself: {_interval(equal)}." if equal else ""
-    waits = case["noise"].get("runs disturbed by neighbours")
+    readings = case["noise"]  # results of before name it otherwise
+    before = readings.get("runs disturbed by neighbours")
+    waits = readings.get("runs that waited for a CPU", before)
     said += f" Runs that waited for a CPU: {waits}." if waits else ""
     noisy = (
         " **The machine was too noisy for a verdict.**" if case["judgement"]["too_noisy"] else ""

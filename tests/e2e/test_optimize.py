@@ -83,7 +83,7 @@ def test_a_plan_five_percent_slower_is_rejected(
     (same,) = study.trials[1:]
     assert same.status is Status.LEVEL, "one pair does not show 5 %"
     assert same.ratio is not None and not same.ratio.clear
-    assert same.why == "no faster beyond the noise"
+    assert same.why == "no faster (within noise)"
     assert same.ratio.value == pytest.approx(1.05, abs=0.001)
     assert same.key != study.best.key
 

@@ -59,7 +59,7 @@ def printed(outlook: str) -> int:
 
 def test_the_number_that_is_printed_proves_a_share_one_fewer_does_not(tmp_path: Path) -> None:
     few, outlook = search(tmp_path, 59, "cosine>=0.9")
-    assert outlook.startswith("59 samples: 16 are held out, which can make accuracy likely at")
+    assert outlook.startswith("59 samples: 16 are held out, too few to prove the accuracy budget")
     assert {t.score.verdict for t in lossy_finals(few) if t.score} == {Verdict.LIKELY}
     enough = printed(outlook)
     assert enough == 120
@@ -79,7 +79,7 @@ def test_two_hundred_and_four_hundred_prove_a_share(tmp_path: Path, samples: int
     held = {200: 80, 400: 100}[samples]
     assert outlook == (
         f"{samples} samples: {held} are held out, "
-        "enough to prove the budget if none of them shows a loss"
+        "enough to prove the accuracy budget if none of them shows a loss"
     )
     assert study.best.score is not None
     assert study.best.score.verdict is Verdict.PROVED
@@ -119,7 +119,7 @@ def test_equal_samples_prove_nothing(tmp_path: Path) -> None:
     np.savez(data / "all.npz", **tiled)
     study, outlook = heard(model, tmp_path / "run", data=data, budget="cosine>=0.9")
     assert outlook.startswith("300 samples in 30 different ones: ")
-    assert "likely at best; 120 different samples would" in outlook
+    assert "accuracy budget; 120 different samples would" in outlook
     assert {t.score.verdict for t in lossy_finals(study) if t.score} == {Verdict.LIKELY}
 
 

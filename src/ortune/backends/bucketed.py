@@ -43,6 +43,7 @@ class Bucketed(Backend):
         custom_ops: Libraries of custom operators, for the inner backend.
     """
 
+    title: ClassVar[str] = "padding cut off"
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 

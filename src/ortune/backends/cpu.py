@@ -94,6 +94,7 @@ class Cpu(Backend):
         custom_ops: Libraries of custom operators: paths, or Python modules that give one.
     """
 
+    title: ClassVar[str] = "CPU"
     provider: ClassVar[str] = "CPUExecutionProvider"
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)

@@ -92,6 +92,7 @@ class Cuda(Backend):
         custom_ops: Libraries of custom operators: paths, or Python modules that give one.
     """
 
+    title: ClassVar[str] = "CUDA"
     provider: ClassVar[str] = probe.CUDA
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)

@@ -37,6 +37,7 @@ class Directml(Backend):
         graph_fusion: Compile parts of the graph as one.
     """
 
+    title: ClassVar[str] = "DirectML"
     provider: ClassVar[str] = "DmlExecutionProvider"
     automatic: ClassVar[bool] = False
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})

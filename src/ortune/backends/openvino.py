@@ -112,6 +112,7 @@ class Openvino(Backend):
         config: Any other property of OpenVINO's device, as ``NAME=value``.
     """
 
+    title: ClassVar[str] = "OpenVINO"
     provider: ClassVar[str] = plugin.PROVIDER
     added: ClassVar[frozenset[str]] = frozenset({"device"})
 

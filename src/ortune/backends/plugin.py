@@ -36,6 +36,7 @@ class PluginProvider(Backend):
         options: The provider's own options, as ``NAME=value``.
     """
 
+    title: ClassVar[str] = "plugin provider"
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("package", "library")
 

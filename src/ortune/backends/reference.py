@@ -23,6 +23,7 @@ class Reference(Backend):
         threads: Ignored: it is plain Python.
     """
 
+    title: ClassVar[str] = "reference"
     automatic: ClassVar[bool] = False
 
     @contextmanager

@@ -47,6 +47,7 @@ class Simulated(Backend):
         report: File that receives what saturated, as JSON, when the session closes.
     """
 
+    title: ClassVar[str] = "simulated"
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 

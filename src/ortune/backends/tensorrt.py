@@ -99,6 +99,7 @@ class Tensorrt(Backend):
         config: Any other option of the provider, as ``key=value``.
     """
 
+    title: ClassVar[str] = "TensorRT"
     provider: ClassVar[str] = probe.TENSORRT
 
     device: Annotated[int, Bounds(high=1023)] = 0

@@ -37,6 +37,7 @@ class TensorrtEngine(Backend):
         plugins: Shared libraries with plug-ins, which are code. Nothing that is stored names one.
     """
 
+    title: ClassVar[str] = "TensorRT engine"
     provider: ClassVar[str] = run.PROVIDER
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("plugins",)

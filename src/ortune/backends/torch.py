@@ -34,6 +34,7 @@ class Torch(Backend):
         precision: Arithmetic of matrix products; bf16 is autocast.
     """
 
+    title: ClassVar[str] = "PyTorch"
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("source", "weights")
 

@@ -215,9 +215,9 @@ def _print_ranking(ranking: ObserverRanking) -> None:
         print_text("the scored samples are those that were calibrated on: scores are optimistic")
     equal = [_format_observer(row) for row in ranking.rows if row.standing == "not worse"]
     if ranking.best:
-        print_text(f"best: {ranking.best}, by {ranking.by}, beyond the noise (95 %)")
+        print_text(f"best: {ranking.best}, by {ranking.by}, by more than the noise (95 %)")
     elif len(equal) > 1:
-        print_text(f"no best beyond the noise: {_join_names(equal)} cannot be distinguished")
+        print_text(f"no clear best: {_join_names(equal)} are tied (within noise)")
 
 
 def _make_observer_cells(row: ObserverScore) -> tuple[str, ...]:

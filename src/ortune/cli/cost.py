@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortune.analysis.costs.requests import Cost
+from ortune.analysis.costs.requests import Cost, format_money_amount
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result, print_table, print_text
 from ortune.reporting.python.requests import TimelinePage
@@ -80,7 +80,7 @@ def _scale_to_devices(
 
 def _print_costs(costs: Costs, gpus: bool) -> None:
     terms, machine = costs.terms, "GPU" if gpus else "machine"
-    loaded = terms.load_per_s is not None
+    loaded, money = terms.load_per_s is not None, terms.currency or "cost"
     print_table(
         (
             "",
@@ -89,10 +89,10 @@ def _print_costs(costs: Costs, gpus: bool) -> None:
             "FPS/process>",
             f"FPS/{machine}>",
             *((f"{machine}s>", "use>", "FPS, all>") if loaded else ()),
-            "a million>",
-            "1,000 FPS-h>",
-            "a month>",
-            "saved a month [99 %]>",
+            f"{money} per million>",
+            f"{money} per 1,000 FPS-h>",
+            f"{money} per month>",
+            "saved per month, 99 %>",
             "paid back, months>",
         ),
         [_make_option_cells(row, terms, loaded, costs.rows[0]) for row in costs.rows],
@@ -109,11 +109,11 @@ def _print_costs(costs: Costs, gpus: bool) -> None:
         f"+ {costs.tuning_s:.0f} s of tuning {terms.format_money(tuning)}"
     )
     work = (
-        f"at {terms.load_per_s:g} samples a second"
+        f"at {terms.load_per_s:g} samples per second"
         if terms.load_per_s is not None
         else f"for the work that {terms.devices[0]} {machine} of the first row does"
     )
-    print_text(f"  a month: {terms.month_hours:g} hours (30.4 days), {work}")
+    print_text(f"  per month: {terms.month_hours:g} hours (30.4 days), {work}")
     for text in costs.assumptions:
         print_text(f"  assumed: {text}")
 
@@ -137,9 +137,9 @@ def _make_option_cells(
             if loaded
             else ()
         ),
-        terms.format_money(figures.cost_per_million),
-        terms.format_money(figures.cost_per_1000_fps_hours),
-        terms.format_money(figures.cost_per_month),
+        format_money_amount(figures.cost_per_million),
+        format_money_amount(figures.cost_per_1000_fps_hours),
+        format_money_amount(figures.cost_per_month),
         "" if row is first else _format_saving(row.saving_per_month, terms),
         "" if row is first else _format_break_even(row.months),
     )
@@ -148,7 +148,7 @@ def _make_option_cells(
 def _format_saving(saved: Interval, terms: Terms) -> str:
     if math.isnan(saved.low):
         return terms.format_money(saved.value)
-    low, high = f"{saved.low:,.2f}", f"{saved.high:,.2f}"
+    low, high = format_money_amount(saved.low), format_money_amount(saved.high)
     return f"{terms.format_money(saved.value)} [{low}, {high}]"
 
 
@@ -180,7 +180,7 @@ def _print_devices(costs: Costs) -> None:
             cells.append(f"{fps:.4g}" + ("" if sufficient else " (too few)"))
         rows.append(cells)
     names = [f"FPS: {row.option.name}>" for row in costs.rows]
-    print_table(("GPUs", "a month>", *names), rows)
+    print_table(("GPUs", f"{terms.currency or 'cost'} per month>", *names), rows)
 
 
 def _serialize_timeline(timeline: Timeline, out: Out) -> Mapping[str, Any]:

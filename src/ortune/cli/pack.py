@@ -124,11 +124,12 @@ def _describe_bundle(
     from ortune.backends.bucketed import Bucketed
 
     path, first = result["bundle"], trials[0]
-    yield f"bundle: {path} ({format_size(result['bytes'])}), {first.plan}"
+    yield f"bundle: {path} ({format_size(result['bytes'])}), {study.label(first.plan)}"
     if not study.is_confirmed(first):
-        yield "not confirmed: no finalist that is faster and keeps the budget"
-    if foreseen := wording.describe_prediction(first):
-        yield f"ratio:  {wording.format_ratio(first)}; {foreseen}"
+        yield "not confirmed: not re-measured as faster and within the accuracy budget"
+    if (ends := first.predicted) is not None and ends.value == ends.value:
+        again = wording.describe_speedup(ends)
+        yield f"speed:  {wording.describe_speedup(first.ratio)} (99 %); repeated: {again} (95 %)"
     if isinstance(backend := first.plan.backend, Bucketed):
         outputs = ", ".join(backend.outputs)
         yield (
@@ -137,7 +138,8 @@ def _describe_bundle(
         )
     for trial in trials[1:]:
         confirmation = "" if study.is_confirmed(trial) else ", not confirmed"
-        yield f"then:   {trial.plan} ({wording.format_ratio(trial)}{confirmation})"
+        speed = wording.describe_speedup(trial.ratio)
+        yield f"then:   {study.label(trial.plan)} ({speed}{confirmation})"
     if result["signature"]:
         yield f"signed: {result['signature']}"
 

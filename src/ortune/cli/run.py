@@ -113,7 +113,7 @@ def command(options: _Options) -> None:
             "samples": len(latencies_ns),
             "load_ns": load_ns,
             "latency_ns": latencies_ns,
-            **describe_latencies(latencies_ns),
+            **summarize_run_latencies(latencies_ns),
             "outputs": {name: list(array.shape) for name, array in outcome.first.items()},
             "written": written,
         }
@@ -208,7 +208,7 @@ class _CurrentProcess:
     end: Callable[[str], None]
 
 
-def describe_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:
+def summarize_run_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:
     """Return mean, median and, when there are enough samples, the 90th percentile, in ns."""
     import numpy as np
 

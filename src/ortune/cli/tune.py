@@ -47,13 +47,13 @@ def _print_attempts(result: TuneResult) -> None:
         )
         return
     if result.unconfirmed:
-        print_text(f"not confirmed in fresh pairs: {result.unconfirmed}")
+        print_text(f"not confirmed when re-measured: {result.unconfirmed}")
     if not result.improved:
         print_text(
-            f"nothing was faster beyond the noise: stay with --on {quote_backend(result.start)}"
+            f"no setting was faster (within noise): stay with --on {quote_backend(result.start)}"
         )
         return
-    print_text(f"ratio to {result.start}: {format_interval(result.ratio)}, in fresh pairs")
+    print_text(f"latency ratio to {result.start}: {format_interval(result.ratio)}, re-measured")
     cpu = result.cpu_ratio
     if cpu is not None:
         print_text(f"CPU time per inference, spinning included: {cpu.value:.2f} times")

@@ -108,7 +108,8 @@ class Outcome(enum.StrEnum):
     """What a plan may be called by the 99 % interval that is shown with it."""
 
     FASTER = "faster within the budget"
-    LEVEL = "no faster beyond the noise"
+    LEVEL = "no faster (within noise)"
+    ROUGH = "measured once"
     SLOWER = "slower"
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
@@ -152,7 +153,16 @@ def classify_outcome(trial: Trial) -> Outcome:
         return Outcome.SLOWER
     if trial.status is Status.SCREENED:
         return Outcome.UNSCORED
-    return Outcome.FASTER if is_faster(trial) and trial.status is Status.OK else Outcome.LEVEL
+    if is_faster(trial) and trial.status is Status.OK:
+        return Outcome.FASTER
+    return Outcome.ROUGH if _is_rough(trial) else Outcome.LEVEL
+
+
+def _is_rough(trial: Trial) -> bool:
+    """Say whether a trial was timed too briefly to tell: it may be as fast as it seems."""
+    if trial.part == "final" or trial.ratio is None:
+        return False
+    return not trial.ratio.is_bounded or (trial.ratio.value < _LONE and trial.ratio.high >= 1)
 
 
 def compare_latency(first: Trial, second: Trial) -> Interval:

@@ -57,6 +57,8 @@ class Backend(Plugin):
     """
 
     folder: ClassVar[str] = "backends"
+    title: ClassVar[str] = ""
+    """How people write it, such as ``OpenVINO``; its name where this is empty."""
     provider: ClassVar[str] = ""
     automatic: ClassVar[bool] = True
     """Part of ``--on auto``."""

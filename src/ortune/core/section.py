@@ -21,10 +21,16 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph; `tone` is one of plain, good, warn, code."""
+    """A paragraph.
+
+    Attributes:
+        tone: One of plain, good, warn, code.
+        links: Words of the text and the name of the section that they lead to on a page.
+    """
 
     text: str
     tone: str = "plain"
+    links: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

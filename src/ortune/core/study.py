@@ -13,8 +13,9 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
+from ortune.core.plan_label import label_plan
 from ortune.core.result import TableResult
-from ortune.core.trial import BESIDE, Interval, Trial, UntriedPlan
+from ortune.core.trial import BESIDE, Interval, Plan, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
 
@@ -146,11 +147,12 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     def summary(self) -> Mapping[str, object]:
         """Return the winner and how sure it is."""
         best = self.best
+        verdict = best.score.verdict if best.score and best.key != self.baseline.key else None
         return {
             "model": self.job.model,
-            "best": best.plan,
+            "best": self.label(best.plan),
             "speed-up": self.speedup(best),
-            "accuracy": best.score.verdict if best.score else None,
+            "accuracy": verdict,
             "budget": self.budget,
             "plans": len({trial.key for trial in self.trials}),
             "finished": f"{self.finished}, too noisy" if self.too_noisy else self.finished,
@@ -239,6 +241,10 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     def baseline(self) -> Trial:
         """The untouched model."""
         return self.trials[0]
+
+    def label(self, plan: Plan) -> str:
+        """Write a plan for people, by what differs from the baseline."""
+        return label_plan(plan, self.baseline.plan)
 
     def find(self, key: str) -> Trial | None:
         """Return the last trial whose key starts with `key`: the final one where there are two."""

@@ -70,14 +70,6 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class UntriedPlan:
-    """A plan that a search left out, and why."""
-
-    plan: str
-    why: str
-
-
-@dataclass(frozen=True)
 class Interval:
     """An estimate with the ends of its confidence interval."""
 
@@ -102,6 +94,26 @@ class Interval:
     def __str__(self) -> str:
         ends = f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
         return ends if self.is_bounded else f"about {self.value:.3f}"
+
+
+@dataclass(frozen=True)
+class UntriedPlan:
+    """A plan that a search left out, and why.
+
+    Attributes:
+        plan: In full.
+        label: For people; empty in runs of older versions.
+        speedup: What was expected of it, with 90 %; None where nothing was.
+        chance: That it is within the accuracy budget.
+        seconds: What trying it would have taken.
+    """
+
+    plan: str
+    why: str
+    label: str = ""
+    speedup: Interval | None = None
+    chance: float | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

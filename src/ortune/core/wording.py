@@ -25,31 +25,30 @@ def format_span(interval: Interval) -> str:
     return f"{interval.low:.2f}-{interval.high:.2f}" if interval.is_bounded else NONE
 
 
-def format_ratio(trial: Trial) -> str:
-    """Write a latency ratio with its interval, or that there is none."""
-    is_finite = trial.ratio is not None and math.isfinite(trial.ratio.value)
-    return str(trial.ratio) if is_finite else NONE
+def describe_speedup(ratio: Interval | None) -> str:
+    """Write a latency ratio as a speed-up with its interval: ``1.92x [1.87, 1.98]``."""
+    if ratio is None or not math.isfinite(ratio.value):
+        return NONE
+    speedup = ratio.inverse()
+    if not speedup.is_bounded:
+        return f"about {speedup.value:.2f}x"
+    return f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
-def ratio_of(study: Study) -> str:
-    """Return the heading of a column of `format_ratio`."""
-    return "latency ratio, 99 %" if not describe_workload(study) else "time ratio, 99 %"
+def describe_latencies(study: Study, trial: Trial) -> str:
+    """Write a plan's latency beside the original's, and the speed-ups that repeats will find.
 
-
-def describe_prediction(trial: Trial) -> str:
-    """Say where one new measurement of a trial's ratio will fall; empty when that is unknown."""
-    prediction = trial.predicted
-    if prediction is None or not math.isfinite(prediction.value):
-        return ""
-    return f"a new measurement falls in {prediction.low:.3f}-{prediction.high:.3f} (95 %)"
-
-
-def describe_workload(study: Study) -> str:
-    """Say what was timed and what a speed-up is the ratio of; empty for the plain latency."""
-    used = study.job.workload
-    if str(used) == "latency":
-        return ""
-    return f"Workload: {used}. A speed-up is the ratio of {used.measure}."
+    Empty where neither is known.
+    """
+    ends = trial.predicted.inverse() if trial.predicted else None
+    times = [format_milliseconds(latency_ns(study, t)) for t in (trial, study.baseline)]
+    parts = []
+    if NONE not in times:
+        measure = study.job.workload.measure
+        parts.append(f"{measure[:1].upper()}{measure[1:]} {times[0]} ms vs {times[1]} ms")
+    if ends is not None and math.isfinite(ends.value):
+        parts.append(f"repeat measurements: {ends.low:.2f}-{ends.high:.2f}x (95 %)")
+    return "; ".join(parts)
 
 
 def format_score_value(value: float | None) -> str:
@@ -65,7 +64,7 @@ def format_score(trial: Trial) -> str:
 def shorten_metric(spelled: str) -> str:
     """Write a metric in a word or two: its name, of a function its path."""
     match = re.match(r'function\(path="?([^",)]+)', spelled)
-    return match[1] if match else spelled.partition("(")[0]
+    return match[1] if match else re.sub(r"^top(\d)", r"top-\1", spelled.partition("(")[0])
 
 
 def format_milliseconds(ns: float | None) -> str:
@@ -145,14 +144,33 @@ def explain_verdict(score: Score | None) -> str:
             f"fails: on {format_count(score.samples, 'sample')} {result}; the budget requires "
             f"that {claim}"
         )
-    more = "no number of samples proves it as it is"
+    more = "no number of samples like these would prove it"
     if score.needed is not None:
-        more = (
-            f"about {format_count(score.needed, f'unread independent {score.unit}')} would prove "
-            "it"
-        )
-    seen = f"as far as {format_count(score.samples, 'sample')} tell ({score.basis})"
-    return f"likely: {claim}, {seen}; {more}"
+        noun = f"held-out independent {score.unit}"
+        like = " (such as photos or speakers)" if score.unit == "group" else ""
+        more = f"proving it needs about {format_count(_round_up(score.needed), noun)}{like}"
+    seen = f"on {format_count(score.samples, 'sample')} ({score.basis})"
+    return f"likely, not proved: {claim} {seen}; {more}"
+
+
+def _round_up(number: int) -> int:
+    """Return a number of two digits and zeros that is at least as large."""
+    step = int("1" + "0" * max(0, len(str(number)) - 2))
+    return math.ceil(number / step) * step
+
+
+def describe_scores(study: Study, score: Score) -> str:
+    """Write a score beside the original's: ``top-1 89.7 -> 90.5 % (+0.9 points, 116 samples)``."""
+    from ortune.core.metric import Kind
+
+    metric, samples = study.budget.metric, format_count(score.samples, "sample")
+    name = shorten_metric(score.metric)
+    if metric.kind() is Kind.RIGHT and math.isfinite(score.value):
+        points = 100 * (score.value - score.base)
+        values = f"{100 * score.base:.1f} -> {100 * score.value:.1f} %"
+        return f"{name} {values} ({points:+.1f} points, {samples})"
+    values = f"{format_score_value(score.base)} -> {format_score_value(score.value)}"
+    return f"{name} {values} ({samples})"
 
 
 def list_failed_outputs(scores: Sequence[Score]) -> list[str]:
@@ -173,7 +191,7 @@ def describe_verdict(trial: Trial) -> str:
     result = classify_outcome(trial)
     if result is Outcome.FAILS:
         return str(Verdict.FAILS)
-    if result not in (Outcome.FASTER, Outcome.LEVEL):
+    if result not in (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH):
         return str(result)
     return str(trial.score.verdict) if trial.score and trial.score.verdict else "not scored"
 
@@ -183,10 +201,16 @@ def explain_outcome(trial: Trial) -> str:
     from ortune.core.acceptance import Outcome, classify_outcome
 
     why = " ".join((trial.why or trial.error or "").split())
-    level = classify_outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
-    if classify_outcome(trial) is Outcome.LEVEL and trial.ratio and not trial.ratio.is_bounded:
-        return "screened: one block, which proves nothing"
-    return str(Outcome.LEVEL) if level else why
+    kind = classify_outcome(trial)
+    if kind is Outcome.ROUGH:
+        return f"rough, not re-measured: timed for {measure_timed_s(trial):.1f} s only"
+    return str(kind) if kind is Outcome.LEVEL and not why.startswith(kind) else why
+
+
+def measure_timed_s(trial: Trial) -> float:
+    """Return the seconds of a trial's timed runs, the original's beside them included."""
+    pairs = trial.measurement.pairs if trial.measurement else ()
+    return sum(block.seconds for pair in pairs for block in pair.blocks)
 
 
 def find_search_trial(study: Study, trial: Trial) -> Trial:

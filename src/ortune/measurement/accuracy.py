@@ -71,7 +71,7 @@ def judge_accuracy(
     data = PairedRecords(budget, candidate, baseline, units, rows, error, seed)
     evidence = weigh_evidence(data)
     share = metric.kept_by if evidence.inside is not None else None
-    basis = evidence.basis if evidence.units != 0 else "no unread samples"
+    basis = evidence.basis if evidence.units != 0 else "no held-out samples"
     verdict, needed, units_behind = Verdict.LIKELY, evidence.needed, None
     nan = math.isnan(evidence.value) or math.isnan(evidence.base)
     if nan or not budget.admits(evidence.value, evidence.base):

@@ -236,7 +236,7 @@ def _test_mean(
         len(sums),
         betting.estimate_required_units(*all_units, goal, least, error),
         None,
-        f"bets on {data.describe_count(len(sums))}",
+        f"sequential test on {data.describe_count(len(sums))}",
     )
 
 

@@ -59,4 +59,4 @@ def find_numeric_columns(table: Table) -> tuple[bool, ...]:
 
 def _is_numeric(cells: list[str]) -> bool:
     filled = [cell for cell in cells if cell not in ("", "-")]
-    return bool(filled) and all(cell.lstrip("-+")[:1].isdigit() for cell in filled)
+    return bool(filled) and all(cell.lstrip("-+~")[:1].isdigit() for cell in filled)

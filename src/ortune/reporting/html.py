@@ -52,16 +52,16 @@ _DASH = '<path class="line {}" d="M0 6h12"/>'
 _LEGEND = {
     "win": "winner",
     "original": "original",
-    "best": "on the front",
-    "other": "within the budget",
-    "lose": "slower, or outside the budget",
+    "best": "on the Pareto front",
+    "other": "within the accuracy budget",
+    "lose": "slower, or outside the accuracy budget",
 }
 
 
 def render_html(study: Study) -> str:
     """Return the whole page; everything that comes from the study is escaped."""
     name = ", ".join(Path(path).name for path in study.job.model.split(", "))
-    foot = "Every number of the search comes from the run's ledger, which keeps the raw samples."
+    foot = "All raw measurements are kept in the run's folder (ledger.jsonl)."
     return render_page(name, build_report_parts(study), foot)
 
 
@@ -100,11 +100,13 @@ def _read_stylesheet() -> str:
 def _render_section(part: Part) -> str:
     """Write a part; what stands under a folded heading goes into an element that opens."""
     inner, fold = [], ""
-    for block in part.blocks:
+    for place, block in enumerate(part.blocks):
         if isinstance(block, Heading):
             inner.append(fold)
             fold = "</details>" if block.folded else ""
         inner.append(_render_block(block))
+        if place == 0:  # a link to what is folded opens it
+            inner.append(f'<a id="{escape(part.name)}-inside"></a>')
     inside = "\n".join(filter(None, [*inner, fold]))
     return f'<section id="{escape(part.name)}">\n{inside}\n</section>'
 
@@ -118,7 +120,11 @@ def _render_block(block: Block) -> str:
             return f"<pre>{escape(text)}</pre>"
         case Text(text, tone):
             arrows = text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")  # "->" may be broken in two
-            return f'<p class="{escape(tone)}">{escape(arrows)}</p>'
+            inner = escape(arrows)
+            for words, name in block.links:
+                link = f'<a href="#{escape(name)}-inside">{escape(words)}</a>'
+                inner = inner.replace(escape(words), link, 1)
+            return f'<p class="{escape(tone)}">{inner}</p>'
         case Table():
             return _render_table(block)
         case Scatter():

@@ -43,18 +43,24 @@ def build_roofline_blocks(profile: Profile) -> list[Block]:
     return [
         Heading("What limits it"),
         Text(
-            f"With every kernel at its roof, and casts, copies, Q/DQ and transposes gone, the "
-            f"kernels would take {format_milliseconds(ideal)} of {format_milliseconds(total)} "
-            "ms: the most that "
-            "this machine allows for this graph in this arithmetic. Kernels that are not judged "
-            "count in full."
+            f"Lower limit by the roofline model: {format_milliseconds(ideal)} of "
+            f"{format_milliseconds(total)} ms, with every kernel at its roofline and no casts, "
+            "copies, Q/DQ or transposes. Kernels that were not judged count in full."
         ),
         Bars("ms a run", tuple(bars)),
         _plot_roofline(judged, profile.ceilings),
         _make_ceilings_table(profile.ceilings),
         Heading("The kernels with most to gain"),
         Table(
-            ("kernel", "operator", "bound", "of the roof", "ms", "at the roof", "gains at most"),
+            (
+                "kernel",
+                "operator",
+                "bound",
+                "% of roofline",
+                "ms",
+                "ms at roofline",
+                "max. gain, ms",
+            ),
             tuple(_make_row(entry) for entry in ranked),
         ),
     ]
@@ -108,8 +114,12 @@ def _make_ceilings_table(ceilings: Ceilings) -> Table:
     if ceilings.cache_bandwidth:
         size = f"{ceilings.cache_bytes / 2**20:.3g} MiB cache, read and write"
         rows.append(row(size, f"{ceilings.cache_bandwidth / 1e9:.3g} GB/s", "cache_bandwidth"))
-    rows.append(row("least time of a kernel", f"{ceilings.overhead_ns:.0f} ns", "overhead_ns"))
-    columns = (f"ceiling with {ceilings.threads} thread(s)", "best", "median round above it")
+    rows.append(row("shortest time of a kernel", f"{ceilings.overhead_ns:.0f} ns", "overhead_ns"))
+    columns = (
+        f"{wording.format_count(ceilings.threads, 'thread')}",
+        "ceiling",
+        "spread of the ceiling",
+    )
     return Table(columns, tuple(rows))
 
 
@@ -152,11 +162,10 @@ def _build_times(profile: Profile, top: int | None) -> list[Block]:
         Heading("Where the time goes"),
         Text(
             f"A run takes {format_milliseconds(profile.plain_ns)} ms on {profile.backend}. "
-            f"Its {wording.format_count(len(profile.kernels), 'kernel')} took "
-            f"{profile.inside:.1%} of the profiled run by the runtime's own figures, "
-            f"{profile.coverage:.1%} with the steps between them. The profiler adds "
-            f"{profile.overhead:.1%}, which is taken off. "
-            f"{outside:.1%} of a call is outside of the kernels."
+            f"{wording.format_count(len(profile.kernels), 'kernel')} took {profile.inside:.1%} of "
+            f"the profiled run ({profile.coverage:.1%} with the time between them); "
+            f"{outside:.1%} of a call is outside of the kernels. The profiler's overhead of "
+            f"{profile.overhead:.1%} is subtracted."
         ),
         Heading("By operator"),
         _make_share_bars(profile.by("op_type"), top),
@@ -207,7 +216,7 @@ def _make_kernel_table(profile: Profile, top: int | None) -> Table:
         )
         for entry in ranked
     ]
-    return Table(("stands for", "operator", "region", "ms", "share"), tuple(rows))
+    return Table(("layers", "operator", "region", "ms", "share"), tuple(rows))
 
 
 def _join_sources(names: Sequence[str]) -> str:
@@ -249,7 +258,12 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
     if not actions:
         return []
     tried = any(action.measured or action.note for action in actions)
-    columns = ("bottleneck", "at most, ms", "estimate, ms", *(["measured"] if tried else []))
+    columns = (
+        "bottleneck",
+        "max. gain, ms",
+        "estimated gain, ms",
+        *(["measured"] if tried else []),
+    )
     rows = [
         (
             action.title,
@@ -262,11 +276,13 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
         for action in actions
     ]
     text = (
-        "At most is the time of the kernels concerned: no more can be gained in them. An "
-        "estimate is the ratio of the ceilings, not a measurement"
+        "Max. gain: the time of the kernels concerned. Estimated gain: from the machine's "
+        "ceilings, not measured"
     )
     text += (
-        "; measured is latency with the action over latency without it, at 99 %." if tried else "."
+        ". Measured: latency with the action divided by latency without it (99 %)."
+        if tried
+        else "."
     )
     return [Heading("What can be done"), Text(text), Table((*columns, "do", "why"), tuple(rows))]
 

@@ -30,6 +30,8 @@ NEAR = 1.02
 """A plan within 2 % of the best is not to be stopped."""
 _BEHIND = {0.0: 3.0, 0.5: 1.5, 1.0: 1.35, 2.0: 1.22, 3.0: 1.1}
 """Blocks that were timed (0: a warm-up run alone) -> times the best from which it is stopped."""
+_WHOLE = 10
+"""Times from which on no decimal is written."""
 _DISTURBED = 0.5
 """Share of entries disturbed by neighbours from which these count twice."""
 
@@ -63,10 +65,9 @@ class StoppingRule:
         behind = stats.compute_trimmed_mean(logs) - math.log(self.best)
         if behind <= limit:
             return ""
-        return (
-            f"stopped after {_describe_blocks(blocks)}: {math.exp(behind):.2f} times the best so "
-            "far"
-        )
+        times = math.exp(behind)
+        shown = f"{times:.1f}" if times < _WHOLE else f"{times:.0f}"
+        return f"stopped early: {shown}x slower than the best"
 
 
 def make_stopping_rule(
@@ -84,9 +85,3 @@ def make_stopping_rule(
     certain = strict and not plan.lossy
     rivals = [t for t in trials[1:] if t.plan != plan and not (certain and t.plan.lossy)]
     return StoppingRule(to_beat([trials[0], *rivals], goal))
-
-
-def _describe_blocks(blocks: float) -> str:
-    if blocks < 1:
-        return "its first burst" if blocks else "a warm-up run"
-    return f"{blocks:.0f} block{'' if blocks == 1 else 's'}"

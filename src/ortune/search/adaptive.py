@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ortune.core.trial import Effort, Plan, Proposal, UntriedPlan
+from ortune.core.plan_label import label_plan
+from ortune.core.trial import Effort, Interval, Plan, Proposal, UntriedPlan
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.candidates import (
     Candidate,
@@ -25,7 +26,7 @@ from ortune.search.expectation.mixtures import (
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import LeftOut, View
 
-_AS_BASE = "; where it fails, its regions may be mixed"
+_AS_BASE = "; where it fails, some of its layers may go back to float"
 _AS_SMALL = 0.01
 """Files whose sizes differ by less, in the logarithm, are as small."""
 _MUCH_LONGER = 2.0
@@ -113,7 +114,7 @@ class Adaptive:
                 and not trial.has_reached("search")
                 and trial.seconds - trial.building <= view.spare
             ):
-                why = "screened, and near the best"
+                why = "tested briefly, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         for untried in _list_first_of_families(view, ranked):
             if untried.expected.seconds <= _MUCH_LONGER * room:
@@ -123,8 +124,9 @@ class Adaptive:
 
     def explain_untried(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
+        baseline = view.trials[0].plan
         untried = [
-            UntriedPlan(str(option.plan), why)
+            UntriedPlan(str(option.plan), why, label_plan(option.plan, baseline))
             for option in list_candidates(view)
             if (why := find_obstacle(option.plan, view.list_same_steps(option.plan)))
         ]
@@ -132,15 +134,19 @@ class Adaptive:
         families = _list_first_of_families(view, ranked)
         late = [option for option in ranked if option.worth >= self.worth or option in families]
         for option in ranked:
-            lack = "no time left" if option in late else "gains too little"
+            plan, expected = option.candidate.plan, option.expected
             untried.append(
                 UntriedPlan(
-                    str(option.candidate.plan),
-                    f"{lack}: {_describe_expectation(view, option.expected)}",
+                    plan=str(plan),
+                    why="no time left" if option in late else "too little to gain",
+                    label=label_plan(plan, baseline),
+                    speedup=_expect_speedup(expected),
+                    chance=expected.keeps,
+                    seconds=expected.seconds,
                 )
             )
         notes = [
-            f"not tried for lack of time: {option.candidate.plan}, "
+            f"no time left for {label_plan(option.candidate.plan, baseline)}: "
             f"{_describe_expectation(view, option.expected)}"
             for option in late[:1]
         ]
@@ -243,11 +249,17 @@ def _make_proposal(candidate: Candidate, effort: Effort, expectation: str = "") 
 
 def _describe_expectation(view: View, expectation: Expectation) -> str:
     """Return what is expected of a plan, in words."""
-    low, high = (expectation.latency.mean + z * expectation.latency.sd for z in (-1.645, 1.645))
-    size = f"size {math.exp(expectation.size.mean):.2f}, " if view.goal.prefer != "speed" else ""
+    share = f"{100 * math.exp(expectation.size.mean):.0f} % of the size, "
+    size = share if view.goal.prefer != "speed" else ""
+    speedup = _expect_speedup(expectation)
     return (
-        f"{size}expected ratio {math.exp(expectation.latency.mean):.2f} [{math.exp(low):.2f}, "
-        f"{math.exp(high):.2f}], best so far {math.exp(_best_log_ratio(view)):.2f}; keeps the "
-        "budget with "
-        f"{100 * expectation.keeps:.0f} % and takes {expectation.seconds:.0f} s"
+        f"{size}expected speed-up {speedup.value:.2g}x ({speedup.low:.2g}-{speedup.high:.2g}), "
+        f"best so far {math.exp(-_best_log_ratio(view)):.2g}x; {100 * expectation.keeps:.0f} % "
+        f"chance of meeting the accuracy budget, about {expectation.seconds:.0f} s to try"
     )
+
+
+def _expect_speedup(expectation: Expectation) -> Interval:
+    """Return the speed-up that is expected of a plan, with 90 %."""
+    mean, reach = expectation.latency.mean, 1.645 * expectation.latency.sd
+    return Interval(*(math.exp(-log_ratio) for log_ratio in (mean, mean + reach, mean - reach)))

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Sink, TrialStarted
 from ortune.core.facts import Facts
+from ortune.core.plan_label import label_plan
+from ortune.core.step import AS_IS
 from ortune.core.study import Study
-from ortune.core.trial import Interval, Score, Status, Trial
-from ortune.core.wording import format_count
+from ortune.core.trial import Interval, Plan, Score, Status, Trial
+from ortune.core.wording import describe_speedup, format_count
 from ortune.data.batches import check_batch
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
@@ -105,8 +107,9 @@ class BatchTrials:
 
     def _record_trial(self, trial: Trial) -> Trial:
         self.ledger.append(trial)
-        summary = trial.why if trial.ratio is None else f"{trial.ratio}"
-        self.sink(Note(f"batch {self.batch}: {trial.plan}: {summary}"))
+        summary = trial.why if trial.ratio is None else describe_speedup(trial.ratio)
+        name = label_plan(trial.plan, Plan(AS_IS, self.context.job.baseline))
+        self.sink(Note(f"batch {self.batch}: {name}: {summary}"))
         return trial
 
 
@@ -189,9 +192,7 @@ class Sweep:
         ]
         if unsure:
             sizes = ", ".join(map(str, sorted({at_batch.batch for at_batch in unsure})))
-            self._add_note(
-                f"time is up, not confirmed in fresh pairs: what leads at batch {sizes}"
-            )
+            self._add_note(f"out of time, not re-measured: the fastest plans at batch {sizes}")
 
     def _open_batch(self, batch: int) -> BatchTrials:
         root = self.context.root / "batches" / str(batch)
@@ -229,7 +230,7 @@ class Sweep:
         if self._has_time_for("look"):
             return False
         plans = format_count(len(pending), "plan")
-        self._add_note(f"time is up, not timed at batch {at_batch.batch}: {plans}")
+        self._add_note(f"out of time, not timed at batch {at_batch.batch}: {plans}")
         return True
 
     def _confirm_leader(self, at_batch: BatchTrials, *, rival: bool) -> bool:

@@ -28,14 +28,15 @@ def describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> st
     needed = stats.pairs_for(learnt)
     if needed is not None and needed <= stats.PAIRS:
         return ""
-    had = f"{format_count(stats.PAIRS, 'pair')} of fresh processes, {stats.PAIRS * each:.0f} s"
+    pairs = format_count(stats.PAIRS, "process pair")
+    smallest = f"{100 * stats.minimum_detectable_effect(learnt):.0f} %"
+    text = (
+        f"not enough measurements: with {pairs} ({stats.PAIRS * each:.0f} s) the smallest "
+        f"detectable difference is {smallest}"
+    )
     if needed is not None and needed * each <= LONGEST_S:
-        text = (
-            f"to find a difference of 3 % a finalist needs {format_count(needed, 'pair')} here, "
-        )
-        return text + f"{needed * each:.0f} s; it had {had}"
-    text = f"this machine cannot tell a difference of 3 % within {LONGEST_S} s a finalist; "
-    return text + f"{had}, find one of {100 * stats.minimum_detectable_effect(learnt):.0f} %"
+        return f"{text}; 3 % needs {needed} pairs ({needed * each:.0f} s)"
+    return f"{text}; 3 % needs more than {LONGEST_S} s per finalist"
 
 
 def describe_interruptions(trials: Sequence[Trial]) -> str:
@@ -65,13 +66,13 @@ def assess_machine(
     first, equal = trials[0].measurement, None
     if first is not None:
         equal = stats.latency_ratio(first.pairs, learnt=stats.PooledVariance.pool(groups))
-        readings["A/A ratio of the original to itself"] = str(equal)
+        readings["original timed against itself (A/A ratio)"] = str(equal)
     share = stats.compute_disturbed_share(pairs)
     disturbance = "not readable here" if share != share else f"{100 * share:.1f} %"
-    readings["runs disturbed by neighbours"] = disturbance
+    readings["runs that waited for a CPU"] = disturbance
     readings |= record.format_readings()
     reach = stats.half_width(measure.pool_variance(trials))
-    readings["half-width of a claim by all pairs"] = f"{100 * reach:.1f} %"
+    readings["smallest error of a speed-up here"] = f"{100 * reach:.1f} %"
     claimed = any(t.ratio is not None and t.ratio.clear for t in finals)
     judged = noise.judge_noise(record, share, equal, reach=reach, claimed=claimed)
     return readings, judged

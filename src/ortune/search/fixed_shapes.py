@@ -95,6 +95,4 @@ def note_fixed_shapes(
     elif interval.high < 1:
         attempts.add_note(f"{advice}; the {label} then needs {interval} of its time")
     else:
-        attempts.add_note(
-            f"{advice}; nothing is gained on the {label} beyond the noise: {interval}"
-        )
+        attempts.add_note(f"{advice}; no gain on the {label} (within noise): {interval}")

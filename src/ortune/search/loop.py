@@ -12,6 +12,7 @@ from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
+from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
@@ -182,7 +183,7 @@ class _Loop:
         setup_s = self.aim.seconds - self.aim.remaining_s() - former
         if setup_s > _SET_UP * self.aim.seconds:
             self.attempts.add_note(
-                f"reading, and running and scoring the original, took {setup_s:.0f} s; "
+                f"reading the data and scoring the original took {setup_s:.0f} s; "
                 "--time counts from here"
             )
             self.aim = replace(self.aim, began=self.aim.began + setup_s)
@@ -227,7 +228,7 @@ class _Loop:
                 if omissions.late
                 else ""
             )
-            self.sink(Note(f"the time for plans is up{': ' * bool(late_plans)}{late_plans}"))
+            self.sink(Note(f"no time for more plans{': ' * bool(late_plans)}{late_plans}"))
         for text in omissions.notes:
             self.attempts.add_note(text)
         return "time" if late else "done"
@@ -277,7 +278,7 @@ class _Loop:
                 if not late:
                     break
                 self.attempts.add_note(
-                    f"time is up, not re-measured: {format_count(late, 'finalist')}"
+                    f"out of time: {format_count(late, 'finalist')} not re-measured"
                 )
                 return "time"
             if leader is None or not is_beaten(leader, trial, self.goal):
@@ -374,9 +375,9 @@ def measure_contributions(
         recorded = attempts.ledger.find(key, "search")
         timed = recorded is not None and recorded.has_reached("search") and not recorded.stopped
         if not timed and remaining_s() < takes():
-            attempts.add_note(f"time is up: what {name} alone brings was not measured")
+            attempts.add_note(f"out of time: the speed-up by {name} alone was not measured")
             continue
-        proposal = Proposal(plan, "history", f"what {name} alone brings")
+        proposal = Proposal(plan, "history", f"the speed-up by {name} alone")
         trial = attempts.try_plan(proposal, always_score=True)
         if trial.ratio is not None:
             yield Contribution(name, trial.key)
@@ -465,13 +466,13 @@ class RegionSearch:
 def _judge_mixture(trial: Trial, view: View) -> tuple[bool, str]:
     """Say whether a mixture is the best so far, and why it is or is not."""
     if trial.status is Status.FAILS:
-        return False, "it fails the budget"
+        return False, "outside the accuracy budget"
     if trial.ratio is None or trial.status not in (Status.OK, Status.LEVEL, Status.SCREENED):
         return False, trial.why or str(trial.status)
     best = next(iter(select_leaders(view.trials, view.goal)), None)
     if best is None or best.key == trial.key:
-        return best is not None, "the best so far" if best else "it is no faster than the original"
-    return False, f"{best.plan} is preferred"
+        return best is not None, "the best so far" if best else "no faster than the original"
+    return False, f"{label_plan(best.plan, view.trials[0].plan)} is better"
 
 
 def list_closing_trials(trials: Sequence[Trial]) -> list[Trial]:

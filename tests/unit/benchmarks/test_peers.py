@@ -40,7 +40,7 @@ def _results(*rows: dict[str, Any]) -> dict[str, Any]:
         "budgets": ["snr>=30"],
         "rows": [original, *rows],
         "self_check": {"ratio": {"value": 1.0, "low": 0.99, "high": 1.01}},
-        "noise": {"runs disturbed by neighbours": "2 %"},
+        "noise": {"runs that waited for a CPU": "2 %"},
         "judgement": {"too_noisy": False},
     }
     installed = {"install_s": 12.3, "bytes": 345e6, "error": ""}

@@ -450,3 +450,19 @@ def test_by_how_much_chance_may_move_a_score(
 ) -> None:
     score = Score("m", value, base, low, math.inf, samples)
     assert compute_resolution(score, budget) == pytest.approx(step)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "part", "word"),
+    [
+        (Interval(0.28, 0.03, 2.6), "search", Outcome.ROUGH),
+        (Interval(0.6, 0.0, math.inf), "search", Outcome.ROUGH),
+        (Interval(0.28, 0.03, 2.6), "final", Outcome.LEVEL),
+        (Interval(0.97, 0.93, 1.01), "search", Outcome.LEVEL),
+        (Interval(0.28, 0.2, 0.4), "search", Outcome.FASTER),
+    ],
+)
+def test_what_was_timed_too_briefly_to_tell_is_not_called_no_faster(
+    ratio: Interval, part: str, word: Outcome
+) -> None:
+    assert classify_outcome(replace(final(PLAIN, 0.5), ratio=ratio, part=part)) is word

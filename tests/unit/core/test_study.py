@@ -203,7 +203,8 @@ def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
     made = searched(tmp_path, final("aa11" * 4, Cpu(threads=1), 0.995), untried=4)
     assert {str(kind): n for kind, n in made.counts.items()} == {
         "faster within the budget": 0,
-        "no faster beyond the noise": 1,
+        "no faster (within noise)": 1,
+        "measured once": 0,
         "slower": 1,
         "not scored": 0,
         "outside the accuracy budget": 1,
@@ -286,7 +287,7 @@ def test_a_study_shows_its_winner_and_a_row_a_trial(tmp_path: Path) -> None:
     made = study(tmp_path)
     shown = repr(made).splitlines()
     assert shown[0] == "Study"
-    assert "clean @ cpu(threads=1)" in shown[2]
+    assert "optimized graph · 1 thread" in shown[2]
     assert len(shown) == 9, "what, verdict and key figures: no trials, no samples"
     rows = made.records()
     assert [row["plan"] for row in rows] == [str(trial.plan) for trial in made.trials]

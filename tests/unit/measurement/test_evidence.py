@@ -174,7 +174,7 @@ class TestRight:
         ones = column(np.ones(2000))
         score = judge_accuracy(TOP1, ones, ones, groups)
         assert (score.verdict, score.proved_on) == (Verdict.PROVED, 1000)
-        assert "bets on 1000 groups" in score.basis
+        assert "sequential test on 1000 groups" in score.basis
         few = judge_accuracy(TOP1, ones[:400], ones[:400], groups[:400])
         assert few.verdict is Verdict.LIKELY and few.needed is not None and few.needed > 300
 
@@ -429,11 +429,11 @@ def test_large_groups_are_not_bet_on_first() -> None:
 def test_in_groups_it_is_groups_that_would_prove_it() -> None:
     groups = [f"photo{at // 2}" for at in range(60)]
     score = judge_accuracy(COSINE, column([0.9995] * 60), column([1.0] * 60), groups)
-    assert explain_verdict(score).endswith("; about 59 unread independent groups would prove it")
+    assert "; proving it needs about 59 held-out independent groups" in explain_verdict(score)
 
 
 @pytest.mark.parametrize("budget", [COSINE, TOP1, Budget(Mean(), -0.1, relative=True)])
 def test_without_unread_samples_the_sentence_counts_none(budget: Budget) -> None:
     ones = column([1.0] * 5)
     score = judge_accuracy(budget, ones, ones, proof=[])
-    assert "as far as 5 samples tell (no unread samples); about " in explain_verdict(score)
+    assert "on 5 samples (no held-out samples); proving it needs about " in explain_verdict(score)

@@ -104,7 +104,7 @@ def test_a_plan_that_was_slower_and_never_scored_may_win_at_another_batch(
         (4, INT8, "confirmed"),
         (16, INT8, "confirmed"),
     ]
-    assert describe_best_plans(study, table) == "clean up to batch 1, int8 from batch 4."
+    assert describe_best_plans(study, table) == "optimized graph up to batch 1, int8 from batch 4."
     assert notes == []
 
 
@@ -141,13 +141,13 @@ def test_without_time_nothing_is_timed_or_confirmed_and_that_is_noted(
 ) -> None:
     study = sweep(4, 16, seconds=0)
     assert study.batches == {4: (), 16: ()} and started == []
-    assert notes == [f"time is up, not timed at batch {n}: 2 plans" for n in (4, 16)]
+    assert notes == [f"out of time, not timed at batch {n}: 2 plans" for n in (4, 16)]
     assert [one.batch for one in rows(study)] == [1]
     study = sweep(4, seconds=2, float4=0.6, int84=0.4)
     assert [t.part for t in study.batches[4]] == ["search"] * 3
-    assert notes == ["time is up, not confirmed in fresh pairs: what leads at batch 4"]
+    assert notes == ["out of time, not re-measured: the fastest plans at batch 4"]
     assert rows(study)[1].state == "unconfirmed"
-    assert "measured once, unconfirmed, at 4" in describe_best_plans(study, rows(study))
+    assert "measured once only at batch 4" in describe_best_plans(study, rows(study))
 
 
 def test_a_plan_that_dies_is_a_failed_trial_and_the_others_go_on(

@@ -170,7 +170,7 @@ def test_what_the_winner_would_gain_is_measured() -> None:
 def test_the_original_is_folded_too() -> None:
     timed = told(SPACE, None, 60.0, Interval(1.0, 0.98, 1.02))
     assert [step.name() for step in timed.asked[0][0].recipe.steps] == ["fix-dims", "simplify"]
-    assert "nothing is gained on the original" in timed.notes[0]
+    assert "no gain on the original" in timed.notes[0]
 
 
 def test_without_time_nothing_is_claimed() -> None:

@@ -89,7 +89,7 @@ class TestFormerTime:
         clock, seen = Clock(), []  # type: ignore[var-annotated]
         clock.now = 23.0
         study = run(Script(), [], clock=clock, policy=seeing(seen))
-        expected = "reading, and running and scoring the original, took 26 s; "
+        expected = "reading the data and scoring the original took 26 s; "
         assert study.notes[0].startswith(expected), "23 s before, and 3 of its trial"
         assert left_told() == [100.0 - 4 * 3.0 - 7.0 - 23.0, 100.0 - 3 * 3.0 - 7.0]
         assert seen[0] == left_told()[-1]
@@ -143,7 +143,7 @@ class TestTrying:
         study = tried(kept_back)
         assert backends(study, "search") == backed
         assert study.finished == "time"
-        assert "the time for plans is up" in [e.text for e in told if isinstance(e, Note)]
+        assert "no time for more plans" in [e.text for e in told if isinstance(e, Note)]
 
     def test_time_is_not_up_where_nothing_more_was_to_be_tried(
         self, tried: Callable[..., Study]
@@ -206,13 +206,13 @@ class TestFinals:
         clock = Clock()
         study = run(Script(ratios=NEAR), clock=clock, policy=late(clock, now))
         assert backends(study, "final") == measured
-        skipped = "time is up, not re-measured: 2 finalists"
+        skipped = "out of time: 2 finalists not re-measured"
         assert (skipped in study.notes) is (len(measured) == 1)
         assert study.finished == ("done" if len(measured) == 3 else "time")
 
     @pytest.mark.parametrize(
         ("fourth", "finished", "skipped"),
-        [(0.3, "time", ["time is up, not re-measured: 1 finalist"]), (0.9, "done", [])],
+        [(0.3, "time", ["out of time: 1 finalist not re-measured"]), (0.9, "done", [])],
     )
     def test_where_some_were_measured_on_the_way_to_a_target_only_the_others_are_late(
         self, run: Callable[..., Study], fourth: float, finished: str, skipped: list[str]

@@ -157,19 +157,19 @@ def of_study(study: Study) -> PricedSource:
     )
     inference_s = median(base.measurement.latency_ns) / 1e9
     samples = max(1, workload.batch)
-    options = [ServingOption(str(base.plan), inference_s, _ONE, samples)]
+    options = [ServingOption(study.label(base.plan), inference_s, _ONE, samples)]
     for t, ratio in trial_ratios:
         accuracy = str(t.score.verdict or "") if t.score else ""
         sure = not study.too_noisy and t.part == "final"
         seconds = inference_s * ratio.value
         option = ServingOption(
-            str(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure
+            study.label(t.plan), seconds, ratio, samples, accuracy=accuracy, confirmed=sure
         )
         options.append(option)
     return PricedSource(
         tuple(options),
         (Path(study.job.model).name, str(base.plan.backend)),
-        chosen="" if study.best.key == base.key else str(study.best.plan),
+        chosen="" if study.best.key == base.key else study.label(study.best.plan),
         tuning_s=sum(t.seconds for t in study.trials),
         notes=(_NOISY.format(study.root),) if study.too_noisy else (),
     )
@@ -462,17 +462,18 @@ def make_recommendation(
     rule = (
         f"do it: the 99 % interval's upper end earns the one-time cost back within "
         f"{terms.within_months:g} months; consider: the estimate does within "
-        f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up beyond the noise"
+        f"{CONSIDER_MONTHS:g} months; stay: otherwise, or no speed-up (within noise)"
     )
     if best is None or not best.option.faster:
         return Recommendation(
             "stay", best.option.name if best else "", _explain_no_speedup(best), rule
         )
     saved, back, name = best.saving_per_month, best.months, best.option.name
-    likely = ", its accuracy only likely" if best.option.accuracy == "likely" else ""
+    likely = ", accuracy not proved" if best.option.accuracy == "likely" else ""
     low, high = terms.format_money(saved.low), terms.format_money(saved.high)
     once = f"{terms.format_money(one_time)} once" if one_time else "nothing spent"
-    at = f"saves {terms.format_money(saved.value)} a month [{low}, {high}]{likely}; {once} is back"
+    gain = f"saves {terms.format_money(saved.value)} per month [{low}, {high}]{likely}"
+    at = f"{gain}; {once} is back"
     if saved.low > 0 and back.high <= terms.within_months:
         return Recommendation("do it", name, f"{at} in {_format_months(back.high)} at worst", rule)
     if back.value <= CONSIDER_MONTHS:
@@ -489,8 +490,8 @@ def _explain_no_speedup(best: PricedOption | None) -> str:
     if best is not None and best.option.ratio is None:
         return "not timed in turns with the first row"
     if best is not None and best.option.ratio is not None and best.option.ratio.high < 1:
-        return "its speed-up is not confirmed"
-    return "no speed-up beyond the noise"
+        return "its speed-up was not re-measured"
+    return "no speed-up (within noise)"
 
 
 def _format_months(count: float) -> str:
@@ -504,7 +505,7 @@ def run(request: Cost) -> Costs:
     amount, currency = read_price(request.price)
     terms = Terms(
         price_per_hour=amount,
-        currency=currency,
+        currency=request.currency or currency,
         overhead_s=read_overhead(request.overhead) if request.overhead else 0.0,
         processes=request.processes,
         devices=read_devices(request.gpus) if request.gpus else (1,),
@@ -543,10 +544,8 @@ def _list_assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[s
             "the overhead is taken as given, the same for every row and however many run"
         )
     if terms.load_per_s is not None:
-        sentences.append(
-            "machines are counted at full use; a queue that stays short needs some spare"
-        )
+        sentences.append("machines are counted at full use; short queues need spare capacity")
     if any(option.ratio is None for option in options):
         sentences.append("rows without an interval were timed in another run than the first row")
-    always = "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
+    always = "costs per million and per 1,000 FPS-hours hold for a machine that is always busy"
     return (*sentences, always)

@@ -27,6 +27,8 @@ _EFFORT = re.compile(
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
 _MOST = 64
+_WHOLE = 100
+"""Amounts from which on no decimals are written."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,15 @@ class Terms:
         return MONTH_DAYS * self.hours_per_day
 
     def format_money(self, amount: float) -> str:
-        """Write an amount: two decimals, or three digits where it is small."""
-        shown = f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.3g}"
-        return f"{shown} {self.currency}".rstrip()
+        """Write an amount with its currency."""
+        return f"{format_money_amount(amount)} {self.currency}".rstrip()
+
+
+def format_money_amount(amount: float) -> str:
+    """Write an amount: whole from a hundred on, two decimals, or three digits below 1."""
+    if abs(amount) >= _WHOLE:
+        return f"{amount:,.0f}"
+    return f"{amount:,.2f}" if abs(amount) >= 1 or amount == 0 else f"{amount:.3g}"
 
 
 def read_price(text: str) -> tuple[float, str]:
@@ -141,6 +149,7 @@ class Cost(Request):
         gpus: Numbers of GPUs to show: 1-8.
         effort: Work the change takes: 4h@80/h.
         hours_per_day: Hours that machines are paid for; a month has 30.4 days.
+        currency: Written behind amounts; what the price is written in if not given, such as EUR.
         within_months: Latest return of the money for the verdict "do it".
 
     Raises:
@@ -157,6 +166,7 @@ class Cost(Request):
     effort: Annotated[str, Option("H@P")] = ""
     hours_per_day: Annotated[float, Option(high=24)] = 24.0
     within_months: Annotated[float, Option("MONTHS", "--within", high=1200)] = 6.0
+    currency: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

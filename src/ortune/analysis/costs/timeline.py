@@ -129,8 +129,8 @@ def lower_envelope(lines: Sequence[CostLine], per_session: float) -> tuple[Envel
     return tuple(segments)
 
 
-NONE, GRAPH, CLEANED = "none", "graph optimization", "cleaned + graph optimization"
-QUANTIZED, BOTH = "quantized", "both"
+NONE, GRAPH, CLEANED = "as exported", "graph optimization", "rewrites + graph optimization"
+QUANTIZED, BOTH = "quantized", "optimized + quantized"
 OFFLINE, ORT = "offline file", ".ort file"
 _PREFERRED = ("int8-static", "int8-dynamic", "int8-weights")
 
@@ -344,7 +344,7 @@ class Clock:
         self._subject.leave_out(variant.name, reason)
 
 
-EVERY_SESSION = "both, quantized in every session"
+EVERY_SESSION = "optimized + quantized in every session"
 
 
 @dataclass(frozen=True)

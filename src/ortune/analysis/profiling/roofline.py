@@ -123,7 +123,7 @@ class KernelRoofline:
         if self.bound == "unknown":
             return "not judged: shapes or sizes are missing"
         where = (
-            f"at {self.share:.0%} of the roof ({self.ideal_ns / 1e6:.3g} ms there, {gain} less)"
+            f"at {self.share:.0%} of roofline ({self.ideal_ns / 1e6:.3g} ms there, {gain} less)"
         )
         far = ": held back by its own code" if self.share < _FAR else ""
         return f"{self.bound} bound, {where}{far}"

@@ -42,7 +42,11 @@ class Display:
     def show_event(self, event: Event) -> None:
         """Show an event."""
         self._board.record_event(event)
-        if text := describe_event(event, verbose=self.verbose, place=self._board.place):
+        board = self._board
+        text = describe_event(
+            event, verbose=self.verbose, place=board.place, baseline=board.baseline
+        )
+        if text:
             self._print_line(text)
         if self.live:
             with outlive_reader(sys.stderr):

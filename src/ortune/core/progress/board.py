@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from statistics import median
 
 from ortune.core import acceptance
 from ortune.core.event import (
@@ -17,15 +18,32 @@ from ortune.core.event import (
     TrialStarted,
     Unconfirmed,
 )
+from ortune.core.plan_label import label_plan
 from ortune.core.progress.wrapping import wrap_text
-from ortune.core.trial import Interval, Status, Trial
-from ortune.core.wording import format_count
+from ortune.core.trial import Plan, Status, Trial
+from ortune.core.wording import describe_speedup, format_count, format_milliseconds, shorten_metric
 
 _BAR = 30
+_UNEXPLAINED = (acceptance.Outcome.LEVEL, acceptance.Outcome.ROUGH)
+_STAGES = {
+    "screen": "quick test",
+    "rescue": "accuracy repair",
+    "runtime": "runtime settings",
+    "regions": "precision by region",
+    "history": "contributions",
+    "final": "final measurement",
+}
+"""Stages that have a name of their own on a screen."""
 
 
-def describe_event(event: Event, *, verbose: bool = False, place: str = "") -> str:
-    """Return the line that tells of an event; empty for what is not worth one."""
+def describe_event(
+    event: Event, *, verbose: bool = False, place: str = "", baseline: Plan | None = None
+) -> str:
+    """Return the line that tells of an event; empty for what is not worth one.
+
+    Args:
+        baseline: Plans are named by what differs from it; in full without it.
+    """
     match event:
         case Note(text, warning):
             return f"warning: {text}" if warning else text
@@ -33,41 +51,44 @@ def describe_event(event: Event, *, verbose: bool = False, place: str = "") -> s
             done = format_count(edit.count, "edit") if edit.kept else f"rolled back: {edit.note}"
             return f"  {edit.step}: {done}, {edit.seconds:.1f} s"
         case TrialStarted(plan) if verbose:
-            return f"{place} {plan} ..."
+            return f"{place} {name_plan(plan, baseline)} ..."
         case TrialDone(trial, cached):
-            return (
-                f"{place} {describe_trial(trial)}{' (from the ledger)' if cached else ''}".strip()
-            )
+            cached_mark = " (measured before)" if cached else ""
+            return f"{place} {describe_trial(trial, baseline)}{cached_mark}".strip()
         case Unconfirmed(trial) if trial.ratio is not None:
+            name = name_plan(trial.plan, baseline)
             return (
-                f"first within the budget, unconfirmed: {trial.plan}, "
-                f"{describe_speedup(trial.ratio)}"
+                f"first faster plan, not yet re-measured: {name}, {describe_speedup(trial.ratio)}"
             )
     return ""
 
 
-def describe_trial(trial: Trial) -> str:
+def name_plan(plan: Plan, baseline: Plan | None) -> str:
+    """Return a plan's label, or its full spelling where the baseline is not known."""
+    return str(plan) if baseline is None else label_plan(plan, baseline)
+
+
+def describe_trial(trial: Trial, baseline: Plan | None = None) -> str:
     """Say in one line what became of a trial."""
-    kind = acceptance.classify_outcome(trial)
+    kind, name = acceptance.classify_outcome(trial), name_plan(trial.plan, baseline)
     if kind is acceptance.Outcome.UNTRIED:
-        return f"{trial.plan}: {trial.why or kind}"
-    parts = [f"{trial.plan}: {trial.status if trial.status is Status.OK else kind}"]
-    if trial.ratio is not None:
-        parts.append(f"{describe_speedup(trial.ratio)}")
+        return f"{name}: {trial.why or kind}"
+    parts = []
+    if trial.stage == "baseline":  # there is nothing to compare it with
+        if trial.measurement is not None and trial.measurement.latency_ns:
+            parts.append(f"{format_milliseconds(median(trial.measurement.latency_ns))} ms")
+    else:
+        if trial.status is not Status.OK:
+            parts.append(str(kind))
+        if trial.ratio is not None:
+            parts.append(describe_speedup(trial.ratio))
     if trial.score is not None:
-        verdict = f" {trial.score.verdict}" if trial.score.verdict else ""
-        parts.append(f"{trial.score.metric} {trial.score.value:.5g}{verdict}")
-    if trial.status is not Status.OK and kind is not acceptance.Outcome.LEVEL:
+        judged = trial.stage != "baseline" and trial.score.verdict
+        figure = f"{shorten_metric(trial.score.metric)} {trial.score.value:.5g}"
+        parts.append(f"{figure} ({trial.score.verdict})" if judged else figure)
+    if trial.status is not Status.OK and kind not in _UNEXPLAINED:
         parts += (trial.why or trial.error or "").splitlines()[:1]
-    return ", ".join(parts)
-
-
-def describe_speedup(ratio: Interval) -> str:
-    """Write a latency ratio as the speed-up that people ask for, with its interval."""
-    speedup = ratio.inverse()
-    if not speedup.is_bounded:
-        return f"about {speedup.value:.2f}x"
-    return f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return f"{name}: {', '.join(parts)}"
 
 
 def format_clock(seconds: float) -> str:
@@ -85,6 +106,7 @@ class Board:
     """
 
     plans: int = 0
+    baseline: Plan | None = None
     _seconds: float = 0.0
     _until: float | None = None
     _stage: str = ""
@@ -106,11 +128,16 @@ class Board:
                 self._work = event
             case TrialStarted(plan, stage):
                 self.plans += stage != "baseline"
-                self._stage, self._plan, self._timing = stage, str(plan), ""
+                if stage == "baseline":
+                    self.baseline = plan
+                self._stage, self._timing = stage, ""
+                self._plan = name_plan(plan, self.baseline)
             case Timing(ratio, blocks):
-                self._timing = f"{describe_speedup(ratio)} after {format_count(blocks, 'block')},"
+                self._timing = f"{describe_speedup(ratio)} after {format_count(blocks, 'round')},"
             case TrialDone(trial):
                 self._timing = ""
+                if trial.stage == "baseline":
+                    self.baseline = trial.plan
                 if self._beats_best(trial):
                     self._best = trial
                 elif self._best and trial.key == self._best.key:
@@ -124,15 +151,16 @@ class Board:
         remaining_s = self.estimate_remaining_s()
         countdown = [] if remaining_s is None else [f"{format_clock(remaining_s)} left"]
         number = [] if self._stage == "baseline" else [str(self.plans)]
-        counted = ", ".join((*number, *countdown))
-        return f"[{counted}] {self._stage}:" if counted else f"{self._stage}:"
+        counted, stage = ", ".join((*number, *countdown)), _STAGES.get(self._stage, self._stage)
+        return f"[{counted}] {stage}:" if counted else f"{stage}:"
 
     def describe_best(self) -> str:
         """Return the best plan so far behind its speed-up."""
         if self._best is None or self._best.ratio is None:
             return "the original"
-        mark = "" if self._best.part == "final" else ", unconfirmed"
-        return f"{describe_speedup(self._best.ratio)}{mark}, {self._best.plan}"
+        mark = "" if self._best.part == "final" else ", not re-measured"
+        name = name_plan(self._best.plan, self.baseline)
+        return f"{describe_speedup(self._best.ratio)}{mark}, {name}"
 
     def estimate_remaining_s(self) -> float | None:
         """Return the seconds left: of the budget, or as the work has gone so far."""

@@ -45,6 +45,6 @@ def check_time() -> None:
     """
     if compute_remaining_s() <= 0:
         raise OutOfTime(
-            f"it takes longer than the {_LIMIT.get()[1]:.0f} s that were left for it",
+            f"ran out of time: {_LIMIT.get()[1]:.0f} s were left to build it",
             fix="search for longer, with --time",
         )

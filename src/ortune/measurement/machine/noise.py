@@ -91,15 +91,17 @@ class Record:
         """Return it as a person reads it: name -> value with its unit."""
         throttled = "no quota" if self.throttled is not None else _HIDDEN
         if self.throttled is not None and self.periods:
-            throttled = f"{_format_percent(self.throttled)} of {self.periods}"
+            throttled = f"in {_format_percent(self.throttled)} of {self.periods} periods"
         return {
             "measured for": f"{self.seconds:.0f} s on {format_count(self.cpus, 'CPU')}",
             "CPUs used by ortune": f"{self.ortune_cpus:.2f}",
             "CPUs used by others": _format_or_hidden(self.other_cpus, "{:.2f}".format),
-            "throttled periods of the CPU quota": throttled,
+            "CPU quota exhausted": throttled,
             "stolen CPU time": _format_or_hidden(self.stolen, _format_percent),
-            "some task waited for a CPU": _format_or_hidden(self.waits, _format_percent),
-            "context switches a second": _format_or_hidden(self.switches, _whole),
+            "time in which some process waited for a CPU": _format_or_hidden(
+                self.waits, _format_percent
+            ),
+            "context switches per second": _format_or_hidden(self.switches, _whole),
             "clock, MHz": " to ".join(map(_whole, self.mhz)) or _HIDDEN,
             "temperature, C": _format_or_hidden(self.celsius, _whole),
             "load average": " ".join(map("{:.2f}".format, self.load)) or _HIDDEN,
@@ -213,38 +215,43 @@ def judge_noise(
     return Judgement(any(item.severe for item in advice), tuple(advice))
 
 
-_AGAIN = "measure again on a quieter machine, or for longer"
+_AGAIN = "repeat on a quieter machine, or with more --time"
 
 
 def _advise_on_reach(reach: float) -> list[Advice]:
     if not reach > WORTH:
         return []
-    problem = (
-        f"by all pairs of this run less than {_format_percent(reach)} cannot be distinguished "
-        "from noise"
-    )
+    problem = f"differences below {_format_percent(reach)} cannot be told from noise here"
     return [Advice(problem, _AGAIN, severe=True)]
 
 
 def _advise_on_equal(equal: Interval | None) -> list[Advice]:
     if equal is None or not equal.clear:
         return []
-    return [Advice(f"the original differs from itself by {equal}", _AGAIN, severe=True)]
+    return [
+        Advice(
+            f"the original timed against itself should give 1 and gave {equal}",
+            _AGAIN,
+            severe=True,
+        )
+    ]
 
 
 def _advise_on_waits(disturbed: float, record: Record) -> list[Advice]:
     if not disturbed > DISTURBED[0]:
         return []
-    problem = f"the threads of {_format_percent(disturbed)} of the runs waited for a CPU"
+    problem = f"CPU was busy: {_format_percent(disturbed)} of timed runs had to wait"
     if record.other_cpus is not None and record.other_cpus <= OTHERS * record.cpus:
         # More threads than CPUs, and threads that wake often, wait on a calm machine too.
-        problem += f", though other processes used only {record.other_cpus:.2f} of {record.cpus}"
-        change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
+        problem += (
+            f", though other processes used only {record.other_cpus:.2f} of {record.cpus} CPUs"
+        )
+        change = "use no more sessions times threads than there are CPUs"
         return [Advice(problem, change)]
     # A pinned single thread needs one free CPU, whatever runs on the others.
-    change = "stop what else runs"
+    change = "close other programs and repeat"
     if record.cpus > 1:
-        change += "; several threads suffer more than one: --on 'cpu(threads=1)'"
+        change += ", or use one thread, which suffers least: --on 'cpu(threads=1)'"
     return [Advice(problem, change, disturbed > DISTURBED[1])]
 
 
@@ -275,9 +282,9 @@ def _advise_on_neighbours(record: Record) -> list[Advice]:
         f"other processes used {record.other_cpus:.1f} of {format_count(record.cpus, 'CPU')} "
         "during the run"
     )
-    change = "stop them"
+    change = "close them"
     if record.cpus > 1 and record.other_cpus < record.cpus - 0.5:
-        change += "; one thread needs one free CPU: --on 'cpu(threads=1)'"
+        change += ", or use one thread: --on 'cpu(threads=1)'"
     return [Advice(problem, change)]
 
 

@@ -13,6 +13,7 @@ from ortune.bundle.engine import archive
 from ortune.core import wording
 from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.plan_label import ORIGINAL
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.roles import PREPARES, find_deciding_step, find_step_role
@@ -24,13 +25,14 @@ from ortune.graph.io import file
 from ortune.graph.ir import edit
 from ortune.quantizers.common.node_filter import make_name_matcher
 from ortune.reporting.explanation.requests import Explain
+from ortune.reporting.sections.history import list_contributions
 from ortune.reporting.sections.verdict import describe_answer
 from ortune.search.experiment import surveys as journal
 from ortune.search.experiment.ledger import read_study
 from ortune.search.mixed_precision.choice import parse_assignment, strip_node_filters
 from ortune.search.mixed_precision.survey import MixtureOutcome, RegionCost, Survey, is_unchanged
 
-KEPT, GIVEN = "kept", "given"
+KEPT, GIVEN = "kept", "left"
 """How it begins what became of a region: it has the surveyed precision in the winner, or not."""
 
 
@@ -95,7 +97,8 @@ class PlanExplanation:
     Attributes:
         number: Its place among the plans tried; 0 is the original.
         key: Of its trials.
-        plan: Its name.
+        plan: In full.
+        label: Written for people, by what differs from the baseline.
         steps: Spelled.
         backend: Spelled.
         stage: What the search was about.
@@ -114,6 +117,7 @@ class PlanExplanation:
     number: int
     key: str
     plan: str
+    label: str
     steps: tuple[str, ...]
     backend: str
     stage: str
@@ -165,7 +169,8 @@ class SurveyExplanation:
     """All regions of a surveyed plan.
 
     Attributes:
-        plan: Its name.
+        plan: In full.
+        label: Written for people.
         precision: The step that decides its layers' precision.
         whole_cost: What the metric loses with all regions at it.
         unit: Of accuracy costs.
@@ -175,6 +180,7 @@ class SurveyExplanation:
 
     key: str
     plan: str
+    label: str
     precision: str
     regions: tuple[RegionExplanation, ...]
     whole_cost: float
@@ -214,12 +220,14 @@ class ChangeExplanation:
 
     Attributes:
         what: Kind of change.
+        label: What changed, for people.
         number: Of the plan that stands for it.
         ratio: Of that plan's latency, over the original's.
         why: Why it was proposed.
     """
 
     what: str
+    label: str
     number: int
     ratio: Interval | None
     why: str
@@ -268,7 +276,7 @@ class Explanation(TableResult):
 
 
 _SHORTEST, _NEAR = 4, 3
-NO_SURVEY = "no regions were surveyed"
+NO_SURVEY = "precision by region was not measured"
 
 
 def run(request: Explain) -> Explanation:
@@ -315,7 +323,6 @@ def explain_study(
         _describe_plan(study, number, last, mixtures.get(number))
         for number, last in enumerate(latest)
     )
-    requested_plans = () if plan is None else _match_plans(plans, plan)
     ops: dict[str, str] = {}
     built: dict[str, str] = {}
     notes: list[str] = []
@@ -324,11 +331,10 @@ def explain_study(
     best = study.best
     winner, winning = [trial.key for trial in latest].index(best.key), _find_survey(best, surveys)
     survey_reports = tuple(
-        _describe_survey(record, mixtures, winner if record is winning else None, built)
+        _describe_survey(study, record, mixtures, winner if record is winning else None, built)
         for record in surveys
     )
     numbers = {trial.key: number for number, trial in enumerate(latest)}
-    changes = ((stage.name, study.find(stage.key)) for stage in study.history)
     return Explanation(
         run=study.root,
         model=study.job.model,
@@ -338,22 +344,18 @@ def explain_study(
         finished=study.finished,
         way=tuple(
             ChangeExplanation(
-                stage_name, numbers[t.key], t.ratio, wording.find_search_trial(study, t).proposed
+                name, label, numbers[t.key], t.ratio, wording.find_search_trial(study, t).proposed
             )
-            for stage_name, t in changes
-            if t is not None
+            for name, label, t in list_contributions(study)
         ),
         plans=plans,
         untried=study.counts[Outcome.UNTRIED],
         left_out=study.ending.left_out,
         surveys=survey_reports,
         node=None if node is None else _describe_node(study, node, ops, built, survey_reports),
-        asked=requested_plans,
+        asked=() if plan is None else _match_plans(plans, plan),
         notes=(*notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
     )
-
-
-# --- plans --------------------------------------------------------------------------------------
 
 
 def _describe_plan(
@@ -363,7 +365,8 @@ def _describe_plan(
     return PlanExplanation(
         number=number,
         key=last.key,
-        plan="original" if last.key == study.baseline.key else str(last.plan),
+        plan=ORIGINAL if last.key == study.baseline.key else str(last.plan),
+        label=study.label(last.plan),
         steps=tuple(map(str, last.plan.recipe.steps)),
         backend=str(last.plan.backend),
         stage=trials[0].stage,
@@ -404,7 +407,7 @@ def _match_plans(plans: Sequence[PlanExplanation], text: str) -> tuple[PlanExpla
     if text == "winner":
         return tuple(plan for plan in plans if plan.winner)
     recipes = {plan.number: plan.plan.partition(" @ ")[0] for plan in plans}
-    matches = [plan for plan in plans if text in (plan.plan, recipes[plan.number])]
+    matches = [plan for plan in plans if text in (plan.plan, plan.label, recipes[plan.number])]
     if len(text) >= _SHORTEST:
         matches = matches or [plan for plan in plans if plan.key.startswith(text)]
     if matches:
@@ -425,9 +428,6 @@ def _suggest_names(text: str, candidates: Sequence[str]) -> Sequence[str]:
         or difflib.get_close_matches(text, candidates, n=_NEAR, cutoff=0.4)
         or candidates[:_NEAR]
     )
-
-
-# --- regions ------------------------------------------------------------------------------------
 
 
 def _find_survey(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
@@ -471,6 +471,7 @@ def _describe_mixture(
 
 
 def _describe_survey(
+    study: Study,
     survey: Survey,
     mixtures: Mapping[int, MixtureExplanation],
     winner: int | None,
@@ -496,15 +497,17 @@ def _describe_survey(
         if cost.error:
             became = f"not measured: {cost.error}"
         elif is_unchanged(cost):
-            became = f"left in float by {step} itself"
+            became = f"not changed by {step}"
         else:
             became = f"{KEPT} in {step}"
             if winner is None:
-                became = "the winner is of another precision"
+                became = "the winner has another precision"
             elif winner in left_in:
-                became = f"{GIVEN} back to float"
+                became = f"{GIVEN} in float"
             gain = f"{100 * cost.time_gained.value:.2g} % of the time"
-            why = f": {step} costs {cost.accuracy_cost.value:.3g} alone and saves {gain}"
+            why = (
+                f": alone {step} costs {cost.accuracy_cost.value:.3g} of accuracy and saves {gain}"
+            )
         in_file = (
             find_precision(built, name) for name in (cost.region, *cost.layers, *cost.nodes)
         )
@@ -513,6 +516,7 @@ def _describe_survey(
     return SurveyExplanation(
         key=survey.key,
         plan=str(survey.plan),
+        label=study.label(survey.plan),
         precision=step,
         regions=tuple(regions),
         whole_cost=survey.whole_cost,
@@ -520,9 +524,6 @@ def _describe_survey(
         seconds=survey.seconds,
         error=survey.error,
     )
-
-
-# --- nodes --------------------------------------------------------------------------------------
 
 
 def _read_nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -7,12 +7,18 @@ from collections.abc import Iterable, Iterator
 
 from ortune.core import wording
 from ortune.core.section import Block, Heading, Table, Text
-from ortune.core.trial import Interval
 from ortune.reporting.blocks import Part
 from ortune.reporting.explanation.explain import Explanation, NodeExplanation, PlanExplanation
 from ortune.reporting.precision import regions
+from ortune.reporting.sections.untried import EXPECTED, format_expectation
 
-_CHANGES = {"baseline": "as it came", "runtime": "runtime settings"}
+_ENDINGS = {
+    "done": "The search is done.",
+    "time": "The search used all of its time.",
+    "target": "The search stopped when the target was reached.",
+    "interrupted": "The search was interrupted.",
+}
+_MEASUREMENTS = {"search": "in the search", "final": "final"}
 _SHOWN = 20
 """Rows of plans that are shown unless all are asked for."""
 
@@ -52,41 +58,36 @@ def _build_answer(explanation: Explanation) -> Iterator[Block]:
     yield Text(explanation.answer)
     best = explanation.winner
     if best.number:
-        steps = f"steps: {', '.join(best.steps)}" if best.steps else "no step"
-        yield Text(f"It is plan {best.number}: {best.plan}, {steps}.")
+        yield Text(f"In full (plan {best.number}): {best.plan}")
+        if best.steps:
+            yield Text(f"Steps: {', '.join(best.steps)}")
         if best.proposed:
-            yield Text(f"Proposed {_describe_proposal(best)}")
+            yield Text(f"Why it was tried: {best.proposed}.")
     if explanation.accuracy:
         yield Text(f"Accuracy {explanation.accuracy}.")
-    yield Text(f"Budget: {explanation.budget}. The search ended: {explanation.finished}.")
-
-
-def _describe_proposal(record: PlanExplanation) -> str:
-    stage = f" ({record.stage})" if record.stage else ""
-    return f"by the search{stage}{f': {record.proposed}' if record.proposed else ''}"
+    ending = _ENDINGS.get(explanation.finished, explanation.finished)
+    yield Text(f"Accuracy budget: {explanation.budget}. {ending}")
 
 
 def _build_path(explanation: Explanation) -> Iterator[Block]:
     if len(explanation.way) < 2:
         return
-    plans = {step.number: step.plan for step in explanation.plans}
-    yield Heading("The way to it")
+    yield Heading("From the original to the winner")
     rows = tuple(
         (
-            _CHANGES.get(step.what, step.what),
+            step.label,
             str(step.number),
-            "-" if not step.number else _format_ratio(step.ratio),
-            plans[step.number],
+            "-" if not step.number else wording.describe_speedup(step.ratio),
             step.why,
         )
         for step in explanation.way
     )
-    yield Table(("after", "plan", "latency ratio [99 %]", "name", "why it was tried"), rows)
+    yield Table(("after", "plan", "speed-up, 99 %", "why it was tried"), rows)
 
 
 def _build_steps(best: PlanExplanation) -> Iterator[Block]:
     if best.edits:
-        yield Heading("What its steps did")
+        yield Heading("What was done to the model")
         rows = (
             (e.step, f"{e.count:,}", e.note if e.kept else f"undone: {e.note}") for e in best.edits
         )
@@ -99,10 +100,10 @@ def _build_mixtures(explanation: Explanation) -> Iterator[Block]:
     ]
     if not mixed:
         return
-    yield Heading("Plans that leave regions out")
+    yield Heading("Plans that leave regions in float")
     yield Text(
-        "The loss is that of the budget's metric over what the budget lets a plan lose. What was "
-        "expected is what single regions add up to, by plans measured before."
+        "Loss: share of the accuracy budget that a plan uses up; 1 is the limit. Expected: the "
+        "sum over its regions, corrected by the plans measured before."
     )
     rows = tuple(
         (
@@ -110,17 +111,17 @@ def _build_mixtures(explanation: Explanation) -> Iterator[Block]:
             f"{len(mixture.given_back)} of {mixture.regions}: {', '.join(mixture.given_back)}",
             _format_figure(mixture.expected_lost),
             _format_figure(mixture.lost),
-            _format_figure(mixture.expected_ratio),
-            _format_ratio(record.ratio),
+            _format_speedup(mixture.expected_ratio),
+            wording.describe_speedup(record.ratio),
             "; ".join(
                 filter(None, ("the winner" if record.winner else record.outcome, mixture.why))
             ),
         )
         for record, mixture in mixed
     )
-    head = ("plan", "left out", "loss: expected", "measured", "latency ratio: expected")
+    head = ("plan", "in float", "loss: expected", "measured", "speed-up: expected")
     marks = tuple("win" if record.winner else "" for record, _ in mixed)
-    yield Table((*head, "measured [99 %]", "became"), rows, marks)
+    yield Table((*head, "measured, 99 %", "result"), rows, marks)
 
 
 def _build_plans(explanation: Explanation, show_all: bool) -> Iterator[Block]:
@@ -131,20 +132,20 @@ def _build_plans(explanation: Explanation, show_all: bool) -> Iterator[Block]:
     rows = tuple(
         (
             str(record.number),
-            record.plan,
-            _format_ratio(record.ratio),
+            record.label,
+            wording.describe_speedup(record.ratio),
             "-" if record.score is None else wording.format_score_value(record.score.value),
             record.outcome,
             record.why,
         )
         for record in shown
     )
-    head = ("plan", "name", "latency ratio [99 %]", "score", "became", "why")
+    head = ("number", "plan", "speed-up, 99 %", "score", "result", "why")
     yield Table(head, rows, tuple("win" if record.winner else "" for record in shown))
     if len(shown) < len(numbered):
-        yield Text(
-            f"{wording.format_count(len(numbered) - len(shown), 'slower one')} more; -v shows all."
-        )
+        slower = wording.format_count(len(numbered) - len(shown), "slower plan")
+        yield Text(f"{slower} more; -v shows all.")
+    yield Text("`--plan NUMBER` shows a plan in full.")
 
 
 def _build_untried(explanation: Explanation, show_all: bool) -> Iterator[Block]:
@@ -152,49 +153,52 @@ def _build_untried(explanation: Explanation, show_all: bool) -> Iterator[Block]:
         return
     yield Heading(f"{wording.format_count(explanation.untried, 'plan')} not tried")
     shown = explanation.left_out if show_all else explanation.left_out[:_SHOWN]
-    yield Table(("plan", "why not"), tuple((record.plan, record.why) for record in shown))
+    rows = tuple(
+        (record.label or record.plan, *format_expectation(record), record.why) for record in shown
+    )
+    yield Table(("plan", *EXPECTED, "why not"), rows)
     if more := explanation.untried - len(shown):
-        ending = "" if show_all else "; -v shows those named"
-        yield Text(f"And {wording.format_count(more, 'other')}{ending}.")
+        ending = "" if show_all else "; -v shows more"
+        yield Text(f"And {wording.format_count(more, 'other plan')}{ending}.")
 
 
 def build_plan_blocks(record: PlanExplanation) -> list[Block]:
     """Return a plan's whole record."""
     facts = (
+        ("in full", record.plan),
         ("key", record.key),
         ("steps", ", ".join(record.steps) or "none"),
         ("backend", record.backend),
-        ("proposed", _describe_proposal(record)),
-        ("became", "the winner" if record.winner else record.outcome),
+        ("why it was tried", record.proposed),
+        ("result", "the winner" if record.winner else record.outcome),
         ("why", record.why),
         ("MB", wording.format_megabytes(record.size)),
         ("error", " ".join((record.error or "").split())),
     )
     blocks: list[Block] = [
-        Heading(f"Plan {record.number}: {record.plan}"),
+        Heading(f"Plan {record.number}: {record.label}"),
         Table(("", ""), tuple(row for row in facts if row[1])),
         *_build_steps(record),
     ]
     if (mixture := record.mixture) is not None:
         region_count = wording.format_count(mixture.regions, "region")
         text = (
-            f"It leaves {len(mixture.given_back)} of {region_count} out: "
+            f"It leaves {len(mixture.given_back)} of {region_count} in float: "
             f"{', '.join(mixture.given_back)}."
         )
         if mixture.expected_lost is not None:
             text += (
-                f" Expected loss {_format_figure(mixture.expected_lost)} of what the budget "
-                "allows, "
-                f"measured {_format_figure(mixture.lost)}; expected latency ratio "
-                f"{_format_figure(mixture.expected_ratio)}."
+                f" Expected loss {_format_figure(mixture.expected_lost)} of the accuracy budget, "
+                f"measured {_format_figure(mixture.lost)}; expected speed-up "
+                f"{_format_speedup(mixture.expected_ratio)}."
             )
         text += f" {mixture.why[:1].upper()}{mixture.why[1:]}." if mixture.why else ""
         blocks.append(Text(text))
     rows = tuple(
         (
-            trial.part,
-            _format_ratio(trial.ratio),
-            "-" if trial.predicted is None else str(trial.predicted),
+            _MEASUREMENTS.get(trial.part, trial.part),
+            wording.describe_speedup(trial.ratio),
+            wording.describe_speedup(trial.predicted),
             ", ".join(
                 f"{wording.shorten_metric(s.metric)} {wording.format_score_value(s.value)}"
                 for s in trial.scores
@@ -205,8 +209,8 @@ def build_plan_blocks(record: PlanExplanation) -> list[Block]:
         )
         for trial in record.trials
     )
-    head = ("part", "latency ratio [99 %]", "a new one falls in [95 %]", "scores", "became", "why")
-    blocks += [Heading("Its trials"), Table((*head, "s"), rows)]
+    head = ("", "speed-up, 99 %", "repeat measurements, 95 %", "scores", "result", "why")
+    blocks += [Heading("Measurements"), Table((*head, "s"), rows)]
     if record.score is not None and (meaning := wording.explain_verdict(record.score)):
         blocks.append(Text(f"Accuracy {meaning}."))
     if record.error and record.reproduce:
@@ -218,7 +222,7 @@ def build_node_blocks(record: NodeExplanation, explanation: Explanation) -> list
     """Return all that is known of a node."""
     plans = {plan.number: plan for plan in explanation.plans}
     blocks: list[Block] = [Heading(f"{record.node}{f', {record.op}' if record.op else ''}")]
-    where = f"plan {explanation.winner.number}, {explanation.winner.plan}"
+    where = f"plan {explanation.winner.number}, {explanation.winner.label}"
     if record.winner:
         blocks.append(Text(f"In the winner ({where}) it computes in {record.winner}."))
     else:
@@ -230,7 +234,7 @@ def build_node_blocks(record: NodeExplanation, explanation: Explanation) -> list
     for key, region_entry in record.regions.items():
         survey, region = surveys[key], region_entry.cost
         text = (
-            f"Surveyed in {survey.plan}: region {region.region}, "
+            f"Tried alone in {survey.label}: region {region.region}, "
             f"{wording.format_count(len(region.nodes), 'node')} "
             f"({regions.format_operators(region)}), "
         )
@@ -246,12 +250,12 @@ def build_node_blocks(record: NodeExplanation, explanation: Explanation) -> list
         blocks.append(Text(text))
     blocks += [Text(f"The winner's steps say: {text}.") for text in record.notes]
     rows = tuple(
-        (str(number), plans[number].plan, step, plans[number].outcome)
+        (str(number), plans[number].label, step, plans[number].outcome)
         for number, step in record.left_out.items()
     )
     if rows:
         blocks.append(Heading("Plans that leave it out by name"))
-        blocks.append(Table(("plan", "name", "of the step", "became"), rows))
+        blocks.append(Table(("number", "plan", "step", "result"), rows))
     if record.taken:
         summary = "more change precisions and do not"
         summary = summary if rows else "change precisions, none leaves it out"
@@ -261,8 +265,8 @@ def build_node_blocks(record: NodeExplanation, explanation: Explanation) -> list
     return blocks
 
 
-def _format_ratio(ratio: Interval | None) -> str:
-    return str(ratio) if ratio is not None and math.isfinite(ratio.value) else "-"
+def _format_speedup(ratio: float | None) -> str:
+    return f"{1 / ratio:.2f}x" if ratio else "-"
 
 
 def _format_figure(value: float | None) -> str:

@@ -29,7 +29,7 @@ _MUCH = 0.05
 LOW, FLOAT, OTHER = "best", "original", "other"
 LEGEND = (
     (LOW, "at this precision in the winner"),
-    (FLOAT, "given back in the winner"),
+    (FLOAT, "in float in the winner"),
     (OTHER, "measured alone"),
 )
 
@@ -136,23 +136,21 @@ def build_survey_blocks(
         folds: The table is shown on demand.
         show_all: All rows, else the first.
     """
-    yield Heading(f"Precision by region: {region_survey.plan}")
+    yield Heading(f"Precision by region: {region_survey.label}")
     if region_survey.error:
-        yield Text(f"Not surveyed: {region_survey.error}.", "warn")
+        yield Text(f"Not measured: {region_survey.error}.", "warn")
         return
     failed = sum(bool(entry.cost.error) for entry in region_survey.regions)
-    summary = (
-        f"{format_count(len(region_survey.regions), 'region')} of {region_survey.precision} "
-        "surveyed"
-    )
+    count = format_count(len(region_survey.regions), "region")
+    summary = f"{count} tried in {region_survey.precision}, one at a time"
     summary += f" in {region_survey.seconds:.0f} s" if region_survey.seconds >= 1 else ""
     summary += f", {failed} could not be measured" if failed else ""
     unit = f" ({region_survey.unit})" if region_survey.unit else ""
     single = sum(
         entry.cost.accuracy_cost.value for entry in region_survey.regions if not entry.cost.error
     )
-    summary += f". All together cost {format_number(region_survey.whole_cost)}{unit}"
-    yield Text(f"{summary}; their single costs add up to {format_number(single)}.")
+    summary += f". All of them together cost {format_number(region_survey.whole_cost)}{unit}"
+    yield Text(f"{summary}; one by one they add up to {format_number(single)}.")
     points = [(entry.cost, _select_tone(entry)) for entry in region_survey.regions]
     if sum(is_drawable(region) for region, _ in points) > 1:
         yield draw_regions(points, region_survey.unit)
@@ -162,7 +160,7 @@ def build_survey_blocks(
     groups.sort(key=lambda group: cost_per_time(group[0].cost), reverse=True)
     shown = groups if show_all else groups[:_SHOWN]
     yield Table(
-        ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "became"),
+        ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "result"),
         tuple(_make_row(group) for group in shown),
         tuple("lose" if group[0].cost.error else "" for group in shown),
     )
@@ -231,7 +229,7 @@ def build_sensitivity_parts(
         for group in shown
     )
     marks = tuple("lose" if group[0].error else "" for group in shown)
-    blocks.append(Table((*head, "cost for 1 % of the time"), rows, marks))
+    blocks.append(Table((*head, "cost per 1 % saved"), rows, marks))
     if more := len(groups) - len(shown):
         blocks.append(Text(f"{format_count(more, 'row')} more; -v shows all."))
     blocks += _build_remarks(sensitivity)
@@ -248,7 +246,7 @@ def _format_figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:
     if first.error:
         return format_cost(group), "-", first.error
     if is_unchanged(first):
-        return "-", "-", "left in float by the step itself"
+        return "-", "-", "not changed by the step"
     ratios = sorted(cost_per_time(region) for region in group)
     each = dict.fromkeys(_format_ratio(value / 100) for value in (ratios[0], ratios[-1]))
     return format_cost(group), format_gain(group), " to ".join(each)
@@ -287,14 +285,14 @@ def _build_remarks(sensitivity: Sensitivity) -> list[Block]:
             f"{pair.one} and {pair.two} {format_number(pair.cost)}" for pair in much[:_NAMED]
         )
         text = (
-            f"Lost by either of two neighbours alone, and by both together once: {pairs}. "
-            "Giving one of them back alone brings none of it."
+            f"Neighbours that share a loss: {pairs}. Leaving only one of the two in float does "
+            "not win it back."
         )
         blocks.append(Text(text))
     if sensitivity.not_reached:
         names = ", ".join(sensitivity.not_reached[:_NAMED])
         more = len(sensitivity.not_reached) - _NAMED
         suffix = f" and {format_count(more, 'other')}" if more > 0 else ""
-        text = f"Not reached, for lack of time: {names}{suffix}. Give more --time."
+        text = f"Not measured, out of time: {names}{suffix}. Give more --time."
         blocks.append(Text(text, "warn"))
     return blocks

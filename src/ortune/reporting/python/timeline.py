@@ -45,7 +45,7 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
             format_seconds(session_line.inference_s),
         )
         rows.append((session_line.name, "-", once, "-", each, "-", "-"))
-    times = ("once", "a session", "load, least to most", "an inference", "ratio [99 %]")
+    times = ("once", "per session", "load, range", "per inference", "latency ratio, 99 %")
     # Draw seconds over inferences, both logarithmic: from one to ten times the last crossing.
     named = {*_DRAWN, *(segment.name for segment in result.cheapest)}
     starts = [(stretch.since, stretch.name) for stretch in result.cheapest if stretch.since > 0]
@@ -61,10 +61,9 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
         Text(
             f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
             f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
-            "it loads. "
-            "Ratios are latencies: of a saved file to what it was saved from, of both and of the "
-            "cleaned model to graph optimization, else to none. Where no difference is beyond the "
-            "noise, the figure compared with stands."
+            "it loads. Latency ratios: a saved file to what it was saved from; with rewrites, and "
+            "optimized + quantized, to graph optimization; all others to the model as exported. "
+            "Rows within noise of each other show the same figure."
         ),
         Heading("The cheapest"),
         _make_ranges_table(result),
@@ -84,7 +83,7 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
             log_x=True,
             log_y=True,
         ),
-        Heading("Break-even"),
+        Heading("Break-even, in inferences"),
         _make_break_even_table(result),
         *(Text(text) for text in list_timeline_remarks(result)),
         *([Heading("Notes")] if result.notes else []),
@@ -106,8 +105,7 @@ def list_timeline_remarks(result: Timeline) -> list[str]:
     ]
     if loose := [row.line.name for row in result.rows if row.ratio.high > _LOOSE * row.ratio.low]:
         texts.append(
-            f"Known only loosely, see their ratios: {'; '.join(loose)}. "
-            "Give more --seconds, or a quieter machine."
+            f"Wide intervals: {'; '.join(loose)}. Give more --seconds, or use a quieter machine."
         )
     return texts
 
@@ -128,7 +126,7 @@ def _describe_saving(saved_line: CostLine, source_line: CostLine, kind: str) -> 
         saved_line.once_s - source_line.once_s,
     )
     if gain == 0:
-        return f"{source_line.name}, {kind}: sessions start no quicker beyond the noise."
+        return f"{source_line.name}, {kind}: sessions start no quicker (within noise)."
     change = f"{source_line.name}, {kind}: a session takes {format_seconds(saved_line.session_s)} "
     change += f"instead of {format_seconds(source_line.session_s)}"
     if gain <= 0:
@@ -164,7 +162,7 @@ def _make_ranges_table(result: Timeline) -> Table:
                 segment.name,
             )
         )
-    return Table(("inferences", "sessions, from", "cheapest"), tuple(rows))
+    return Table(("inferences", "from session", "cheapest"), tuple(rows))
 
 
 def _make_break_even_table(result: Timeline) -> Table:
@@ -185,7 +183,7 @@ def _make_break_even_table(result: Timeline) -> Table:
         rows.append(
             (EVERY_SESSION, _format_start(find_break_even(none, result.every, each)), "", "")
         )
-    columns = ("cheaper from this many inferences on", "than none", "than", "from")
+    columns = ("", "break-even vs. no optimization", "next best", "break-even vs. next best")
     return Table(columns, tuple(rows))
 
 

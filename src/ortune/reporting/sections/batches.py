@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import ClassVar
 
 from ortune.core import wording as say
+from ortune.core.plan_label import ORIGINAL, label_recipe
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -28,7 +29,7 @@ class BatchesSection(Section):
             return
         yield Heading("Batch sizes")
         yield Text(describe_best_plans(study, batch_rows))
-        beside = f"over batch {read_search_batch(study)}'s plan, 99 %"
+        beside = f"vs. batch {read_search_batch(study)}'s best, 99 %"
         limit = study.ending.max_latency
         chosen_row = select_row_within(batch_rows, limit) if limit is not None else None
         if limit is not None:
@@ -36,12 +37,13 @@ class BatchesSection(Section):
                 _describe_choice(study, chosen_row, limit), "plain" if chosen_row else "warn"
             )
         yield Table(
-            ("batch", "best plan", "time ratio, 99 %", beside, *_TIMES, "state"),
+            ("batch", "best plan", "speed-up, 99 %", beside, *_TIMES, "state"),
             tuple(_make_row(study, row) for row in batch_rows),
             tuple("win" if row == chosen_row else "" for row in batch_rows),
         )
 
 
+_STATES = {"confirmed": "re-measured", "unconfirmed": "measured once"}
 _TIMES = ("p50, ms", "tail, ms", "samples/s")
 
 
@@ -75,17 +77,18 @@ def describe_best_plans(study: Study, batch_rows: Sequence[BatchRow]) -> str:
     doubts = [str(row.batch) for row in batch_rows if row.state == "unconfirmed"]
     close = [str(row.batch) for row in batch_rows if row.beside and not row.beside.clear]
     if doubts:
-        sentence += f"; measured once, unconfirmed, at {', '.join(doubts)}"
+        sentence += f"; measured once only at batch {', '.join(doubts)}"
     if close:
         first = _label_plan(study, study.best)
-        sentence += f"; not apart from {first} beyond the noise at {', '.join(close)}"
+        sentence += f"; tied with {first} (within noise) at batch {', '.join(close)}"
     return f"{sentence}."
 
 
 def _label_plan(study: Study, trial: Trial, *, full: bool = True) -> str:
     if trial.key == study.baseline.key:
         return "the original"
-    return str(trial.plan) if full else trial.plan.recipe.name
+    label = study.label(trial.plan) if full else label_recipe(trial.plan)
+    return "the original" if label == ORIGINAL else label
 
 
 def _describe_choice(study: Study, chosen_row: BatchRow | None, limit: float) -> str:
@@ -94,7 +97,7 @@ def _describe_choice(study: Study, chosen_row: BatchRow | None, limit: float) ->
     times = f"{chosen_row.tail} {say.format_milliseconds(chosen_row.tail_ns)} ms"
     rate = f"{chosen_row.per_second:,.0f} samples/s" if chosen_row.per_second else "no rate"
     plan = _label_plan(study, chosen_row.trial)
-    sure = " (measured once, unconfirmed)" if chosen_row.state == "unconfirmed" else ""
+    sure = " (measured once)" if chosen_row.state == "unconfirmed" else ""
     return f"Within {1000 * limit:g} ms: batch {chosen_row.batch}, {plan}{sure}: {rate}, {times}."
 
 
@@ -103,10 +106,10 @@ def _make_row(study: Study, row: BatchRow) -> tuple[str, ...]:
     return (
         str(row.batch),
         _label_plan(study, row.trial),
-        say.NONE if row.state == "original" else say.format_ratio(row.trial),
-        say.NONE if row.beside is None else str(row.beside),
+        say.NONE if row.state == "original" else say.describe_speedup(row.trial.ratio),
+        say.NONE if row.beside is None else say.describe_speedup(row.beside),
         say.format_milliseconds(row.p50_ns),
         tail,
         f"{row.per_second:,.0f}" if row.per_second else say.NONE,
-        row.state,
+        _STATES.get(row.state, row.state),
     )

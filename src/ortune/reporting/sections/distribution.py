@@ -38,15 +38,20 @@ class DistributionSection(Section):
         if min(map(len, sides.values())) < _FEWEST:
             return
         measure = study.job.workload.measure
-        yield Heading("Every run of original and winner")
+        yield Heading("Latency distribution")
         yield _make_histograms(sides, f"{measure}, ms")
-        pairs = say.format_count(len(best.measurement.pairs), "fresh pair")
+        pairs = say.format_count(
+            len(best.measurement.pairs), "pair of new processes", "pairs of new processes"
+        )
         yield Text(
-            f"The runs behind the speed-up: {pairs} of processes, in turns. The slowest "
-            f"{1 - _LAST:.0%} of each lie beyond the axis."
+            f"All timed runs of {pairs} that ran original and winner in turns. The "
+            f"slowest {1 - _LAST:.0%} of each are beyond the axis."
         )
         yield Heading("Percentiles", folded=True)
-        yield Text("A speed-up compares turn by turn: these need not divide to it.")
+        yield Text(
+            "The speed-up compares runs made right after each other, so it may differ from the "
+            "ratio of these percentiles."
+        )
         yield Table(
             ("", "runs", *(f"p{share}, ms" for share in _SHARES), "slowest, ms"),
             tuple(_make_row(name, ns) for name, ns in sides.items()),
@@ -88,4 +93,4 @@ def _make_histograms(sides: dict[str, list[int]], x_label: str) -> Lines:
         lines.append(Line(name, ((*points, (low + (last + 1) * wide, 0.0))), tone, filled=True))
         top = max(range(len(shares)), key=shares.__getitem__)
         marks.append(Point(low + (top + 0.5) * wide, shares[top], name, tone))
-    return Lines(x_label, "% of its runs", tuple(lines), tuple(marks))
+    return Lines(x_label, "% of the runs", tuple(lines), tuple(marks))

@@ -48,13 +48,13 @@ class FrontSection(Section):
             tuple(shown.index(trial) for trial in front),
         )
         yield Text(
-            f"Of scores {better} is better; all are on the search's samples. Bars across are "
-            "99 % intervals; up and down, what chance may make of a score. No step of the front "
-            "is one that chance could make."
+            f"{metric}: {better} is better, on the samples of the search. Bars: 99 % intervals "
+            "(speed), sampling error (accuracy). A plan is on the Pareto front only where it is "
+            "ahead by more than these errors."
         )
-        yield Heading("The front", folded=True)
+        yield Heading("Pareto front", folded=True)
         yield Table(
-            ("plan on the front", "speed-up", "99 % interval", metric, "MB", "verdict"),
+            ("plan", "speed-up", "99 % interval", metric, "MB", "verdict"),
             tuple(_make_row(study, trial) for trial in front),
             tuple("win" if trial.key == study.best.key else "" for trial in front),
         )
@@ -69,7 +69,7 @@ def _plot_sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
         "MB of model files",
         tuple(_make_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
     )
-    yield Text("Smaller is better. Bars across are 99 % intervals.")
+    yield Text("Smaller is better. Bars: 99 % intervals of the speed-up.")
 
 
 def _is_timed(trial: Trial) -> bool:
@@ -93,14 +93,14 @@ def _make_point(study: Study, trial: Trial, y: float) -> Point:
     lost = "lose" if classify_outcome(trial) in LOST else ""
     kind = "win" if trial.key == study.best.key else lost
     span = (speed.low, speed.high) if speed.is_bounded else None
-    return Point(speed.value, y, str(trial.plan), kind, x_span=span)
+    return Point(speed.value, y, study.label(trial.plan), kind, x_span=span)
 
 
 def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
     speed = study.speedup(trial)
     judged = study.find(trial.key) or trial
     return (
-        str(trial.plan),
+        study.label(trial.plan),
         say.format_speedup(speed),
         say.format_span(speed),
         say.format_score(trial),

@@ -22,7 +22,9 @@ class NoiseSection(Section):
         if not study.noise:
             return
         summary = (
-            format_count(len(study.advice), "disturbance") if study.advice else "nothing to report"
+            format_count(len(study.advice), "disturbance")
+            if study.advice
+            else "nothing disturbed it"
         )
         yield Heading(f"Noise: {summary}", folded=True)
         for text in study.advice:

@@ -18,7 +18,12 @@ class NotesSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield a line a note."""
-        notes = [text for text in (study.header.outlook, *study.notes) if text]
+        # How many samples a proof needs is said once: the verdict knows it from what was measured.
+        score = study.best.score
+        is_in_verdict = study.best.key != study.baseline.key and score is not None and score.needed
+        notes = [
+            text for text in ("" if is_in_verdict else study.header.outlook, *study.notes) if text
+        ]
         if notes:
             yield Heading("Notes", folded=True)
             yield from map(Text, notes)

@@ -16,9 +16,9 @@ from ortune.core.trial import Trial
 _MOST = 40
 """Rows at most; the table names all."""
 _LEGEND = (
-    ("win", "the winner, in fresh pairs"),
-    ("", "a finalist, in fresh pairs"),
-    ("open", "measured once, not confirmed"),
+    ("win", "the winner, re-measured"),
+    ("", "a finalist, re-measured"),
+    ("open", "measured once"),
     ("lose", "slower, stopped, failed or outside the budget"),
     ("original", "the original"),
 )
@@ -41,17 +41,15 @@ class PlansSection(Section):
         kept |= {trial.key for trial in [t for t in ranked if t.key not in kept][:room]}
         shown = [trial for trial in ranked if trial.key in kept]
         measure = study.job.workload.measure
-        yield Heading("Which plan, and how sure")
+        yield Heading("Speed-up of every plan")
         yield Text(
-            f"How many times as fast as the original, by {measure}, with its 99 % interval: one "
-            "that crosses the line at 1 may be no faster."
+            f"Times as fast as the original, by {measure}. Bars: 99 % intervals; a bar that "
+            "crosses 1x may be no faster."
         )
         rows = tuple(_make_estimate(study, trial) for trial in shown)
         yield Intervals("plan", "speed-up, 99 %", rows, _LEGEND)
         if remaining := len(ranked) - len(shown):
-            yield Text(
-                f"{say.format_count(remaining, 'plan')} more, all behind these, in the table."
-            )
+            yield Text(f"{say.format_count(remaining, 'slower plan')} more in the table below.")
 
 
 def _speed_key(study: Study, trial: Trial) -> tuple[bool, float]:
@@ -79,7 +77,7 @@ def _make_estimate(study: Study, trial: Trial) -> Estimate:
     elif figure != say.NONE:
         figure = f"about {figure}"
     return Estimate(
-        str(trial.plan),
+        study.label(trial.plan),
         speed.value,
         speed.low,
         speed.high,
@@ -99,10 +97,7 @@ def _describe_outcome(study: Study, trial: Trial) -> str:
         return f"winner, accuracy {say.describe_verdict(trial)}"
     if trial.part == "final":
         return f"finalist, accuracy {say.describe_verdict(trial)}"
-    if trial.ratio and not trial.ratio.is_bounded:
-        return "one block alone"
-    return (
-        ""
-        if classify_outcome(trial) in (Outcome.FASTER, Outcome.LEVEL)
-        else str(classify_outcome(trial))
-    )
+    kind = classify_outcome(trial)
+    if kind is Outcome.ROUGH:
+        return f"timed for {say.measure_timed_s(trial):.1f} s only"
+    return "" if kind in (Outcome.FASTER, Outcome.LEVEL) else str(kind)

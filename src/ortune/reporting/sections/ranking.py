@@ -11,10 +11,11 @@ from ortune.core import wording as say
 from ortune.core.acceptance import LOST, Outcome, classify_outcome, compare_latency
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.trial import Trial
+from ortune.core.trial import Interval, Trial
 
 _ORDER = (
     Outcome.FASTER,
+    Outcome.ROUGH,
     Outcome.LEVEL,
     Outcome.UNSCORED,
     Outcome.FAILS,
@@ -23,6 +24,8 @@ _ORDER = (
     Outcome.FAILED,
     Outcome.UNTRIED,
 )
+
+_MEASURED = (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH, Outcome.UNSCORED)
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,19 @@ class RankingSection(Section):
         ranked = sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
         yield Heading("Every plan", folded=True)
         yield Table(
-            ("plan", "speed-up", say.ratio_of(study), _name_metric(study), "MB", "verdict", "why"),
+            ("plan", "speed-up", "99 % interval", _name_metric(study), "MB", "accuracy", "why"),
             tuple(_make_row(study, trial) for trial in ranked),
             tuple(_select_tone(study, trial) for trial in ranked),
         )
         scored = {t.score.samples for t in study.final if t.score}
         if scored and scored != {study.samples.get("search", 0)}:
             yield Text(
-                f"Scores: finalists on all {say.format_count(max(scored), 'sample')}, others on "
-                f"the {study.samples.get('search', 0):,} of the search."
+                f"Accuracy: finalists on all {say.format_count(max(scored), 'sample')}, other "
+                f"plans on the {study.samples.get('search', 0):,} of the search."
             )
         for trial in ranked:
             if trial.error and trial.reproduce:
-                yield Text(f"{trial.plan} failed; to repeat it:")
+                yield Text(f"{study.label(trial.plan)} failed; to repeat it:")
                 yield Text(trial.reproduce, "code")
 
 
@@ -61,7 +64,7 @@ def _rank_key(study: Study, trial: Trial) -> tuple[bool, int, float]:
 
 
 def _name_metric(study: Study) -> str:
-    return study.budget.metric.name()
+    return say.shorten_metric(str(study.budget.metric))
 
 
 def _select_tone(study: Study, trial: Trial) -> str:
@@ -73,14 +76,20 @@ def _select_tone(study: Study, trial: Trial) -> str:
 def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
     original = trial.key == study.baseline.key
     return (
-        "original" if original else str(trial.plan),
-        say.format_speedup(study.speedup(trial)),
-        say.NONE if original else say.format_ratio(trial),
+        study.label(trial.plan),
+        _format_estimate(study.speedup(trial)),
+        say.NONE if original else say.format_span(study.speedup(trial)),
         say.format_score(trial),
         say.format_megabytes(trial.size),
         say.describe_verdict(trial) if not original else "",
         _explain_rank(study, trial),
     )
+
+
+def _format_estimate(speed: Interval) -> str:
+    """Write a speed-up; one without an interval is about that."""
+    figure = say.format_speedup(speed)
+    return figure if speed.is_bounded or figure == say.NONE else f"~{figure}"
 
 
 def _explain_rank(study: Study, trial: Trial) -> str:
@@ -90,7 +99,7 @@ def _explain_rank(study: Study, trial: Trial) -> str:
     if trial.key == study.best.key:
         return f"the winner: {reason}"
     over = study.job.wanted.describe_excess(trial)
-    if over and classify_outcome(trial) in (Outcome.FASTER, Outcome.LEVEL, Outcome.UNSCORED):
+    if over and classify_outcome(trial) in _MEASURED:
         reason = over
     elif classify_outcome(trial) is Outcome.FASTER:
         reason = _explain_loss(study, trial)
@@ -104,13 +113,13 @@ def _name_baseline_or_winner(study: Study, trial: Trial) -> str:
 def _explain_loss(study: Study, trial: Trial) -> str:
     """Say why a plan that is faster than the original is not the winner."""
     if not study.accepts(trial):
-        return "its accuracy is likely, not proved, and --strict was asked"
+        return "its accuracy is not proved, which --strict asks for"
     best = study.best
     goal = study.job.wanted
     if goal.needs_less(best, trial):
         return f"needs more {goal.prefer} than {_name_baseline_or_winner(study, best)}"
     if best.key == study.baseline.key or trial in study.unconfirmed:
-        return "measured once, not confirmed in fresh pairs"
+        return "not re-measured"
     if compare_latency(best, trial).high < 1:
-        return f"beaten by the winner's {say.format_speedup(study.speedup(best))}"
-    return "not apart from the winner beyond the noise"
+        return f"slower than the winner's {say.format_speedup(study.speedup(best))}"
+    return "tied with the winner (within noise)"

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 
@@ -21,13 +22,17 @@ class ReproduceSection(Section):
         """Yield commands that can be pasted."""
         yield Heading("Reproduce", folded=True)
         if study.command:
-            yield Text("The whole search; in the same folder it resumes:")
+            yield Text("The whole search (in the same folder it goes on where it stopped):")
             yield Text(study.command, "code")
-        yield Text("A bundle of the winner:")
+        yield Text("Pack the winner into a bundle:")
         yield Text(f"ortune pack {shlex.quote(study.root)} -o model.ortune", "code")
+        yield Text("All plans in full, to copy, and what `ortune pack --trial` takes:")
+        latest = say.list_latest_trials(study)
+        rows = tuple((study.label(t.plan), str(t.plan), t.key[:8]) for t in latest)
+        yield Table(("plan", "in full", "trial"), rows)
         best = study.best
         if best.reproduce:
-            yield Text("A worker with the winner alone:")
+            yield Text("Run the process that timed the winner again:")
             yield Text(best.reproduce, "code")
         yield Table(
             ("digest of", "value"),

@@ -13,10 +13,10 @@ from ortune.core.study import Study
 from ortune.core.trial import Trial
 
 _LEGEND = (
-    ("final", "in fresh pairs"),
-    ("timed", "timed within the budget"),
-    ("screen", "timed for one block"),
-    ("lose", "slower, stopped or outside the budget"),
+    ("final", "re-measured"),
+    ("timed", "measured once"),
+    ("screen", "measured for a moment"),
+    ("lose", "slower, stopped early or outside the accuracy budget"),
 )
 
 
@@ -44,21 +44,21 @@ class SearchSection(Section):
                 best[trial.key] = speed
             # What led is named first.
             place = 0 if speed == max(best.values(), default=0.0) else len(marks)
-            marks.insert(place, Point(spent, speed, str(trial.plan), _select_tone(trial)))
+            marks.insert(place, Point(spent, speed, study.label(trial.plan), _select_tone(trial)))
             points += [(spent, before), (spent, max([1.0, *best.values()]))]
         if len(marks) < 2:
             return
-        name = "the best so far that keeps the budget"
+        name = "best so far within the accuracy budget"
         yield Heading("The search over time")
         yield Lines(
-            "seconds of trials, one after the other",
+            "seconds of search",
             "times as fast as the original",
             (Line(name, (*points, (spent, points[-1][1])), "win"),),
             tuple(marks),
             legend=_LEGEND,
             named=3,
         )
-        yield Text("What is timed longer is known better: the best so far may fall.")
+        yield Text("The line falls where a longer measurement corrects an earlier estimate.")
 
 
 def _select_tone(trial: Trial) -> str:

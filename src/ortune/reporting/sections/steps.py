@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ortune.core.plan_label import label_recipe
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.step import Edit
 from ortune.core.study import Study
@@ -21,7 +22,7 @@ class StepsSection(Section):
         """Yield two tables; each only when it has rows."""
         best = study.best
         if best.edits:
-            yield Heading(f"What the winning recipe did ({best.plan.recipe.name})", folded=True)
+            yield Heading(f"What was done to the winner ({label_recipe(best.plan)})", folded=True)
             rows = tuple(_make_row(edit) for edit in best.edits)
             yield Table(("step", "edits", "seconds", "note"), rows)
         # Each step and reason once, with the first recipes that it happened in.
@@ -36,7 +37,7 @@ class StepsSection(Section):
         )
         if undone:
             yield Heading("Steps that were rolled back", folded=True)
-            yield Text("A step that breaks the structure, a type or the numbers is undone.")
+            yield Text("A step that breaks the graph, a type or the outputs is undone.")
             yield Table(("step", "in", "why"), undone)
 
 

@@ -9,7 +9,21 @@ from typing import ClassVar
 from ortune.core.acceptance import Outcome
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
-from ortune.core.wording import format_count
+from ortune.core.trial import UntriedPlan
+from ortune.core.wording import NONE, format_count
+
+EXPECTED = ("expected speed-up", "chance within budget", "cost")
+"""Heads of the columns of `format_expectation`."""
+
+
+def format_expectation(untried: UntriedPlan) -> tuple[str, str, str]:
+    """Write what was expected of a plan: ``4.0x (1.9-8.3)``, ``42 %`` and ``18 s``."""
+    speed, chance, cost_s = untried.speedup, untried.chance, untried.seconds
+    return (
+        NONE if speed is None else f"{speed.value:.2g}x ({speed.low:.2g}-{speed.high:.2g})",
+        NONE if chance is None else f"{100 * chance:.0f} %",
+        NONE if cost_s is None else f"{cost_s:.0f} s",
+    )
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,11 @@ class UntriedSection(Section):
             return
         yield Heading("Not tried", folded=True)
         yield Table(
-            ("plan", "why not"), tuple((untried.plan, untried.why) for untried in untried_plans)
+            ("plan", *EXPECTED, "why not"),
+            tuple(
+                (plan.label or plan.plan, *format_expectation(plan), plan.why)
+                for plan in untried_plans
+            ),
         )
         more = study.counts[Outcome.UNTRIED] - len(untried_plans)
         if more > 0:

@@ -12,12 +12,22 @@ from ortune.core.section import Block, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
 
+_PARTS = {
+    "search": "for the search",
+    "final": "for the final check",
+    "calibration": "for calibration",
+}
 _ENDS = {
-    "time": "The time budget ended the search.",
-    "target": "The search stopped at the first proved plan that reached the target.",
-    "interrupted": "The search was interrupted; the same command goes on.",
+    "time": "The search used all of its time.",
+    "target": "The search stopped at the first plan that reached the target with proved accuracy.",
+    "interrupted": "The search was interrupted; the same command continues it.",
 }
 
+_JUDGED = {
+    Verdict.PROVED: ", proved within the accuracy budget",
+    Verdict.LIKELY: ", within the accuracy budget, not proved",
+    Verdict.FAILS: ", outside the accuracy budget",
+}
 _WAITING, _BUSY = 0.02, 0.5
 """A run that waited for over 2 % of its time was disturbed; with over half of them the noise may
 have gone one way (``docs/measuring.md``)."""
@@ -40,12 +50,8 @@ class VerdictSection(Section):
         if best.key != study.baseline.key and (meaning := say.explain_verdict(best.score)):
             yield Text(f"Accuracy {meaning}.")
         yield from (Text(line, "warn") for line in _list_doubts(study, best))
-        if foreseen := say.describe_prediction(best):
-            yield Text(
-                f"Ratio of {study.job.workload.measure} {say.format_ratio(best)}; {foreseen}."
-            )
-        if used := say.describe_workload(study):
-            yield Text(used)
+        if best.key != study.baseline.key and (times := say.describe_latencies(study, best)):
+            yield Text(f"{times}.")
         counts = dict(study.counts)
         untried_count = counts.pop(Outcome.UNTRIED)
         parts = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
@@ -53,13 +59,19 @@ class VerdictSection(Section):
             f"{say.format_count(sum(counts.values()), 'plan')} "
             f"tried{': ' + parts if parts else ''}"
         )
-        why = ": the report says why" if study.ending.left_out else ""
-        tried += f"; {untried_count} {Outcome.UNTRIED}{why}." if untried_count else "."
-        yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip())
+        link = f"{untried_count} {Outcome.UNTRIED}"
+        tried += f"; {link}." if untried_count else "."
+        links = ((link, "untried"),) if study.ending.left_out else ()
+        yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip(), links=links)
         yield from (Text(line, "warn") for line in _describe_unconfirmed(study))
         rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
-        parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
-        yield Text(f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts))
+        parts = ", ".join(
+            f"{number:,} {_PARTS.get(part, part)}" for part, number in study.samples.items()
+        )
+        yield Text(
+            f"Accuracy budget: {study.budget}{rule}. Original on {study.job.baseline}."
+            + f" Samples: {parts}." * bool(parts)
+        )
         yield from (
             Text(f"Not decisive: {text}.", "warn") for text in say.list_failed_outputs(best.scores)
         )
@@ -75,21 +87,23 @@ def describe_answer(study: Study) -> str:
             return "the original stays: no plan was tried"
         return f"the original stays: {_explain_no_plan(study)}"
     speed = study.speedup(best)
-    under = f" under {study.job.workload}" if say.describe_workload(study) else ""
+    plain = str(study.job.workload) == "latency"
+    under = "" if plain else f" under {study.job.workload}"
     times = f"{say.format_speedup(speed)} as fast as the original{under}"
     faster = f"{times} (99 % interval {say.format_span(speed)})"
-    return f"{_describe_saving(study, best)}{faster}, {_describe_accuracy(best)}"
+    saved, accuracy = _describe_saving(study, best), _describe_accuracy(study, best)
+    return f"{saved}{faster} by {study.label(best.plan)}; {accuracy}"
 
 
 def describe_choice(study: Study) -> Iterable[tuple[str, str]]:
     """Say by what the winner was chosen and whether it keeps its bounds, each with its tone."""
     goal, best = study.job.wanted, study.best
     if goal.describe_excess(best):
-        yield "No plan keeps it, keeps the accuracy budget and is not slower.", "warn"
+        yield "No plan meets this limit and the accuracy budget without being slower.", "warn"
     if goal != FASTEST:
         least = "the fastest plan"
         if goal.prefer != "speed":
-            least = f"the least {goal.prefer} that is not slower beyond the noise"
+            least = f"the least {goal.prefer} of the plans that are no slower"
         yield f"Chosen by: {least} ({goal}).", "plain"
 
 
@@ -113,24 +127,21 @@ def _describe_needs(trial: Trial, prefer: str) -> str:
 def _explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
     if study.unconfirmed:
-        return "nothing faster was confirmed yet"
+        return "no faster plan was re-measured yet"
     if study.too_noisy:
-        return "nothing could be distinguished from it on this machine"
+        return "the machine was too noisy to tell any plan from it"
     prefer = study.job.wanted.prefer
     if prefer != "speed":
-        return f"nothing of less {prefer} was within the budget and not slower beyond the noise"
-    return "nothing was faster beyond the noise within the budget"
+        return f"no plan of less {prefer} was within the accuracy budget and no slower"
+    return "no plan within the accuracy budget was faster by more than the noise"
 
 
-def _describe_accuracy(best: Trial) -> str:
+def _describe_accuracy(study: Study, best: Trial) -> str:
     score = best.score
     if score is None:
         return "accuracy not scored"
-    values = (
-        f"{say.shorten_metric(score.metric)} {say.format_score_value(score.base)} -> "
-        f"{say.format_score_value(score.value)}"
-    )
-    return f"accuracy kept: {values}, {score.verdict or 'not judged'}"
+    values = say.describe_scores(study, score)
+    return f"{values}{_JUDGED.get(score.verdict, '') if score.verdict else ''}"
 
 
 def _select_tone(study: Study, best: Trial) -> str:
@@ -147,15 +158,18 @@ def _list_doubts(study: Study, best: Trial) -> list[str]:
     """Say what of the speed is in doubt."""
     doubts, advice = [], f": {study.advice[0]}" if study.advice else ""
     if study.too_noisy:
-        doubts.append(f"This machine was too noisy for a verdict{advice}.")
+        doubts.append(f"The machine was too noisy for a verdict{advice}.")
     elif study.ending.too_noisy:
         doubts.append(f"Measured on a noisy machine{advice}.")
     if best.key == study.baseline.key:
         return doubts
     if (share := _compute_waiting_share(best)) > _BUSY:
-        doubts.append(f"{100 * share:.0f} % of the runs behind the speed-up waited for a CPU.")
+        doubts.append(
+            f"CPU was busy: {100 * share:.0f} % of timed runs had to wait. The speed-up is "
+            "unreliable; close other programs and repeat."
+        )
     if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
-        doubts.append("A new measurement may find no gain.")
+        doubts.append("Repeat measurements may show no speed-up.")
     return doubts
 
 
@@ -175,7 +189,5 @@ def _compute_waiting_share(trial: Trial) -> float:
 def _describe_unconfirmed(study: Study) -> Iterable[str]:
     """Name what looked faster and was not measured again; it is not handed out."""
     for trial in study.unconfirmed:
-        speed = study.speedup(trial)
-        ends = f" ({say.format_span(speed)})" if speed.is_bounded else ", about,"
-        seen = f"{trial.plan}, {say.format_speedup(speed)}{ends} when it was measured once"
-        yield f"Not confirmed: {seen} (ortune pack --trial {trial.key[:8]} --unconfirmed)."
+        seen = f"{study.label(trial.plan)}, {say.describe_speedup(trial.ratio)}, measured once"
+        yield f"Not re-measured: {seen} (ortune pack --trial {trial.key[:8]} --unconfirmed)."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ortune.core.backend import Backend
+from ortune.core.plan_label import label_backend, label_plan
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.compare import select_leaders
@@ -48,7 +49,9 @@ def list_screening_plans(view: View) -> Iterator[Candidate]:
         alike = (plan for plan in plans if _screening_key(plan) == place)
         plan = min(alike, key=lambda plan: plan.settings)
         if plan != original:
-            yield Candidate(plan, "screen", f"the original on {plan.backend}")
+            yield Candidate(
+                plan, "screen", f"the original on {label_backend(plan.backend, original.backend)}"
+            )
 
 
 def _screening_key(plan: Plan) -> tuple[str, int]:
@@ -58,7 +61,7 @@ def _screening_key(plan: Plan) -> tuple[str, int]:
 def list_candidates(view: View) -> list[Candidate]:
     """Return every plan without a trial that follows from the space and the trials so far."""
     by_spelling: dict[str, Candidate] = {}
-    listed = (Candidate(plan, "search", "listed") for plan in view.space.all_plans)
+    listed = (Candidate(plan, "search", "") for plan in view.space.all_plans)
     ways = (_list_rescues, _list_extensions, _list_transfers, _list_settings_changes)
     for candidate in chain(listed, *(way(view) for way in ways)):
         if candidate.plan.spelling not in by_spelling and not view.has_trial(candidate.plan):
@@ -80,7 +83,11 @@ def _list_rescues(view: View) -> Iterator[Candidate]:
     for trial in _list_search_trials(view):
         if trial.status is Status.FAILS and trial.stage != REGIONS:
             for plan in view.space.list_rescues(trial.plan):
-                yield Candidate(plan, "rescue", f"{trial.plan} fails the budget")
+                yield Candidate(
+                    plan,
+                    "rescue",
+                    f"{_name_plan(view, trial.plan)} is outside the accuracy budget",
+                )
 
 
 def _list_extensions(view: View) -> Iterator[Candidate]:
@@ -88,7 +95,11 @@ def _list_extensions(view: View) -> Iterator[Candidate]:
     for leader in select_leaders(view.trials, view.goal)[:LEADERS]:
         if leader.stage != REGIONS and not view.space.is_unpadded(leader.plan):
             for plan in view.space.list_extensions(leader.plan):
-                yield Candidate(plan, "search", f"{leader.plan} keeps the budget")
+                yield Candidate(
+                    plan,
+                    "search",
+                    f"{_name_plan(view, leader.plan)} is within the accuracy budget",
+                )
 
 
 def _list_transfers(view: View) -> Iterator[Candidate]:
@@ -99,7 +110,7 @@ def _list_transfers(view: View) -> Iterator[Candidate]:
             continue
         for backend in variants:
             if type(backend) is type(trial.plan.backend):
-                why = f"{trial.plan.recipe.name} elsewhere"
+                why = f"{_name_plan(view, trial.plan)} with other settings"
                 yield Candidate(Plan(trial.plan.recipe, backend), "rescue", why)
 
 
@@ -110,17 +121,22 @@ def _list_settings_changes(view: View) -> Iterator[Candidate]:
     for leader in unbucketed:
         for setting, plans in view.space.list_neighbours(leader.plan).items():
             for plan in plans:
-                why = f"{setting}, around {leader.plan}"
+                why = f"another {setting} for {_name_plan(view, leader.plan)}"
                 yield Candidate(plan, "runtime", why, leader.key)
         for other in unbucketed:
             if type(other.plan.backend) is type(leader.plan.backend):
-                why = f"{leader.plan.recipe.name} with the settings of {other.plan}"
+                name, settings = (_name_plan(view, t.plan) for t in (leader, other))
+                why = f"{name} with the settings of {settings}"
                 plan = Plan(leader.plan.recipe, other.plan.backend)
                 yield Candidate(plan, "runtime", why)
     for leader in best[:1]:
         cut = view.space.without_padding(leader.plan)
         if cut is not None and not view.space.is_unpadded(leader.plan):
             yield Candidate(cut, "padding", "the best plan, padding cut off")
+
+
+def _name_plan(view: View, plan: Plan) -> str:
+    return label_plan(plan, view.trials[0].plan)
 
 
 def _list_search_trials(view: View) -> Iterable[Trial]:
@@ -144,9 +160,9 @@ def find_obstacle(plan: Plan, alike: Sequence[Trial]) -> str:
             case Status.UNCHANGED | Status.TOO_LARGE:
                 return trial.why
             case Status.FAILED if not trial.reproduce:
-                return f"it does not build: {trial.why}"
+                return f"could not be built: {trial.why}"
             case Status.FAILED if there:
-                why = why or f"it died there before: {trial.why}"
+                why = why or f"failed there before: {trial.why}"
             case Status.FAILED:
                 continue
             case _ if there:

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.budget import Budget
+from ortune.core.plan_label import label_plan
 from ortune.core.roles import PREPARES, find_step_role
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
@@ -96,7 +97,8 @@ class Mixture:
         return (
             f"regions: {len(self.float_regions)} of {len(self.survey.regions)} in float "
             f"({names}): "
-            f"expected ratio {self.ratio:.2f}, {self.budget_utilization:.2f} of the allowed loss"
+            f"expected {1 / self.ratio:.2g}x, "
+            f"{100 * self.budget_utilization:.0f} % of the accuracy budget"
         )
 
 
@@ -337,8 +339,9 @@ def rank_surveys(view: View) -> list[SurveyCandidate]:
             seconds = max(needed, min(most, view.spare - _MIXTURES * follows))
             assert trial.ratio is not None and trial.score is not None and view.budget is not None
             why = (
-                f"{trial.plan} takes {trial.ratio.value:.2f} of the original's time and loses "
-                f"{budget_utilization(trial.score, view.budget):.1f} times what it may"
+                f"{label_plan(trial.plan, view.trials[0].plan)} is {1 / trial.ratio.value:.2f}x "
+                "as fast as the original and uses "
+                f"{budget_utilization(trial.score, view.budget):.1f} times its accuracy budget"
             )
             request = SurveyRequest(trial.plan, why, seconds)
             candidates.append(SurveyCandidate(request, gain, needed + follows))

@@ -80,7 +80,8 @@ class Attempts:
         """Record the untouched model and an A/A pair: what this machine calls equal."""
         plan = Plan(AS_IS, self.context.job.baseline)
         key = self.trial_key(plan)
-        if self.ledger.find(key, "search") is not None:
+        if (recorded := self.ledger.find(key, "search")) is not None:
+            self.sink(TrialDone(recorded, cached=True))
             return
         self._began = perf_counter()
         self.sink(TrialStarted(plan, "baseline"))
@@ -147,10 +148,10 @@ class Attempts:
             died = Trial(key, plan, "search", Status.FAILED, why=why, error=str(error))
             return self._record_trial(replace(died, interruption=cause), proposal)
         if plan.recipe.steps and not files.changed:
-            return self._record_unchanged(key, proposal, "nothing to change, not tried")
+            return self._record_unchanged(key, proposal, "its steps change nothing in this model")
         twin = None if always_score else self._find_twin(plan, files)
         if twin is not None:
-            why = f"it builds the same model as {twin.plan.recipe.name}, which was tried"
+            why = f"the same model as {twin.plan.recipe.name}, which was tried"
             return self._record_unchanged(key, proposal, why)
         if proposal.effort != "screen" and not always_score:
             over = self._too_large(key, plan, files)

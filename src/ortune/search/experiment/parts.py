@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,6 @@ from ortune.core.metric import Kind, Metric
 from ortune.core.plugins import codec
 from ortune.core.session import Tensors
 from ortune.core.study import Header
-from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive, split
 from ortune.data.classes import FROM_FOLDERS
@@ -44,6 +44,7 @@ _PROFILED = 0.02
 """Share of the time budget that the profile by operator may take."""
 _SEARCHED = 2
 """Finalists from which on plans are searched for, not only compared."""
+_NOUNS = {"final": "held-out"}
 _FINAL = 4
 """The part that few plans are scored on may take so many times as long."""
 
@@ -231,10 +232,12 @@ class Original:
             return stored
         for name, part in division.items():
             if len(thinned[name]) < len(part):
-                used = (
-                    f"{len(thinned[name])} of {format_count(len(part), 'sample')} used, for time"
-                )
-                self.sink(Note(f"{name}: {used}"))
+                scale = longest[name] / self._sample_limit
+                enough_s = len(part) / scale * _SHARE * self.quick_ns / 1e9
+                used = f"{len(thinned[name]):,} of {len(part):,} {_NOUNS.get(name, name)} samples"
+                time_s = f"{self.experiment.time:.0f} s suffice"
+                more = f"--time {_format_time(enough_s)} uses all"
+                self.sink(Note(f"using {used} so that {time_s} ({more})"))
         return thinned
 
     def _split_samples(
@@ -323,6 +326,11 @@ class Original:
         return describe_outlook(budget, needed, feeds, parts) if self.finalists else ""
 
 
+def _format_time(seconds: float) -> str:
+    """Write seconds as ``--time`` takes them, at least as long: ``45s``, ``5m``."""
+    return f"{math.ceil(seconds)}s" if seconds < 100 else f"{math.ceil(seconds / 60)}m"
+
+
 def _find_shared_groups(feeds: Feeds) -> tuple[str, ...] | None:
     """Return the groups; None where none has two samples."""
     groups = feeds.groups
@@ -340,7 +348,7 @@ def _mark_proof(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, Scor
 
 
 _LIST = (
-    "--evaluate returns a list, whose samples cannot be kept apart: accuracy is likely at best; "
+    "--evaluate returns a list, whose samples cannot be kept apart: accuracy cannot be proved; "
     "a generator that yields (record, group) lets it be proved"
 )
 
@@ -375,14 +383,14 @@ def _describe_held_out(
     proof_count = 0 if shared else split.count_independent(feeds, final)
     kept = f"{samples}: {proof_count or 'none'} {'is' if proof_count < 2 else 'are'} held out"
     if needed is None:
-        return f"{kept}; {budget} cannot be proved by samples, accuracy is likely at best"
+        return f"{kept}; {budget} cannot be proved by samples"
     if proof_count >= needed:
-        return f"{kept}, enough to prove the budget if none of them shows a loss"
+        return f"{kept}, enough to prove the accuracy budget if none of them shows a loss"
     least = split.compute_split_minimum(needed)
     # Of groups it is exact where they are of one size.
     about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
     more = "more --time" if independent >= least else about + say.format_count(least, noun)
-    return f"{kept}, which can make accuracy likely at best; {more} would let it be proved"
+    return f"{kept}, too few to prove the accuracy budget; {more} would let it be proved"
 
 
 _ASKED = 8

@@ -276,7 +276,7 @@ def survey_plan(
     except OrtuneError as error:
         result = _make_failed(key, plan, error, error.what)
     if result.error:
-        sink(Note(f"regions of {plan} are not measured: {result.error}"))
+        sink(Note(f"precision by region is not measured for {plan}: {result.error}"))
     return replace(result, key=key, seconds=spent + clock() - began)
 
 

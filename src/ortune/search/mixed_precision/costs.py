@@ -38,8 +38,8 @@ from ortune.search.recipe.compare import EXACT_DB
 Floats: TypeAlias = NDArray[np.float64]
 Start: TypeAlias = Callable[[Path, str], Worker]
 """Starts a worker on a model, with a label for its folder."""
-NOISE = "noise over signal at the outputs, mean over samples"
-POOLED = "noise over signal at the outputs, all samples together"
+NOISE = "output error (1/SNR), mean over samples"
+POOLED = "output error (1/SNR)"
 MOST, FEWEST = 32, 4
 """Samples that each region is run on: more tell little more of a mean, and fewer tell nothing
 whatever little time there is."""

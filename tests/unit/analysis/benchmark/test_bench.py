@@ -230,7 +230,7 @@ def judged(model: Path, again_ns: int, stolen: float = 0.0, fast_ns: int = 50_00
 def test_a_claim_and_too_noisy_exclude_each_other(model: Path) -> None:
     good = judged(model, 100_100)
     assert good.winner == 1 and good.self_check.equal
-    assert good.counts == {"faster": 1, "no faster beyond the noise": 0, "slower": 0, "failed": 0}
+    assert good.counts == {"faster": 1, "no faster (within noise)": 0, "slower": 0, "failed": 0}
     assert [row["typical_ns"] for row in good.rows[:2]] == pytest.approx([100_000, 50_000])
     unequal = judged(model, 120_000)
     assert not unequal.self_check.equal
@@ -240,7 +240,7 @@ def test_a_claim_and_too_noisy_exclude_each_other(model: Path) -> None:
     assert judged(model, 100_100, stolen=0.5).winner == 1
     stolen = judged(model, 100_100, stolen=0.5, fast_ns=100_000)
     assert stolen.winner is None and stolen.judgement.too_noisy
-    assert stolen.counts["no faster beyond the noise"] == 1
+    assert stolen.counts["no faster (within noise)"] == 1
 
 
 @settings(
@@ -269,7 +269,7 @@ def test_no_record_is_both_claimed_and_too_noisy(
     assert (found.winner is not None) is claimed
     words = {word for word, number in found.counts.items() if number}
     assert words == {
-        "no faster beyond the noise"
+        "no faster (within noise)"
         if not claimed
         else "faster"
         if found.ratios[1].high < 1

@@ -18,7 +18,7 @@ from ortune.analysis.costs import cost
 from ortune.analysis.costs import cost as pricing
 from ortune.analysis.costs import requests as terms
 from ortune.analysis.costs.cost import PricedSource, ServingOption, compute_figures, tabulate_costs
-from ortune.analysis.costs.requests import Terms
+from ortune.analysis.costs.requests import Terms, format_money_amount
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 from ortune.core.study import Ending, Study
@@ -84,7 +84,7 @@ def test_the_worked_example_on_the_command_line(
     assert again.rows[1].figures.fps_machine == pytest.approx(187.5)
     assert main(["cost", str(bench_file(tmp_path)), *words[:-1], "--gpus", "1-3"]) == 0
     shown = capfd.readouterr().out
-    assert "16.67 EUR" in shown and "13.33 EUR" in shown
+    assert "EUR per 1,000 FPS-h" in shown and "16.67" in shown and "13.33" in shown
     assert "1 to 3 GPUs: linear scaling is assumed" in shown and "562.5" in shown
 
 
@@ -157,7 +157,7 @@ def test_the_verdict_follows_its_rule(ratio: Interval, effort: float, answer: st
 
 def test_a_likely_accuracy_is_said() -> None:
     found = tabulate_costs([NOW, replace(TUNED, accuracy="likely")], WORKED)
-    assert "only likely" in found.verdict.why
+    assert "accuracy not proved" in found.verdict.why
 
 
 positive = st.floats(1e-5, 10)
@@ -286,14 +286,14 @@ def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     found = cost.read_priced_source(root)
     best = made.best
     assert best.ratio is not None and best.key != made.baseline.key
-    assert found.options[0].name == str(made.baseline.plan)
+    assert found.options[0].name == made.label(made.baseline.plan)
     assert found.options[0].inference_s == pytest.approx(0.001)
     named = {option.name: option for option in found.options}
-    assert named[str(best.plan)].ratio == best.ratio
-    assert named[str(best.plan)].inference_s == pytest.approx(0.001 * best.ratio.value)
+    assert named[made.label(best.plan)].ratio == best.ratio
+    assert named[made.label(best.plan)].inference_s == pytest.approx(0.001 * best.ratio.value)
     assert not any("fp16" in name for name in named), "it leaves the budget"
     priced = pricing.price_sources(root, Terms(3.6))
-    assert priced.verdict.option == str(best.plan)
+    assert priced.verdict.option == made.label(best.plan)
     assert priced.tuning_s == pytest.approx(sum(t.seconds for t in made.trials))
     assert priced.one_time_cost == pytest.approx(priced.tuning_s / 1000)
 
@@ -365,3 +365,16 @@ def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: 
     assert other.rows[-1].option.ratio is None
     assert math.isnan(other.rows[-1].saving_per_month.low)
     assert any("another run" in text for text in other.assumptions)
+
+
+def test_the_currency_may_be_named_apart(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cost", str(bench_file(tmp_path)), "--price", "2.50/h", "--currency", "CHF"]
+    assert main(words) == 0
+    assert "CHF per million" in capfd.readouterr().out
+
+
+def test_large_amounts_have_no_decimals() -> None:
+    amounts = {1824.0: "1,824", 99.5: "99.50", 1.5: "1.50", 0.01234: "0.0123", 0.0: "0.00"}
+    assert {amount: format_money_amount(amount) for amount in amounts} == amounts

@@ -141,8 +141,8 @@ def test_tables_and_chart_say_it(found: Timeline) -> None:
     assert "it pays from 1,253 inferences in one session on" in text
     assert f"{SAVED}: a session takes 22 ms instead of 42 ms" in text
     assert "back after 50 sessions" in text
-    assert f"{SAVED_ORT}: sessions start no quicker beyond the noise" in text
-    assert f"Known only loosely, see their ratios: {BOTH}." in text
+    assert f"{SAVED_ORT}: sessions start no quicker (within noise)" in text
+    assert f"Wide intervals: {BOTH}." in text
     chart = next(block for block in build_timeline_blocks(found) if isinstance(block, Lines))
     assert chart.log_x and chart.log_y
     assert {line.name for line in chart.lines} >= {NONE, GRAPH, BOTH, EVERY_SESSION}

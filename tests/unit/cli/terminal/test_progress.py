@@ -45,17 +45,17 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (TrialDone(FAST), "clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved"),
+        (TrialDone(FAST), "clean @ cpu: 2.00x [1.60, 2.50], top-1 0.99 (proved)"),
         (
             TrialDone(FAST, cached=True),
-            "clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved (from the ledger)",
+            "clean @ cpu: 2.00x [1.60, 2.50], top-1 0.99 (proved) (measured before)",
         ),
-        (TrialDone(replace(FAST, ratio=LONE)), "clean @ cpu: ok, about 4.00x, top1 0.99 proved"),
+        (TrialDone(replace(FAST, ratio=LONE)), "clean @ cpu: about 4.00x, top-1 0.99 (proved)"),
         (
             TrialDone(
                 replace(FAST, status=Status.SLOWER, ratio=LEVEL, scores=(), why="slower: 1.07")
             ),
-            "clean @ cpu: no faster beyond the noise, 0.93x [0.87, 1.01]",
+            "clean @ cpu: no faster (within noise), 0.93x [0.87, 1.01]",
         ),
         (
             TrialDone(Trial("k", PLAN, "search", Status.FAILED, error="killed by SIGSEGV")),
@@ -64,11 +64,11 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
         (TrialDone(UNTRIED), "clean @ cpu: nothing to change, not tried"),
         (
             Unconfirmed(FAST),
-            "first within the budget, unconfirmed: clean @ cpu, 2.00x [1.60, 2.50]",
+            "first faster plan, not yet re-measured: clean @ cpu, 2.00x [1.60, 2.50]",
         ),
         (
             Unconfirmed(replace(FAST, ratio=Interval(0.5, 0.02, 12.5))),
-            "first within the budget, unconfirmed: clean @ cpu, about 2.00x",
+            "first faster plan, not yet re-measured: clean @ cpu, about 2.00x",
         ),
         (Note("seen", warning=True), "warning: seen"),
         (Timing(Interval(1, 1, 1), 3), ""),
@@ -95,7 +95,7 @@ def test_steps_and_starts_are_for_verbose(event: Event, line: str) -> None:
 
 
 OTHER = replace(FAST, key="o", plan=Plan(AS_IS, Cpu(threads=1)), ratio=Interval(0.8, 0.7, 0.9))
-BEST = "2.00x [1.60, 2.50], unconfirmed, clean @ cpu"
+BEST = "2.00x [1.60, 2.50], not re-measured, clean @ cpu"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ BEST = "2.00x [1.60, 2.50], unconfirmed, clean @ cpu"
         ([replace(FAST, ratio=replace(LONE, value=1.1))], "the original"),
         ([FAST, OTHER], BEST),
         ([FAST, replace(OTHER, status=Status.FAILS, ratio=Interval(0.1, 0.1, 0.1))], BEST),
-        ([replace(FAST, ratio=LONE)], "about 4.00x, unconfirmed, clean @ cpu"),
+        ([replace(FAST, ratio=LONE)], "about 4.00x, not re-measured, clean @ cpu"),
         (
             [replace(FAST, ratio=LONE), replace(FAST, ratio=Interval(1, 0.99, 1.03))],
             "the original",
@@ -142,16 +142,16 @@ def test_lines_carry_one_counter_and_the_time_left(
     sink(TrialDone(FAST, cached=True))
     got = capsys.readouterr()
     assert got.out == ""
-    starts = [line.partition(" clean")[0] for line in got.err.splitlines()]
+    starts = [line.partition(": ")[0] + ":" for line in got.err.splitlines()]
     assert starts == [
         "[3:00 left] baseline:",
-        "[1, 2:50 left] screen:",
+        "[1, 2:50 left] quick test:",
         "[2, 2:40 left] search:",
-        "[3, 2:00 left] rescue:",
-        "[4, 0:10 left] final:",
-        "[5, 0:10 left] history:",
+        "[3, 2:00 left] accuracy repair:",
+        "[4, 0:10 left] final measurement:",
+        "[5, 0:10 left] contributions:",
     ]
-    assert got.err.splitlines()[-1].endswith("(from the ledger)")
+    assert got.err.splitlines()[-1].endswith("(measured before)")
 
 
 def test_a_log_gets_a_line_of_progress_now_and_then(
@@ -206,8 +206,8 @@ def test_the_board_keeps_its_width_and_breaks_no_word(width: int) -> None:
     lines = board.render_lines(width)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    assert f"[2, 3:00 left] final: {long}" in text
-    assert f"best so far: 2.00x [1.60, 2.50], unconfirmed, {long}" in text
+    assert f"[2, 3:00 left] final measurement: {long}" in text
+    assert f"best so far: 2.00x [1.60, 2.50], not re-measured, {long}" in text
 
 
 def test_a_terminal_shows_the_board_and_takes_it_away(

@@ -18,7 +18,7 @@ def test_inside_there_is_what_was_allowed() -> None:
 
 
 def test_beyond_it_nothing_goes_on_and_afterwards_all_does() -> None:
-    text = "longer than the 0 s that were left"
+    text = "ran out of time: 0 s were left"
     with pytest.raises(OutOfTime, match=text) as told, time_limit.at_most(0):
         time_limit.check_time()
     assert "--time" in told.value.fix

@@ -63,12 +63,12 @@ def test_from_where_on_a_cause_is_worth_a_word(fields: dict[str, object], said: 
     ("disturbed", "others", "said"),
     [
         (0.1, None, ""),
-        (0.11, None, "word: the threads of 11 %"),
-        (0.5, 2.0, "word: the threads of 50 %"),
-        (0.51, 2.0, "severe: the threads of 51 %"),
-        (0.51, None, "severe: the threads of 51 %"),
-        (0.51, 0.41, "severe: the threads of 51 %"),
-        (0.51, 0.4, "word: the threads of 51 %"),
+        (0.11, None, "word: CPU was busy: 11 %"),
+        (0.5, 2.0, "word: CPU was busy: 50 %"),
+        (0.51, 2.0, "severe: CPU was busy: 51 %"),
+        (0.51, None, "severe: CPU was busy: 51 %"),
+        (0.51, 0.41, "severe: CPU was busy: 51 %"),
+        (0.51, 0.4, "word: CPU was busy: 51 %"),
         (math.nan, 2.0, ""),
     ],
 )
@@ -76,7 +76,7 @@ def test_runs_that_waited_for_others_and_not_only_for_each_other(
     disturbed: float, others: float | None, said: str
 ) -> None:
     found = words(replace(QUIET, other_cpus=others), disturbed)
-    waited = [one for one in found if "waited for a CPU" in one]
+    waited = [one for one in found if "had to wait" in one]
     assert len(waited) == bool(said) and all(one.startswith(said) for one in waited)
 
 
@@ -99,7 +99,9 @@ def test_an_original_that_differs_from_itself(equal: Interval, noisy: bool) -> N
 @pytest.mark.parametrize(("reach", "noisy"), [(0.1, False), (0.101, True), (math.nan, False)])
 def test_an_interval_that_would_hide_a_gain_worth_having(reach: float, noisy: bool) -> None:
     found = words(QUIET, 0.0, EQUAL, reach=reach)
-    assert len(found) == noisy and all(one.startswith("severe: by all pairs") for one in found)
+    assert len(found) == noisy and all(
+        one.startswith("severe: differences below") for one in found
+    )
 
 
 def test_beside_a_claim_nothing_is_too_noisy_and_all_is_said() -> None:
@@ -125,7 +127,7 @@ def test_one_thread_is_advised_where_a_cpu_is_left_for_it(
     (waited,) = (
         one
         for one in noise.judge_noise(replace(QUIET, cpus=cpus, other_cpus=others), 0.2).advice
-        if "waited" in one.what
+        if "had to wait" in one.what
     )
     assert ("threads=1" in waited.change) is (cpus > 1)
 
@@ -141,7 +143,7 @@ def test_advice_is_a_cause_and_a_change() -> None:
 
 def test_runs_that_waited_for_each_other_say_that_others_were_few() -> None:
     (advice,) = noise.judge_noise(replace(QUIET, other_cpus=0.25), 0.2).advice
-    assert advice.what.endswith("though other processes used only 0.25 of 4")
+    assert advice.what.endswith("though other processes used only 0.25 of 4 CPUs")
 
 
 GROUPS = (Throttle("/a", 100, 10, 1.0), Throttle("/b", 50, 0, 0.0))

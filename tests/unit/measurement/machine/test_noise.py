@@ -152,7 +152,7 @@ class TestJudge:
         ("record", "said", "change"),
         [
             (replace(QUIET, others=0.9), "used 0.9 of 2 CPUs", "threads=1"),
-            (replace(QUIET, others=1.9), "used 1.9 of 2 CPUs", "stop them"),
+            (replace(QUIET, others=1.9), "used 1.9 of 2 CPUs", "close them"),
             (replace(QUIET, throttled=0.05, periods=99), "5.0 % of its periods", "CPU limit"),
             (replace(QUIET, stolen=0.03), "3.0 % of the CPU time", "dedicated"),
             (
@@ -205,7 +205,7 @@ class TestJudge:
         found = noise.judge_noise(QUIET, 0.9)
         assert not found.too_noisy
         assert "though other processes used only 0.00 of 2" in found.advice[0].what
-        assert "be no more than the CPUs" in found.advice[0].change
+        assert "than there are CPUs" in found.advice[0].change
 
     def test_the_worst_comes_first(self) -> None:
         record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, others=0.9)

@@ -330,11 +330,9 @@ def test_another_workload_is_another_job(tmp_path: Path) -> None:
 
 def test_a_report_says_what_a_speedup_is_of(tmp_path: Path) -> None:
     made = studies.study(tmp_path)
-    assert wording.describe_workload(made) == ""
+    assert wording.describe_latencies(made, made.best).startswith("Latency ")
     other = studies.changed(made, job=replace(made.job, workload=Throughput(sessions=2)))
-    assert wording.describe_workload(other).endswith(
-        "A speed-up is the ratio of time per inference."
-    )
+    assert wording.describe_latencies(other, other.best).startswith("Time per inference ")
     assert " under throughput(sessions=2) (99 %" in verdict.describe_answer(other)
 
 

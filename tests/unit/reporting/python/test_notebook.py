@@ -19,7 +19,7 @@ def test_a_study_shows_the_answer_a_plot_and_every_plan(study: Study) -> None:
     drawn = shown[shown.index("<svg") : shown.index("</svg>") + len("</svg>")]
     assert ElementTree.fromstring(drawn).get("aria-hidden") == "true"
     assert 'class="estimate win"' in shown
-    assert "fp16 @ cpu" in shown and "leaves the budget" in shown
+    assert ">fp16<" in shown and "leaves the budget" in shown
 
 
 def test_what_comes_from_outside_is_escaped(study: Study) -> None:

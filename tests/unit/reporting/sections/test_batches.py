@@ -64,38 +64,39 @@ def test_a_row_a_batch_with_what_is_known_of_its_best_plan() -> None:
     heading, said, table = BatchesSection().blocks(CROSSED)
     assert heading == Heading("Batch sizes")
     assert said == Text(
-        "clean up to batch 1, int8 from batch 4; measured once, unconfirmed, at 16."
+        "optimized graph up to batch 1, int8 from batch 4; measured once only at batch 16."
     )
     assert isinstance(table, Table)
-    assert table.columns[3] == "over batch 1's plan, 99 %"
+    assert table.columns[3] == "vs. batch 1's best, 99 %"
     assert [(row[0], row[1], row[4], row[5], row[6], row[7]) for row in table.rows] == [
-        ("1", "clean @ cpu(threads=1)", "1.000", "p90 1.000", "1,000", "confirmed"),
-        ("4", "int8 @ cpu(threads=1)", "2.000", "p90 2.000", "2,000", "confirmed"),
-        ("16", "int8 @ cpu(threads=1)", "9.000", "p90 9.000", "1,778", "unconfirmed"),
+        ("1", "optimized graph · 1 thread", "1.000", "p90 1.000", "1,000", "re-measured"),
+        ("4", "int8 · 1 thread", "2.000", "p90 2.000", "2,000", "re-measured"),
+        ("16", "int8 · 1 thread", "9.000", "p90 9.000", "1,778", "measured once"),
     ]
-    assert table.rows[0][2] == "0.600 [0.588, 0.612]"
-    assert [row[3][:5] for row in table.rows] == ["-", "0.714", "-"]
+    assert table.rows[0][2] == "1.67x [1.63, 1.70]"
+    assert [row[3][:5] for row in table.rows] == ["-", "1.40x", "-"]
     assert table.marks == ("", "", "")
 
 
 def test_one_plan_at_every_batch_is_said_so() -> None:
     made = study(timed(FLOAT, 0.6, 1.0), b4=(timed(FLOAT, 0.7, 4.0),))
-    assert words(made) == "clean at every batch that was timed."
+    assert words(made) == "optimized graph at every batch that was timed."
 
 
 def test_recipes_that_do_not_tell_plans_apart_are_named_in_full() -> None:
     other = replace(FLOAT, backend=Cpu(threads=2))
     made = study(timed(FLOAT, 0.6, 1.0), b4=(timed(other, 0.7, 4.0),))
     assert (
-        words(made) == "clean @ cpu(threads=1) up to batch 1, clean @ cpu(threads=2) from batch 4."
+        words(made)
+        == "optimized graph · 1 thread up to batch 1, optimized graph · 2 threads from batch 4."
     )
 
 
 def test_a_change_inside_the_noise_is_called_that() -> None:
     made = study(timed(FLOAT, 0.6, 1.0), b4=(timed(FLOAT, 0.505, 4.0), timed(INT8, 0.495, 2.0)))
     assert words(made) == (
-        "clean up to batch 1, int8 from batch 4; "
-        "not apart from clean @ cpu(threads=1) beyond the noise at 4."
+        "optimized graph up to batch 1, int8 from batch 4; "
+        "tied with optimized graph · 1 thread (within noise) at batch 4."
     )
 
 
@@ -111,7 +112,10 @@ def test_where_every_plan_is_slower_the_original_is_best() -> None:
     assert row.state == "original" and row.trial == ORIGINAL
     assert row.beside == pytest.approx(row.beside) and row.beside is not None
     assert row.beside.value == pytest.approx(1 / 1.3)
-    assert words(made) == "clean up to batch 1, nothing faster than the original from batch 4."
+    assert (
+        words(made)
+        == "optimized graph up to batch 1, nothing faster than the original from batch 4."
+    )
     none = study(b4=(timed(FLOAT, 1.3, 4.0),))
     assert words(none) == "nothing faster than the original at any batch that was timed."
 
@@ -120,8 +124,12 @@ def test_where_every_plan_is_slower_the_original_is_best() -> None:
     ("limit", "batch", "says"),
     [
         (0.0005, None, "No batch that was timed keeps 0.5 ms."),
-        (0.001, 1, "Within 1 ms: batch 1, clean @ cpu(threads=1): 1,000 samples/s, p90 1.000 ms."),
-        (0.009, 4, "Within 9 ms: batch 4, int8 @ cpu(threads=1): 2,000 samples/s, p90 2.000 ms."),
+        (
+            0.001,
+            1,
+            "batch 1, optimized graph · 1 thread: 1,000 samples/s, p90 1.000 ms.",
+        ),
+        (0.009, 4, "Within 9 ms: batch 4, int8 · 1 thread: 2,000 samples/s, p90 2.000 ms."),
     ],
 )
 def test_of_those_within_a_latency_the_one_of_most_samples_a_second_is_taken(
@@ -131,7 +139,8 @@ def test_of_those_within_a_latency_the_one_of_most_samples_a_second_is_taken(
     taken = select_row_within(rows(made), limit)
     assert (taken.batch if taken else None) == batch
     _, _, said, table = BatchesSection().blocks(made)
-    assert said == Text(says, "plain" if batch else "warn")
+    assert isinstance(said, Text) and said.text.endswith(says)
+    assert said.tone == ("plain" if batch else "warn")
     assert isinstance(table, Table)
     assert [row[0] for row, mark in zip(table.rows, table.marks, strict=True) if mark] == (
         [str(batch)] if batch else []
@@ -141,7 +150,7 @@ def test_of_those_within_a_latency_the_one_of_most_samples_a_second_is_taken(
 def test_a_row_that_is_taken_says_that_it_is_unconfirmed() -> None:
     made = study(b4=(timed(INT8, 0.5, 2.0, "search"),), max_latency=0.003)
     texts = [b.text for b in BatchesSection().blocks(made) if isinstance(b, Text)]
-    assert "batch 4, int8 @ cpu(threads=1) (measured once, unconfirmed): 2,000" in texts[1]
+    assert "batch 4, int8 · 1 thread (measured once): 2,000" in texts[1]
 
 
 @pytest.mark.parametrize(("entries", "tail"), [(1000, "p99"), (100, "p90"), (99, "p50")])

@@ -50,27 +50,27 @@ def test_every_plan_is_an_interval_the_fastest_first(study: Study) -> None:
     cut = replace(plan("cut", 1.9), stopped="after its first burst")
     found = rows(with_trials(study, plan("once", 0.8), lone, cut))
     assert list(found) == [
-        "fp16 @ cpu",
-        "clean @ cpu(threads=1)",
-        "lone @ cpu",
-        "once @ cpu",
+        "fp16",
+        "optimized graph · 1 thread",
+        "lone",
+        "once",
         "original",
-        "int8-static @ cpu",
-        "cut @ cpu",
-        "int8-dynamic @ cpu",
+        "int8 static",
+        "cut",
+        "int8 dynamic",
     ]
-    assert found["fp16 @ cpu"] == ("lose", "2.50x [2.38-2.56]", "outside the accuracy budget")
-    assert found["clean @ cpu(threads=1)"][::2] == ("win", "winner, accuracy proved")
-    assert found["lone @ cpu"] == ("open", "about 1.67x", "one block alone")
-    assert found["once @ cpu"] == ("open", "1.25x [1.22-1.27]", "")
+    assert found["fp16"] == ("lose", "2.50x [2.38-2.56]", "outside the accuracy budget")
+    assert found["optimized graph · 1 thread"][::2] == ("win", "winner, accuracy proved")
+    assert found["lone"] == ("open", "about 1.67x", "timed for 0.0 s only")
+    assert found["once"] == ("open", "1.25x [1.22-1.27]", "")
     assert found["original"][:2] == ("original", "1")
-    assert found["cut @ cpu"][::2] == ("lose", "stopped early")
-    assert found["int8-dynamic @ cpu"] == ("lose", "-", "failed")
+    assert found["cut"][::2] == ("lose", "stopped early")
+    assert found["int8 dynamic"] == ("lose", "-", "failed")
 
 
 def test_a_finalist_that_did_not_win_is_marked(study: Study) -> None:
     other = replace(plan("other", 0.7), part="final")
-    assert rows(with_trials(study, other))["other @ cpu"][0] == ""
+    assert rows(with_trials(study, other))["other"][0] == ""
 
 
 def test_of_very_many_plans_the_best_are_drawn_with_finalists_and_the_original(
@@ -79,7 +79,7 @@ def test_of_very_many_plans_the_best_are_drawn_with_finalists_and_the_original(
     slow = replace(plan("slow", 9.0), part="final")
     many = (plan(f"p{n:02d}", 0.7 + n / 1000) for n in range(60))
     found = rows(with_trials(study, slow, *many))
-    assert len(found) == 40 and {"slow @ cpu", "original", "p00 @ cpu"} <= set(found)
+    assert len(found) == 40 and {"slow", "original", "p00"} <= set(found)
 
 
 def test_nothing_is_drawn_where_nothing_was_tried(study: Study) -> None:
@@ -122,14 +122,14 @@ def test_the_best_so_far_grows_with_what_keeps_the_budget(study: Study) -> None:
     assert max(y for _, y in line.points) == 2.0, "fp16 is faster, outside the budget"
     assert line.points[-1][0] == pytest.approx(sum(trial.seconds for trial in study.trials))
     assert {mark.tone for mark in chart.marks} == {"timed", "lose", "final"}
-    assert chart.marks[0].label == "clean @ cpu(threads=1)", "what led is named first"
+    assert chart.marks[0].label == "optimized graph · 1 thread", "what led is named first"
 
 
 def test_scores_and_speeds_have_error_bars(study: Study) -> None:
     plot = one(Scatter, list(FrontSection().blocks(study)))
     assert isinstance(plot, Scatter)
     points = {point.label: point for point in plot.points}
-    fp16 = points["fp16 @ cpu"]
+    fp16 = points["fp16"]
     assert fp16.x_span == pytest.approx((1 / 0.42, 1 / 0.39))
     assert fp16.y_span == pytest.approx((0.9098, 0.9102))
     assert points["original"].x_span is None and points["original"].y_span is None

@@ -11,8 +11,9 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.core.plugins import catalog
+from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.section import Block, Heading, Scatter, Section, Table, Text
-from ortune.core.step import Edit
+from ortune.core.step import Edit, Quantizer, Recipe
 from ortune.core.study import Contribution, Ending, Header, Study
 from ortune.core.trial import Block as Turn
 from ortune.core.trial import (
@@ -92,15 +93,15 @@ def test_all_are_found_in_order(study: Study) -> None:
 
 def test_the_first_line_is_the_answer(study: Study) -> None:
     assert first_line(study) == (
-        "1.92x as fast as the original (99 % interval 1.87-1.96), "
-        "accuracy kept: cosine 1 -> 0.9995, proved"
+        "1.92x as fast as the original (99 % interval 1.87-1.96) by optimized graph · 1 thread; "
+        "cosine 1 -> 0.9995 (32 samples), proved within the accuracy budget"
     )
     assert blocks("verdict", study)[0] == Text(first_line(study), "good")
 
 
 def meanings(study: Study) -> list[str]:
     texts = [block.text for block in blocks("verdict", study) if isinstance(block, Text)]
-    return [text for text in texts if text.startswith("Accuracy ")]
+    return [text for text in texts if text.startswith(("Accuracy proved", "Accuracy likely"))]
 
 
 def test_what_proved_means_is_one_sentence_of_the_report(study: Study) -> None:
@@ -114,12 +115,12 @@ def test_what_proved_means_is_one_sentence_of_the_report(study: Study) -> None:
 
 def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     likely = with_final(study, scores=scored(Verdict.LIKELY, 1232))
-    assert first_line(likely).endswith("cosine 1 -> 0.9995, likely")
+    assert first_line(likely).endswith("within the accuracy budget, not proved")
     (meaning,) = meanings(likely)
-    assert meaning.startswith("Accuracy likely: cosine is within the budget, as far as 32 samples")
-    assert meaning.endswith("; about 1,232 unread independent samples would prove it.")
+    assert meaning.startswith("Accuracy likely, not proved: cosine is within the budget on 32 ")
+    assert meaning.endswith("; proving it needs about 1,300 held-out independent samples.")
     unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
-    assert meanings(unknown)[0].endswith("; no number of samples proves it as it is.")
+    assert meanings(unknown)[0].endswith("; no number of samples like these would prove it.")
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")
 
 
@@ -127,13 +128,16 @@ def test_the_front_gives_the_winner_the_verdict_of_the_first_line(study: Study) 
     search = replace(study.trials[1], scores=scored(Verdict.LIKELY, 59))
     shown = replace(study, trials=(study.trials[0], search, *study.trials[2:]))
     verdicts = {row[0]: row[-1] for row in table("front", shown).rows}
-    assert first_line(shown).endswith("proved")
-    assert verdicts[str(study.best.plan)] == "proved"
-    assert verdicts.get(str(study.baseline.plan), "") == ""
+    assert first_line(shown).endswith("proved within the accuracy budget")
+    assert verdicts[study.label(study.best.plan)] == "proved"
+    assert verdicts.get("original", "") == ""
 
 
 def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
-    ending, outlook = Ending(finished="time", notes=("clean: nothing to change",)), "32 samples"
+    ending, outlook = (
+        Ending(finished="time", notes=("clean: nothing to change",)),
+        "32 samples are held out",
+    )
     told = replace(study, ending=ending, header=replace(study.header, outlook=outlook))
     title = Heading("Notes", folded=True)
     assert blocks("notes", told) == [title, Text(outlook), Text(*ending.notes)]
@@ -153,7 +157,7 @@ def test_what_was_told_meanwhile_stands_on_the_page_alone(study: Study) -> None:
 def test_the_original_stays(study: Study, changes: dict[str, object]) -> None:
     kept = with_final(study, **changes)
     assert first_line(kept) == (
-        "the original stays: nothing was faster beyond the noise within the budget"
+        "the original stays: no plan within the accuracy budget was faster by more than the noise"
     )
     assert table("comparison", kept).columns == ("", "original")
     ranked = table("ranking", kept)
@@ -169,13 +173,13 @@ def test_nothing_tried(study: Study) -> None:
 def test_an_interrupted_search_claims_less(study: Study) -> None:
     cut = studies.changed(study, trials=study.trials[:2], finished="interrupted")
     assert cut.best is cut.baseline, "what was measured once is not handed out"
-    assert first_line(cut) == "the original stays: nothing faster was confirmed yet"
+    assert first_line(cut) == "the original stays: no faster plan was re-measured yet"
     said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
-    assert "The search was interrupted; the same command goes on." in said[1]
-    once = "Not confirmed: clean @ cpu(threads=1), 2.00x (1.92-2.04) when it was measured once "
+    assert "The search was interrupted; the same command continues it." in said[1]
+    once = "Not re-measured: optimized graph · 1 thread, 2.00x [1.92, 2.04], measured once "
     assert f"{once}(ortune pack --trial {cut.trials[1].key[:8]} --unconfirmed)." in said
     ranked = table("ranking", cut).rows
-    assert ranked[1][-1] == "measured once, not confirmed in fresh pairs"
+    assert ranked[1][-1] == "not re-measured"
 
 
 def test_original_and_winner_side_by_side(study: Study) -> None:
@@ -222,13 +226,13 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
 def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
     found = table("ranking", study)
     assert [row[0] for row in found.rows] == [
-        "clean @ cpu(threads=1)",
+        "optimized graph · 1 thread",
         "original",
-        "fp16 @ cpu",
-        "int8-static @ cpu",
-        "int8-dynamic @ cpu",
+        "fp16",
+        "int8 static",
+        "int8 dynamic",
     ]
-    assert found.rows[0][1:3] == ("1.92x", "0.520 [0.510, 0.535]")
+    assert found.rows[0][1:3] == ("1.92x", "1.87-1.96")
     assert found.rows[0][-1].startswith("the winner")
     assert found.rows[2][-1] == "cosine 0.91 leaves the budget of 0.999"
     assert found.rows[4][-1] == "the worker died with signal 11 (SIGSEGV)"
@@ -240,15 +244,15 @@ def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
 def test_a_finalist_that_failed_is_among_the_finalists(study: Study) -> None:
     other = replace(study.trials[2], part="final", status=Status.FAILED, error="out of memory")
     found = table("ranking", replace(study, trials=(*study.trials, other)))
-    assert found.rows[1][0] == "int8-static @ cpu" and found.rows[1][-1].startswith("finalist")
+    assert found.rows[1][0] == "int8 static" and found.rows[1][-1].startswith("finalist")
 
 
 def test_front(study: Study) -> None:
     plot = next(block for block in blocks("front", study) if isinstance(block, Scatter))
     assert {point.tone for point in plot.points} == {"original", "win", "lose"}
     assert [plot.points[index].label for index in plot.front] == [
-        "fp16 @ cpu",
-        "clean @ cpu(threads=1)",
+        "fp16",
+        "optimized graph · 1 thread",
         "original",
     ]
     assert len(table("front", study).rows) == 3
@@ -274,8 +278,8 @@ def test_history_needs_a_change(study: Study) -> None:
         study, history=(Contribution("baseline", first), Contribution("runtime", winner))
     )
     assert [row[:2] for row in table("history", made).rows] == [
-        ("baseline", "-"),
-        ("runtime settings", "0.520 [0.510, 0.535]"),
+        ("original", "-"),
+        ("1 thread", "1.92x [1.87, 1.96]"),
     ]
     assert not blocks(
         "history", studies.changed(study, history=(Contribution("baseline", first),))
@@ -317,7 +321,7 @@ def test_plans_that_were_left_out_are_listed_with_the_reason(study: Study) -> No
     assert blocks("untried", study) == []
     left = tuple(UntriedPlan(f"int8 @ cpu(threads={n})", "time was up") for n in range(3))
     cut = replace(study, ending=replace(study.ending, untried=7, left_out=left))
-    assert table("untried", cut).rows == tuple((one.plan, one.why) for one in left)
+    assert table("untried", cut).rows == tuple((one.plan, "-", "-", "-", one.why) for one in left)
     assert blocks("untried", cut)[-1] == Text("And 4 plans more.")
     whole = replace(study, ending=replace(study.ending, untried=3, left_out=left))
     assert len(blocks("untried", whole)) == 2
@@ -327,7 +331,42 @@ def test_a_lone_block_is_unconfirmed_too(study: Study) -> None:
     lone = replace(study.trials[1], effort="screen", ratio=Interval(0.25, 0.0, math.inf))
     cut = studies.changed(study, trials=(study.baseline, lone), finished="interrupted")
     assert cut.unconfirmed == (lone,)
-    assert first_line(cut) == "the original stays: nothing faster was confirmed yet"
+    assert first_line(cut) == "the original stays: no faster plan was re-measured yet"
     said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
-    (once,) = (text for text in said if text.startswith("Not confirmed:"))
-    assert "clean @ cpu(threads=1), 4.00x, about, when it was measured once (ortune pack" in once
+    (once,) = (text for text in said if text.startswith("Not re-measured:"))
+    assert "optimized graph · 1 thread, about 4.00x, measured once (ortune pack" in once
+
+
+def test_what_was_expected_of_an_untried_plan_has_columns(study: Study) -> None:
+    speed = Interval(4.0, 1.9, 8.3)
+    expected = UntriedPlan("int8 @ cpu", "no time left", "int8", speed, 0.42, 18.0)
+    cut = replace(study, ending=replace(study.ending, untried=1, left_out=(expected,)))
+    assert table("untried", cut).rows == (
+        ("int8", "4x (1.9-8.3)", "42 %", "18 s", "no time left"),
+    )
+
+
+def test_changes_that_were_not_separated_are_named_together(study: Study) -> None:
+    step = parse_plugin(Quantizer, "int8-static")
+    plan = Plan(Recipe(str(step), (step,)), Cpu(threads=1))
+    made = with_final(study, plan=plan)
+    stages = (
+        Contribution("baseline", made.baseline.key),
+        Contribution("runtime", made.trials[-1].key),
+    )
+    rows = table("history", studies.changed(made, history=stages)).rows
+    assert rows[1][0] == "int8 static + 1 thread (not separated: out of time)"
+    halfway = replace(study.trials[2], plan=replace(plan, backend=Cpu()), error="died")
+    failed = studies.changed(made, history=stages, trials=(*made.trials, halfway))
+    rows = table("history", failed).rows
+    assert rows[1][0] == "int8 static + 1 thread (not separated: one of them fails alone)"
+
+
+def test_a_plan_in_full_stands_where_it_can_be_copied(study: Study) -> None:
+    spelled = {row[0]: row[1] for row in blocks_table("reproduce", study)}
+    assert spelled[study.label(study.best.plan)] == str(study.best.plan)
+
+
+def blocks_table(name: str, study: Study) -> tuple[tuple[str, ...], ...]:
+    """Rows of the first table of a section."""
+    return next(block.rows for block in blocks(name, study) if isinstance(block, Table))

@@ -49,7 +49,7 @@ def test_the_smallest_is_named_by_its_size_first() -> None:
     assert describe_answer(made).startswith(
         "size 2 of 5.4 MB, 1.00x as fast as the original (99 %"
     )
-    said = "Chosen by: the least size that is not slower beyond the noise (--prefer size)."
+    said = "Chosen by: the least size of the plans that are no slower (--prefer size)."
     assert texts(made)[said] == "plain"
     assert why(made, QUICK) == "finalist: needs more size than the winner"
     assert why(made, LEVEL).startswith("the winner: ")
@@ -84,14 +84,14 @@ def test_where_nothing_keeps_a_bound_it_is_said_that_the_original_does_not_eithe
     warned = [text for text, tone in texts(made).items() if tone == "warn"]
     assert warned == [
         describe_answer(made),
-        "No plan keeps it, keeps the accuracy budget and is not slower.",
+        "No plan meets this limit and the accuracy budget without being slower.",
     ]
 
 
 @pytest.mark.parametrize("prefer", ["size", "memory"])
 def test_where_nothing_needs_less_the_original_stays(prefer: str) -> None:
     made = study(Goal("size" if prefer == "size" else "memory"), final("4444", 1.5, MB))
-    said = f"nothing of less {prefer} was within the budget and not slower beyond the noise"
+    said = f"no plan of less {prefer} was within the accuracy budget and no slower"
     assert describe_answer(made) == f"the original stays: {said}"
 
 

@@ -26,7 +26,7 @@ def died(backend: Backend) -> Trial:
 
 
 def test_what_died_dies_again_under_the_hint() -> None:
-    assert "died there" in find_obstacle(Plan(INT8, OTHER), [died(OPENVINO)])
+    assert "failed there" in find_obstacle(Plan(INT8, OTHER), [died(OPENVINO)])
     assert not find_obstacle(Plan(INT8, BF16), [died(OPENVINO)])
     assert not find_obstacle(Plan(INT8, CPU), [died(OPENVINO)])
 

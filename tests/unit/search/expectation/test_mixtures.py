@@ -93,7 +93,7 @@ def test_what_costs_most_for_its_time_is_given_back() -> None:
     assert found.ratio == pytest.approx(0.42)
     assert found.budget_utilization == pytest.approx(0.4)
     assert found.keeps > 0.9
-    assert found.why.startswith("regions: 1 of 3 in float (a): expected ratio 0.42, 0.40 of")
+    assert found.why.startswith("regions: 1 of 3 in float (a): expected 2.4x, 40 % of")
 
 
 def test_far_from_the_limit_single_losses_count() -> None:
@@ -243,7 +243,7 @@ def test_a_fast_plan_that_fails_is_worth_a_survey() -> None:
     assert [one.request.plan for one in found] == [WHOLE]
     assert found[0].gain > 0.1
     assert found[0].request.why.endswith(
-        "takes 0.40 of the original's time and loses 1.6 times what it may"
+        "is 2.50x as fast as the original and uses 1.6 times its accuracy budget"
     )
 
 

@@ -58,7 +58,7 @@ def test_what_the_others_learnt_takes_a_claim_back_and_says_so(context: Context)
     assert (alone.status, classify_outcome(alone)) == (Status.OK, Outcome.FASTER)
     loud = measure.judge_trial(context, alone, stats.PooledVariance(8 * 0.04**2, 8))
     assert (loud.status, classify_outcome(loud)) == (Status.OK, Outcome.LEVEL)
-    assert loud.why == "no faster beyond the noise"
+    assert loud.why == "no faster (within noise)"
     assert loud.predicted != alone.predicted and loud.measurement == alone.measurement
     assert measure.judge_trial(context, loud, stats.NOTHING) == alone, "it follows from the pairs"
     slow = measured("a", "final", *(0.02 + rng.normal(0, 0.003, 5)))
@@ -68,7 +68,7 @@ def test_what_the_others_learnt_takes_a_claim_back_and_says_so(context: Context)
 def test_what_a_search_sorts_out_is_slower_only_beyond_the_noise(context: Context) -> None:
     near = measure.judge_trial(context, measured("a", "search", 0.05), stats.NOTHING)
     assert near.ratio is not None and near.ratio.low < 1 < near.ratio.high
-    assert (near.status, near.why) == (Status.LEVEL, "no faster beyond the noise")
+    assert (near.status, near.why) == (Status.LEVEL, "no faster (within noise)")
     far = measure.judge_trial(context, measured("a", "search", 0.5), stats.NOTHING)
     assert (far.status, classify_outcome(far)) == (Status.SLOWER, Outcome.SLOWER)
 
