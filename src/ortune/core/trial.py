@@ -115,12 +115,15 @@ class Burst:
         runs_each: Runs behind one entry.
         alike: All entries asked for the same, so that bursts are compared by their medians;
             else entry i of one side is compared with entry i of the other.
+        neighbours: CPUs that other processes used meanwhile, counted in the kernel's ticks: of one
+            burst it may be negative; None when it cannot be read.
     """
 
     latency_ns: tuple[int, ...]
     waited: tuple[float, ...]
     runs_each: int = 1
     alike: bool = False
+    neighbours: float | None = None
 
 
 @dataclass(frozen=True)
