@@ -109,6 +109,7 @@ class Outcome(enum.StrEnum):
 
     FASTER = "faster within the budget"
     LEVEL = "no faster beyond the noise"
+    DISTURBED = "without an interval, as its runs waited for a CPU"
     SLOWER = "slower"
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
@@ -152,6 +153,8 @@ def classify_outcome(trial: Trial) -> Outcome:
         return Outcome.SLOWER
     if trial.status is Status.SCREENED:
         return Outcome.UNSCORED
+    if trial.is_disturbed:
+        return Outcome.DISTURBED
     return Outcome.FASTER if is_faster(trial) and trial.status is Status.OK else Outcome.LEVEL
 
 
@@ -178,7 +181,8 @@ def is_eligible(
 ) -> bool:
     """Say whether a trial may be handed out in place of the original.
 
-    It keeps the budget and the bounds and is not slower beyond the noise. Where the original
+    It keeps the budget and the bounds and is not slower beyond the noise; of a finalist whose
+    runs waited for a CPU nobody knows. Where the original
     keeps the bounds too, it must be ahead of it: faster, or else less of what is preferred;
     faster at the price of more of it is not.
 
@@ -188,7 +192,7 @@ def is_eligible(
     """
     if not is_accepted(trial, strict=strict) or trial.ratio is None or trial.ratio.low > 1:
         return False
-    if not goal.keeps_bounds(trial):
+    if not goal.keeps_bounds(trial) or (trial.part == "final" and trial.is_disturbed):
         return False
     if original is None:
         return quicker(trial)

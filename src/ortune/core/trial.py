@@ -296,6 +296,13 @@ class Trial:
         return ended or EFFORTS.index(self.effort) >= EFFORTS.index(effort)
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether its timing has no interval, as too few of its runs did not wait for a CPU."""
+        pairs = self.measurement.pairs if self.measurement else ()
+        lone = all(len(pair.blocks) < 2 for pair in pairs)
+        return self.ratio is not None and math.isinf(self.ratio.high) and not lone
+
+    @property
     def score(self) -> Score | None:
         """The score that the budget judges."""
         return self.scores[0] if self.scores else None

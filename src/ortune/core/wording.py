@@ -163,7 +163,7 @@ def describe_verdict(trial: Trial) -> str:
     result = classify_outcome(trial)
     if result is Outcome.FAILS:
         return str(Verdict.FAILS)
-    if result not in (Outcome.FASTER, Outcome.LEVEL):
+    if result not in (Outcome.FASTER, Outcome.LEVEL, Outcome.DISTURBED):
         return str(result)
     return str(trial.score.verdict) if trial.score and trial.score.verdict else "not scored"
 
@@ -172,6 +172,8 @@ def explain_outcome(trial: Trial) -> str:
     """Say in a line why a trial won or lost, by the interval that is shown with it."""
     from ortune.core.acceptance import Outcome, classify_outcome
 
+    if classify_outcome(trial) is Outcome.DISTURBED:
+        return str(Outcome.DISTURBED)
     why = " ".join((trial.why or trial.error or "").split())
     level = classify_outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
     if classify_outcome(trial) is Outcome.LEVEL and trial.ratio and not trial.ratio.is_bounded:

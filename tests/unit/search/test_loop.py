@@ -385,7 +385,7 @@ def test_the_history_is_left_out_and_said_so_where_no_time_is_left(
     clock = Clock()
     script = Script(passes=lambda: clock.turn(17.0))
     study = run(script, [Plan(BOTH, PLANS[0].backend)], clock=clock)
-    assert [step.name for step in study.history] == ["baseline", "runtime"]
+    assert [step.name for step in study.history] == ["baseline", "graph + quantization + runtime"]
     assert "time is up: what graph alone brings was not measured" in study.notes
     assert "time is up: what quantization alone brings was not measured" in study.notes
     assert study.best.part == "final", "what is best is confirmed in any case"

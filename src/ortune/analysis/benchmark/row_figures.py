@@ -93,6 +93,7 @@ def describe_row(
         "reported": reported,
         "turns": [[list(burst.latency_ns) for burst in turn] for turn in timed_row.turns],
         "waited": [[list(burst.waited) for burst in turn] for turn in timed_row.turns],
+        "neighbours": [[burst.neighbours for burst in turn] for turn in timed_row.turns],
         "runs_each": [turn[0].runs_each if turn else 1 for turn in timed_row.turns],
         "alike": all(burst.alike for turn in timed_row.turns for burst in turn),
     }

@@ -57,7 +57,9 @@ def describe_trial(trial: Trial) -> str:
     if trial.score is not None:
         verdict = f" {trial.score.verdict}" if trial.score.verdict else ""
         parts.append(f"{trial.score.metric} {trial.score.value:.5g}{verdict}")
-    if trial.status is not Status.OK and kind is not acceptance.Outcome.LEVEL:
+    if kind is acceptance.Outcome.DISTURBED:
+        parts.append(str(kind))
+    elif trial.status is not Status.OK and kind is not acceptance.Outcome.LEVEL:
         parts += (trial.why or trial.error or "").splitlines()[:1]
     return ", ".join(parts)
 

@@ -50,7 +50,8 @@ _HIDDEN = "not visible"
 RULE = (
     "too noisy: no difference is claimed, and an interval from all pairs of the run is wider than "
     "10 % on either side, the original differs from itself, over half of the runs waited for a "
-    "CPU and not only for each other, over 10 % of the CPU quota's periods were throttled, or "
+    "CPU and not only for each other, over half of the pairs behind claims have no interval for "
+    "it, over 10 % of the CPU quota's periods were throttled, or "
     "over 5 % of the CPU time was stolen"
 )
 
@@ -186,6 +187,7 @@ def judge_noise(
     disturbed: float = math.nan,
     equal: Interval | None = None,
     *,
+    unusable: tuple[int, int] = (0, 0),
     reach: float = math.nan,
     claimed: bool = False,
 ) -> Judgement:
@@ -195,13 +197,15 @@ def judge_noise(
         disturbed: Share of timed runs whose threads waited for a CPU; NaN when unknown.
         equal: A/A ratio of the original to itself, with its 99 % interval by all that the run
             learnt.
+        unusable: Pairs of processes that a claim would rest on and that have too few runs which
+            did not wait for a CPU, and how many pairs there are.
         reach: Half-width, in the log-ratio, of a claim's interval by all pairs of the run.
         claimed: An interval by all that the run learnt excludes 1.
     """
     advice = [
         *_advise_on_reach(reach),
         *_advise_on_equal(equal),
-        *_advise_on_waits(disturbed, record),
+        *_advise_on_waits(disturbed, record, unusable),
         *_advise_on_quota(record),
         *_advise_on_steal(record),
         *_advise_on_neighbours(record),
@@ -232,20 +236,25 @@ def _advise_on_equal(equal: Interval | None) -> list[Advice]:
     return [Advice(f"the original differs from itself by {equal}", _AGAIN, severe=True)]
 
 
-def _advise_on_waits(disturbed: float, record: Record) -> list[Advice]:
-    if not disturbed > DISTURBED[0]:
+def _advise_on_waits(disturbed: float, record: Record, unusable: tuple[int, int]) -> list[Advice]:
+    useless = 2 * unusable[0] > unusable[1]
+    if not (disturbed > DISTURBED[0] or useless):
         return []
     problem = f"the threads of {_format_percent(disturbed)} of the runs waited for a CPU"
-    if record.others is not None and record.others <= OTHERS * record.cpus:
+    if useless:
+        problem += (
+            f", in {unusable[0]} of {unusable[1]} pairs of processes too many for an interval"
+        )
+    elif record.others is not None and record.others <= OTHERS * record.cpus:
         # More threads than CPUs, and threads that wake often, wait on a calm machine too.
         problem += f", though other processes used only {record.others:.2f} of {record.cpus}"
         change = "let sessions and threads together be no more than the CPUs, or take it as theirs"
         return [Advice(problem, change)]
     # A pinned single thread needs one free CPU, whatever runs on the others.
-    change = "stop what else runs"
+    change = "stop what else runs, then run the same command again"
     if record.cpus > 1:
         change += "; several threads suffer more than one: --on 'cpu(threads=1)'"
-    return [Advice(problem, change, disturbed > DISTURBED[1])]
+    return [Advice(problem, change, useless or disturbed > DISTURBED[1])]
 
 
 def _advise_on_quota(record: Record) -> list[Advice]:

@@ -36,10 +36,7 @@ PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped, unless others used
 less than so many CPUs meanwhile: then its own threads waited for each other."""
-_ENOUGH = 12
-_BLOCKS = 4
-_LEAST_WAITING = 0.1
-"""Share of a side's entries, those that waited least, that an estimate without interval is of."""
+_MOST_WAITING = 0.98
 
 _UNKNOWN = (math.nan, math.nan, PRIOR_DF, 1)
 
@@ -110,21 +107,19 @@ def undisturbed_mask(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]
 def block_logs(pair: Pair) -> Floats:
     """Return the log-ratio of every block that counts; none where too few runs were undisturbed.
 
-    Only undisturbed entries count: of each side a dozen in four blocks, or half of all. A run
-    as long as the scheduler's slice waits where a shorter one fits into it, so that a ratio of
-    runs that waited is one of slices, however many there are. Where no other process ran, threads
-    waited for each other: that is how the model runs, and all entries count.
+    Only undisturbed entries count, and of each side they must be half. A run as long as the
+    scheduler's slice waits where a shorter one fits into it, so that a ratio of runs that waited
+    is one of slices, however many there are; and the few of the longer ones that did not wait
+    began right after a neighbour and met its cache. Where no other process ran, threads waited
+    for each other: that is how the model runs, and all entries count.
     """
     masks = [undisturbed_mask(block) for block in pair.blocks]
     if _has_no_neighbour(pair):
         masks = [(np.ones_like(base), np.ones_like(other)) for base, other in masks]
-    across = sum(baseline.any() and candidate.any() for baseline, candidate in masks)
-    counts = [sum(int(mask[side].sum()) for mask in masks) for side in (0, 1)]
-    totals = [sum(len(mask[side]) for mask in masks) for side in (0, 1)]
-    enough = min(counts) >= _ENOUGH and across >= min(_BLOCKS, len(masks))
-    half = 2 * across >= len(masks) and all(2 * n >= m for n, m in zip(counts, totals, strict=True))
-    if not (enough or half):
-        return np.empty(0)
+    for side in (0, 1):
+        total = sum(len(mask[side]) for mask in masks)
+        if 2 * sum(int(mask[side].sum()) for mask in masks) < total:
+            return np.empty(0)
     logs = []
     for block, kept in zip(pair.blocks, masks, strict=True):
         if kept[0].any() and kept[1].any():
@@ -143,28 +138,26 @@ def _has_no_neighbour(pair: Pair) -> bool:
     return float(np.average(used, weights=seconds)) <= WAITED
 
 
-def _least_disturbed_log(pair: Pair) -> float:
-    """Return the log-ratio of the entries of each side that waited least; NaN without any.
+def _rough_log(pair: Pair) -> float:
+    """Return the log-ratio of all entries less what each waited; NaN without any.
 
-    An estimate where no interval can be had: what a search may sort by, and never a claim.
+    Where no interval can be had, a search sorts by it. It is no claim: threads wait one beside
+    the other, and what a neighbour left in the cache is in it.
     """
-    sides: tuple[list[Floats], list[Floats]] = ([], [])
-    waits: tuple[list[Floats], list[Floats]] = ([], [])
-    alike = all(map(_is_alike, pair.blocks))
+    logs = []
     for block in pair.blocks:
-        both = min(len(block.baseline.latency_ns), len(block.candidate.latency_ns))
-        for side, burst in enumerate((block.baseline, block.candidate)):
-            count = len(burst.latency_ns) if alike else both
-            sides[side].append(_log_latencies(burst, count))
-            waits[side].append(np.asarray(burst.waited[:count], np.float64))
-    logs = [np.concatenate(side) if side else np.empty(0) for side in sides]
-    if not min(map(len, logs)):
-        return math.nan
-    waited = [np.concatenate(side) for side in waits]
-    if not alike:
-        waited = [np.maximum(*waited)] * 2
-    kept = [values <= np.quantile(values, _LEAST_WAITING) for values in waited]
-    return _compare_logs(logs[0][kept[0]], logs[1][kept[1]], alike=alike)
+        masks = undisturbed_mask(block)  # of as many entries as are compared
+        sides = zip((block.baseline, block.candidate), map(len, masks), strict=True)
+        bottom, top = (_log_latencies(b, n) + _log_running_shares(b, n) for b, n in sides)
+        if len(bottom) and len(top):
+            logs.append(_compare_logs(bottom, top, alike=_is_alike(block)))
+    return trimmed_mean(np.array(logs)) if logs else math.nan
+
+
+def _log_running_shares(burst: Burst, count: int) -> Floats:
+    """Return the logarithms of the shares of a burst's first entries that did not wait."""
+    waited = np.asarray(burst.waited[:count], np.float64)
+    return np.log1p(-np.clip(waited, 0.0, _MOST_WAITING))
 
 
 def _kept_logs(
@@ -262,7 +255,7 @@ def pair_spread(
     """
     logs = [values for pair in pairs if len(values := block_logs(pair))]
     if not logs:
-        rough = [value for pair in pairs if not math.isnan(value := _least_disturbed_log(pair))]
+        rough = [value for pair in pairs if not math.isnan(value := _rough_log(pair))]
         return (float(np.mean(rough)), math.inf, PRIOR_DF, 1) if rough else _UNKNOWN
     means = np.array([trimmed_mean(block_values) for block_values in logs])
     n = len(means)

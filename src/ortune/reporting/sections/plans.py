@@ -98,9 +98,10 @@ def _describe_outcome(study: Study, trial: Trial) -> str:
     if trial.key == study.best.key:
         return f"winner, accuracy {say.describe_verdict(trial)}"
     if trial.part == "final":
-        return f"finalist, accuracy {say.describe_verdict(trial)}"
+        waited = ", waited for a CPU" if trial.is_disturbed else ""
+        return f"finalist, accuracy {say.describe_verdict(trial)}{waited}"
     if trial.ratio and not trial.ratio.is_bounded:
-        return "one block alone"
+        return "waited for a CPU" if trial.is_disturbed else "one block alone"
     return (
         ""
         if classify_outcome(trial) in (Outcome.FASTER, Outcome.LEVEL)

@@ -16,6 +16,7 @@ from ortune.core.trial import Trial
 _ORDER = (
     Outcome.FASTER,
     Outcome.LEVEL,
+    Outcome.DISTURBED,
     Outcome.UNSCORED,
     Outcome.FAILS,
     Outcome.SLOWER,
@@ -90,7 +91,12 @@ def _explain_rank(study: Study, trial: Trial) -> str:
     if trial.key == study.best.key:
         return f"the winner: {reason}"
     over = study.job.wanted.describe_excess(trial)
-    if over and classify_outcome(trial) in (Outcome.FASTER, Outcome.LEVEL, Outcome.UNSCORED):
+    if over and classify_outcome(trial) in (
+        Outcome.FASTER,
+        Outcome.LEVEL,
+        Outcome.DISTURBED,
+        Outcome.UNSCORED,
+    ):
         reason = over
     elif classify_outcome(trial) is Outcome.FASTER:
         reason = _explain_loss(study, trial)

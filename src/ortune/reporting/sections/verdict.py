@@ -110,10 +110,10 @@ def _describe_needs(trial: Trial, prefer: str) -> str:
 
 def _explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
-    if study.unconfirmed:
-        return "nothing faster was confirmed yet"
     if study.too_noisy:
         return "nothing could be distinguished from it on this machine"
+    if study.unconfirmed:
+        return "nothing faster was confirmed yet"
     prefer = study.job.wanted.prefer
     if prefer != "speed":
         return f"nothing of less {prefer} was within the budget and not slower beyond the noise"
