@@ -285,7 +285,8 @@ def _is_better(first: Trial, second: Trial, budget: Budget) -> bool:
 
 
 def _compute_gain(trial: Trial, budget: Budget) -> float:
-    value = trial.score.value if trial.score else math.nan
+    """Return what a plan's score is better by than the original's on the same samples."""
+    value = trial.score.value - trial.score.base if trial.score else math.nan
     return value if budget.metric.higher_is_better else -value
 
 

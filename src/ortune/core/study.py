@@ -52,12 +52,16 @@ class Job:
     wanted: Goal = FASTEST
 
 
+JOINED = " + "
+"""Between the names of changes that were not measured apart."""
+
+
 @dataclass(frozen=True)
 class Contribution:
     """One row of the history: what each kind of change brought, measured.
 
     Attributes:
-        name: baseline, graph, quantization or runtime.
+        name: baseline, graph, quantization or runtime; several where they were not measured apart.
         key: The trial that stands for it.
     """
 

@@ -57,9 +57,15 @@ def format_score_value(value: float | None) -> str:
     return NONE if value is None or math.isnan(value) else f"{value:.5g}"
 
 
-def format_score(trial: Trial) -> str:
-    """Write the score that the budget judges."""
-    return NONE if trial.score is None else format_score_value(trial.score.value)
+def format_score(study: Study, trial: Trial) -> str:
+    """Write the score that the budget judges, behind the original's on the same samples."""
+    score = trial.score
+    if score is None:
+        return NONE
+    value = format_score_value(score.value)
+    if trial.key == study.baseline.key or not math.isfinite(score.base):
+        return value
+    return f"{format_score_value(score.base)} -> {value}"
 
 
 def shorten_metric(spelled: str) -> str:

@@ -13,7 +13,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
 from ortune.core.step import Recipe, Transform
-from ortune.core.study import Contribution, Ending
+from ortune.core.study import JOINED, Contribution, Ending
 from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
 from ortune.core.wording import format_count
 from ortune.measurement.machine import noise
@@ -354,6 +354,8 @@ def measure_contributions(
 ) -> Iterator[Contribution]:
     """Measure what each kind of change brought on the way to the winner, while there is time.
 
+    What was not measured alone is named together with the next change that was.
+
     Args:
         base: The original's backend.
         takes: Seconds that one needs, with what follows it, by now.
@@ -361,6 +363,7 @@ def measure_contributions(
     yield Contribution("baseline", attempts.ledger.trials[0].key)
     if best is None:
         return
+    shared: list[str] = []
     for name, plan in list_changes(best.plan, base):
         key = attempts.trial_key(plan)
         if key == best.key:
@@ -369,12 +372,16 @@ def measure_contributions(
         timed = recorded is not None and recorded.taken("search") and not recorded.stopped
         if not timed and remaining_s() < takes():
             attempts.add_note(f"time is up: what {name} alone brings was not measured")
+            shared.append(name)
             continue
         proposal = Proposal(plan, "history", f"what {name} alone brings")
         trial = attempts.try_plan(proposal, always_score=True)
+        shared.append(name)
         if trial.ratio is not None:
-            yield Contribution(name, trial.key)
-    yield Contribution(name_last_change(best.plan, base), best.key)
+            yield Contribution(JOINED.join(shared), trial.key)
+            shared.clear()
+    last = name_last_change(best.plan, base)
+    yield Contribution(JOINED.join(dict.fromkeys([*shared, last])), best.key)
 
 
 def list_changes(best: Plan, base: Backend) -> list[tuple[str, Plan]]:

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Section, Table
-from ortune.core.study import Study
+from ortune.core.study import JOINED, Study
 from ortune.core.trial import Trial
 
 _NAMES = {"runtime": "runtime settings"}
+_SHARED = "together, as the time was up before each was measured alone"
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class HistorySection(Section):
     """Latency ratio, size and score on the way from the original to the winner; each is measured.
 
     Scores are on the search's samples throughout: the final ones are seen by finalists only.
+    Changes that there was no time to measure alone share a row.
     """
 
     order: ClassVar[int] = 40
@@ -38,10 +40,11 @@ class HistorySection(Section):
 
 
 def _make_row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
+    names = [_NAMES.get(part, part) for part in name.split(JOINED)]
     return (
-        _NAMES.get(name, name),
+        f"{' and '.join(names)}, {_SHARED}" if len(names) > 1 else names[0],
         say.NONE if trial.key == study.baseline.key else say.format_ratio(trial),
         say.format_megabytes(trial.size),
-        say.format_score(say.find_search_trial(study, trial)),
+        say.format_score(study, say.find_search_trial(study, trial)),
         str(trial.plan),
     )

@@ -45,8 +45,9 @@ class RankingSection(Section):
         scored = {t.score.samples for t in study.final if t.score}
         if scored and scored != {study.samples.get("search", 0)}:
             yield Text(
-                f"Scores: finalists on all {say.format_count(max(scored), 'sample')}, others on "
-                f"the {study.samples.get('search', 0):,} of the search."
+                f"Scores: the original's -> the plan's on the same samples: of finalists all "
+                f"{say.format_count(max(scored), 'sample')}, of others the "
+                f"{study.samples.get('search', 0):,} of the search."
             )
         for trial in ranked:
             if trial.error and trial.reproduce:
@@ -77,7 +78,7 @@ def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
         "original" if original else str(trial.plan),
         say.format_speedup(study.speedup(trial)),
         say.NONE if original else say.format_ratio(trial),
-        say.format_score(trial),
+        say.format_score(study, trial),
         say.format_megabytes(trial.size),
         say.describe_verdict(trial) if not original else "",
         _explain_rank(study, trial),
