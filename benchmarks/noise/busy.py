@@ -7,10 +7,10 @@ same file on OpenVINO in bf16, several times as fast: a run of the one is as lon
 of the scheduler, a run of the other fits into it. Cells: quiet; one neighbour that takes 50 or
 100 % of a CPU, steadily or in bursts of three seconds, where all share one CPU and where they
 have two. Pairs are of fresh processes, timed as `optimize` times its finalists, five to a verdict,
-all cells in turn. The quiet value is the ratio of CPU time a run (user and system, by the kernel)
-in the quiet cells: no neighbour's time is in it; what their wall clock says stands beside it.
-Pairs are kept in ``build/busy.jsonl`` as they end, and the same command goes on where it was
-stopped. Results: ``busy.json``.
+all cells in turn. The quiet value is what the quiet cells say. Pairs are kept in
+``build/busy.jsonl`` as they end, and the same command goes on where it was stopped. Results:
+``busy.json``. An otherwise idle machine; where it is not, ``chrt -r 10`` before the command keeps
+the others away, but gives all of a cell slices of 100 ms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from ortune.core.trial import Interval, Pair
 from ortune.core.version import read_commit
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.measurement.machine.machine import describe_machine, package_versions
-from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import claim_effort, time_pair
 from ortune.measurement.workloads.latency import Latency
@@ -51,7 +50,6 @@ SEARCH_S = 2.0
 """What a pair of the search of a minute and a half gets."""
 RESAMPLED = 400
 BASE, OTHER = "cpu(threads=1)", "openvino(threads=1, precision=bf16)"
-_CPU_RUNS = 200
 _NEIGHBOUR = """import sys, threading, time, os
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 share, burst = float(sys.argv[1]), float(sys.argv[2])
@@ -166,21 +164,12 @@ def _time_row(
             workers = [stack.enter_context(running(root, one)) for one in sides]
             first, second = reversed(workers) if index % 2 else workers
             pair = time_pair(first, second, effort)
-            shares = [_cpu_ns(second) / _cpu_ns(first) for _ in range(3)]
         row[name] = {
             "blocks": [round(float(one), 5) for one in stats.block_logs(pair)],
             "of": len(pair.blocks),
             "waited": [_waited_share(pair, candidate=one) for one in (False, True)],
-            "cpu": round(float(np.median(shares)), 5),
         }
     return row
-
-
-def _cpu_ns(worker: Worker) -> int:
-    """Return the CPU time of some runs, user and system."""
-    before = worker.ask("usage")["cpu_ns"]
-    worker.ask("burst", at=0, runs=_CPU_RUNS)
-    return int(worker.ask("usage")["cpu_ns"] - before)
 
 
 def _waited_share(pair: Pair, *, candidate: bool) -> float:
@@ -203,12 +192,10 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     for row in rows:
         cells.setdefault(row["cell"], []).append(row)
     quiet = [row for row in rows if row["cell"].startswith("quiet")]
-    cpu = np.log([row["difference"]["cpu"] for row in quiet])
-    truth = float(np.exp(np.median(cpu))) if len(cpu) else float("nan")
+    truth = _judge(_pairs(quiet, "difference"), _pairs(quiet, "A/A"))
     return {
-        "quiet value": round(truth, 4),
-        "quiet value, wall": _write(_judge(_pairs(quiet, "difference"))),
-        "cells": [_summarize_cell(cell, mine, truth) for cell, mine in cells.items()],
+        "quiet value": _write(truth),
+        "cells": [_summarize_cell(cell, mine, truth.value) for cell, mine in cells.items()],
     }
 
 

@@ -36,6 +36,8 @@ PREDICTED = 0.95
 WAITED = 0.02
 """Entries whose threads waited longer than this share for a CPU are dropped, unless others used
 less than so many CPUs meanwhile: then its own threads waited for each other."""
+_ENOUGH = 12
+_BLOCKS = 4
 _MOST_WAITING = 0.98
 
 _UNKNOWN = (math.nan, math.nan, PRIOR_DF, 1)
@@ -107,19 +109,22 @@ def undisturbed_mask(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]
 def block_logs(pair: Pair) -> Floats:
     """Return the log-ratio of every block that counts; none where too few runs were undisturbed.
 
-    Only undisturbed entries count, and of each side they must be half. A run as long as the
-    scheduler's slice waits where a shorter one fits into it, so that a ratio of runs that waited
-    is one of slices, however many there are; and the few of the longer ones that did not wait
-    began right after a neighbour and met its cache. Where no other process ran, threads waited
-    for each other: that is how the model runs, and all entries count.
+    Only undisturbed entries count: of each side a dozen in four blocks or in all there are, or
+    half of what was timed, in half of the blocks. A run as long as the scheduler's slice waits where a shorter one fits
+    into it, so that a ratio of runs that waited is one of slices, however many there are. Where
+    no other process ran, threads waited for each other: that is how the model runs, and all
+    entries count.
     """
     masks = [undisturbed_mask(block) for block in pair.blocks]
     if _has_no_neighbour(pair):
         masks = [(np.ones_like(base), np.ones_like(other)) for base, other in masks]
-    for side in (0, 1):
-        total = sum(len(mask[side]) for mask in masks)
-        if 2 * sum(int(mask[side].sum()) for mask in masks) < total:
-            return np.empty(0)
+    counts = [sum(int(mask[side].sum()) for mask in masks) for side in (0, 1)]
+    totals = [sum(len(mask[side]) for mask in masks) for side in (0, 1)]
+    across = sum(baseline.any() and candidate.any() for baseline, candidate in masks)
+    dozen = min(counts) >= _ENOUGH and across >= min(_BLOCKS, len(masks))
+    most = all(2 * count >= total for count, total in zip(counts, totals, strict=True))
+    if not dozen and not (most and 2 * across >= len(masks)):
+        return np.empty(0)
     logs = []
     for block, kept in zip(pair.blocks, masks, strict=True):
         if kept[0].any() and kept[1].any():

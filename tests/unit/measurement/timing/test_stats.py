@@ -362,22 +362,37 @@ def test_who_waited_for_just_a_fiftieth_is_calm() -> None:
     assert one.tolist() == two.tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize(("calm", "counts"), [(5, True), (4, False), (0, False), (9, True)])
+@pytest.mark.parametrize(
+    ("calm", "blocks", "counts"),
+    [
+        *((3, 4, True), (3, 3, False), (2, 6, True), (2, 5, False), (1, 12, True), (4, 3, True)),
+        *((9, 1, True), (8, 1, False), (0, 9, False)),
+    ],
+)
 @pytest.mark.parametrize("side", [0, 1])
-def test_half_of_each_sides_entries_are_calm_or_none_counts(
-    calm: int, counts: bool, side: int
+def test_each_side_has_a_dozen_calm_entries_or_half_or_none_counts(
+    calm: int, blocks: int, counts: bool, side: int
 ) -> None:
     """Only one side is disturbed: its calm entries are the fewer ones."""
-    loud = Burst((100,) * calm + (900,) * 5, (0.0,) * calm + (0.5,) * 5, 1, True)
+    loud = Burst((100,) * calm + (900,) * 9, (0.0,) * calm + (0.5,) * 9, 1, True)
     quiet = Burst((100,) * 13, (0.0,) * 13, 1, True)
     block = Block(*((loud, quiet) if side == 0 else (quiet, loud)))
-    assert stats.block_logs(Pair((block,) * 3)).tolist() == [0.0] * (3 * counts)
+    assert stats.block_logs(Pair((block,) * blocks)).tolist() == [0.0] * (blocks * counts)
 
 
 def test_a_block_without_a_calm_entry_is_left_out_among_calm_ones() -> None:
     calm, loud = Burst((100,) * 3, (0.0,) * 3, 1, True), Burst((900,) * 3, (0.5,) * 3, 1, True)
-    blocks = [Block(calm, calm)] * 2 + [Block(calm, loud), Block(loud, calm)]
-    assert stats.block_logs(Pair(tuple(blocks))) == pytest.approx([0.0] * 2)
+    blocks = [Block(calm, calm)] * 4 + [Block(calm, loud), Block(loud, calm)]
+    assert stats.block_logs(Pair(tuple(blocks))) == pytest.approx([0.0] * 4)
+    few = [*blocks[2:], *blocks[4:]]
+    assert not len(stats.block_logs(Pair(tuple(few)))), "two calm blocks of six are too few"
+
+
+def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
+    base = Burst((100,) * 10, (0.0,) * 10)
+    cand = Burst((50, 50, *(400,) * 8), (0.0, 0.0, *(0.9,) * 8))
+    found = stats.latency_ratio([Pair((Block(base, cand),) * 8)])
+    assert found.value == pytest.approx(0.5)
 
 
 def test_unreadable_run_queue_drops_nothing() -> None:
