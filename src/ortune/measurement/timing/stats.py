@@ -110,10 +110,10 @@ def block_logs(pair: Pair) -> Floats:
     """Return the log-ratio of every block that counts; none where too few runs were undisturbed.
 
     Only undisturbed entries count: of each side a dozen in four blocks or in all there are, or
-    half of what was timed, in half of the blocks. A run as long as the scheduler's slice waits where a shorter one fits
-    into it, so that a ratio of runs that waited is one of slices, however many there are. Where
-    no other process ran, threads waited for each other: that is how the model runs, and all
-    entries count.
+    half of what was timed, in half of the blocks. A run as long as the scheduler's slice waits
+    where a shorter one fits into it, so that a ratio of runs that waited is one of slices,
+    however many there are. Where no other process ran, threads waited for each other: that is how
+    the model runs, and all entries count.
     """
     masks = [undisturbed_mask(block) for block in pair.blocks]
     if _has_no_neighbour(pair):

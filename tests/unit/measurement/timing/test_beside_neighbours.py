@@ -1,4 +1,4 @@
-"""Real workers that share one CPU with processes that never stop: no ratio of slices is claimed."""
+"""Real workers that share one CPU with processes that never stop: no ratio of slices."""
 
 from __future__ import annotations
 
@@ -71,11 +71,8 @@ def cpu_ns(process: Worker, runs: int) -> float:
 def test_beside_processes_that_never_stop_a_ratio_is_true_or_not_claimed(
     tmp_path: Path, one_cpu: None
 ) -> None:
-    with (
-        keep_cores_busy(2),
-        worker(tmp_path, SIZES[0]) as slow,
-        worker(tmp_path, SIZES[1]) as fast,
-    ):
+    slower, faster = (worker(tmp_path, rows) for rows in SIZES)
+    with keep_cores_busy(2), slower as slow, faster as fast:
         pair: Pair = time_pair(slow, fast, Effort(seconds=2.0, decide=False, burst=0.1))
         truth = cpu_ns(fast, 200) / cpu_ns(slow, 20)
     waited = [share for block in pair.blocks for share in block.baseline.waited]
