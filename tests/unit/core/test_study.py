@@ -204,6 +204,7 @@ def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
     assert {str(kind): n for kind, n in made.counts.items()} == {
         "faster within the budget": 0,
         "no faster beyond the noise": 1,
+        "without an interval, as its runs waited for a CPU": 0,
         "slower": 1,
         "not scored": 0,
         "outside the accuracy budget": 1,

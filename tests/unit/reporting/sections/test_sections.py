@@ -212,11 +212,13 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
     stages = (Contribution("baseline", made.baseline.key), Contribution("graph", made.best.key))
     rows = table("history", studies.changed(made, history=stages)).rows
-    assert [row[3] for row in rows] == ["1", "0.9995"]
+    assert [row[3] for row in rows] == ["1", "1 -> 0.9995"]
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
-    assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
+    (win,) = [point.y for point in plot.points if point.tone == "win"]
+    assert win == pytest.approx(0.96 - 0.97), "as the decision: paired, on all its samples"
     said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
-    assert "finalists on all 800 samples" in said[0]
+    assert "of finalists all 800 samples" in said[0]
+    assert "0.97 -> 0.96" in {row[3] for row in table("ranking", made).rows}
 
 
 def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
