@@ -18,7 +18,10 @@ class NotesSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield a line a note."""
-        notes = [text for text in (study.header.outlook, *study.notes) if text]
+        # How many samples would prove it the winner's verdict says, by what it lost.
+        needed = study.best.score.needed if study.best.score else None
+        outlook = study.header.outlook if needed is None else ""
+        notes = [text for text in (outlook, *study.notes) if text]
         if notes:
             yield Heading("Notes", folded=True)
             yield from map(Text, notes)

@@ -333,3 +333,27 @@ def test_a_lone_block_is_unconfirmed_too(study: Study) -> None:
     said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
     (once,) = (text for text in said if text.startswith("Not confirmed:"))
     assert "clean @ cpu(threads=1), 4.00x, about, when it was measured once (ortune pack" in once
+
+
+def test_one_figure_says_how_many_samples_would_prove_it(study: Study) -> None:
+    """The outlook's is of answers that do not change; the winner's of what it lost."""
+    outlook = "200 samples: 80 are held out; 598 samples would let it be proved"
+    made = replace(study, header=replace(study.header, outlook=outlook))
+    said = [block.text for block in blocks("notes", made) if isinstance(block, Text)]
+    assert outlook in said, "where the winner's verdict needs no more"
+    likely = replace(made.best.score, verdict=Verdict.LIKELY, needed=1200)  # type: ignore[type-var]
+    made = with_final(made, scores=(likely,))
+    made = replace(made, header=replace(made.header, outlook=outlook))
+    assert made.best.score is not None and made.best.score.needed == 1200
+    shown = (*blocks("verdict", made), *blocks("notes", made))
+    said = [block.text for block in shown if isinstance(block, Text)]
+    assert [text for text in said if "prove" in text and "598" in text] == []
+    assert sum("1,200" in text for text in said) == 1
+
+
+def test_changes_that_were_not_measured_apart_share_a_row_that_says_so(study: Study) -> None:
+    first, last = study.baseline.key, study.best.key
+    stages = (Contribution("baseline", first), Contribution("quantization + runtime", last))
+    rows = table("history", studies.changed(study, history=stages)).rows
+    together = "quantization and runtime settings, together, as the time was up before each was "
+    assert [row[0] for row in rows] == ["baseline", f"{together}measured alone"]
