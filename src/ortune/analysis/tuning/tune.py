@@ -340,6 +340,17 @@ class Descent:
         shares.sort()
         return ratio, Interval(shares[len(shares) // 2], shares[0], shares[-1])
 
+    def judge_machine(self, record: noise.Record) -> noise.Judgement:
+        """Say by all pairs whether the machine could be trusted meanwhile."""
+        pairs = [pair for group in self.timed for pair in group]
+        return noise.judge_noise(
+            record,
+            stats.disturbed_share(pairs),
+            unusable=(stats.count_unusable(pairs), len(pairs)),
+            reach=stats.half_width(stats.PooledVariance.pool(self.timed)),
+            claimed=self.best != self.target.backend,
+        )
+
     def _apply_waiting(self, pair: Pair) -> Pair:
         return include_waiting(pair) if self.waiting else pair
 
@@ -449,14 +460,7 @@ def run(request: Tune) -> TuneResult:
             fix = f"check the model and the data; again alone: {error.failure.reproduce}"
             raise error.as_bad_model(path, origin, fix) from None
     record, best = noise.compare_snapshots(before, noise.take_snapshot()), descent.best
-    behind = [pair for pairs in descent.timed for pair in pairs]
-    machine = noise.judge_noise(
-        record,
-        stats.disturbed_share(behind),
-        unusable=(stats.count_unusable(behind), len(behind)),
-        reach=stats.half_width(stats.PooledVariance.pool(descent.timed)),
-        claimed=best != origin,
-    )
+    machine = descent.judge_machine(record)
     outcomes = [attempt.outcome for attempt in descent.attempts]
     counts = {str(o): outcomes.count(o) for o in Outcome if o is not Outcome.UNTRIED}
     result = TuneResult(
