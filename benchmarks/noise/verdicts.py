@@ -58,7 +58,8 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
     known = [
         stats.PooledVariance.pool(_others(rows, k), _first(rows, k)) for k in range(len(rows))
     ]
-    means = [stats.trimmed_mean(stats.block_logs(pair)) for pair in equal]
+    # A pair whose runs waited has no block that counts.
+    means = [stats.trimmed_mean(stats.block_logs(pair)) for pair in equal if pair.blocks]
     found = {
         "model": model,
         "threads": threads,
