@@ -58,7 +58,10 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
     known = [
         stats.PooledVariance.pool(_others(rows, k), _first(rows, k)) for k in range(len(rows))
     ]
-    means = [stats.compute_trimmed_mean(stats.block_logs(pair)) for pair in equal]
+    # A pair whose runs waited has no block that counts.
+    means = [
+        stats.compute_trimmed_mean(logs) for pair in equal if len(logs := stats.block_logs(pair))
+    ]
     found = {
         "model": model,
         "threads": threads,

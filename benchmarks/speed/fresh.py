@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ortune.core.backend import Backend
 from ortune.core.trial import Block, Burst, Interval, Pair
+from ortune.core.workload import Workload
 from ortune.data import feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
@@ -19,15 +20,17 @@ from ortune.measurement.process import Worker, single_model_job
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
 from ortune.measurement.timing.turns import start_in_turn
+from ortune.measurement.workloads.latency import Latency
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a pair: a model on a backend, and the stream of its samples."""
+    """One side of a pair: a model on a backend, the stream of its samples, and what drives it."""
 
     model: Path
     backend: Backend
     stream: Path
+    workload: Workload = field(default_factory=Latency)
 
 
 def stream(model: Path, data: Path, folder: Path) -> Path:
@@ -48,15 +51,16 @@ def pairs(
     """
     sides = (*others, base) if turn % 2 else (base, *others)
     with ExitStack() as stack:
-        begun = [stack.enter_context(_running(root, side)) for side in sides]
+        begun = [stack.enter_context(running(root, side)) for side in sides]
         one = begun.pop(-1 if turn % 2 else 0)
         for two in begun:
             yield time_pair(one, two, spent)
 
 
 @contextmanager
-def _running(root: Path, side: Side) -> Iterator[Worker]:
-    job = single_model_job(side.model, side.backend, side.stream, root, "fresh")
+def running(root: Path, side: Side) -> Iterator[Worker]:
+    """Start a side's process, ready; end it afterwards."""
+    job = single_model_job(side.model, side.backend, side.stream, root, "fresh", side.workload)
     with start_in_turn(lambda: Worker(job)) as ((worker, _),):
         yield worker
 

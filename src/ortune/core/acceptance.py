@@ -110,6 +110,7 @@ class Outcome(enum.StrEnum):
     FASTER = "faster within the budget"
     LEVEL = "no faster (within noise)"
     ROUGH = "measured once"
+    DISTURBED = "without an interval, as its runs waited for a CPU"
     SLOWER = "slower"
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
@@ -153,6 +154,8 @@ def classify_outcome(trial: Trial) -> Outcome:
         return Outcome.SLOWER
     if trial.status is Status.SCREENED:
         return Outcome.UNSCORED
+    if trial.is_disturbed:
+        return Outcome.DISTURBED
     if is_faster(trial) and trial.status is Status.OK:
         return Outcome.FASTER
     return Outcome.ROUGH if _is_rough(trial) else Outcome.LEVEL
@@ -188,7 +191,8 @@ def is_eligible(
 ) -> bool:
     """Say whether a trial may be handed out in place of the original.
 
-    It keeps the budget and the bounds and is not slower beyond the noise. Where the original
+    It keeps the budget and the bounds and is not slower beyond the noise; of a finalist whose
+    runs waited for a CPU nobody knows. Where the original
     keeps the bounds too, it must be ahead of it: faster, or else less of what is preferred;
     faster at the price of more of it is not.
 
@@ -198,7 +202,7 @@ def is_eligible(
     """
     if not is_accepted(trial, strict=strict) or trial.ratio is None or trial.ratio.low > 1:
         return False
-    if not goal.keeps_bounds(trial):
+    if not goal.keeps_bounds(trial) or (trial.part == "final" and trial.is_disturbed):
         return False
     if original is None:
         return quicker(trial)
@@ -291,7 +295,8 @@ def _is_better(first: Trial, second: Trial, budget: Budget) -> bool:
 
 
 def _compute_gain(trial: Trial, budget: Budget) -> float:
-    value = trial.score.value if trial.score else math.nan
+    """Return what a plan's score is better by than the original's on the same samples."""
+    value = trial.score.value - trial.score.base if trial.score else math.nan
     return value if budget.metric.higher_is_better else -value
 
 

@@ -58,7 +58,7 @@ class Contribution:
     """One row of the history: what each kind of change brought, measured.
 
     Attributes:
-        name: baseline, graph, quantization or runtime.
+        name: baseline, graph, quantization or runtime; several where they were not measured apart.
         key: The trial that stands for it.
     """
 

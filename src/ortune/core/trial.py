@@ -128,12 +128,15 @@ class Burst:
         runs_each: Runs behind one entry.
         alike: All entries asked for the same, so that bursts are compared by their medians;
             else entry i of one side is compared with entry i of the other.
+        neighbours: CPUs that other processes used meanwhile, counted in the kernel's ticks: of one
+            burst it may be negative; None when it cannot be read.
     """
 
     latency_ns: tuple[int, ...]
     waited: tuple[float, ...]
     runs_each: int = 1
     alike: bool = False
+    neighbours: float | None = None
 
 
 @dataclass(frozen=True)
@@ -307,6 +310,13 @@ class Trial:
         """Whether it was taken this far, or ended before for good."""
         ended = self.status in (Status.FAILED, Status.UNCHANGED)
         return ended or EFFORTS.index(self.effort) >= EFFORTS.index(effort)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether its timing has no interval, as too few of its runs did not wait for a CPU."""
+        pairs = self.measurement.pairs if self.measurement else ()
+        lone = all(len(pair.blocks) < 2 for pair in pairs)
+        return self.ratio is not None and math.isinf(self.ratio.high) and not lone
 
     @property
     def score(self) -> Score | None:

@@ -56,9 +56,15 @@ def format_score_value(value: float | None) -> str:
     return NONE if value is None or math.isnan(value) else f"{value:.5g}"
 
 
-def format_score(trial: Trial) -> str:
-    """Write the score that the budget judges."""
-    return NONE if trial.score is None else format_score_value(trial.score.value)
+def format_score(study: Study, trial: Trial) -> str:
+    """Write the score that the budget judges, behind the original's on the same samples."""
+    score = trial.score
+    if score is None:
+        return NONE
+    value = format_score_value(score.value)
+    if trial.key == study.baseline.key or not math.isfinite(score.base):
+        return value
+    return f"{format_score_value(score.base)} -> {value}"
 
 
 def shorten_metric(spelled: str) -> str:
@@ -191,7 +197,7 @@ def describe_verdict(trial: Trial) -> str:
     result = classify_outcome(trial)
     if result is Outcome.FAILS:
         return str(Verdict.FAILS)
-    if result not in (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH):
+    if result not in (Outcome.FASTER, Outcome.LEVEL, Outcome.ROUGH, Outcome.DISTURBED):
         return str(result)
     return str(trial.score.verdict) if trial.score and trial.score.verdict else "not scored"
 
@@ -200,6 +206,8 @@ def explain_outcome(trial: Trial) -> str:
     """Say in a line why a trial won or lost, by the interval that is shown with it."""
     from ortune.core.acceptance import Outcome, classify_outcome
 
+    if classify_outcome(trial) is Outcome.DISTURBED:
+        return str(Outcome.DISTURBED)
     why = " ".join((trial.why or trial.error or "").split())
     kind = classify_outcome(trial)
     if kind is Outcome.ROUGH:

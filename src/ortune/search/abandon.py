@@ -53,8 +53,8 @@ class StoppingRule:
             pair: What was timed so far.
             done: Blocks that this is; half a block is the first A B, 0 a warm-up run.
         """
-        logs = stats.block_logs(pair)
-        if not len(logs):
+        middle, *_ = stats.pair_spread([pair])
+        if math.isnan(middle):
             return ""
         blocks = float(len(pair.blocks)) if done is None else done
         limit = math.log(
@@ -62,7 +62,7 @@ class StoppingRule:
         )
         if stats.compute_disturbed_share([pair]) > _DISTURBED:
             limit *= 2
-        behind = stats.compute_trimmed_mean(logs) - math.log(self.best)
+        behind = middle - math.log(self.best)
         if behind <= limit:
             return ""
         times = math.exp(behind)

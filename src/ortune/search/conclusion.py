@@ -74,5 +74,10 @@ def assess_machine(
     reach = stats.half_width(measure.pool_variance(trials))
     readings["smallest error of a speed-up here"] = f"{100 * reach:.1f} %"
     claimed = any(t.ratio is not None and t.ratio.clear for t in finals)
-    judged = noise.judge_noise(record, share, equal, reach=reach, claimed=claimed)
+    behind = [pair for group in groups for pair in group] or pairs
+    unusable = (stats.count_unusable(behind), len(behind))
+    readings["pairs without an interval, as their runs waited"] = "{} of {}".format(*unusable)
+    judged = noise.judge_noise(
+        record, share, equal, unusable=unusable, reach=reach, claimed=claimed
+    )
     return readings, judged

@@ -126,3 +126,17 @@ class TestMachine:
             _, judged = assess_machine([timed(baseline(), 0.0), *wide], wide, QUIET)
             assert judged.too_noisy is not claimed
             assert judged.advice[0].what.startswith("differences below 2")
+
+    def test_pairs_without_an_interval_are_too_noisy_though_most_runs_did_not_wait(self) -> None:
+        """One side waits, the other has ten times as many runs, that fit into a time slice."""
+        slow = Burst((9_000_000,) * 5, (0.667,) * 5, 1, alike=True)
+        fast = Burst((750_000,) * 50, (0.0,) * 50, 1, alike=True)
+        taken = Measurement((Pair((Block(slow, fast),) * 4),) * 5, 1, 1, 1)
+        waited = replace(final(0.0, 9.0, LEVEL), measurement=taken)
+        first = timed(baseline(), 0.0, waited=0.0)
+        busy = replace(QUIET, other_cpus=1.0)
+        readings, judged = assess_machine([first, waited], [waited], busy)
+        assert readings["pairs without an interval, as their runs waited"] == "5 of 5"
+        assert float(readings["runs that waited for a CPU"].split()[0]) < 10
+        assert judged.too_noisy
+        assert "5 of 5 process pairs have no interval" in judged.advice[0].what

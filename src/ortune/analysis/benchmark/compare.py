@@ -66,6 +66,7 @@ class SavedRow:
     latency_ns: tuple[float, ...] = ()
     turns: _Times = ()
     waited: _Times = ()
+    neighbours: tuple[tuple[float | None, ...], ...] = ()
     runs_each: tuple[int, ...] = ()
     alike: bool = False
     p99_ns: float | None = None
@@ -92,17 +93,21 @@ class SavedRow:
             tuple((0.0,) * len(block) for block in turn) for turn in turns
         )
         each = self.runs_each or (1,) * len(turns)
+        neighbours = self.neighbours or tuple((None,) * len(turn) for turn in turns)
         times = [ns for turn in turns for block in turn for ns in block]
         fits = [list(map(len, turn)) for turn in turns] == [list(map(len, w)) for w in waited]
         usable = bool(times) and all(0 <= ns < math.inf for ns in times)
+        fits = fits and list(map(len, turns)) == list(map(len, neighbours))
         if not fits or not usable or len(each) != len(turns):
             return ()
         return tuple(
             tuple(
-                Burst(tuple(round(ns) for ns in block), waits, count, self.alike)
-                for block, waits in zip(turn, waits_of, strict=True)
+                Burst(tuple(round(ns) for ns in block), waits, count, self.alike, neighbour_cpus)
+                for block, waits, neighbour_cpus in zip(turn, waits_of, others_of, strict=True)
             )
-            for turn, waits_of, count in zip(turns, waited, each, strict=True)
+            for turn, waits_of, others_of, count in zip(
+                turns, waited, neighbours, each, strict=True
+            )
         )
 
     @property
@@ -577,6 +582,6 @@ def _describe_verdict(latency: Interval, judging: _Judging, regressions: Sequenc
     if latency.high < 1:
         return "faster"
     if not latency.is_bounded:
-        return "not known: too few runs for an interval"
+        return "not known: too few undisturbed runs for an interval"
     over = latency.value > 1 + judging.limits["latency"]
     return "over the threshold, inside the noise" if over else "no difference"

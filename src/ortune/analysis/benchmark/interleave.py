@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -191,7 +192,12 @@ def judge_rows(
     )
     reach = stats.half_width(stand.pool_variance(), max(1, len(rows[0].turns)))
     judged = noise.judge_noise(
-        record, stats.compute_disturbed_share(timed), equal, reach=reach, claimed=claimed
+        record,
+        stats.compute_disturbed_share(timed),
+        equal,
+        unusable=(stats.count_unusable(timed), len(timed)),
+        reach=reach,
+        claimed=claimed,
     )
     first = groups[0][0].contestant
     offered = query_capabilities(first.backend, first.environment)
@@ -492,7 +498,13 @@ class Ratios:
         """Count the rows by how they stand to the first of their batch, in words."""
         rows = (row for group in self.groups for row in group[1:] if not row.contestant.again)
         tally = Counter(self._name_outcome(row) for row in rows)
-        words = ("faster", Outcome.LEVEL, Outcome.SLOWER, Outcome.FAILED)
+        words = (
+            "faster",
+            Outcome.LEVEL,
+            Outcome.DISTURBED,
+            Outcome.SLOWER,
+            Outcome.FAILED,
+        )
         return {str(word): tally[word] for word in words}
 
     def _name_outcome(self, row: TimedRow) -> str:
@@ -500,6 +512,8 @@ class Ratios:
             return Outcome.FAILED
         first = next(group[0] for group in self.groups if any(row is member for member in group))
         ratio = self.estimate_ratio(row, first)
+        if math.isinf(ratio.high):
+            return Outcome.DISTURBED
         if not ratio.clear:
             return Outcome.LEVEL
         return "faster" if ratio.high < 1 else Outcome.SLOWER

@@ -83,8 +83,7 @@ def describe_row(
         "per_sample_ns": None if middle is None else middle / samples,
         "measure": workload.measure,
         "peak_rss": worst("peak"),
-        "rss": worst("rss"),
-        "uss": worst("uss"),
+        **{name: worst(name) for name in ("rss", "uss")},
         "samples_bytes": worst("samples"),
         "cpu_ns": timed_row.cpu_ns / runs if runs else None,
         "spin_ns": _compute_median(timed_row.spin_ns),
@@ -93,6 +92,7 @@ def describe_row(
         "reported": reported,
         "turns": [[list(burst.latency_ns) for burst in turn] for turn in timed_row.turns],
         "waited": [[list(burst.waited) for burst in turn] for turn in timed_row.turns],
+        "neighbours": [[burst.neighbours for burst in turn] for turn in timed_row.turns],
         "runs_each": [turn[0].runs_each if turn else 1 for turn in timed_row.turns],
         "alike": all(burst.alike for turn in timed_row.turns for burst in turn),
     }

@@ -283,6 +283,10 @@ def judge_times(
         return ReplayVerdict.SLOWER, f"it takes {beside} times as long as with the runtime here"
     if ratio is None or predicted is None:
         return ReplayVerdict.UNTIMED, ""
+    if not ratio.is_bounded:
+        return ReplayVerdict.UNTIMED, (
+            "too many runs waited for a CPU: stop what else runs, then run recheck again"
+        )
     foreseen = f"[{predicted.low:.3f}, {predicted.high:.3f}] was predicted"
     if ratio.low > predicted.high:
         return ReplayVerdict.SLOWER, f"it takes {ratio} of the original's time; {foreseen}"

@@ -9,6 +9,7 @@ and those that no run may store.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
@@ -122,6 +123,8 @@ class Attempt:
         """What the value may be called by its interval."""
         if self.ratio is None:
             return Outcome.FAILED
+        if math.isinf(self.ratio.high):
+            return Outcome.DISTURBED
         if not self.ratio.clear:
             return Outcome.LEVEL
         if self.answers is not None and not self.answers.fine:
@@ -267,7 +270,7 @@ class Descent:
         """
         tried = Attempt(setting, format_changes(self.best, candidate), str(candidate))
         pairs: list[Pair] = []
-        self.timed.append([])
+        self.timed.append(pairs)
         starts = (partial(self.start, self.best), partial(self.start, candidate))
         fresh = fresh_pairs(*starts, _MOST_PAIRS, Effort(seconds=self._pair_s), first=best)
         began = time.monotonic()
@@ -275,8 +278,7 @@ class Descent:
             with closing(fresh):
                 self._report_progress(setting)
                 for live_pair in fresh:
-                    pairs.append(include_waiting(live_pair.pair))
-                    self.timed[-1].append(self._apply_waiting(live_pair.pair))
+                    pairs.append(self._apply_waiting(live_pair.pair))
                     ratio = stats.latency_ratio(pairs)
                     tried = replace(tried, ratio=ratio)
                     self._report_progress(setting)
@@ -297,7 +299,7 @@ class Descent:
         if ratio.low > 1:
             return replace(tried, answers=None, why=f"slower: {ratio.value:.3f}")
         if ratio.high >= 1:
-            return replace(tried, answers=None, why=str(Outcome.LEVEL))
+            return replace(tried, answers=None, why=str(tried.outcome))
         if ratio.value > GAIN:
             why = f"gains less than {100 * (1 - GAIN):.0f} %"
             return replace(tried, answers=None, why=why)
@@ -339,6 +341,17 @@ class Descent:
             return same, None
         shares.sort()
         return ratio, Interval(shares[len(shares) // 2], shares[0], shares[-1])
+
+    def judge_machine(self, record: noise.Record) -> noise.Judgement:
+        """Say by all pairs whether the machine could be trusted meanwhile."""
+        pairs = [pair for group in self.timed for pair in group]
+        return noise.judge_noise(
+            record,
+            stats.compute_disturbed_share(pairs),
+            unusable=(stats.count_unusable(pairs), len(pairs)),
+            reach=stats.half_width(stats.PooledVariance.pool(self.timed)),
+            claimed=self.best != self.target.backend,
+        )
 
     def _apply_waiting(self, pair: Pair) -> Pair:
         return include_waiting(pair) if self.waiting else pair
@@ -457,9 +470,7 @@ def run(request: Tune) -> TuneResult:
             fix = f"check the model and the data; again alone: {error.failure.reproduce}"
             raise error.as_bad_model(path, origin, fix) from None
     record, best = noise.compare_snapshots(before, noise.take_snapshot()), descent.best
-    disturbed = stats.compute_disturbed_share([pair for pairs in descent.timed for pair in pairs])
-    reach = stats.half_width(stats.PooledVariance.pool(descent.timed))
-    machine = noise.judge_noise(record, disturbed, reach=reach, claimed=best != origin)
+    machine = descent.judge_machine(record)
     outcomes = [attempt.outcome for attempt in descent.attempts]
     counts = {str(o): outcomes.count(o) for o in Outcome if o is not Outcome.UNTRIED}
     result = TuneResult(

@@ -86,6 +86,8 @@ def describe_trial(trial: Trial, baseline: Plan | None = None) -> str:
         judged = trial.stage != "baseline" and trial.score.verdict
         figure = f"{shorten_metric(trial.score.metric)} {trial.score.value:.5g}"
         parts.append(f"{figure} ({trial.score.verdict})" if judged else figure)
+    if kind is acceptance.Outcome.DISTURBED and trial.status is Status.OK:
+        parts.append(str(kind))
     if trial.status is not Status.OK and kind not in _UNEXPLAINED:
         parts += (trial.why or trial.error or "").splitlines()[:1]
     return f"{name}: {', '.join(parts)}"

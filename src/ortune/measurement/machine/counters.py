@@ -79,7 +79,7 @@ class Snapshot:
 def take_snapshot(roots: Roots = LIVE) -> Snapshot:
     """Read everything once; takes a few milliseconds."""
     mask = frozenset(usable_cpus())
-    busy, stolen, total = _cpu_seconds(roots, mask)
+    busy, stolen, total = read_cpu_seconds(roots, mask)
     waits: float | None = None  # pressure stall information, microseconds
     for line in _read_text(roots.proc / "pressure/cpu").splitlines():
         if line.startswith("some"):
@@ -185,7 +185,7 @@ def _list_processes(proc: Path) -> Iterable[tuple[int, tuple[int, float]]]:
             )
 
 
-def _cpu_seconds(
+def read_cpu_seconds(
     roots: Roots, mask: frozenset[int]
 ) -> tuple[float | None, float | None, float | None]:
     """Return busy, stolen and all seconds of the CPUs in the mask (of all, if it is empty)."""

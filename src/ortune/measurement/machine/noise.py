@@ -50,7 +50,8 @@ _HIDDEN = "not visible"
 RULE = (
     "too noisy: no difference is claimed, and an interval from all pairs of the run is wider than "
     "10 % on either side, the original differs from itself, over half of the runs waited for a "
-    "CPU and not only for each other, over 10 % of the CPU quota's periods were throttled, or "
+    "CPU and not only for each other, over half of the pairs behind claims have no interval for "
+    "it, over 10 % of the CPU quota's periods were throttled, or "
     "over 5 % of the CPU time was stolen"
 )
 
@@ -188,6 +189,7 @@ def judge_noise(
     disturbed: float = math.nan,
     equal: Interval | None = None,
     *,
+    unusable: tuple[int, int] = (0, 0),
     reach: float = math.nan,
     claimed: bool = False,
 ) -> Judgement:
@@ -197,13 +199,15 @@ def judge_noise(
         disturbed: Share of timed runs whose threads waited for a CPU; NaN when unknown.
         equal: A/A ratio of the original to itself, with its 99 % interval by all that the run
             learnt.
+        unusable: Pairs of processes that a claim would rest on and that have too few runs which
+            did not wait for a CPU, and how many pairs there are.
         reach: Half-width, in the log-ratio, of a claim's interval by all pairs of the run.
         claimed: An interval by all that the run learnt excludes 1.
     """
     advice = [
         *_advise_on_reach(reach),
         *_advise_on_equal(equal),
-        *_advise_on_waits(disturbed, record),
+        *_advise_on_waits(disturbed, record, unusable),
         *_advise_on_quota(record),
         *_advise_on_steal(record),
         *_advise_on_neighbours(record),
@@ -237,11 +241,14 @@ def _advise_on_equal(equal: Interval | None) -> list[Advice]:
     ]
 
 
-def _advise_on_waits(disturbed: float, record: Record) -> list[Advice]:
-    if not disturbed > DISTURBED[0]:
+def _advise_on_waits(disturbed: float, record: Record, unusable: tuple[int, int]) -> list[Advice]:
+    useless = 2 * unusable[0] > unusable[1]
+    if not (disturbed > DISTURBED[0] or useless):
         return []
     problem = f"CPU was busy: {_format_percent(disturbed)} of timed runs had to wait"
-    if record.other_cpus is not None and record.other_cpus <= OTHERS * record.cpus:
+    if useless:
+        problem += f", and {unusable[0]} of {unusable[1]} process pairs have no interval for it"
+    elif record.other_cpus is not None and record.other_cpus <= OTHERS * record.cpus:
         # More threads than CPUs, and threads that wake often, wait on a calm machine too.
         problem += (
             f", though other processes used only {record.other_cpus:.2f} of {record.cpus} CPUs"
@@ -252,7 +259,7 @@ def _advise_on_waits(disturbed: float, record: Record) -> list[Advice]:
     change = "close other programs and repeat"
     if record.cpus > 1:
         change += ", or use one thread, which suffers least: --on 'cpu(threads=1)'"
-    return [Advice(problem, change, disturbed > DISTURBED[1])]
+    return [Advice(problem, change, useless or disturbed > DISTURBED[1])]
 
 
 def _advise_on_quota(record: Record) -> list[Advice]:

@@ -34,9 +34,13 @@ LOUDER = 1.5
 """Times the variance of a run's other pairs above which pairs are not taken as equally noisy."""
 PREDICTED = 0.95
 WAITED = 0.02
-"""Entries whose threads waited longer than this share for a CPU are dropped."""
+"""Entries whose threads waited longer than this share for a CPU are dropped, unless others used
+less than so many CPUs meanwhile: then its own threads waited for each other."""
 _ENOUGH = 12
 _BLOCKS = 4
+_MOST_WAITING = 0.98
+
+_UNKNOWN = (math.nan, math.nan, PRIOR_DF, 1)
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +92,7 @@ NOTHING = PooledVariance()
 
 
 def mask_undisturbed(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which entries of baseline and candidate count where a neighbour disturbed some.
+    """Return which entries of baseline and candidate did not wait for a CPU.
 
     Entries that are not alike are compared one by one, as many as both sides have: a disturbed
     one takes its fellow along.
@@ -103,30 +107,77 @@ def mask_undisturbed(block: Block) -> tuple[NDArray[np.bool_], NDArray[np.bool_]
 
 
 def block_logs(pair: Pair) -> Floats:
-    """Return the log-ratio of every block that counts, shape [blocks].
+    """Return the log-ratio of every block that counts; none where too few runs were undisturbed.
 
-    Only undisturbed entries count as soon as each side has a dozen of them, in four blocks or in
-    all there are. Where most runs wait for a CPU, the median of those that are as long as the
-    scheduler's slice is far above what they need, and that of shorter ones is not.
+    Only undisturbed entries count: of each side a dozen in four blocks or in all there are, or
+    half of what was timed, in half of the blocks. A run as long as the scheduler's slice waits
+    where a shorter one fits into it, so that a ratio of runs that waited is one of slices,
+    however many there are. Where no other process ran, threads waited for each other: that is how
+    the model runs, and all entries count.
     """
-    kept = [mask_undisturbed(block) for block in pair.blocks]
-    fewest = min(sum(int(k[side].sum()) for k in kept) for side in (0, 1))
-    across = sum(baseline.any() and candidate.any() for baseline, candidate in kept)
-    enough = fewest >= _ENOUGH and across >= min(_BLOCKS, len(kept))
+    masks = [mask_undisturbed(block) for block in pair.blocks]
+    if _has_no_neighbour(pair):
+        masks = [(np.ones_like(base), np.ones_like(other)) for base, other in masks]
+    counts = [sum(int(mask[side].sum()) for mask in masks) for side in (0, 1)]
+    totals = [sum(len(mask[side]) for mask in masks) for side in (0, 1)]
+    across = sum(baseline.any() and candidate.any() for baseline, candidate in masks)
+    dozen = min(counts) >= _ENOUGH and across >= min(_BLOCKS, len(masks))
+    most = all(2 * count >= total for count, total in zip(counts, totals, strict=True))
+    if not dozen and not (most and 2 * across >= len(masks)):
+        return np.empty(0)
     logs = []
-    for block, (baseline, candidate) in zip(pair.blocks, kept, strict=True):
-        bottom, top = (
-            _log_latencies(b, len(k))
-            for b, k in ((block.baseline, baseline), (block.candidate, candidate))
-        )
-        if enough:
-            bottom, top = bottom[baseline], top[candidate]
-        if len(bottom) and len(top):
-            apart = (
-                np.median(top) - np.median(bottom) if _is_alike(block) else np.median(top - bottom)
-            )
-            logs.append(float(apart))
+    for block, kept in zip(pair.blocks, masks, strict=True):
+        if kept[0].any() and kept[1].any():
+            bottom, top = _select_logs(block, kept)
+            logs.append(_compare_logs(bottom, top, alike=_is_alike(block)))
     return np.array(logs)
+
+
+def _has_no_neighbour(pair: Pair) -> bool:
+    """Say whether other processes used too little of the CPUs to make a run wait."""
+    bursts = [side for block in pair.blocks for side in (block.baseline, block.candidate)]
+    used = [burst.neighbours for burst in bursts if burst.neighbours is not None]
+    if not used or len(used) < len(bursts):
+        return False
+    seconds = [max(1, sum(burst.latency_ns) * burst.runs_each) for burst in bursts]
+    return float(np.average(used, weights=seconds)) <= WAITED
+
+
+def _rough_log(pair: Pair) -> float:
+    """Return the log-ratio of all entries less what each waited; NaN without any.
+
+    Where no interval can be had, a search sorts by it. It is no claim: threads wait one beside
+    the other, and what a neighbour left in the cache is in it.
+    """
+    logs = []
+    for block in pair.blocks:
+        masks = mask_undisturbed(block)  # of as many entries as are compared
+        sides = zip((block.baseline, block.candidate), map(len, masks), strict=True)
+        bottom, top = (_log_latencies(b, n) + _log_running_shares(b, n) for b, n in sides)
+        if len(bottom) and len(top):
+            logs.append(_compare_logs(bottom, top, alike=_is_alike(block)))
+    return compute_trimmed_mean(np.array(logs)) if logs else math.nan
+
+
+def _log_running_shares(burst: Burst, count: int) -> Floats:
+    """Return the logarithms of the shares of a burst's first entries that did not wait."""
+    waited = np.asarray(burst.waited[:count], np.float64)
+    return np.log1p(-np.clip(waited, 0.0, _MOST_WAITING))
+
+
+def _select_logs(
+    block: Block, kept: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+) -> tuple[Floats, Floats]:
+    """Return the logarithms of the entries of both sides that count."""
+    return (
+        _log_latencies(block.baseline, len(kept[0]))[kept[0]],
+        _log_latencies(block.candidate, len(kept[1]))[kept[1]],
+    )
+
+
+def _compare_logs(bottom: Floats, top: Floats, *, alike: bool) -> float:
+    """Return how far apart two sides are: by their medians, or entry by entry."""
+    return float(np.median(top) - np.median(bottom) if alike else np.median(top - bottom))
 
 
 def _is_alike(block: Block) -> bool:
@@ -201,12 +252,16 @@ def pair_spread(
     all its pairs. A pair's variance holds its effect and its error from blocks. A lone block has
     no error of its own: of several pairs their spread tells it, of one pair nothing.
 
+    Where too few runs of all pairs were undisturbed, the mean is a rough one and the variance
+    infinite: there is no interval.
+
     Plans of a run need not be equally noisy. Where the pairs at hand differ by over `LOUDER` times
     what the others' do, they are also taken alone, and what makes the wider interval counts.
     """
     logs = [values for pair in pairs if len(values := block_logs(pair))]
     if not logs:
-        return math.nan, math.nan, PRIOR_DF, 1
+        rough = [value for pair in pairs if not math.isnan(value := _rough_log(pair))]
+        return (float(np.mean(rough)), math.inf, PRIOR_DF, 1) if rough else _UNKNOWN
     means = np.array([compute_trimmed_mean(block_values) for block_values in logs])
     n = len(means)
     seen = float(means.var(ddof=1)) if n > 1 else 0.0
@@ -292,6 +347,11 @@ def student_quantile(confidence: float, df: float) -> float:
     within = np.concatenate([[0.0], np.cumsum(np.sin(angles) ** (df - 1) * (1 - middle))])
     place = float(np.interp(confidence, within / within[-1], edges))
     return math.sqrt(df) / math.tan(math.pi / 2 * (1 - place) ** 2)
+
+
+def count_unusable(pairs: Sequence[Pair]) -> int:
+    """Return how many pairs say nothing: too few of their runs did not wait for a CPU."""
+    return sum(bool(pair.blocks) and not len(block_logs(pair)) for pair in pairs)
 
 
 def compute_disturbed_share(pairs: Sequence[Pair]) -> float:

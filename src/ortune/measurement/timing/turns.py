@@ -144,7 +144,13 @@ def request_burst(worker: Answering, size: Span) -> Burst:
     """Ask for a burst of a size."""
     answer = worker.ask("burst", at=size.at, runs=size.runs, each=size.each, drop=size.drop)
     latencies = tuple(answer["latency_ns"])
-    return Burst(latencies, tuple(answer["waited"]), size.each, bool(answer["alike"]))
+    return Burst(
+        latencies,
+        tuple(answer["waited"]),
+        size.each,
+        alike=bool(answer["alike"]),
+        neighbours=answer.get("neighbours"),
+    )
 
 
 def iterate_blocks(
@@ -185,5 +191,10 @@ def iterate_blocks(
 
 
 def _join_bursts(first: Burst, second: Burst) -> Burst:
-    latency, waited = first.latency_ns + second.latency_ns, first.waited + second.waited
-    return replace(first, latency_ns=latency, waited=waited)
+    readings = [b.neighbours for b in (first, second) if b.neighbours is not None]
+    return replace(
+        first,
+        latency_ns=first.latency_ns + second.latency_ns,
+        waited=first.waited + second.waited,
+        neighbours=fmean(readings) if readings else None,
+    )

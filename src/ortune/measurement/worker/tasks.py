@@ -29,10 +29,11 @@ from ortune.core.hardware.gpu import read_driver_versions
 from ortune.core.hardware.memory import peak_rss
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
-from ortune.core.session import DeviceTimed, Recording, Tensors
+from ortune.core.session import DeviceTimed, InProcess, Recording, Tensors
 from ortune.core.workload import Span
 from ortune.data import stream
 from ortune.measurement.job import MAIN
+from ortune.measurement.machine.counters import LIVE, read_cpu_seconds
 from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe, roll
@@ -118,13 +119,16 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
 
     Returns:
         ``alike``: whether it matters not which round an entry ran: all have one shape, and no
-        schedule tells them apart.
+        schedule tells them apart. ``neighbours``: CPUs that other processes used, None where it
+        cannot be read.
     """
     bench.read_rounds()
     alike = not bench.job.workload.scheduled and len(set(bench.shapes)) == 1
-    clock = next(iter(bench.sessions.values())).clock
-    start = clock()
+    session = next(iter(bench.sessions.values()))
+    clock = session.clock
+    start, meter = clock(), _NeighbourMeter()
     driven = bench.job.workload.drive(bench, Span(at, runs, each, drop))
+    neighbours = meter.read()
     bench.runs += driven.runs
     if driven.details:
         bench.details.append(driven.details)
@@ -133,7 +137,27 @@ def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) ->
         "waited": list(driven.waited),
         "spent_ns": max(clock() - start, sum(driven.latency_ns)),
         "alike": alike,
+        "neighbours": neighbours if isinstance(session, InProcess) else None,
     }
+
+
+class _NeighbourMeter:
+    """CPUs that other processes have used since its making."""
+
+    def __init__(self) -> None:
+        self._before, self._began = self._count_seconds(), time.monotonic()
+
+    def read(self) -> float | None:
+        """Return them; None where the kernel hides what all processes use."""
+        now, seconds = self._count_seconds(), time.monotonic() - self._began
+        if now is None or self._before is None:
+            return None
+        return round((now - self._before) / max(seconds, 1e-9), 4)
+
+    @staticmethod
+    def _count_seconds() -> float | None:
+        busy, _, _ = read_cpu_seconds(LIVE, frozenset(usable_cpus()))
+        return None if busy is None else busy - time.process_time()
 
 
 def details(bench: Workbench) -> dict[str, Any]:

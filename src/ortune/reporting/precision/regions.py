@@ -26,6 +26,7 @@ _MARKED = 4
 """Of the costliest regions, that are named in the picture."""
 _MUCH = 0.05
 """Of what all regions cost together, from which what two neighbours share is told."""
+TIME_SAVED = "time saved by the profile, %"
 LOW, FLOAT, OTHER = "best", "original", "other"
 LEGEND = (
     (LOW, "at this precision in the winner"),
@@ -63,8 +64,15 @@ def format_cost(regions: Sequence[RegionCost]) -> str:
 
 
 def format_gain(regions: Sequence[RegionCost]) -> str:
-    """Write what each of some regions saves, % of the original's latency, with its interval."""
-    return format_estimate(regions[0].time_gained, 100.0)
+    """Write what each of some regions saves by its part of the profile, and its part: the most.
+
+    Both in % of the original's latency. It is no interval: nothing was measured of it.
+    """
+    gained = regions[0].time_gained
+    if math.isnan(gained.value):
+        return "-"
+    most = f", at most {format_number(100 * gained.high)}" if gained.high > gained.value else ""
+    return f"about {format_number(100 * gained.value)}{most}" if gained.value or most else "0"
 
 
 def format_estimate(interval: Interval, scale: float) -> str:
@@ -97,7 +105,7 @@ def draw_regions(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter
     costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_MARKED]
     saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _MARKED // 2]
     return Scatter(
-        "time saved alone, % of the original",
+        "time saved alone, by the profile, % of the original",
         f"accuracy cost alone: {unit or 'loss of the metric'}",
         tuple(
             Point(
@@ -105,8 +113,7 @@ def draw_regions(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter
                 region.accuracy_cost.value,
                 region.region[start:],
                 tone,
-                x_span=_find_finite_ends(region.time_gained, 100.0),
-                y_span=_find_finite_ends(region.accuracy_cost, 1.0),
+                y_span=_find_finite_ends(region.accuracy_cost),
             )
             for region, tone in drawable
         ),
@@ -122,8 +129,8 @@ def is_drawable(region: RegionCost) -> bool:
     )
 
 
-def _find_finite_ends(interval: Interval, scale: float) -> tuple[float, float] | None:
-    ends = (scale * interval.low, scale * interval.high)
+def _find_finite_ends(interval: Interval) -> tuple[float, float] | None:
+    ends = (interval.low, interval.high)
     return ends if all(map(math.isfinite, ends)) and ends[0] < ends[1] else None
 
 
@@ -160,7 +167,7 @@ def build_survey_blocks(
     groups.sort(key=lambda group: cost_per_time(group[0].cost), reverse=True)
     shown = groups if show_all else groups[:_SHOWN]
     yield Table(
-        ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "result"),
+        ("region", "layers", "accuracy cost", TIME_SAVED, "in the winner", "result"),
         tuple(_make_row(group) for group in shown),
         tuple("lose" if group[0].cost.error else "" for group in shown),
     )
@@ -217,7 +224,7 @@ def build_sensitivity_parts(
         "layers",
         *(("nodes",) if nodes else ()),
         "accuracy cost",
-        "time saved, %",
+        TIME_SAVED,
     )
     rows = tuple(
         (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, classify_outcome, compute_resolution
+from ortune.core.acceptance import LOST, classify_outcome
 from ortune.core.section import Block, Heading, Point, Scatter, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -27,13 +27,9 @@ class FrontSection(Section):
             yield from _plot_sizes(study, [trial for trial in latest if trial.size])
             return
         shown = [
-            replace(timed_trial, scores=say.find_search_trial(study, timed_trial).scores)
-            for timed_trial in latest
-        ]
-        shown = [
-            timed_trial
-            for timed_trial in shown
-            if timed_trial.score and math.isfinite(timed_trial.score.value)
+            trial
+            for trial in latest
+            if trial.score and math.isfinite(trial.score.value - trial.score.base)
         ]
         if len(shown) < 2:
             return
@@ -43,14 +39,14 @@ class FrontSection(Section):
         yield Heading("Speed against accuracy")
         yield Scatter(
             "times as fast as the original",
-            metric,
+            f"change of {metric}",
             tuple(_make_score_point(study, trial) for trial in shown),
             tuple(shown.index(trial) for trial in front),
         )
         yield Text(
-            f"{metric}: {better} is better, on the samples of the search. Bars: 99 % intervals "
-            "(speed), sampling error (accuracy). A plan is on the Pareto front only where it is "
-            "ahead by more than these errors."
+            f"Each plan's score less the original's on the same samples; {better} is better. "
+            "Bars: 99 % intervals (speed), the bound that the verdict rests on (accuracy). A plan "
+            "is on the Pareto front only where it is ahead by more than these errors."
         )
         yield Heading("Pareto front", folded=True)
         yield Table(
@@ -80,10 +76,11 @@ def _make_score_point(study: Study, trial: Trial) -> Point:
     score = trial.score
     if score is None:
         return _make_point(study, trial, math.nan)
-    point, chance = _make_point(study, trial, score.value), compute_resolution(score, study.budget)
-    if trial.key == study.baseline.key or not chance:
+    point = _make_point(study, trial, score.value - score.base)
+    ends = [end - score.base for end in (score.low, score.value, score.high) if math.isfinite(end)]
+    if trial.key == study.baseline.key or len(ends) < 2 or min(ends) == max(ends):
         return point
-    return replace(point, y_span=(score.value - chance, score.value + chance))
+    return replace(point, y_span=(min(ends), max(ends)))
 
 
 def _make_point(study: Study, trial: Trial, y: float) -> Point:
@@ -103,7 +100,7 @@ def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
         study.label(trial.plan),
         say.format_speedup(speed),
         say.format_span(speed),
-        say.format_score(trial),
+        say.format_score(study, trial),
         say.format_megabytes(trial.size),
         say.describe_verdict(judged) if trial.key != study.baseline.key else "",
     )

@@ -20,6 +20,7 @@ class HistorySection(Section):
     """Speed-up, size and score on the way from the original to the winner; each is measured.
 
     Scores are on the search's samples throughout: the final ones are seen by finalists only.
+    Changes that there was no time to measure alone share a row.
     """
 
     order: ClassVar[int] = 40
@@ -62,5 +63,5 @@ def _make_row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
         name,
         say.NONE if trial.key == study.baseline.key else say.describe_speedup(trial.ratio),
         say.format_megabytes(trial.size),
-        say.format_score(say.find_search_trial(study, trial)),
+        say.format_score(study, say.find_search_trial(study, trial)),
     )

@@ -96,8 +96,11 @@ def _describe_outcome(study: Study, trial: Trial) -> str:
     if trial.key == study.best.key:
         return f"winner, accuracy {say.describe_verdict(trial)}"
     if trial.part == "final":
-        return f"finalist, accuracy {say.describe_verdict(trial)}"
+        waited = ", waited for a CPU" if trial.is_disturbed else ""
+        return f"finalist, accuracy {say.describe_verdict(trial)}{waited}"
     kind = classify_outcome(trial)
     if kind is Outcome.ROUGH:
         return f"timed for {say.measure_timed_s(trial):.1f} s only"
+    if kind is Outcome.DISTURBED:
+        return "waited for a CPU"
     return "" if kind in (Outcome.FASTER, Outcome.LEVEL) else str(kind)

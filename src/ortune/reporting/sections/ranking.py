@@ -17,6 +17,7 @@ _ORDER = (
     Outcome.FASTER,
     Outcome.ROUGH,
     Outcome.LEVEL,
+    Outcome.DISTURBED,
     Outcome.UNSCORED,
     Outcome.FAILS,
     Outcome.SLOWER,
@@ -47,8 +48,9 @@ class RankingSection(Section):
         scored = {t.score.samples for t in study.final if t.score}
         if scored and scored != {study.samples.get("search", 0)}:
             yield Text(
-                f"Accuracy: finalists on all {say.format_count(max(scored), 'sample')}, other "
-                f"plans on the {study.samples.get('search', 0):,} of the search."
+                f"Scores: the original's -> the plan's on the same samples: of finalists all "
+                f"{say.format_count(max(scored), 'sample')}, of others the "
+                f"{study.samples.get('search', 0):,} of the search."
             )
         for trial in ranked:
             if trial.error and trial.reproduce:
@@ -79,7 +81,7 @@ def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:
         study.label(trial.plan),
         _format_estimate(study.speedup(trial)),
         say.NONE if original else say.format_span(study.speedup(trial)),
-        say.format_score(trial),
+        say.format_score(study, trial),
         say.format_megabytes(trial.size),
         say.describe_verdict(trial) if not original else "",
         _explain_rank(study, trial),

@@ -126,10 +126,10 @@ def _describe_needs(trial: Trial, prefer: str) -> str:
 
 def _explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
-    if study.unconfirmed:
-        return "no faster plan was re-measured yet"
     if study.too_noisy:
         return "the machine was too noisy to tell any plan from it"
+    if study.unconfirmed:
+        return "no faster plan was re-measured yet"
     prefer = study.job.wanted.prefer
     if prefer != "speed":
         return f"no plan of less {prefer} was within the accuracy budget and no slower"

@@ -211,12 +211,14 @@ class Attempts:
     def measure_final(self, trial: Trial, seconds: float | None = None) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 
+        One whose runs waited for a CPU is timed anew; its scores stand.
+
         Args:
             seconds: Of timing that each pair gets, where not the usual.
         """
         self.sink(TrialStarted(trial.plan, "final"))
         cached = self.ledger.find(trial.key, "final")
-        if cached is not None:
+        if cached is not None and not cached.is_disturbed:
             self.sink(TrialDone(cached, cached=True))
             return cached
         self._began, self._building = perf_counter(), 0.0
@@ -235,6 +237,7 @@ class Attempts:
             sink=self.sink,
             learnt=learnt,
             provable=self._can_prove_more(),
+            former_scores=cached.scores if cached is not None else (),
         )
         return self._record_trial(final, Proposal(trial.plan, "final", "among the fastest"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -237,6 +238,8 @@ def judge_trial(context: Context, trial: Trial, learnt: stats.PooledVariance) ->
     if trial.stopped and not trial.scores:
         slower = ratio.low > 1 or ratio.value > _ONCE
         status, why = Status.SLOWER if slower else Status.SCREENED, trial.stopped
+    elif ratio.high == math.inf and status is Status.OK and len(pairs[0].blocks) > 1:
+        why = "; ".join([str(Outcome.DISTURBED), *say.list_failed_outputs(trial.scores)])
     elif status is Status.SLOWER and ratio.low <= 1:
         status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.list_failed_outputs(trial.scores)])
     predicted = stats.predict_ratio(pairs, learnt)

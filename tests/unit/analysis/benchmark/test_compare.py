@@ -271,7 +271,7 @@ def test_a_few_samples_prove_nothing(tmp_path: Path) -> None:
     one = only(ot.compare([lone("a.json", 10), lone("b.json", 30)]))
     assert one.latency.value == pytest.approx(3) and not one.regressions
     assert one.latency.low == 0
-    assert one.verdict == "not known: too few runs for an interval"
+    assert one.verdict == "not known: too few undisturbed runs for an interval"
 
 
 @pytest.mark.parametrize(

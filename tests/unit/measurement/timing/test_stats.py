@@ -297,16 +297,63 @@ def test_disturbed_entries_are_dropped_on_both_sides() -> None:
     assert stats.compute_disturbed_share([Pair((Block(edge, edge),))]) == 0.5
 
 
-def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
-    base = Burst((100,) * 10, (0.0,) * 10)
-    cand = Burst((50, 50, *(400,) * 8), (0.0, 0.0, *(0.9,) * 8))
-    found = stats.latency_ratio([Pair((Block(base, cand),) * 8)])
-    assert found.value == pytest.approx(0.5)
+def waiting(side: tuple[float, ...], share: float = 0.67, others: float | None = None) -> Burst:
+    """A burst of which every run waited for a share of its time."""
+    return Burst(side, (share,) * len(side), 1, True, others)
 
 
-def test_when_everything_is_disturbed_all_entries_count() -> None:
-    base = Burst((100, 100, 100), (0.5, 0.5, 0.5))
-    assert len(stats.block_logs(Pair((Block(base, base),) * 4))) == 4
+def test_a_ratio_of_runs_that_waited_on_one_side_is_not_claimed() -> None:
+    """The slice of a busy CPU: a run of 3 ms is preempted for 6, a run of 0.75 ms fits into it."""
+    base = Burst((9000,) * 26 + (3000,), (0.667,) * 26 + (0.0,), 1, True, 1.0)
+    cand = Burst((750,) * 90 + (6750,) * 10, (0.0,) * 90 + (0.889,) * 10, 1, True, 1.0)
+    pairs = [Pair((Block(base, cand),) * 4)] * 5
+    found = stats.latency_ratio(pairs)
+    assert (found.low, found.high) == (0.0, math.inf) and not found.clear
+    assert found.value == pytest.approx(0.25, rel=0.01), "to sort by: less what each waited"
+    assert stats.count_unusable(pairs) == 5
+    foreseen = stats.predict_ratio(pairs)
+    assert (foreseen.low, foreseen.high) == (0.0, math.inf)
+    assert stats.PooledVariance.pool([pairs], pairs) == stats.NOTHING, "nothing is learnt of them"
+    swapped = stats.latency_ratio([Pair((Block(cand, base),) * 4)] * 5)
+    assert not swapped.clear and swapped.value == pytest.approx(4.0, rel=0.01)
+
+
+def test_an_interval_rests_on_the_pairs_whose_runs_did_not_wait() -> None:
+    calm, loud = Burst((100,) * 20, (0.0,) * 20, 1, True), Burst((900,) * 20, (0.9,) * 20, 1, True)
+    half = Burst((50,) * 20, (0.0,) * 20, 1, True)
+    good, bad = Pair((Block(calm, half),) * 4), Pair((Block(loud, half),) * 4)
+    found = stats.latency_ratio([good, bad, good, bad, good])
+    assert found == stats.latency_ratio([good] * 3)
+    assert found.value == pytest.approx(0.5) and found.high < 1
+    assert stats.count_unusable([good, bad, good, bad, good]) == 2
+
+
+def test_where_no_other_process_ran_its_own_threads_waited_and_all_entries_count() -> None:
+    """Four threads on two CPUs wait for each other on a calm machine, too."""
+    base = waiting((100,) * 8, 0.5, 0.01)
+    calm = Pair((Block(base, waiting((50,) * 8, 0.3, 0.01)),) * 4)
+    assert stats.block_logs(calm) == pytest.approx([math.log(0.5)] * 4)
+    edge = Pair((Block(waiting((100,) * 8, 0.5, 0.02), waiting((50,) * 8, 0.3, 0.02)),) * 4)
+    assert len(stats.block_logs(edge)) == 4
+    for others in (0.021, None):
+        loud = waiting((50,) * 8, 0.3, others)
+        blocks = (Block(waiting((100,) * 8, 0.5, 0.02), loud),) * 4
+        assert not len(stats.block_logs(Pair(blocks))), "a neighbour, or nobody knows"
+
+
+def test_neighbours_are_those_of_the_whole_pair() -> None:
+    """The kernel counts in ticks: of one burst it may be one too many and of the next one less."""
+    sides = [waiting((100,) * 8, 0.5, others) for others in (0.1, -0.08)]
+    assert len(stats.block_logs(Pair((Block(*sides),) * 4))) == 4
+
+
+def test_who_waited_for_less_than_its_time_is_sorted_by_what_is_left() -> None:
+    """Unlike entries are compared one by one; a wait beyond the entry's time leaves a fiftieth."""
+    base, cand = Burst((1000, 100), (0.5, 0.5)), Burst((1000, 100, 7), (0.75, 0.75, 0.0))
+    assert stats.latency_ratio([Pair((Block(base, cand),))]).value == pytest.approx(0.5)
+    loud = Burst((100, 100), (2.0, 3.0), 1, True)
+    unread = Burst((100, 100), (-1.0, -1.0), 1, True)
+    assert stats.latency_ratio([Pair((Block(unread, loud),))]).value == pytest.approx(0.02)
 
 
 def test_who_waited_for_just_a_fiftieth_is_calm() -> None:
@@ -316,27 +363,36 @@ def test_who_waited_for_just_a_fiftieth_is_calm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("calm", "blocks", "dropped"),
-    [(3, 4, True), (3, 3, False), (2, 6, True), (2, 5, False), (1, 12, True), (4, 3, True)],
+    ("calm", "blocks", "counts"),
+    [
+        *((3, 4, True), (3, 3, False), (2, 6, True), (2, 5, False), (1, 12, True), (4, 3, True)),
+        *((9, 1, True), (8, 1, False), (0, 9, False)),
+    ],
 )
 @pytest.mark.parametrize("side", [0, 1])
-def test_disturbed_entries_go_where_each_side_has_a_dozen_calm_ones(
-    calm: int, blocks: int, dropped: bool, side: int
+def test_each_side_has_a_dozen_calm_entries_or_half_or_none_counts(
+    calm: int, blocks: int, counts: bool, side: int
 ) -> None:
     """Only one side is disturbed: its calm entries are the fewer ones."""
     loud = Burst((100,) * calm + (900,) * 9, (0.0,) * calm + (0.5,) * 9, 1, True)
     quiet = Burst((100,) * 13, (0.0,) * 13, 1, True)
     block = Block(*((loud, quiet) if side == 0 else (quiet, loud)))
-    found = stats.block_logs(Pair((block,) * blocks))
-    apart = 0.0 if dropped else math.log(9) * (1 if side else -1)
-    assert found == pytest.approx([apart] * blocks)
+    assert stats.block_logs(Pair((block,) * blocks)).tolist() == [0.0] * (blocks * counts)
 
 
 def test_a_block_without_a_calm_entry_is_left_out_among_calm_ones() -> None:
     calm, loud = Burst((100,) * 3, (0.0,) * 3, 1, True), Burst((900,) * 3, (0.5,) * 3, 1, True)
     blocks = [Block(calm, calm)] * 4 + [Block(calm, loud), Block(loud, calm)]
     assert stats.block_logs(Pair(tuple(blocks))) == pytest.approx([0.0] * 4)
-    assert len(stats.block_logs(Pair(tuple(blocks[1:])))) == 5, "three calm blocks are too few"
+    few = [*blocks[2:], *blocks[4:]]
+    assert not len(stats.block_logs(Pair(tuple(few)))), "two calm blocks of six are too few"
+
+
+def test_a_few_calm_entries_outweigh_many_disturbed_ones() -> None:
+    base = Burst((100,) * 10, (0.0,) * 10)
+    cand = Burst((50, 50, *(400,) * 8), (0.0, 0.0, *(0.9,) * 8))
+    found = stats.latency_ratio([Pair((Block(base, cand),) * 8)])
+    assert found.value == pytest.approx(0.5)
 
 
 def test_unreadable_run_queue_drops_nothing() -> None:
@@ -352,7 +408,7 @@ def test_alike_entries_are_compared_by_their_medians_however_many() -> None:
 
 
 def test_each_side_drops_its_own_disturbed_entries_where_they_are_alike() -> None:
-    base = Burst((100, 100, 100, 900, 900, 900, 900), (0,) * 3 + (0.5,) * 4, 1, True)
+    base = Burst((100, 100, 100, 900, 900, 900), (0,) * 3 + (0.5,) * 3, 1, True)
     cand = Burst((500, 500, 500, 50, 50, 50), (0.5,) * 3 + (0,) * 3, 1, True)
     found = stats.block_logs(Pair((Block(base, cand),) * 4))
     assert found == pytest.approx([math.log(0.5)] * 4)

@@ -47,6 +47,13 @@ def one(kind: type[Block], blocks: object) -> Block:
 
 def test_every_plan_is_an_interval_the_fastest_first(study: Study) -> None:
     lone = replace(plan("lone", 0.6), effort="screen", ratio=Interval(0.6, 0.0, math.inf))
+    waited = replace(lone, key="waited" * 3)
+    assert waited.measurement is not None
+    (first, *_) = waited.measurement.pairs
+    single = replace(waited.measurement, pairs=(Pair(first.blocks[:1]),))
+    lone = replace(lone, measurement=single)
+    (row,) = [r for r in rows(with_trials(study, waited)).items() if r[0] == "lone @ cpu"]
+    assert row[1] == ("open", "about 1.67x", "waited for a CPU")
     cut = replace(plan("cut", 1.9), stopped="after its first burst")
     found = rows(with_trials(study, plan("once", 0.8), lone, cut))
     assert list(found) == [
@@ -131,7 +138,8 @@ def test_scores_and_speeds_have_error_bars(study: Study) -> None:
     points = {point.label: point for point in plot.points}
     fp16 = points["fp16"]
     assert fp16.x_span == pytest.approx((1 / 0.42, 1 / 0.39))
-    assert fp16.y_span == pytest.approx((0.9098, 0.9102))
+    assert fp16.y == pytest.approx(-0.09), "less the original's on the same samples"
+    assert fp16.y_span == pytest.approx((-0.0902, 0.0)), "to the bound that its verdict rests on"
     assert points["original"].x_span is None and points["original"].y_span is None
 
 

@@ -216,11 +216,13 @@ def test_scores_stand_beside_scores_on_the_same_samples(study: Study) -> None:
     assert found["score"] == ("cosine 0.97", "cosine 0.96")
     stages = (Contribution("baseline", made.baseline.key), Contribution("graph", made.best.key))
     rows = table("history", studies.changed(made, history=stages)).rows
-    assert [row[3] for row in rows] == ["1", "0.9995"]
+    assert [row[3] for row in rows] == ["1", "1 -> 0.9995"]
     plot = next(block for block in blocks("front", made) if isinstance(block, Scatter))
-    assert {point.y for point in plot.points if point.tone == "win"} == {0.9995}
+    (win,) = [point.y for point in plot.points if point.tone == "win"]
+    assert win == pytest.approx(0.96 - 0.97), "as the decision: paired, on all its samples"
     said = [block.text for block in blocks("ranking", made) if isinstance(block, Text)]
-    assert "finalists on all 800 samples" in said[0]
+    assert "of finalists all 800 samples" in said[0]
+    assert "0.97 -> 0.96" in {row[3] for row in table("ranking", made).rows}
 
 
 def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
@@ -370,3 +372,19 @@ def test_a_plan_in_full_stands_where_it_can_be_copied(study: Study) -> None:
 def blocks_table(name: str, study: Study) -> tuple[tuple[str, ...], ...]:
     """Rows of the first table of a section."""
     return next(block.rows for block in blocks(name, study) if isinstance(block, Table))
+
+
+def test_one_figure_says_how_many_samples_would_prove_it(study: Study) -> None:
+    """The outlook's is of answers that do not change; the winner's of what it lost."""
+    outlook = "200 samples: 80 are held out; 598 samples would let it be proved"
+    made = replace(study, header=replace(study.header, outlook=outlook))
+    said = [block.text for block in blocks("notes", made) if isinstance(block, Text)]
+    assert outlook in said, "where the winner's verdict needs no more"
+    likely = replace(made.best.score, verdict=Verdict.LIKELY, needed=1200)  # type: ignore[type-var]
+    made = with_final(made, scores=(likely,))
+    made = replace(made, header=replace(made.header, outlook=outlook))
+    assert made.best.score is not None and made.best.score.needed == 1200
+    shown = (*blocks("verdict", made), *blocks("notes", made))
+    said = [block.text for block in shown if isinstance(block, Text)]
+    assert [text for text in said if "prove" in text and "598" in text] == []
+    assert sum("1,200" in text for text in said) == 1

@@ -40,6 +40,7 @@ class Script:
             is of single backends.
         fails: Request at which a worker dies: ("baseline" or "candidate", request).
         passes: Called whenever a candidate loads.
+        waits: Share of its time that each run of the original waits for a CPU.
     """
 
     ratio: float = 0.5
@@ -49,6 +50,7 @@ class Script:
     louder: dict[Backend, float] = field(default_factory=dict)
     fails: tuple[str, str] = ("", "")
     passes: Callable[[], None] = lambda: None
+    waits: float = 0.0
     diary: list[tuple[str, str, Any]] = field(default_factory=list)
 
     def asked(self, do: str, side: str) -> list[Any]:
@@ -92,7 +94,7 @@ class Scripted:
             }
         return {
             "latency_ns": [self.ns] * runs,
-            "waited": [0.0] * runs,
+            "waited": [self.script.waits if self.side == "baseline" else 0.0] * runs,
             "spent_ns": max(200_000_000, self.ns * runs),
             "alike": True,
             "load_ns": 3,

@@ -448,6 +448,22 @@ class TestFinalist:
         tried(attempts, replace(LOSSY, backend=Cpu(threads=2)))
         assert len(script.asked("starts", "baseline")) == 6, "a new one for the next plan"
 
+    def test_one_that_waited_is_timed_anew_and_its_scores_stand(
+        self, attempts: Attempts, script: Script
+    ) -> None:
+        """The machine was busy, which is no verdict on the plan; samples are judged once."""
+        trial = tried(attempts)
+        script.waits = 0.6
+        waited = attempts.measure_final(trial)
+        assert waited.is_disturbed and waited.score.verdict is Verdict.PROVED
+        script.waits = 0.0
+        script.diary.clear()
+        found = attempts.measure_final(trial)
+        assert not found.is_disturbed and found.ratio.high < 1
+        assert len(script.asked("starts", "candidate")) == 5
+        assert script.asked("score", "candidate") == [] and found.scores == waited.scores
+        assert attempts.ledger.find(trial.key, "final") == found
+
     def test_it_is_scored_once_on_all_samples(self, attempts: Attempts, script: Script) -> None:
         trial = tried(attempts)
         script.diary.clear()

@@ -12,7 +12,15 @@ import pytest
 from tests.unit.studies import CLEAN, FACTS, baseline, job, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, classify_outcome
+from ortune.core import wording
+from ortune.core.acceptance import (
+    FASTEST,
+    Goal,
+    Outcome,
+    classify_outcome,
+    looks_eligible,
+    select_winner,
+)
 from ortune.core.trial import Block, Burst, Measurement, Pair, Plan, Status, Trial
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing import stats
@@ -132,3 +140,36 @@ def test_what_has_scores_or_was_not_stopped_is_concluded_by_its_interval(context
     bare = measure.judge_trial(context, replace(made, scores=()), stats.NOTHING)
     assert bare.status is Status.SCREENED
     assert bare.why == "0.50 times the original's latency, not scored"
+
+
+def waiting(part: str, blocks: int = 6) -> Trial:
+    """A plan a quarter as slow, beside a CPU that never rests: the original's runs all waited."""
+    base = Burst((9_000_000,) * 20, (0.667,) * 20, 1, alike=True, neighbours=1.0)
+    plan = Burst((750_000,) * 20, (0.0,) * 20, 1, alike=True, neighbours=1.0)
+    taken = Measurement((Pair((Block(base, plan),) * blocks),) * 5, 1, 1, 1)
+    return replace(trial("a", Plan(CLEAN, Cpu()), 1.0), part=part, measurement=taken, size=1)
+
+
+@pytest.mark.parametrize("part", ["search", "final"])
+def test_what_waited_on_one_side_is_not_claimed_and_says_so(context: Context, part: str) -> None:
+    judged = measure.judge_trial(context, waiting(part), stats.NOTHING)
+    assert judged.is_disturbed and classify_outcome(judged) is Outcome.DISTURBED
+    assert (judged.status, judged.why) == (Status.OK, str(Outcome.DISTURBED))
+    assert judged.ratio is not None and judged.ratio.value == pytest.approx(0.25, rel=0.01)
+    assert (judged.ratio.low, judged.ratio.high) == (0.0, math.inf)
+    assert wording.explain_outcome(judged) == str(Outcome.DISTURBED)
+    assert wording.describe_verdict(judged) == "proved"
+
+
+@pytest.mark.parametrize("goal", [FASTEST, Goal("size")])
+def test_a_finalist_that_waited_is_not_handed_out(context: Context, goal: Goal) -> None:
+    """Nobody knows that it is faster; nor that it is not slower, where its size is wanted."""
+    judged = measure.judge_trial(context, waiting("final"), stats.NOTHING)
+    original = replace(baseline(), size=1000)
+    assert select_winner([judged], original, strict=False, goal=goal) is None
+    assert looks_eligible(replace(judged, part="search"), original, strict=False, goal=goal)
+
+
+def test_a_lone_block_is_no_disturbance(context: Context) -> None:
+    lone = measure.judge_trial(context, waiting("search", blocks=1), stats.NOTHING)
+    assert not lone.is_disturbed and classify_outcome(lone) is Outcome.LEVEL
