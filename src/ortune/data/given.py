@@ -34,7 +34,7 @@ def load_or_generate_feeds(
     Args:
         data: See `feeds.load_feeds`.
         out: Folder for the stream file.
-        classes: See `feeds.load`.
+        classes: See `feeds.load_feeds`.
 
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.

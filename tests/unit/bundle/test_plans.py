@@ -294,7 +294,7 @@ class TestCommand:
         assert all(plan["confirmed"] for plan in told["plans"])
         assert told["signature"] is None
         assert main([*words, "--force"]) == 0
-        assert "then:   clean @ cpu(threads=1) (0.520" in capsys.readouterr().out
+        assert "then:   optimized graph · 1 thread (1.92x" in capsys.readouterr().out
 
     def test_run_takes_a_plan_by_its_backend(
         self, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

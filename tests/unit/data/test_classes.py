@@ -88,7 +88,7 @@ def data(tmp_path: Path) -> Path:
 def labelled(data: Path, table: str) -> tuple[object, ...] | None:
     path = data.parent / "labels.csv"
     path.write_text(table)
-    return feeds.load(data, [X], data.parent / "out", labels=path).labels
+    return feeds.load_feeds(data, [X], data.parent / "out", labels=path).labels
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_rows_go_by_the_names_in_them(data: Path, table: str) -> None:
 def test_groups_of_a_table_go_by_its_names_too(data: Path) -> None:
     path = data.parent / "labels.csv"
     path.write_text("group,file,label\nb,2.npz,22\na,1.npz,11\nc,10.npz,100\n")
-    assert feeds.load(data, [X], data.parent / "out", labels=path).groups == ("a", "c", "b")
+    assert feeds.load_feeds(data, [X], data.parent / "out", labels=path).groups == ("a", "c", "b")
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_one_name_is_not_two_files(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("file,label\n1.png,1\n")
     with pytest.raises(BadData, match=r"'1\.png' may be 'a/1\.png' and 'b/1\.png'"):
-        feeds.load(data, [spec], tmp_path / "out", labels=path)
+        feeds.load_feeds(data, [spec], tmp_path / "out", labels=path)
     path.write_text("file,label\nb/1.png,1\na/1.png,2\n")
-    assert feeds.load(data, [spec], tmp_path / "out", labels=path).labels == (2, 1)
+    assert feeds.load_feeds(data, [spec], tmp_path / "out", labels=path).labels == (2, 1)
 
 
 def test_class_folders_get_the_numbers_of_the_models_metadata(tmp_path: Path) -> None:
@@ -165,5 +165,8 @@ def test_class_folders_get_the_numbers_of_the_models_metadata(tmp_path: Path) ->
         Image.new("RGB", (2, 2)).save(tmp_path / "data" / name / "1.png")
     spec = TensorSpec("x", "float32", ("N", 3, 2, 2))
     out = tmp_path / "out"
-    assert feeds.load(tmp_path / "data", [spec], out).labels == (0, 1)
-    assert feeds.load(tmp_path / "data", [spec], out, classes=("dog", "cat")).labels == (1, 0)
+    assert feeds.load_feeds(tmp_path / "data", [spec], out).labels == (0, 1)
+    assert feeds.load_feeds(tmp_path / "data", [spec], out, classes=("dog", "cat")).labels == (
+        1,
+        0,
+    )

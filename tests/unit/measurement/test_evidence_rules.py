@@ -161,13 +161,13 @@ class TestRight:
         ones = column(np.ones(400))
         groups = ["a"] * 50 + [f"g{i}" for i in range(350)]
         assert "exact" in judge_accuracy(TOP1, ones, ones, groups, proof=range(50, 400)).basis
-        assert "bets on" in judge_accuracy(TOP1, ones, ones, groups, proof=range(40, 400)).basis
+        assert "sequential" in judge_accuracy(TOP1, ones, ones, groups, proof=range(40, 400)).basis
 
     @pytest.mark.parametrize("side", [0, 1])
     def test_what_is_half_right_is_bet_on(self, side: int) -> None:
         sides = [column(np.ones(400)), column(np.ones(400))]
         sides[side][7] = 0.5
-        assert "bets on 400 samples" in judge_accuracy(TOP1, sides[0], sides[1]).basis
+        assert "sequential test on 400 samples" in judge_accuracy(TOP1, sides[0], sides[1]).basis
 
 
 class TestMean:

@@ -110,7 +110,9 @@ class TestMachine:
     def test_runs_of_all_trials_may_be_disturbed(self) -> None:
         first = timed(baseline(), 0.0, waited=0.0)
         other = timed(trial("c" * 16, Plan(CLEAN, Cpu()), 1.0), 0.0, waited=0.9)
-        readings, judged = assess_machine([first, other, other], [], replace(QUIET, others=4.0))
+        readings, judged = assess_machine(
+            [first, other, other], [], replace(QUIET, other_cpus=4.0)
+        )
         assert readings["runs that waited for a CPU"] == "66.7 %"
         assert judged.too_noisy
         assert judged.advice[0].what.startswith("CPU was busy: 67 % of timed runs had to wait")

@@ -94,7 +94,7 @@ def test_a_search_ends_when_every_family_has_a_trial() -> None:
     families = {plan_family(plan) for plan in last.space.all_plans}
     assert families == {plan_family(one.plan) for one in trials}
     assert len(trials) < len(last.space.all_plans)
-    assert Adaptive().left_out(last).late == 0
+    assert Adaptive().explain_untried(last).late == 0
 
 
 def test_what_does_not_build_counts_as_tried_and_is_said() -> None:
@@ -104,15 +104,17 @@ def test_what_does_not_build_counts_as_tried_and_is_said() -> None:
     assert {plan_family(plan) for plan in last.space.all_plans} > {
         plan_family(one.plan) for one in trials
     }
-    untried = [one for one in Adaptive().left_out(last).untried if "int8-static" in one.plan]
-    assert untried and {one.why for one in untried} == {"it does not build: no such layer"}
+    untried = [
+        one for one in Adaptive().explain_untried(last).untried if "int8-static" in one.plan
+    ]
+    assert untried and {one.why for one in untried} == {"could not be built: no such layer"}
 
 
 def test_a_family_that_takes_far_longer_than_the_time_left_is_said_to() -> None:
     _, trials = searched()
     late = view(trials[:2], left=0.01)
     assert Adaptive().next(late) is None
-    omissions = Adaptive().left_out(late)
+    omissions = Adaptive().explain_untried(late)
     assert omissions.late >= len({plan_family(plan) for plan in late.space.all_plans}) - 3
     assert "no time was left for a single plan of: " in omissions.notes[-1]
     assert "int8-static on cpu" in omissions.notes[-1]

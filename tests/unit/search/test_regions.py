@@ -91,7 +91,9 @@ def test_a_few_mixtures_find_the_limit(tmp_path: Path) -> None:
     assert any(m.lost is not None and 0.5 < m.lost <= 1 for m in one)
     fallen = {t.key for t in of_stage(tmp_path, "regions") if t.status is Status.FAILS}
     assert fallen
-    assert all(not m.kept and m.why == "it fails the budget" for m in one if m.key in fallen)
+    assert all(
+        not m.kept and m.why == "outside the accuracy budget" for m in one if m.key in fallen
+    )
 
 
 @pytest.mark.parametrize("seconds", [12.0, 25.0, 40.0])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from ortune.core.trial import Interval
 from ortune.core.wording import format_count
@@ -72,6 +73,8 @@ class Record:
         mhz: Lowest and highest clock seen at both ends; empty if hidden.
         celsius: Hottest sensor at the end.
     """
+
+    formerly: ClassVar[Mapping[str, str]] = {"own": "ortune_cpus", "others": "other_cpus"}
 
     seconds: float
     cpus: int

@@ -108,7 +108,7 @@ def test_a_run_with_plans_of_one_block_is_priced_on_the_command_line(
     lone = replace(search[1], key="0dd" * 5 + "0", ratio=Interval(0.2, 0.0, math.inf))
     rewritten(root, [*search, lone, final])
     assert main(["cost", str(root), "--price", "2.50/h"]) == 0
-    assert str(final.plan) in capsys.readouterr().out
+    assert made.label(final.plan) in capsys.readouterr().out
 
 
 def test_a_load_is_served_by_whole_machines() -> None:

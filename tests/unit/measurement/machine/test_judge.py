@@ -40,8 +40,8 @@ def test_a_quiet_machine_and_one_that_shows_nothing_get_none() -> None:
         ({"stolen": 0.011}, "word: the hypervisor gave 1.1 %"),
         ({"stolen": 0.05}, "word: the hypervisor gave 5.0 %"),
         ({"stolen": 0.051}, "severe: the hypervisor gave 5.1 %"),
-        ({"others": 0.4}, ""),
-        ({"others": 0.41}, "word: other processes used 0.4 of 4 CPUs"),
+        ({"other_cpus": 0.4}, ""),
+        ({"other_cpus": 0.41}, "word: other processes used 0.4 of 4 CPUs"),
         ({"mhz": (2000, 2200)}, ""),
         ({"mhz": (2000, 2201)}, "word: the CPU's clock moved between 2000 and 2201"),
         ({"celsius": 89.9}, ""),
@@ -193,7 +193,7 @@ def test_throttling_before_the_run_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["busy_s", "stolen_s", "total_s", "waits_s", "switches"])
 def test_what_is_hidden_at_either_end_is_unknown(tmp_path: Path, name: str) -> None:
-    told = {"busy_s": "others", "stolen_s": "stolen", "total_s": "stolen", "waits_s": "waits"}
+    told = {"busy_s": "other_cpus", "stolen_s": "stolen", "total_s": "stolen", "waits_s": "waits"}
     whole = between(tmp_path)
     for before, after in (
         (replace(BEFORE, **{name: None}), AFTER),

@@ -35,7 +35,7 @@ def test_usage_counts_cpu_and_rest_waits_for_none(tmp_path: Path) -> None:
         bench = Workbench(WorkerJob({}, Cpu(), {}, tmp_path), stack)
         before = usage.usage(bench)["cpu_ns"]
         assert sum(range(300_000)) and usage.usage(bench)["cpu_ns"] > before
-        assert usage.rest(bench)["cpu_ns"] < 400e6
+        assert usage.wait_idle(bench)["cpu_ns"] < 400e6
         found = usage.footprint(bench)
     assert 0 < found["rss"] <= found["peak"]
     assert found["uss"] is None or 0 < found["uss"] <= found["rss"]

@@ -110,7 +110,7 @@ class TestSnapshot:
             counters.take_snapshot(roots), counters.take_snapshot(roots), roots
         )
         hidden = (
-            record.others,
+            record.other_cpus,
             record.stolen,
             record.throttled,
             record.waits,
@@ -136,8 +136,8 @@ def test_a_record_is_the_difference_over_the_run(tmp_path: Path, monkeypatch) ->
     record = noise.compare_snapshots(
         at(100, 7, 2600), at(110, 38, 3000), Roots(tmp_path, tmp_path)
     )
-    assert record.own == pytest.approx(1.0)
-    assert record.others == pytest.approx(0.5)
+    assert record.ortune_cpus == pytest.approx(1.0)
+    assert record.other_cpus == pytest.approx(0.5)
     assert record.stolen == pytest.approx(100 / (15 * ticks + 100))
     assert (record.throttled, record.periods) == (pytest.approx(0.31), 100)
     assert record.mhz == (2600, 3000)
@@ -151,8 +151,8 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("record", "said", "change"),
         [
-            (replace(QUIET, others=0.9), "used 0.9 of 2 CPUs", "threads=1"),
-            (replace(QUIET, others=1.9), "used 1.9 of 2 CPUs", "close them"),
+            (replace(QUIET, other_cpus=0.9), "used 0.9 of 2 CPUs", "threads=1"),
+            (replace(QUIET, other_cpus=1.9), "used 1.9 of 2 CPUs", "close them"),
             (replace(QUIET, throttled=0.05, periods=99), "5.0 % of its periods", "CPU limit"),
             (replace(QUIET, stolen=0.03), "3.0 % of the CPU time", "dedicated"),
             (
@@ -173,14 +173,14 @@ class TestJudge:
         assert not found.too_noisy
 
     def test_pinning_is_no_advice_when_no_cpu_is_free(self) -> None:
-        (advice,) = noise.judge_noise(replace(QUIET, others=1.9)).advice
+        (advice,) = noise.judge_noise(replace(QUIET, other_cpus=1.9)).advice
         assert "threads=1" not in advice.change
 
     @pytest.mark.parametrize(
         ("record", "disturbed", "equal", "reach"),
         [
-            (replace(QUIET, others=0.9), 0.6, None, 0.02),
-            (replace(QUIET, others=None), 0.6, None, 0.02),
+            (replace(QUIET, other_cpus=0.9), 0.6, None, 0.02),
+            (replace(QUIET, other_cpus=None), 0.6, None, 0.02),
             (QUIET, 0.0, Interval(1.02, 1.01, 1.03), 0.02),
             (QUIET, 0.0, Interval(0.97, 0.96, 0.98), 0.02),
             (QUIET, 0.0, None, 0.11),
@@ -208,7 +208,7 @@ class TestJudge:
         assert "than there are CPUs" in found.advice[0].change
 
     def test_the_worst_comes_first(self) -> None:
-        record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, others=0.9)
+        record = replace(QUIET, stolen=0.03, throttled=0.5, periods=9, other_cpus=0.9)
         assert [one.severe for one in noise.judge_noise(record).advice] == [True, False, False]
 
     def test_unknown_shares_say_nothing(self) -> None:
@@ -221,7 +221,7 @@ def test_a_busy_child_is_ours() -> None:
     spin = [sys.executable, "-c", "import time\nt = time.process_time\nwhile t() < 0.5: pass"]
     subprocess.run(spin, check=True)
     record = noise.compare_snapshots(before, noise.take_snapshot())
-    assert record.own * record.seconds > 0.4, "0.5 less what clock ticks hide"
+    assert record.ortune_cpus * record.seconds > 0.4, "0.5 less what clock ticks hide"
 
 
 GROUP = Path("/sys/fs/cgroup/cpu/ortune-test-noise")

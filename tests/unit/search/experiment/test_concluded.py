@@ -172,4 +172,4 @@ def test_a_finalist_that_waited_is_not_handed_out(context: Context, goal: Goal) 
 
 def test_a_lone_block_is_no_disturbance(context: Context) -> None:
     lone = measure.judge_trial(context, waiting("search", blocks=1), stats.NOTHING)
-    assert not lone.is_disturbed and classify_outcome(lone) is Outcome.LEVEL
+    assert not lone.is_disturbed and classify_outcome(lone) is Outcome.ROUGH

@@ -169,7 +169,7 @@ def explain_missing_plugin(device: str = "CPU") -> str | None:
         "import sys\n"
         "from ortune.backends.runtimes.openvino import plugin\n"
         "from ortune.core.errors import OrtuneError\n"
-        "try:\n    plugin.devices(sys.argv[1])\n"
+        "try:\n    plugin.list_openvino_devices(sys.argv[1])\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
     )
     return own_process.find_load_failure("the installed plug-in", code, device)

@@ -132,7 +132,7 @@ def explain_missing_provider(request: PlugIn) -> str | None:
         "import json, sys\n"
         "from ortune.backends.runtimes.onnxruntime.providers import plug_in\n"
         "from ortune.core.errors import OrtuneError\n"
-        "try:\n    plug_in.devices(plug_in.PlugIn(**json.loads(sys.argv[1])))\n"
+        "try:\n    plug_in.list_plug_in_devices(plug_in.PlugIn(**json.loads(sys.argv[1])))\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"
     )
     return own_process.find_load_failure(request.label, code, json.dumps(asdict(request)))
