@@ -95,7 +95,7 @@ def test_what_is_not_reached_is_named(
     assert found["finished"] == "time"
     assert set(found["not_reached"]) <= {"Conv", "Gemm"}
     assert found["not_reached"]
-    assert "Not reached, for lack of time: " in capsys.readouterr().out
+    assert "Not measured, out of time: " in capsys.readouterr().out
     assert not cache.exists()
 
 
@@ -145,8 +145,8 @@ def test_a_run_is_explained(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert main(["explain", str(run)]) == 0
     out = capsys.readouterr().out
-    assert "given back to float" in out
-    assert "no regions were surveyed" not in out
+    assert "left in float" in out
+    assert "precision by region was not measured" not in out
     assert main(["explain", str(run), "--node", "fragile", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["node"]["winner"] == "float32"
     assert main(["explain", str(run), "--plan", "winner", "--json"]) == 0
@@ -159,7 +159,7 @@ def test_a_run_without_a_journal_is_explained(
 ) -> None:
     (run / "regions.jsonl").unlink()
     assert main(["explain", str(run)]) == 0
-    assert "no regions were surveyed in this run" in capsys.readouterr().out
+    assert "precision by region was not measured in this run" in capsys.readouterr().out
 
 
 def test_a_torn_last_line_is_left_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ class First:
                 return None if view.has_trial(plan) else Proposal(plan, "search", "first")
         raise AssertionError("no plan calibrates")
 
-    def left_out(self, view: View) -> LeftOut:
+    def explain_untried(self, view: View) -> LeftOut:
         return LeftOut()
 
 
@@ -91,7 +91,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def search(task: tuple[Path, Path], out: Path, **more: Any) -> ot.Study:
     options: dict[str, Any] = {"on": "scripted", "baseline": "scripted", "time": "300s"}
-    options |= {"budget": BUDGET, "warm_start": False, "regions": False} | more
+    options |= {"budget": BUDGET, "regions": False} | more
     with pytest.MonkeyPatch.context() as patch:
         searching_by(patch, First() if options["on"] == "scripted" else Pick())
         return ot.optimize(task[0], data=task[1], out=out, **options)
@@ -245,7 +245,7 @@ def test_a_build_that_the_time_ended(
     with monkeypatch.context() as patch:
         patch.setattr(View, "build_s", property(lambda view: 1e-3))
         (trial,) = run_cut(task, tmp_path / "run")
-    assert trial.interruption is Interruption.TIME and "longer than" in trial.why
+    assert trial.interruption is Interruption.TIME and "ran out of time" in trial.why
     require_whole(task, tmp_path / "run", whole)
 
 

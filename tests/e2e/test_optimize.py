@@ -91,8 +91,8 @@ def test_a_plan_five_percent_slower_is_rejected(
 def test_a_fast_plan_that_fails_is_rescued(task: tuple[Path, Path], tmp_path: Path) -> None:
     trials = search(task, tmp_path / "run", on="scripted(slow=0.99)").trials
     saved = next(t for t in trials if t.stage == "rescue" and t.status is Status.OK)
-    before = [t for t in trials[: trials.index(saved)] if t.status is Status.FAILS]
-    assert any(saved.proposed.startswith(f"{failed.plan} fails the budget") for failed in before)
+    assert any(t.status is Status.FAILS for t in trials[: trials.index(saved)])
+    assert "is outside the accuracy budget" in saved.proposed
     assert saved.ratio is not None and saved.ratio.value < 1
 
 
