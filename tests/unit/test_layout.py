@@ -38,7 +38,7 @@ CLEAN = {
         '''A top.'''
         from typing import TYPE_CHECKING
         if TYPE_CHECKING:
-            from toy.cli import play
+            from toy.core import wheel
         class Top:
             def spin(self): return self
         class _Private: ...
@@ -94,6 +94,17 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
             "src/toy/core/c.py": "'''C.'''\ndef f():\n    from toy.core.a import x\n",
         },
         "core/a.py: import circle: toy.core.a -> toy.core.b -> toy.core.c -> toy.core.a",
+    ),
+    (
+        "import circle",
+        {
+            "src/toy/core/a.py": '"""A."""\nfrom toy.core import b\n',
+            "src/toy/core/b.py": (
+                '"""B."""\nfrom typing import TYPE_CHECKING\n'
+                "if TYPE_CHECKING:\n    from toy.core.a import x\n"
+            ),
+        },
+        "core/a.py: import circle: toy.core.a -> toy.core.b -> toy.core.a",
     ),
     (
         "upward import",

@@ -58,13 +58,12 @@ class Module:
     @cached_property
     def imports(self) -> set[str]:
         """Full names of what it imports: modules, and members of modules."""
-        found = set()
-        for node in self.nodes:
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        return found
+        return _list_imports(self.nodes)
+
+    @cached_property
+    def all_imports(self) -> set[str]:
+        """The same with what only a type checker imports."""
+        return _list_imports(ast.walk(self.tree))
 
     @property
     def classes(self) -> list[str]:
@@ -161,6 +160,16 @@ def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
         value = _dotted(node.value, bound)
         return f"{value}.{node.attr}" if value else ""
     return ""
+
+
+def _list_imports(nodes: Iterable[ast.AST]) -> set[str]:
+    names = set[str]()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def _type_checking(test: ast.expr) -> bool:

@@ -88,8 +88,8 @@ def same_names(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def circles(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Modules that import each other, directly or through others."""
-    left = dict(tree.graph)
+    """Modules that import each other, directly or through others, be it for types alone."""
+    left = dict(tree.typed_graph)
     while idle := [name for name in left if not left.keys() & left[name]]:
         for name in idle:
             del left[name]

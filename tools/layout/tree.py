@@ -101,6 +101,15 @@ class Tree:
         }
 
     @cached_property
+    def typed_graph(self) -> dict[str, set[str]]:
+        """The same with what only a type checker imports, but for a package's re-exports."""
+        return {
+            name: {m for m in map(self._module, module.all_imports) if m} - {name}
+            for name, module in self.modules.items()
+            if not module.is_package
+        }
+
+    @cached_property
     def levels(self) -> Counter[str]:
         """Package -> modules at its level, without its ``__init__``."""
         return Counter(

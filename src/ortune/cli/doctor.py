@@ -19,10 +19,11 @@ from ortune.cli.terminal.output import (
     write_remark,
 )
 from ortune.core import wording
-from ortune.core.capabilities import HERE, State, find_runtime_conflict
+from ortune.core.capabilities import HERE, State
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.fields import Option
 from ortune.core.request import WorkerRequest, request
+from ortune.core.runtime_conflict import find_runtime_conflict
 
 if TYPE_CHECKING:
     from ortune.core.backend import Backend
@@ -126,9 +127,9 @@ def _examine_machine() -> None:
     import tempfile
 
     from ortune.analysis.benchmark.bench import measure_local_fitness
-    from ortune.core.capabilities import list_runtimes
     from ortune.core.hardware import gpu
     from ortune.core.plugins import catalog
+    from ortune.core.runtime_conflict import list_runtimes
     from ortune.core.sample import Sample
     from ortune.measurement.environments import check
     from ortune.measurement.machine import noise

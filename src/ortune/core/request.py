@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
 from ortune.core.atomic_write import clean_up_on_failure
-from ortune.core.capabilities import warn_of_runtime_conflict
 from ortune.core.errors import BadSettings, wrap_unexpected_errors
 from ortune.core.event import Sink, ignore_event
 from ortune.core.fields import ByteSize, Field, InputRanges, InputShapes, Option, Source
 from ortune.core.hardware import memory
+from ortune.core.runtime_conflict import warn_of_runtime_conflict
 
 P = ParamSpec("P")
 R = TypeVar("R")

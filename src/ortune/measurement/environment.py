@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ortune.core.capabilities import HERE, find_runtime_conflict, list_runtimes
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, OrtuneError, shorten_text
 from ortune.core.outputs import find_cache_folder
+from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 
 RECORD = "environment.json"
 """The file by which a folder is known as an environment of ours."""

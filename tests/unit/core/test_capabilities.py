@@ -11,8 +11,12 @@ from tests.unit import studies
 
 import ortune as ot
 from ortune.cli.main import main
-from ortune.core.capabilities import find_runtime_conflict, list_runtimes, warn_of_runtime_conflict
 from ortune.core.event import Note
+from ortune.core.runtime_conflict import (
+    find_runtime_conflict,
+    list_runtimes,
+    warn_of_runtime_conflict,
+)
 
 TOGETHER = "onnxruntime, onnxruntime-gpu are installed together: each overwrites the other"
 

@@ -23,9 +23,9 @@ from ortune.bundle.engine.plans import (
 )
 from ortune.bundle.engine.signing import verify_signature
 from ortune.core.backend import Backend
-from ortune.core.capabilities import warn_of_runtime_conflict
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
+from ortune.core.runtime_conflict import warn_of_runtime_conflict
 
 
 def load_engine(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 import click
 
@@ -19,7 +19,6 @@ from ortune.core.result import as_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from ortune.cli.terminal.progress import Display
     from ortune.core.facts import TensorSpec
     from ortune.core.trial import Interval
     from ortune.reporting.blocks import Part
@@ -148,10 +147,17 @@ def write_error(text: str) -> None:
         click.echo(wrap_for_stream(escape_control_chars(text), sys.stderr), err=True)
 
 
+class ClearableProgress(Protocol):
+    """What shows progress on the terminal."""
+
+    def clear_board(self) -> None:
+        """Take it off the terminal; the next event draws it again."""
+
+
 def clear_progress() -> None:
     """Take the progress of the present command off the terminal."""
     context = click.get_current_context(silent=True)
-    shown: Display | None = context.meta.get(DISPLAY) if context else None
+    shown: ClearableProgress | None = context.meta.get(DISPLAY) if context else None
     if shown is not None:
         shown.clear_board()
 

@@ -14,16 +14,11 @@ import numpy as np
 import onnx
 
 from ortune.core.backend import Backend
-from ortune.core.capabilities import (
-    HERE,
-    Capabilities,
-    State,
-    find_runtime_conflict,
-    list_runtimes,
-)
+from ortune.core.capabilities import HERE, Capabilities, State
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.hardware.gpu import Gpu
 from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 from ortune.data import stream
 from ortune.measurement.environment import find_interpreter, find_packages
 from ortune.measurement.environments.installed import (

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from ortune.core.backend import Backend
-from ortune.core.capabilities import HERE, RUNTIMES
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.gpu import Gpu
 from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.runtime_conflict import RUNTIMES
 from ortune.measurement.environment import environment_folder
 from ortune.measurement.environments.check import cuda_version, gpu_problems
 from ortune.measurement.environments.installed import Environment
