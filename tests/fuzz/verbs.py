@@ -15,10 +15,11 @@ import click
 
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import list_verb_modules
-from ortune.cli.terminal.command import Verb
+from ortune.cli.terminal.command import Verb, read_request
 from ortune.core import reading
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.event import ignore_event
 from ortune.core.fields import Libraries
 from ortune.core.observer import Observer
 from ortune.core.plugins.spelling import parse_list, parse_plugin
@@ -177,9 +178,8 @@ def _stopped() -> Iterator[None]:
     before, missing = Verb.invoke, Cpu.missing
 
     def invoke(command: Verb, ctx: click.Context) -> int:
-        found = inspect.getclosurevars(command.callback).nonlocals["kind"]
-        given = {k: v for k, v in ctx.params.items() if k not in ("more", "json_to")}
-        begun(found(**given))
+        values = {k: v for k, v in ctx.params.items() if k not in ("more", "json_to")}
+        begun(read_request(command.request, command.forms, values, ignore_event))
         return 0
 
     Verb.invoke = invoke  # type: ignore[assignment,method-assign]

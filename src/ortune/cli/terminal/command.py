@@ -88,7 +88,7 @@ def make_command(
             )  # the runtime logs there too
             with progress.show_progress(quiet=quiet, verbose=more) as shown:
                 meta[DISPLAY] = shown
-                request = _build_request(kind, other_forms, values, shown.show_event)
+                request = read_request(kind, other_forms, values, shown.show_event)
                 return run_request(request, function)
 
         module = function.__module__
@@ -105,7 +105,7 @@ def make_command(
     return decorate
 
 
-def _build_request(
+def read_request(
     kind: type[R], forms: Mapping[str, type[F]], values: Mapping[str, Any], sink: Sink
 ) -> R | F:
     """Return the request of the flag that is given, or that of the command itself.
@@ -182,7 +182,7 @@ def _make_parameters(
             if field.name not in {other.name for other in list_request_fields(form)}
         ]
         if missing and param.required and isinstance(param, click.Option):
-            param.required = False  # `_build_request` demands it, where the form needs it
+            param.required = False  # `read_request` demands it, where the form needs it
             param.help = f"{param.help}  [required without {', '.join(missing)}]"
         yield param
     for flag, form in forms.items():
