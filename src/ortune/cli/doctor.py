@@ -148,11 +148,9 @@ def _examine_machine() -> None:
         else ProbeResult(name, "works", f"ortune demo --model {name}")
         for name, reason in missing.items()
     )
-    environments, boards, driver = (
-        check.list_environment_offers(),
-        gpu.list_gpus(),
-        gpu.read_driver_versions(),
-    )
+    environments = check.list_environment_offers()
+    boards = gpu.list_gpus()
+    driver = gpu.read_driver_versions()
     installed = [offered.environment for offered in environments]
     devices = check.gpu_problems(boards, driver, installed, list_runtimes())
     result = {

@@ -40,7 +40,7 @@ def describe_latencies(study: Study, trial: Trial) -> str:
 
     Empty where neither is known.
     """
-    ends = trial.predicted.inverse() if trial.predicted else None
+    ends = study.predict_speedup(trial)
     times = [format_milliseconds(latency_ns(study, t)) for t in (trial, study.baseline)]
     parts = []
     if NONE not in times:

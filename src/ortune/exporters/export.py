@@ -170,11 +170,9 @@ def export_once(request: Export) -> Path:
     """
     allow_local_imports()
     path, module = Path(request.out), module_source(request)
-    folder, state, key_path = (
-        path.parent,
-        path.with_name("state.pt"),
-        path.with_name("export.json"),
-    )
+    folder = path.parent
+    state = path.with_name("state.pt")
+    key_path = path.with_name("export.json")
     files = [find_source(name) for name in (request.source, module.weights)]
     texts = [digest_file(file) for file in files if file is not None]
     inputs = [codec.encode(spec) for spec in request.inputs]

@@ -190,8 +190,6 @@ def warn_coarse_budget(budget: Budget, samples: int, baseline: Floats | None = N
     fine = limit if budget.relative else 1 - limit
     if fine <= 0 or fine * samples >= 1 - 1e-9:
         return ""
-    resolution, required = (
-        f"cannot tell {fine:.4g}: one is {1 / samples:.2g}",
-        math.ceil(1 / fine - 1e-9),
-    )
+    resolution = f"cannot tell {fine:.4g}: one is {1 / samples:.2g}"
+    required = math.ceil(1 / fine - 1e-9)
     return f"{format_count(samples, 'scored sample')} {resolution}; {required:,} would"

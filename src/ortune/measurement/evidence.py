@@ -133,20 +133,14 @@ def weigh_evidence(data: PairedRecords) -> Evidence:
 def _test_share(data: PairedRecords) -> Evidence:
     """Count the units inside, each being as good as its worst sample."""
     metric, share = data.budget.metric, data.budget.metric.kept_by
-    candidate, base = (
-        data.sign * metric.each(data.candidate),
-        data.sign * metric.each(data.baseline),
-    )
+    candidate = data.sign * metric.each(data.candidate)
+    base = data.sign * metric.each(data.baseline)
     margin = candidate - base if data.budget.relative else candidate
-    worst, proof = (
-        _worst_of_units(margin, data.units),
-        _worst_of_units(margin[data.proof], data.units[data.proof]),
-    )
+    worst = _worst_of_units(margin, data.units)
+    proof = _worst_of_units(margin[data.proof], data.units[data.proof])
     proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
-    kept, worst_base = (
-        _compute_kept_score(worst, share),
-        _compute_kept_score(_worst_of_units(base, data.units), share),
-    )
+    kept = _compute_kept_score(worst, share)
+    worst_base = _compute_kept_score(_worst_of_units(base, data.units), share)
     value = worst_base + kept if data.budget.relative else kept
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
     may = binomial.find_allowed_outside(len(proof), share, data.error)

@@ -96,10 +96,8 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
     elif study.header.by_operator:
         sides = ("original",)
         times = [{name: 100 * share for name, share in study.header.by_operator.items()}]
-        source, unit = (
-            "As the search's set-up found it; the winner was not profiled.",
-            "% of a run",
-        )
+        source = "As the search's set-up found it; the winner was not profiled."
+        unit = "% of a run"
     else:
         return
     names = sorted(

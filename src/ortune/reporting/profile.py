@@ -28,10 +28,8 @@ def build_roofline_blocks(profile: Profile) -> list[Block]:
     judged = verdicts(profile)
     if profile.ceilings is None or not judged:
         return []
-    spent, total = (
-        sum_time_by_bound(judged),
-        max(1.0, sum(entry.kernel.time_ns for entry in judged)),
-    )
+    spent = sum_time_by_bound(judged)
+    total = max(1.0, sum(entry.kernel.time_ns for entry in judged))
     ideal = sum(entry.ideal_ns for entry in judged if not entry.removable)
     ranked = sorted(judged, key=lambda entry: -entry.gain_ns)[:_TOP]
     words = {**dict(_MEANING), "unknown": "not judged"}

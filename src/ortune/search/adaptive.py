@@ -89,10 +89,8 @@ class Adaptive:
             ):
                 return _make_proposal(option, "screen")
         # One plan is tried however short the time is: without any there is no finalist.
-        room, survey_candidates = (
-            view.spare if len(view.trials) > 1 else math.inf,
-            rank_surveys(view),
-        )
+        room = view.spare if len(view.trials) > 1 else math.inf
+        survey_candidates = rank_surveys(view)
         ranked = self._rank_candidates(view, survey_candidates)
         fit = (
             option

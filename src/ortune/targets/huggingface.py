@@ -179,10 +179,8 @@ def _list_accuracy(trial: Trial) -> Iterator[str]:
     if score is None or score.verdict is None:
         yield "It was not judged against a budget."
     else:
-        value, base = (
-            wording.format_score_value(score.value),
-            wording.format_score_value(score.base),
-        )
+        value = wording.format_score_value(score.value)
+        base = wording.format_score_value(score.base)
         counted = wording.format_count(score.samples, "sample")
         yield f"{_escape_line(score.metric)} is {value} on {counted}, of the original {base}."
         yield ""

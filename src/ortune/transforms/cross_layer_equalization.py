@@ -86,10 +86,8 @@ class CrossLayerEqualization(Transform):
         self, first: ScalableLayer, second: ScalableLayer, total: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Scale one pair and return by how much, all steps of it together within `most`."""
-        output_ranges, input_ranges = (
-            first.output_channel_ranges(),
-            second.input_channel_ranges(len(total)),
-        )
+        output_ranges = first.output_channel_ranges()
+        input_ranges = second.input_channel_ranges(len(total))
         usable = (output_ranges > 0) & (input_ranges > 0)
         ideal = np.sqrt(
             np.divide(output_ranges, input_ranges, out=np.ones(len(output_ranges)), where=usable)

@@ -135,11 +135,9 @@ def _fuse_softmax(softmax: ir.Node, writer: _Writer) -> int:
         scaled = {"scale": core.scale * parts.query.scale * parts.key.scale}
         if contrib:
             heads_of = {"num_heads": parts.count}
-            op, domain, inputs = (
-                "MultiHeadAttention",
-                "com.microsoft",
-                [*flat, None, None, mask, *past],
-            )
+            op = "MultiHeadAttention"
+            domain = "com.microsoft"
+            inputs = [*flat, None, None, mask, *past]
         else:
             heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
             op, domain = "Attention", ""
@@ -184,11 +182,9 @@ def _split_core(core: Core) -> _Parts:
     Raises:
         NotFusable: The tensors behind the heads are not found, or do not fit together.
     """
-    query, key, value = (
-        trace_heads(core.query),
-        find_transposed_keys(core.key),
-        trace_heads(core.value),
-    )
+    query = trace_heads(core.query)
+    key = find_transposed_keys(core.key)
+    value = trace_heads(core.value)
     if key is None:
         raise NotFusable("how its keys are transposed is not known")
     if query.past is not None or (key.past is None) != (value.past is None):

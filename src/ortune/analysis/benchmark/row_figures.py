@@ -25,11 +25,8 @@ def describe_row(
         digest: The model's, weights included.
         size: Bytes of a file that is no model; counted without it.
     """
-    who, workload, latency = (
-        timed_row.contestant,
-        timed_row.contestant.workload,
-        timed_row.latency_ns,
-    )
+    who, latency = timed_row.contestant, timed_row.latency_ns
+    workload = who.workload
     samples, runs = max(1, workload.batch), timed_row.runs
     reported = workload.results(latency, timed_row.details) if timed_row.details else {}
     # Entries that are measurements of their own: one of each half of a whole block.

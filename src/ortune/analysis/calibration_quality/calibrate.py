@@ -358,10 +358,8 @@ def run(request: Calibrate) -> Calibration:
     step = parse_quantizer(request.quantizer, request.observer)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        seen, quantizer_probes = (
-            _load_samples(request, folder),
-            collect_probes(Path(request.model), step),
-        )
+        seen = _load_samples(request, folder)
+        quantizer_probes = collect_probes(Path(request.model), step)
         groups = make_sample_subsets(
             split_into_quarters(seen.feeds, seen.indices), seen.independent
         )

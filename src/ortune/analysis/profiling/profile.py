@@ -340,11 +340,9 @@ _LOST = 0.05
 
 def run(request: ProfileRequest) -> Profile:
     """Run a model with its runtime's profiler, in turns with plain runs, and explain the time."""
-    backend, path, workload = (
-        _parse_backend(request.backend),
-        Path(request.model),
-        Latency(request.batch),
-    )
+    backend = _parse_backend(request.backend)
+    path = Path(request.model)
+    workload = Latency(request.batch)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         takes, out = model_facts.read_facts(file.load(path)).inputs, folder / "data"

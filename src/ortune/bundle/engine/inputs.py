@@ -77,10 +77,8 @@ def check_inputs(feeds: Mapping[str, Any], inputs: Mapping[str, InputCheck], mod
         BadData: A name is unknown or missing; a dtype, rank or fixed dimension is wrong.
     """
     if feeds.keys() != inputs.keys():
-        unknown, missing = (
-            sorted(feeds.keys() - inputs.keys()),
-            sorted(inputs.keys() - feeds.keys()),
-        )
+        unknown = sorted(feeds.keys() - inputs.keys())
+        missing = sorted(inputs.keys() - feeds.keys())
         parts = [f"no input '{name}'" for name in unknown[:3]]
         parts += [f"input '{name}' is missing" for name in missing[:3]]
         raise BadData(
@@ -217,10 +215,8 @@ def read_pictures(
         )
     picture_inputs = {}
     for name, signature in signatures.items():
-        table, names = (
-            tables.get(name) if tables else document,
-            [tensor.name for tensor in signature.inputs],
-        )
+        table = tables.get(name) if tables else document
+        names = [tensor.name for tensor in signature.inputs]
         if table is None:
             continue
         fits = table["input"] in names if "input" in table else len(names) == 1

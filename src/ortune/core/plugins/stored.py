@@ -334,10 +334,8 @@ def _find_fault(rule: FieldRule, value: Any) -> str:
         case "list":
             return _find_list_fault(rule, value)
         case "either":
-            wrong, why = (
-                all(_find_fault(part, value) for part in rule["of"]),
-                "is not what it may be",
-            )
+            wrong = all(_find_fault(part, value) for part in rule["of"])
+            why = "is not what it may be"
         case "pairs":
             wrong = not isinstance(value, list) or not all(isinstance(part, str) for part in value)
             why = "is no list of key=value"

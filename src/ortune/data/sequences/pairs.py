@@ -93,10 +93,8 @@ def parse_state_pairs(
     pairs: list[StatePair] = []
     for text in texts:
         for pair in _parse_pair(text, inputs, outputs):
-            output_spec, input_spec = (
-                checks.specs_by_name(outputs)[pair.output],
-                checks.specs_by_name(inputs)[pair.input],
-            )
+            output_spec = checks.specs_by_name(outputs)[pair.output]
+            input_spec = checks.specs_by_name(inputs)[pair.input]
             if _has_mismatch(output_spec, input_spec):
                 raise BadData(
                     f"state '{pair}': the output is {output_spec.dtype} "

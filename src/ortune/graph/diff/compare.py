@@ -198,11 +198,9 @@ def _describe_change(pairs: NodePairs, u: int, v: int) -> Weight:
 
 
 def _describe_unmatched(constant: Constant, first: bool) -> Weight:
-    kind, shape, size = (
-        spec.dtype_name(constant.tensor.dtype),
-        constant.file_shape,
-        constant.tensor.nbytes,
-    )
+    kind = spec.dtype_name(constant.tensor.dtype)
+    shape = constant.file_shape
+    size = constant.tensor.nbytes
     if first:
         return Weight(constant.name, "", "removed", (kind, ""), (shape, ()), (size, 0))
     return Weight("", constant.name, "added", ("", kind), ((), shape), (0, size))

@@ -174,10 +174,8 @@ def read_grid(node: ir.Node) -> ConstantGrid | None:
 def quantize_array(values: NDArray[Any], on: ConstantGrid) -> NDArray[Any]:
     """Round as QuantizeLinear does: half to even in the dtype of the values, saturated."""
     limits = np.iinfo(on.zero.dtype)
-    scale, zero = (
-        reshape_for_axis(on.scale, on, values.ndim),
-        reshape_for_axis(on.zero, on, values.ndim),
-    )
+    scale = reshape_for_axis(on.scale, on, values.ndim)
+    zero = reshape_for_axis(on.zero, on, values.ndim)
     wide = np.rint(values / scale.astype(values.dtype)) + zero.astype(values.dtype)
     return np.asarray(np.clip(wide, limits.min, limits.max), on.zero.dtype)
 

@@ -144,18 +144,12 @@ class Judgement:
 def compare_snapshots(before: Snapshot, after: Snapshot, roots: Roots = LIVE) -> Record:
     """Return what happened between two snapshots."""
     seconds = max(after.wall_s - before.wall_s, 1e-9)
-    busy, process_s = (
-        _difference(after.busy_s, before.busy_s),
-        max(0.0, after.own_s - before.own_s),
-    )
-    total, stolen = (
-        _difference(after.total_s, before.total_s),
-        _difference(after.stolen_s, before.stolen_s),
-    )
-    waits, switches = (
-        _difference(after.waits_s, before.waits_s),
-        _difference(after.switches, before.switches),
-    )
+    busy = _difference(after.busy_s, before.busy_s)
+    process_s = max(0.0, after.own_s - before.own_s)
+    total = _difference(after.total_s, before.total_s)
+    stolen = _difference(after.stolen_s, before.stolen_s)
+    waits = _difference(after.waits_s, before.waits_s)
+    switches = _difference(after.switches, before.switches)
     throttled, periods, stopped = _worst_throttle(before, after)
     clocks = before.mhz + after.mhz
     return Record(

@@ -64,11 +64,9 @@ class DynamicRewriter:
                 if attributes is None or any(more):
                     self.refused.append(node)
                     return False
-                rounded, grid, stem = (
-                    self._quantize_activation(node, x),
-                    self._make_grid(array, 1),
-                    str(node.name),
-                )
+                rounded = self._quantize_activation(node, x)
+                grid = self._make_grid(array, 1)
+                stem = str(node.name)
                 integers, scale, zero = self._add_constants(
                     f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
                 )
@@ -104,11 +102,9 @@ class DynamicRewriter:
         bias = edit.const_array(layer.bias)
         if layer.bias is not None and bias is None:
             return False
-        node, rounded, array = (
-            layer.node,
-            self._quantize_activation(layer.node, layer.x),
-            layer.read_weight(),
-        )
+        node = layer.node
+        rounded = self._quantize_activation(layer.node, layer.x)
+        array = layer.read_weight()
         grid = self._make_grid(array, 0, "u8")
         stem = str(layer.weight.name)
         shape = (1, -1, *[1] * (array.ndim - 2))

@@ -49,10 +49,8 @@ class Grid:
             return out
         limits = np.iinfo(self.zero.dtype)
         rows = max(1, BLOCK * len(values) // values.size) if values.ndim else 1
-        scale, zero = (
-            self._align_to_axis(self.scale, values.ndim),
-            self._align_to_axis(self.zero, values.ndim),
-        )
+        scale = self._align_to_axis(self.scale, values.ndim)
+        zero = self._align_to_axis(self.zero, values.ndim)
         for start in range(0, len(values) if values.ndim else 1, rows):
             part = slice(start, start + rows) if values.ndim else ()
             cut = part if self.axis == 0 and values.ndim else ()
@@ -62,10 +60,8 @@ class Grid:
 
     def dequantize(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return the float32 values that the integers stand for."""
-        scale, zero = (
-            self._align_to_axis(self.scale, values.ndim),
-            self._align_to_axis(self.zero, values.ndim),
-        )
+        scale = self._align_to_axis(self.scale, values.ndim)
+        zero = self._align_to_axis(self.zero, values.ndim)
         wide = values.astype(np.int32) - zero.astype(np.int32)
         return np.asarray(wide.astype(np.float32) * scale, np.float32)
 

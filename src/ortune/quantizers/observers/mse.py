@@ -35,10 +35,8 @@ class Mse(Binned):
                 np.argmin(cut + _compute_rounding_error(total, 2 * np.arange(cut.size), steps - 1))
             )
             return bins, bins
-        above, below = (
-            _compute_clipping_error(counts[zero:]),
-            _compute_clipping_error(counts[:zero][::-1]),
-        )
+        above = _compute_clipping_error(counts[zero:])
+        below = _compute_clipping_error(counts[:zero][::-1])
         low, high = below.size - 1, above.size - 1
         for _ in range(ROUNDS):
             before = low, high

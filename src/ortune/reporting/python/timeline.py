@@ -40,10 +40,8 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
     """Return the table, the ranges, the break-evens and the chart."""
     rows = [_make_row(row) for row in result.rows]
     if session_line := result.every:
-        once, each = (
-            format_seconds(session_line.session_s),
-            format_seconds(session_line.inference_s),
-        )
+        once = format_seconds(session_line.session_s)
+        each = format_seconds(session_line.inference_s)
         rows.append((session_line.name, "-", once, "-", each, "-", "-"))
     times = ("once", "per session", "load, range", "per inference", "latency ratio, 99 %")
     # Draw seconds over inferences, both logarithmic: from one to ten times the last crossing.
@@ -121,10 +119,8 @@ def _describe_session_cost(session_line: CostLine, graph: CostLine) -> str:
 
 
 def _describe_saving(saved_line: CostLine, source_line: CostLine, kind: str) -> str:
-    gain, once = (
-        source_line.session_s - saved_line.session_s,
-        saved_line.once_s - source_line.once_s,
-    )
+    gain = source_line.session_s - saved_line.session_s
+    once = saved_line.once_s - source_line.once_s
     if gain == 0:
         return f"{source_line.name}, {kind}: sessions start no quicker (within noise)."
     change = f"{source_line.name}, {kind}: a session takes {format_seconds(saved_line.session_s)} "

@@ -209,12 +209,10 @@ class Expectations:
                 continue
             assert trial.score is not None
             assert self._view.budget is not None
-            value, noise = (
-                self._log_utilization(trial),
-                max(
-                    self._fitted.levels["strain noise"],
-                    log_utilization_sd(trial.score, self._view.budget),
-                ),
+            value = self._log_utilization(trial)
+            noise = max(
+                self._fitted.levels["strain noise"],
+                log_utilization_sd(trial.score, self._view.budget),
             )
             if trial.plan.backend.lossy:
                 value = _subtract_loss(value, self._estimate_float_model(trial.plan).mean)

@@ -253,10 +253,8 @@ def estimate_mixtures(view: View, expectations: Expectations) -> dict[Candidate,
     proposals = list(propose_mixtures(view)) if view.by_region else []
     if not proposals:
         return {}
-    estimates, takes = (
-        expectations.estimate_plans([mixture.plan for mixture in proposals]),
-        expectations.durations,
-    )
+    estimates = expectations.estimate_plans([mixture.plan for mixture in proposals])
+    takes = expectations.durations
 
     def seconds(mixture: Mixture) -> float:
         rebuilt = _REBUILT * takes.building_s(mixture.survey.plan.recipe)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,8 +106,3 @@ def inputs_path(root: Path, name: str) -> Path:
 def outputs_path(root: Path, name: str, trial: Trial) -> Path:
     """Return where the golden outputs of a trial's model are."""
     return root / "golden" / f"{name or 'model'}.{trial.key}.stream"
-
-
-def read_golden_samples(path: Path) -> Iterator[Mapping[str, object]]:
-    """Yield the samples of a golden file."""
-    yield from stream.Stream(path)

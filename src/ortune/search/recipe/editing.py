@@ -203,11 +203,9 @@ class EditSession:
 
     def _observe_ranges(self, step: Quantizer, probes: Sequence[Probe]) -> Ranges:
         """Answer from the samples; BadData where there are none."""
-        feeds, indices, saved = (
-            self.material.feeds,
-            self.material.calibration,
-            self.material.saved_ranges,
-        )
+        feeds = self.material.feeds
+        indices = self.material.calibration
+        saved = self.material.saved_ranges
         if feeds is None or not indices:
             needs = f"{step.name()} needs samples to calibrate on"
             if saved is not None and self._trusted:

@@ -112,12 +112,8 @@ class _OneProcess:
     def __init__(
         self, request: Serve, listeners: Listeners, journal: Journal, ready: Ready
     ) -> None:
-        self._request, self._listeners, self._journal, self._ready = (
-            request,
-            listeners,
-            journal,
-            ready,
-        )
+        self._request, self._listeners = request, listeners
+        self._journal, self._ready = journal, ready
         self._stop = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
 

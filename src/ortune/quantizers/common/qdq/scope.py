@@ -58,10 +58,8 @@ def select_scope(
     eligible = [layer for layer in candidates if layer.op in ops and layer.node not in excluded]
     convolutions = [layer for layer in eligible if layer.op == "Conv"]
     first = {layer.node for layer in convolutions[:keep_first]}
-    nodes, candidate_nodes = (
-        {layer.node for layer in eligible},
-        {layer.node for layer in candidates},
-    )
+    nodes = {layer.node for layer in eligible}
+    candidate_nodes = {layer.node for layer in candidates}
     reasons: dict[ir.Node, str] = {
         node: _explain_no_layer(node)
         for node in edit.walk_nodes(model)

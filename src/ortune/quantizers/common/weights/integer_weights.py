@@ -160,11 +160,9 @@ class Packer:
         key = (id(stored), id(home), order)
         if key not in self._read:
             perm = [stored.order.index(axis) for axis in order]
-            new_nodes, integers, stem = (
-                [],
-                stored.integers,
-                str(stored.integers.name).removesuffix("_int"),
-            )
+            new_nodes = []
+            integers = stored.integers
+            stem = str(stored.integers.name).removesuffix("_int")
             if perm != sorted(perm):
                 node = self._editor.make_node("Transpose", [integers], {"perm": perm})
                 shape = stored.integers.shape

@@ -203,10 +203,8 @@ class Writer:
         self, table: TableLookup, packed: PackedWeight, parts: Sequence[ir.Value]
     ) -> None:
         node = table.node
-        inputs, axes = (
-            [parts[0], table.indices, *parts[1:]],
-            {"gather_axis": 0, "quantize_axis": 1},
-        )
+        inputs = [parts[0], table.indices, *parts[1:]]
+        axes = {"gather_axis": 0, "quantize_axis": 1}
         kernel = self._make_kernel("GatherBlockQuantized", node, inputs, packed, axes)
         edit.insert_before(node, kernel)
         replace_value(node.outputs[0], kernel.outputs[0])

@@ -342,10 +342,8 @@ class ServedModel:
         else:
             rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
             self.counters.count_answer(rows, began, answer, perf_counter_ns())
-            waited, took = (
-                answer.started_ns - answer.queued_ns,
-                answer.ended_ns - answer.started_ns,
-            )
+            waited = answer.started_ns - answer.queued_ns
+            took = answer.ended_ns - answer.started_ns
             return TimedResponse(
                 self.name, self.version, request.id, outputs, {}, rows, waited, took
             )

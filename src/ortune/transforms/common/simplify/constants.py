@@ -167,10 +167,8 @@ def _compute_results(
             return None
     if not node.inputs or not any(value.uses() for value in node.outputs):
         return None
-    input_bytes, size = (
-        sum(tensor.nbytes for tensor in tensors if tensor is not None),
-        _count_output_bytes(node),
-    )
+    input_bytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    size = _count_output_bytes(node)
     if input_bytes > LARGE_BYTES or size > max(SMALL_BYTES, _count_freed_bytes(node)):
         return None
     if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
