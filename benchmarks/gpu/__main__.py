@@ -1,196 +1,133 @@
-"""A GPU's table: targets, precisions, levels; engines beside trtexec; what tests/gpu said.
+"""What a GPU does: each step a process of its own, with a limit and a result file of its own.
 
-    benchmarks/gpu/run.sh, or python -m benchmarks.gpu [--model M.onnx ...] [--seconds 450]
+    python -m benchmarks.gpu [--dry] [--out FOLDER] [--seconds N] [STEP ...]
 
-Every model runs on the CPU in float32 and int8 and on the GPU in float32 and float16, at each
-level of graph optimization, all in turns; the first answers of each are compared with those of the
-original. A part that the time does not suffice for is left out by name. Without a GPU nothing is
-written. Results: ``benchmarks/results/gpu.json``.
+Steps go in the order of their worth, so that an end at any minute leaves the most: `doctor`; the
+tests of `tests/gpu`; `levels` (precisions, levels, io-binding, CUDA graphs); a search and the best
+by hand, a step for each model; `rtx` and `tensorrt` where they are installed; `serving`. What a
+step has found is in FOLDER/STEP.json as soon as it is found, its log in FOLDER/STEP.log.
+
+``--dry`` runs the same steps on the CPU, to find typing errors before a GPU's time is spent.
+``python -m benchmarks.gpu.collect FOLDER`` makes the committed result of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-import ortune as ot
-from benchmarks.gpu import engine as gpu_engine
-from benchmarks.gpu import models as gpu_models
-from benchmarks.result_files import result_file
-from ortune.analysis.benchmark.bench import race_contestants
-from ortune.backends.cpu import Cpu
-from ortune.backends.cuda import Cuda
+from benchmarks.gpu.steps import Step, Target, find_steps
 from ortune.core.atomic_write import open_draft
-from ortune.core.backend import Backend, GraphLevel
-from ortune.core.errors import OrtuneError
-from ortune.core.hardware import gpu
+from ortune.core.hardware import gpu, memory
 from ortune.core.plugins import codec
-from ortune.measurement.machine.machine import describe_machine, package_versions
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = result_file("gpu")
-LEVELS: tuple[GraphLevel, ...] = ("disabled", "basic", "extended", "all")
-TARGETS = (("cpu", "fp32"), ("cpu", "int8"), ("gpu", "fp32"), ("gpu", "fp16"))
 NO_DEVICE = "not run: no device"
-_KEPT = (
-    *("backend", "error", "p50_ns", "p99_ns", "typical_ns", "per_second", "device_ns", "first_ns"),
-    *("load_ns", "placement", "peak_rss", "gpus", "size", "entries"),
-)
-_TESTS_S = 150
-_COMPARED = 4
-"""Samples whose answers are compared."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One cell of the table."""
-
-    target: str
-    precision: str
-    level: GraphLevel
-    model: Path
-
-    @property
-    def backend(self) -> Backend:
-        """Where it runs."""
-        return Cpu(level=self.level) if self.target == "cpu" else Cuda(level=self.level)
-
-
-class Clock:
-    """What is left of the time that all parts have together."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds."""
-        return self._until - time.monotonic()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, action="append", default=[])
-    parser.add_argument("--seconds", type=float, default=450.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    asked = parser.parse_args(words)
-    if not gpu.list_gpus():
+    parser.add_argument("steps", nargs="*")
+    parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--memory-gb", type=int, help="what may be taken, where it grows with use")
+    parser.add_argument("--run-one", action="store_true", help="in this process; for the runner")
+    request = parser.parse_args(words)
+    if request.run_one:
+        with memory.limit_memory(request.memory_gb and request.memory_gb << 30):
+            run_step(request.steps[0], request.out, dry=request.dry)
+        return 0
+    if not request.dry and not gpu.list_gpus():
         print(NO_DEVICE)
         return 0
-    clock = Clock(asked.seconds)
-    found: dict[str, Any] = {
-        "machine": describe_machine(),
-        "versions": package_versions(),
-        "gpus": codec.encode(gpu.list_gpus()),
-        "driver": dict(gpu.read_driver_versions()),
-    }
+    request.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + request.seconds
+    given = ["--dry"] if request.dry else []
+    if request.memory_gb:
+        given += ["--memory-gb", str(request.memory_gb)]
+    codes = [_start_step(step, request.out, until, given) for step in find_steps(request.steps)]
+    return int(any(codes))
+
+
+def _start_step(step: Step, out: Path, until: float, given: Sequence[str]) -> int:
+    """Run a step in a process of its own and return its exit code; 124 where it was ended."""
+    limit = min(step.limit_s * (5 if "--dry" in given else 1), until - time.monotonic())
+    if limit < 10:
+        print(f"{step.name}: left out, {limit:.0f} s are left", flush=True)
+        return 124
+    words = ["-m", "benchmarks.gpu", "--run-one", "--out", str(out), step.name]
+    began = time.monotonic()
+    with (out / f"{step.name}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *words, *given],
+            cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            code = 124
+    print(f"{step.name}: exit code {code} after {time.monotonic() - began:.0f} s", flush=True)
+    return code
+
+
+def run_step(name: str, out: Path, *, dry: bool) -> None:
+    """Run a step here; its file holds what it has found so far, at any moment."""
+    result: dict[str, Any] = {}
     with TemporaryDirectory(prefix="ortune-gpu-") as folder:
-        root = Path(folder)
-        found["tests"] = part(tests, min(_TESTS_S, clock.left))
-        models = [*asked.model, *gpu_models.written(root)]
-        found["models"] = {}
-        for place, model in enumerate(models):
-            share = clock.left / (len(models) - place)
-            told = found["models"][model.stem] = {"size": model.stat().st_size}
-            told["table"] = part(table, model, root / model.stem, 0.6 * share)
-            told["engine"] = part(gpu_engine.beside_trtexec, model, root, clock.left)
-    with open_draft(asked.out) as draft:
-        draft.write_text(json.dumps(codec.make_jsonable(found), indent=1) + "\n", encoding="utf-8")
-    print(f"written: {asked.out}")
-    return 0 if all(map(_ran, [found["tests"], *found["models"].values()])) else 1
+        target = Target(dry, Path(folder), rtx=_is_running_rtx(out))
+        for key, value in _find_work(name, target):
+            result[key] = codec.make_jsonable(value)
+            with open_draft(out / f"{name}.json") as draft:
+                draft.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
-def part(work: Callable[..., Any], *given: Any) -> Any:
-    """Return what a part found, or why it did not run: the others still do."""
-    try:
-        return work(*given)
-    except Exception as error:
-        print(f"{work.__name__}: {type(error).__name__}: {error}", file=sys.stderr)
-        return {"why": f"{type(error).__name__}: {error}"}
+def _is_running_rtx(out: Path) -> bool:
+    path = out / "rtx.json"
+    rows = json.loads(path.read_text()) if path.is_file() else {}
+    return "snr_db" in rows.get("fp16 TensorRT-RTX", {})
 
 
-def _ran(told: Mapping[str, Any]) -> bool:
-    return "why" not in told and all(_ran(v) for v in told.values() if isinstance(v, dict))
+def _find_work(name: str, target: Target) -> Iterator[tuple[str, Any]]:
+    """Return what a step yields; a step's module is imported when it runs."""
+    if name == "doctor":
+        from benchmarks.gpu import environment
 
+        return environment.describe(target)
+    if name == "tests":
+        from benchmarks.gpu import environment
 
-def tests(seconds: float) -> dict[str, Any]:
-    """Run tests/gpu and return its last lines and exit code."""
-    command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-    print(run.stdout[-4000:])
-    return {"exit": run.returncode, "said": run.stdout.strip().splitlines()[-30:]}
+        return environment.run_tests("tests/gpu")
+    if name == "levels":
+        from benchmarks.gpu import levels
 
+        return levels.measure(target, 3 if target.dry else 8)
+    if name == "rtx":
+        from benchmarks.gpu import rtx
 
-def table(model: Path, folder: Path, seconds: float) -> list[dict[str, Any]]:
-    """Time every target, precision and level of a model in turns, and compare its answers."""
-    folder.mkdir(parents=True)
-    feeds = gpu_models.samples(model)
-    data = folder / "samples"
-    data.mkdir()
-    for place, sample in enumerate(feeds):
-        np.savez(data / f"{place}.npz", **sample)  # type: ignore[arg-type]
-    every = entries(
-        {name: written(model, name, data, folder) for name in ("fp32", "fp16", "int8")}
-    )
-    timings = race_contestants(
-        [(one.model, one.backend) for one in every], data=data, seconds=seconds / 2, sets=2
-    )
-    wanted = answers(every[0], feeds)
-    told = []
-    for one, row, ratio in zip(every, timings.rows, timings.ratios, strict=True):
-        made = {"target": one.target, "precision": one.precision, "level": one.level}
-        made |= {key: row.get(key) for key in _KEPT} | {"ratio": codec.encode(ratio)}
-        if not row["error"]:
-            made["snr_db"] = snr(wanted, answers(one, feeds))
-        told.append(made)
-    return told
+        return rtx.measure(target)
+    if name == "serving":
+        from benchmarks.gpu import serving
 
+        return serving.measure(target)
+    if name == "tensorrt":
+        from benchmarks.gpu import tensorrt_api
 
-def entries(files: Mapping[str, Path]) -> list[Entry]:
-    """Return the cells of the table, the original's plainest form first."""
-    return [
-        Entry(target, precision, level, files[precision])
-        for target, precision in TARGETS
-        for level in LEVELS
-    ]
+        return tensorrt_api.measure(target)
+    from benchmarks.gpu import found
 
-
-def written(model: Path, precision: str, data: Path, folder: Path) -> Path:
-    """Return the model in a precision; float32 is as it came."""
-    if precision == "fp32":
-        return model
-    out = folder / f"{model.stem}-{precision}.onnx"
-    options: dict[str, Any] = {"target": "cuda"} if precision == "fp16" else {}
-    try:
-        ot.convert(model, out, precision=precision, data=data, opt_level="basic", **options)  # type: ignore[arg-type]
-    except OrtuneError as error:
-        raise OrtuneError(f"{precision}: {error.what}", fix=error.fix) from error
-    return out
-
-
-def answers(one: Entry, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[NDArray[Any]]:
-    """Return the outputs of the first samples, one after the other, as float64."""
-    with ot.load(one.model, on=one.backend) as engine:
-        found = [engine(**sample) for sample in feeds[:_COMPARED]]
-    return [np.asarray(value, np.float64) for outputs in found for value in outputs.values()]
-
-
-def snr(wanted: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> float:
-    """Return the signal-to-noise ratio in dB over all outputs, 300 at most."""
-    signal = sum(float(np.square(one).sum()) for one in wanted)
-    noise = sum(float(np.square(a - b).sum()) for a, b in zip(wanted, found, strict=True))
-    return float(10 * np.log10(max(signal, 1e-30) / max(noise, 1e-30 * max(signal, 1.0))))
+    return found.measure(name, target, 15 if target.dry else 60)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""Models that a GPU is measured on without a network: the packaged one, and one made here."""
+"""Models that a GPU is measured on without a network, made where they are measured."""
 
 from __future__ import annotations
 
-import shutil
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,16 @@ _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _SAMPLES, _BATCH = 8, 8
 
 
-def written(folder: Path) -> list[Path]:
-    """Write the models and return their files."""
-    digits = folder / "digit_cnn.onnx"
-    with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as path:
-        shutil.copyfile(path, digits)
-    network = folder / "residual.onnx"
-    onnx.save(residual(), network)
-    return [network, digits]
+def write_residual(folder: Path) -> Path:
+    """Write ResNet-18 with an open batch, and samples of one picture; return the file."""
+    path = folder / "residual.onnx"
+    onnx.save(residual(), path)
+    (folder / "pictures").mkdir()
+    rng = np.random.default_rng(0)
+    for place in range(_SAMPLES):
+        image = rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
+        np.savez(folder / "pictures" / f"{place}.npz", image=image)
+    return path
 
 
 def samples(model: Path) -> list[dict[str, NDArray[Any]]]:
@@ -49,7 +49,7 @@ def residual(side: int = 224) -> onnx.ModelProto:
     """Return ResNet-18's graph with normalisations folded and random weights.
 
     Args:
-        side: Height and width of the picture; the batch is fixed to 1.
+        side: Height and width of the picture; the batch is open.
     """
     made = _Graph()
     x = made.conv("image", 3, 64, 7, 2, relu=True)
@@ -63,7 +63,8 @@ def residual(side: int = 224) -> onnx.ModelProto:
             x, held = made.node("Relu", made.node("Add", inner, skip)), channels
     x = made.node("Flatten", made.node("GlobalAveragePool", x))
     made.node("Gemm", x, made.weight((held, 1000), held), outputs=["scores"])
-    shape, scores = [1, 3, side, side], [1, 1000]
+    shape: list[int | str | None] = ["rows", 3, side, side]
+    scores: list[int | str | None] = ["rows", 1000]
     graph = helper.make_graph(
         made.nodes,
         "residual",

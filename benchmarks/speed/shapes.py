@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,10 +31,9 @@ def write(name: str) -> Path:
     if (folder / "model.onnx").is_file():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        _EXPORTS[name](folder / "draft.onnx")
+        _export(name, folder / "draft.onnx")
     rng = np.random.default_rng(0)
     for part, count in (("calibration", _CALIBRATION), ("data", _SAMPLES)):
         (folder / part).mkdir(exist_ok=True)
@@ -64,60 +64,22 @@ def _frames(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(batch, 6, 320, 320), torch.randn(batch, 512, 1, 8)
 
 
-def _unet(path: Path) -> None:
-    _script(_settled(UNet(), lambda: _frames(2), 3), _frames(1), path, ["image", "sound"], ["y"])
+def network(name: str) -> nn.Module:
+    """Return a shape's module with the weights of its file, on the CPU, ready to run."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return _NETWORKS[name]().eval()
 
 
-def _dunet(path: Path) -> None:
-    model = _settled(DenseUNet(), lambda: _frames(2), 2)
-    _script(model, _frames(1), path, ["image", "sound"], ["y"])
-
-
-def _resnet(path: Path) -> None:
-    model = _settled(ResNet50(), lambda: (torch.randn(8, 3, 224, 224),), 4)
-    _script(model, (torch.randn(1, 3, 224, 224),), path)
-
-
-def _lstm(path: Path) -> None:
-    _script(Recurrent().eval(), (torch.randn(1, 100, 128),), path)
-
-
-def _gptkv(path: Path) -> None:
-    past = [torch.randn(1, 12, _PAST, 64) for _ in range(12)]
-    outputs = ["logits", *(f"kept_{name}" for name in _KEPT)]
-    ids = torch.randint(0, 30000, (1, 1))
-    _script(GptStep().eval(), (ids, *past), path, ["ids", *_KEPT], outputs)
-
-
-def _script(
-    model: nn.Module,
-    example: tuple[torch.Tensor, ...],
-    path: Path,
-    inputs: Sequence[str] = ("x",),
-    outputs: Sequence[str] = ("y",),
-) -> None:
+def _export(name: str, path: Path) -> None:
+    """Write a shape's file; inputs are named, shaped and ordered as its samples are."""
+    sample = _INPUTS[name](np.random.default_rng(0))
+    form: dict[str, Any] = {"opset_version": 17, "dynamo": False}
+    if name in _BY_GRAPH:
+        form = {"opset_version": 18, "dynamo": True, "external_data": False, "verbose": False}
     torch.onnx.export(
-        model, example, path, input_names=list(inputs), output_names=list(outputs),
-        opset_version=17, dynamo=False,
-    )  # fmt: skip
-
-
-def _bert(path: Path) -> None:
-    example = (torch.randint(0, 30000, (1, 128)), torch.ones(1, 128, dtype=torch.long))
-    _graph(Bert().eval(), example, path, ["input_ids", "attention_mask"], "hidden")
-
-
-def _gpt2(path: Path) -> None:
-    example = (torch.randint(0, 50000, (1, 64)),)
-    _graph(Gpt2().eval(), example, path, ["input_ids"], "logits")
-
-
-def _graph(
-    model: nn.Module, example: tuple[torch.Tensor, ...], path: Path, inputs: list[str], output: str
-) -> None:
-    torch.onnx.export(
-        model, example, path, input_names=inputs, output_names=[output], opset_version=18,
-        dynamo=True, external_data=False, verbose=False,
+        network(name), tuple(map(torch.from_numpy, sample.values())), path,
+        input_names=list(sample), output_names=_OUTPUTS.get(name, ["y"]), **form,
     )  # fmt: skip
 
 
@@ -138,14 +100,21 @@ def _step(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 _PAST, _SMALL = 128, np.float32(0.3)
 _KEPT = tuple(f"{part}_{block}" for block in range(6) for part in ("key", "value"))
-_EXPORTS = {
-    "resnet50": _resnet,
-    "unet": _unet,
-    "dunet": _dunet,
-    "bert": _bert,
-    "gpt2": _gpt2,
-    "gptkv": _gptkv,
-    "lstm": _lstm,
+_NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "resnet50": lambda: _settled(ResNet50(), lambda: (torch.randn(8, 3, 224, 224),), 4),
+    "unet": lambda: _settled(UNet(), lambda: _frames(2), 3),
+    "dunet": lambda: _settled(DenseUNet(), lambda: _frames(2), 2),
+    "bert": Bert,
+    "gpt2": Gpt2,
+    "gptkv": GptStep,
+    "lstm": Recurrent,
+}
+_BY_GRAPH = ("bert", "gpt2")
+"""Exported from torch's graph; the others by the older exporter, which traces a run."""
+_OUTPUTS = {
+    "bert": ["hidden"],
+    "gpt2": ["logits"],
+    "gptkv": ["logits", *(f"kept_{name}" for name in _KEPT)],
 }
 _INPUTS = {
     "resnet50": lambda rng: {"x": rng.standard_normal((1, 3, 224, 224), np.float32)},
@@ -159,5 +128,5 @@ _INPUTS = {
 
 
 if __name__ == "__main__":
-    for one in sys.argv[1:] or _EXPORTS:
+    for one in sys.argv[1:] or _NETWORKS:
         print(one, write(one), flush=True)

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
 import pytest
+from tests.gpu.devices import MODEL, decibel, digits, on_cpu, skip_without
 
+from ortune.backends.cuda import Cuda
 from ortune.cli.main import main
-from ortune.data.zoo import digit_cnn
 
-MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
-
-pytestmark = pytest.mark.skipif(
-    "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),
-    reason="no CUDA provider here: it takes onnxruntime-gpu and a device",
-)
+pytestmark = skip_without(Cuda())
 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])
@@ -27,14 +21,6 @@ def test_float_files_run_on_the_gpu(
     out = tmp_path / "gpu.onnx"
     words = ["--precision", precision, "--target", "gpu", "--opt-level", level]
     assert main(["convert", str(MODEL), str(out), *words]) == 0
-    feed = {"image": np.random.default_rng(0).standard_normal((4, 1, 28, 28)).astype(np.float32)}
-    wanted = run(MODEL, feed, "CPUExecutionProvider")
-    found = run(out, feed, "CUDAExecutionProvider")
-    noise = ((wanted - found) ** 2).sum()
-    assert 10 * np.log10((wanted**2).sum() / max(noise, 1e-30)) >= least_db
-
-
-def run(path: Path, feed: dict[str, np.ndarray], provider: str) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=[provider])
-    assert session.get_providers()[0] == provider
-    return np.asarray(session.run(None, feed)[0], np.float64)
+    feeds = digits(4)
+    with Cuda().open(out) as session:
+        assert decibel(on_cpu(MODEL, feeds), session.run(feeds)) >= least_db

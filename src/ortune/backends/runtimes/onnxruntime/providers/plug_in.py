@@ -6,11 +6,13 @@ offer none, and then a session without this check would run on the CPU.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
+import io
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -27,6 +29,7 @@ Kind: TypeAlias = Literal["any", "cpu", "gpu", "npu"]
 PREFIX = "onnxruntime-ep-"
 """How the distributions of plug-in providers are called."""
 NO_DEVICE, NOT_LOADED = "offers no device", "does not load"
+_CUDA_RUNTIME = "libcudart.so"
 _INSTALL_HINT = f"pip install {PREFIX}webgpu, or another package of a plug-in provider"
 
 
@@ -99,7 +102,13 @@ def register_library(path: Path, label: str) -> tuple[str, ...]:
     if path not in _registered:
         before = {device.ep_name for device in ort.get_ep_devices()}
         try:
-            ort.register_execution_provider_library(path.stem, str(path))
+            try:
+                ort.register_execution_provider_library(path.stem, str(path))
+            except Exception as error:
+                if _CUDA_RUNTIME not in str(error):
+                    raise
+                _load_cuda_runtime(path.parent)
+                ort.register_execution_provider_library(path.stem, str(path))
         except Exception as error:
             if "already registered" in str(error):  # by another reader of bundles in this process
                 return ()
@@ -110,6 +119,21 @@ def register_library(path: Path, label: str) -> tuple[str, ...]:
         names = [device.ep_name for device in ort.get_ep_devices() if device.ep_name not in before]
         _registered[path] = tuple(dict.fromkeys(names))
     return _registered[path]
+
+
+def _load_cuda_runtime(folder: Path) -> None:
+    """Load CUDA's runtime from a plug-in's own folder, else from NVIDIA's Python packages.
+
+    The package of TensorRT-RTX brings it under its full version alone, where no loader looks.
+    """
+    import onnxruntime as ort
+
+    for path in sorted(folder.glob(f"{_CUDA_RUNTIME}.*")):
+        with suppress(OSError):
+            ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            return
+    with redirect_stdout(io.StringIO()):  # it prints what it does not find
+        ort.preload_dlls(cudnn=False)
 
 
 @cache
