@@ -48,7 +48,8 @@ def measure(name: str, target: Target, seconds: float) -> Iterator[tuple[str, An
         out=target.work / "run",
         sink=lambda event: print(event, flush=True),
     )
-    yield "search", {"seconds": time.monotonic() - began} | dict(study.summary())
+    told = {key: value for key, value in study.summary().items() if key not in ("model", "run")}
+    yield "search", {"seconds": time.monotonic() - began} | told
     yield "trials", [describe_trial(study, trial) for trial in (*study.trials, *study.final)]
     bundle = target.work / "found.ortune"
     ot.pack(study, bundle)

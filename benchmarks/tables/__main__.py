@@ -22,6 +22,7 @@ from benchmarks.tables.features import (
     sequences,
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons
+from benchmarks.tables.gpu import levels, races, tests
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
 from benchmarks.tables.serving import overhead, peers, pinned, soak
@@ -54,6 +55,9 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "detector": ("detector", detector),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
+    "gpu levels": ("gpu", levels),
+    "gpu races": ("gpu", races),
+    "gpu tests": ("gpu", tests),
     "found": ("found", found),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
@@ -65,7 +69,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "serving soak": ("serving_soak", soak),
 }
 """Name of a table -> the results that it is written from, and its writer."""
-_TABLED = ("benchmarks", "detectors", "peers", "providers-more", "rewriting", "sequences")
+_TABLED = ("benchmarks", "detectors", "gpu", "peers", "providers-more", "rewriting", "sequences")
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in _TABLED),

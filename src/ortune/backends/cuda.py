@@ -65,7 +65,8 @@ one that works for all; from 1.20 on they are modes B, A and FALLBACK of cuDNN's
 `exhaustive` and 31 ms by `heuristic`, and runs of a shape that had been seen were no slower
 (PaddlePaddle/PaddleX#5057). `default` was 48 times slower in steady runs where its algorithm does
 not fit (PaddlePaddle/PaddleOCR#17970), 3.3 times slower on conformers, and up to 3 times faster
-where shapes change (christopherthompson81/vernacula#192). Nothing of it was run here.
+where shapes change (christopherthompson81/vernacula#192). Here `exhaustive`
+alone was run, on an H100 (docs/gpu.md).
 """
 
 

@@ -18,6 +18,7 @@ class Role(Enum):
     STATIC = "integer arithmetic with calibrated activation ranges"
     DYNAMIC = "integer arithmetic with activation ranges found at run time"
     WEIGHTS = "integer weights, float arithmetic"
+    HALVES = "floats of 16 bits"
     EQUALIZES = "prepares weights: ranges of neighbouring layers' channels alike"
     SMOOTHS = "prepares weights: activation outliers moved into them"
     ROUNDS = "prepares weights: rounded for the least change of outputs"

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.observer import Ranges
 from ortune.core.plugins.bounds import Bounds
+from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16.format import BFLOAT16, Format
 from ortune.quantizers.common.float16.narrow import HalfPrecision
@@ -27,6 +28,7 @@ class Bf16(HalfPrecision):
 
     needs_opset: ClassVar[int] = 22
     format: ClassVar[Format] = BFLOAT16
+    role: ClassVar[Role] = Role.HALVES
 
     loss: Annotated[float, Bounds(high=1e6)] = 0.1
     sums: Literal["float32", "bfloat16"] = "float32"

@@ -29,6 +29,7 @@ class Fp16(HalfPrecision):
     """
 
     format: ClassVar[Format] = FLOAT16
+    role: ClassVar[Role] = Role.HALVES
 
     sums: Literal["float32", "float16"] = "float32"
 

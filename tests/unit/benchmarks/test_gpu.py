@@ -1,17 +1,20 @@
-"""What of the GPU's benchmark needs no GPU: its silence, its models, its table."""
+"""What of the GPU's benchmark needs no GPU: its silence, its steps, its judgement."""
 
 from __future__ import annotations
 
-import subprocess
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from benchmarks.gpu import __main__ as bench
+from benchmarks.gpu import found, levels
 from benchmarks.gpu import models as gpu_models
+from benchmarks.gpu.steps import Step
 
 import ortune as ot
+from ortune.core.backend import VERIFIED
 from ortune.core.hardware import gpu
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -21,51 +24,49 @@ def test_without_a_device_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu, "list_gpus", lambda: ())
-    out = tmp_path / "gpu.json"
-    out.write_text("as it was")
-    assert bench.main(["--out", str(out)]) == 0
+    assert bench.main(["--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out == "not run: no device\n"
-    assert out.read_text() == "as it was"
+    assert not (tmp_path / "out").exists()
 
 
-def test_the_script_says_the_same(tmp_path: Path) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    run = subprocess.run(
-        ["bash", ROOT / "benchmarks" / "gpu" / "run.sh", tmp_path],
-        env=path,
-        capture_output=True,
-        text=True,
-    )
-    assert (run.returncode, run.stdout, run.stderr) == (0, "not run: no device\n", "")
-
-
-def test_the_table_has_every_target_precision_and_level() -> None:
-    files = {name: Path(name) for name in ("fp32", "fp16", "int8")}
-    every = bench.entries(files)
-    assert len({(one.target, one.precision, one.level) for one in every}) == 16
-    assert str(every[0].backend) == "cpu(level=disabled)"
-    assert str(every[-1].backend) == "cuda" and every[-1].model == Path("fp16")
-    assert all(one.backend.runs_on == one.target for one in every)
-
-
-def test_a_part_that_fails_says_why_and_the_others_go_on() -> None:
-    assert "ZeroDivisionError" in bench.part(lambda: 1 / 0)["why"]
+def test_a_step_that_fails_or_has_no_time_lets_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [Step("unheard-of", 60), Step("tensorrt", 60)]
+    monkeypatch.setattr(bench, "find_steps", lambda names: steps)
+    assert bench.main(["--dry", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "unheard-of: exit code 1" in said and "tensorrt: exit code 0" in said
+    assert "missing" in json.loads((tmp_path / "tensorrt.json").read_text())
+    assert bench.main(["--dry", "--out", str(tmp_path), "--seconds", "5"]) == 1
+    assert "tensorrt: left out" in capsys.readouterr().out
 
 
 def test_answers_are_compared_in_decibels() -> None:
     one = [np.ones(4)]
-    assert bench.snr(one, one) == pytest.approx(300)
-    assert bench.snr(one, [np.full(4, 1.1)]) == pytest.approx(20)
+    assert levels.compute_snr(one, one) == pytest.approx(300)
+    assert levels.compute_snr(one, [np.full(4, 1.1)]) == pytest.approx(20)
+    assert levels.compute_snr(one, [np.full(4, np.nan)]) is None
+
+
+def test_the_best_by_hand_is_the_fastest_within_the_budget() -> None:
+    times = {"ortune": [2.0, 2.2], "right": [1.0, 1.1], "wrong": [0.1, 0.1], "nan": [0.1, 0.1]}
+    race = found.judge_race(times, {"ortune": 90.0, "right": 50.0, "wrong": 12.0, "nan": None})
+    assert race["best_by_hand"] == "right"
+    assert race["found_over_best"] == pytest.approx([2.0] * 3)
 
 
 def test_the_models_run(tmp_path: Path) -> None:
     small = tmp_path / "small.onnx"
     onnx.save(gpu_models.residual(side=32), small)
     onnx.checker.check_model(small, full_check=True)
-    for model in (small, gpu_models.written(tmp_path)[1]):
-        sample = gpu_models.samples(model)[0]
-        with ot.load(model, on="cpu(threads=1)") as engine:
-            (found,) = engine(**sample).values()
-        assert np.isfinite(found).all() and found.std() > 0
+    sample = gpu_models.samples(small)[0]
+    with ot.load(small, on="cpu(threads=1)") as engine:
+        (scores,) = engine(**sample).values()
+    assert scores.shape == (8, 1000) and np.isfinite(scores).all() and scores.std() > 0
+
+
+def test_what_is_called_verified_has_passed_its_tests() -> None:
+    for path in VERIFIED.values():
+        results = json.loads((ROOT / path).read_text())
+        assert any(" passed" in line for line in results["tests"]["said"])

@@ -42,14 +42,14 @@ def count_build_work(recipe: Recipe) -> tuple[tuple[str, int], ...]:
     """Return what building a recipe is made of: role or name of a step -> how many there are.
 
     ``inputs`` are steps that ask for samples though their role does not tell: they round or choose
-    by products of their inputs.
+    by products of their inputs. Floats of 16 bits look at ranges alone.
     """
     counts = Counter({KEPT: 1})
     for step in recipe.steps:
         place = find_step_role(step)
         if isinstance(step, Quantizer) or place in PREPARES:
-            counts[place.name.lower() if place else "other"] += 1
-            needs = place in PREPARES or place is Role.STATIC
+            counts[place.name.lower() if place not in (None, Role.HALVES) else "other"] += 1
+            needs = place in PREPARES or place in (Role.STATIC, Role.HALVES)
             counts["inputs"] += isinstance(step, Quantizer) and step.calibrates and not needs
     return tuple(sorted((+counts).items()))
 

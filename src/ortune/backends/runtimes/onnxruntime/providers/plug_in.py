@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import io
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
@@ -30,6 +31,10 @@ PREFIX = "onnxruntime-ep-"
 """How the distributions of plug-in providers are called."""
 NO_DEVICE, NOT_LOADED = "offers no device", "does not load"
 _CUDA_RUNTIME = "libcudart.so"
+_NO_CARDS = (
+    "run it where /sys/class/drm lists the card: onnxruntime looks there for a plug-in's GPUs; "
+    "virtual machines and containers may lack it, and cuda does without"
+)
 _INSTALL_HINT = f"pip install {PREFIX}webgpu, or another package of a plug-in provider"
 
 
@@ -80,10 +85,15 @@ def list_plug_in_devices(request: PlugIn) -> list[Any]:
         raise BackendMissing(
             f"{request.label} {NO_DEVICE}{'' if kind is None else f' of kind {request.device}'} "
             "here" + (f", only {kinds}" if kinds else ""),
-            fix="check that the device and its driver are there"
+            fix=("check that the device and its driver are there" if _has_cards() else _NO_CARDS)
             + ("" if kind is None or not provider_devices else ", or leave device out"),
         )
     return fit
+
+
+def _has_cards() -> bool:
+    """Whether the kernel lists a graphics card where onnxruntime looks for a plug-in's devices."""
+    return not sys.platform.startswith("linux") or any(Path("/sys/class/drm").glob("card*"))
 
 
 _registered: dict[Path, tuple[str, ...]] = {}

@@ -33,7 +33,7 @@ _INSTALL: Mapping[str, str] = {
 """Provider -> the exact line; the provider of the wheel for CUDA 13 links TensorRT 10."""
 _NO_DEVICE = re.compile(
     r"libcuda\.so|nvcuda\.dll|no CUDA-capable device|invalid device ordinal|CUDA failure 100|"
-    r"CUDA failure 101|no GPU",
+    r"CUDA failure 101|no GPU|option \"device_id\"",
     re.IGNORECASE,
 )
 _TOY = bytes.fromhex(

@@ -1,0 +1,73 @@
+"""Tables of a GPU: levels and ways to call, a search beside the best by hand, and its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.tables.markdown import interval, table
+
+Results = Mapping[str, Any]
+
+
+def levels(results: Results) -> str:
+    """Return a table a model: every precision, level and way to call."""
+    parts = [_where(results)]
+    for model, rows in results.get("levels", {}).items():
+        base = rows[0]["typical_ns"]
+        lines = [
+            [
+                row["precision"],
+                "CPU" if row["way"] == "cpu" else _name_way(row["way"]),
+                row["error"] or f"{row['typical_ns'] / 1e6:.2f}",
+                "" if row["error"] else f"{base / row['typical_ns']:.1f}x",
+                f"{row['device_ns'] / 1e6:.2f}" if row.get("device_ns") else "",
+                f"{row['snr_db']:.0f}" if row.get("snr_db") is not None else "",
+            ]
+            for row in rows
+        ]
+        head = ["precision", "how", "a call, ms", "speed-up", "on the device, ms", "dB"]
+        parts.append(f"**{model}**\n\n{table(head, lines)}")
+    return "\n\n".join(parts)
+
+
+def _name_way(way: str) -> str:
+    return f"level {way}" if way in ("disabled", "basic", "extended", "all") else way
+
+
+def races(results: Results) -> str:
+    """Return a table a model that was searched: what was found beside the best by hand."""
+    parts = []
+    for model, step in results.items():
+        if not isinstance(step, Mapping) or "race" not in step:
+            continue
+        race = step["race"]
+        lines = [
+            [
+                label + " (best by hand)" * (label == race["best_by_hand"]),
+                f"{row['median_ms']:.2f}",
+                "" if label == "ortune" else interval(row["found_over_it"], 2),
+                f"{row['snr_db']:.0f}" if row["snr_db"] is not None else "wrong",
+            ]
+            for label, row in race["rows"].items()
+        ]
+        head = ["contestant", "a call, ms", "found over it", "dB"]
+        found = f"Found: {step['search']['best']}, after {step['search']['seconds']:.0f} s."
+        parts.append(f"**{model}**\n\n{found}\n\n{table(head, lines)}")
+    return "\n\n".join(parts) or "No race was run to its end."
+
+
+def tests(results: Results) -> str:
+    """Return what pytest said of tests/gpu, its last line."""
+    step = results["tests"]
+    return f"`pytest tests/gpu`: {step['said'][-1]}."
+
+
+def _where(results: Results) -> str:
+    card, driver, versions = results["gpus"][0], results["driver"], results["versions"]
+    runtime = versions.get("onnxruntime-gpu", "")
+    return (
+        f"{card['name']}, driver {driver.get('driver')}, CUDA {driver.get('cuda')}, cuDNN "
+        f"{driver.get('cudnn')}, onnxruntime-gpu {runtime}; CPU: {results['machine']['cpu']}, "
+        f"{results['machine']['effective cpus']} CPUs."
+    )
