@@ -14,6 +14,7 @@ import pytest
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cuda import Cuda
 from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.tensorrt import Tensorrt
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.facts import Facts, TensorSpec
@@ -98,9 +99,9 @@ def test_settings_that_contradict_are_refused(wrong: dict[str, Any], said: str) 
         Cuda(**wrong)
 
 
-def test_it_runs_on_a_gpu_and_says_that_nobody_saw_it() -> None:
-    assert (Cuda().runs_on, Cuda().unverified) == ("gpu", "never run on a GPU here")
-    behind = Bucketed(inner=Cuda(), mask="mask", lengths=(8,))
+def test_it_runs_on_a_gpu_and_was_seen_to() -> None:
+    assert (Cuda().runs_on, Cuda().unverified) == ("gpu", "")
+    behind = Bucketed(inner=Tensorrt(), mask="mask", lengths=(8,))
     assert (behind.runs_on, behind.unverified) == ("gpu", "never run on a GPU here")
 
 

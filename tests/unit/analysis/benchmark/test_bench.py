@@ -27,7 +27,7 @@ from ortune.analysis.benchmark.interleave import (
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
-from ortune.backends.cuda import Cuda
+from ortune.backends.tensorrt import Tensorrt
 from ortune.cli import bench as bench_verb
 from ortune.cli.main import main
 from ortune.cli.terminal import output
@@ -340,7 +340,7 @@ def test_a_gpu_has_its_own_latency_and_readings(
     rowed = []
     for backend, compute, gpus in (
         (Cpu(), [], []),
-        (Cuda(), [400_000, 600_000, 500_000], [codec.encode(gpu)]),
+        (Tensorrt(), [400_000, 600_000, 500_000], [codec.encode(gpu)]),
     ):
         one = TimedRow(Contestant(model, backend, Latency()), model)
         one.turns = [[Burst((1_000_000,) * 30, (0.0,) * 30)] * 4] * 3
@@ -355,5 +355,5 @@ def test_a_gpu_has_its_own_latency_and_readings(
     monkeypatch.setattr(output, "make_console", lambda: Console(width=200))
     bench_verb.print_rows(answer, wide=True)
     out = capsys.readouterr().out
-    assert "on the device ms" in out and "cuda (unverified)" in out
+    assert "on the device ms" in out and "tensorrt (unverified)" in out
     assert "Scripted GPU" in out and "350.5" in out and "1980" in out
