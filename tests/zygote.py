@@ -1,7 +1,7 @@
 """Workers of tests are forked from one process that has imported what they need.
 
 To start Python and import NumPy, onnxruntime and ortune takes 0.4 s of a processor, twelve times
-for a search of two trials: a third of the whole suite. `starting` has what ``python -m
+for a search of two trials: a third of the whole suite. `starting` has what ``python -P -m
 ortune.measurement.worker JOB.json`` would run start as a fork instead, with the pipes, the
 session, the folder and the exit status it would have. What is asked of another interpreter, or
 with other variables that Python or a library reads as it starts, is started as ever; so is every
@@ -30,6 +30,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
 from typing import Any, NoReturn
+
+from ortune.core.python_process import make_python_command
 
 PROGRAMS = {
     "ortune.measurement.worker": "ortune.measurement.worker.__main__",
@@ -105,7 +107,7 @@ def starting() -> Iterator[None]:
             cwd, env = more[4:6]
             pipes = more[9:15]  # of stdin, stdout and stderr: to read and to write
             streams = [pipes[0], pipes[3], pipes[5]]
-            ours = args[0] == sys.executable and args[1] == "-m" and args[2] in PROGRAMS
+            ours = [*args[:3]] == make_python_command("-m") and args[3] in PROGRAMS
             if ours and tuple(_more) not in zygotes:
                 zygotes[tuple(_more)] = Zygote(_more)
             zygote = zygotes.get(tuple(_more))
@@ -113,7 +115,7 @@ def starting() -> Iterator[None]:
                 super()._execute_child(args, *more)  # type: ignore[misc]
                 return
             self._status, written = os.pipe()
-            self.pid = zygote.fork(args[2:], env, cwd, [*streams, written])
+            self.pid = zygote.fork(args[3:], env, cwd, [*streams, written])
             self._child_created = True
             os.close(written)
             self._close_pipe_fds(*pipes)
@@ -157,6 +159,7 @@ def starting() -> Iterator[None]:
 
 def _serve(asks: socket.socket, more: Sequence[str]) -> None:
     """Fork whenever asked, and pass on with which status a fork ended."""
+    del sys.path[0]  # the folder of this file: a worker starts in safe-path mode
     for name in ("onnxruntime", *PROGRAMS.values(), *more):
         importlib.import_module(name)
     gc.collect()
@@ -212,7 +215,6 @@ def _become(asked: dict[str, Any], fds: list[int]) -> NoReturn:
         os.chdir(asked["cwd"])
         program, *words = asked["words"]
         sys.argv = [program, *words]
-        sys.path[0] = asked["cwd"]
         status = importlib.import_module(PROGRAMS[program]).main(*words)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)

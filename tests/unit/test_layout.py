@@ -172,6 +172,28 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
         )
         for text in ("Of the bag.", "counts what is in it.", "Count what is in it")
     ),
+    *(
+        (
+            "child interpreter",
+            {"src/toy/core/start.py": f"'''Starting.'''\n{text}\n"},
+            f"core/start.py: child interpreter: line 2: {way}: use make_python_command",
+        )
+        for text, way in (
+            ("run([sys.executable, top])", "sys.executable"),
+            ("CODE = 'os.execv(sys.executable, words)'", "sys.executable in a text"),
+            ("run([python, '-m', 'toy'])", "the words of an interpreter"),
+            ("run((*python, '-c', code))", "the words of an interpreter"),
+            ("os.posix_spawn(path, words, {})", "os.posix_spawn"),
+            ("os.system(line)", "os.system"),
+            ("from sys import executable", "import of executable"),
+            ("import multiprocessing.pool", "import of multiprocessing"),
+            ("from multiprocessing import Pool", "import of multiprocessing"),
+            (
+                "from concurrent.futures import ProcessPoolExecutor",
+                "import of ProcessPoolExecutor",
+            ),
+        )
+    ),
     (
         "small module",
         SHORT,

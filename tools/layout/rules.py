@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -246,6 +247,39 @@ def small_modules(tree: Tree) -> Iterator[tuple[str, str]]:
             yield name, f"{len(module.lines)} lines, and only {next(iter(users))} imports it"
 
 
+def child_interpreters(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Ways to start Python, or any process, past the module that starts it in safe-path mode."""
+    for name, module in tree.modules.items():
+        if name == f"{tree.root.name}.{tree.limits.interpreter}":
+            continue
+        for node in module.nodes:
+            if way := _find_start(node):
+                yield name, f"line {node.lineno}: {way}: use make_python_command"  # type: ignore[attr-defined]
+
+
+def _find_start(node: ast.AST) -> str:
+    """Return how a node gets at an interpreter or starts a process; empty where it does not."""
+    match node:
+        case ast.Constant(value=str(text)) if "sys.executable" in text:
+            return "sys.executable in a text"
+        case ast.Attribute(value=ast.Name(id="sys"), attr="executable" | "_base_executable"):
+            return "sys.executable"
+        case ast.Attribute(value=ast.Name(id="os"), attr=attribute) if _STARTS.match(attribute):
+            return f"os.{attribute}"
+        case ast.List(elts=items) | ast.Tuple(elts=items) if any(
+            isinstance(item, ast.Constant) and item.value in ("-m", "-c") for item in items[1:]
+        ):
+            return "the words of an interpreter"
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            words = {alias.name.partition(".")[0] for alias in names}
+            words.add((getattr(node, "module", "") or "").partition(".")[0])
+            found = words & {"multiprocessing", "ProcessPoolExecutor", "executable"}
+            return f"import of {found.pop()}" if found else ""
+    return ""
+
+
+_STARTS = re.compile(r"exec|spawn|posix_spawn|fork|system$|popen$")
+
 RULES: Mapping[str, Rule] = {
     "long file": long_files,
     "long function": long_functions,
@@ -263,6 +297,7 @@ RULES: Mapping[str, Rule] = {
     "participle": names.participles,
     "half a sentence": names.half_sentences,
     "small module": small_modules,
+    "child interpreter": child_interpreters,
 }
 
 

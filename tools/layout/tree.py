@@ -26,6 +26,7 @@ class Limits:
         doors: Packages of which every module may take a request -> why.
         entry_points: Functions that modules have for whoever runs them: a verb's command and what
             it does, a program's start.
+        interpreter: The module that starts Python.
         least: Lines of a module that only its sibling imports.
         small: Modules that are shorter all the same -> why.
     """
@@ -48,6 +49,7 @@ class Limits:
     listings: tuple[str, ...] = ("cli",)
     independent: tuple[str, ...] = ("quantizers", "quantizers.observers")
     entry_points: tuple[str, ...] = ("command", "main", "run")
+    interpreter: str = "core.python_process"
     least: int = 150
     small: Mapping[str, str] = field(
         default_factory=lambda: {

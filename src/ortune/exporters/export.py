@@ -31,7 +31,7 @@ from ortune.core.event import Note, Progress
 from ortune.core.facts import TensorSpec
 from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
-from ortune.core.plugins.user_function import allow_local_imports, digest_file, find_source
+from ortune.core.plugins.user_function import digest_file, find_source
 from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.session import Tensors
@@ -148,7 +148,6 @@ def export_to_folder(request: Export, work: Path, name: str) -> ExportedModel:
     """
     if importlib.util.find_spec("torch") is None:
         raise BackendMissing("PyTorch is not installed", fix="pip install ortune[torch]")
-    allow_local_imports()
     names = list_exporters(request.source)
     if request.exporter not in ("all", *names):
         raise BadSettings(
@@ -168,7 +167,6 @@ def export_once(request: Export) -> Path:
     Raises:
         OrtuneError: The module does not load or run, or no export answers like it.
     """
-    allow_local_imports()
     path, module = Path(request.out), module_source(request)
     folder = path.parent
     state = path.with_name("state.pt")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -45,15 +44,15 @@ def list_environment_names() -> tuple[str, ...]:
     return tuple(sorted(matches))
 
 
-def find_interpreter(environment: str) -> tuple[str, ...]:
-    """Return the command that starts Python in an environment.
+def find_interpreter(environment: str) -> Path | None:
+    """Return the Python of an environment; None for the one that runs.
 
     Raises:
         BadSettings: This machine has none of that name, its Python is gone, or two distributions
             of onnxruntime are in it.
     """
     if environment == HERE:
-        return (sys.executable,)
+        return None
     available = list_environment_names()
     if environment not in available:
         raise BadSettings(
@@ -72,7 +71,7 @@ def find_interpreter(environment: str) -> tuple[str, ...]:
             f"in environment '{environment}' {problem[0]}",
             fix=f"`ortune doctor env remove {environment}`, then add it again",
         )
-    return (str(command),)
+    return command
 
 
 def python_path(root: Path) -> Path:

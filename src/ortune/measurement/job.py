@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
@@ -26,7 +26,6 @@ class WorkerJob:
         feeds: Name -> stream file of its samples, absolute; may be empty.
         out: Folder for what the worker writes, absolute.
         workload: How timed runs are driven, and how many samples are stacked into one.
-        path: Folders put first on the import path, for functions of the user.
         environment: Where the worker runs; see `measurement.environment`.
         engines: Folder of what providers build, in the place of the user's.
     """
@@ -36,10 +35,11 @@ class WorkerJob:
     feeds: Mapping[str, Path]
     out: Path
     workload: Workload = field(default_factory=Latency)
-    path: tuple[str, ...] = ()
     verbose: bool = False
     environment: str = HERE
     engines: Path | None = None
+
+    formerly: ClassVar[Mapping[str, str]] = {"path": ""}
 
 
 @dataclass(frozen=True)

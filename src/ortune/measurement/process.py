@@ -37,6 +37,7 @@ from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
+from ortune.core.python_process import make_python_command
 from ortune.core.wording import format_count
 from ortune.core.workload import Workload
 from ortune.data import sizes
@@ -125,7 +126,7 @@ class Worker:
         self._commands = job.out / "commands.jsonl"
         self._commands.unlink(missing_ok=True)
         self._log = job.out / "worker.log"
-        command = [*python, "-m", program[0], str(self._job), *program[1:]]
+        command = make_python_command("-m", program[0], self._job, *program[1:], python=python)
         self.reproduce = _reproduction_line(path, command, self._commands)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -363,7 +364,7 @@ def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilitie
 
 
 @cache
-def _query_uncached(backend: Backend, environment: str, python: tuple[str, ...]) -> Capabilities:
+def _query_uncached(backend: Backend, environment: str, python: Path | None) -> Capabilities:
     """Ask it; another interpreter under the same name is another environment."""
     with TemporaryDirectory(prefix="ortune-") as folder:
         job = WorkerJob({}, backend, {}, Path(folder), environment=environment)

@@ -16,6 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
+from ortune.core.python_process import make_python_command
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import replay_in_workers
 
@@ -26,10 +27,10 @@ _LARGEST = 2**31 - 1
 _LEVEL = "ORT_CONVERT_ONNX_MODELS_TO_ORT_OPTIMIZATION_LEVEL"
 _LIMIT_S = 900
 _TOOL = "onnxruntime.tools.convert_onnx_models_to_ort"
-_SAME_ADDRESSES = f"""
+_SAME_ADDRESSES = """
 import ctypes, os, sys
 ctypes.CDLL(None).personality(0x0040000)
-os.execv(sys.executable, [sys.executable, "-m", "{_TOOL}", *sys.argv[1:]])
+os.execv(sys.argv[1], sys.argv[1:])
 """
 """The converter at addresses that Linux does not draw anew (ADDR_NO_RANDOMIZE): the order in which
 it writes operators follows from them, and one model should be one file."""
@@ -112,12 +113,12 @@ class OrtMobile(Target):
             models, out = Path(temporary, "models"), Path(temporary, "out")
             for name, label in source.labels.items():
                 plain_session.copy_model(source, name, models / label, f"{label}.onnx")
-            linux = sys.platform == "linux"
-            command = [sys.executable, *(("-c", _SAME_ADDRESSES) if linux else ("-m", _TOOL))]
-            command += [str(models), "--output_dir", str(out)]
+            command = make_python_command("-m", _TOOL, models, "--output_dir", out)
             command += ["--optimization_style", self.style.capitalize()]
             command += ["--enable_type_reduction"] * self.types
             command += [] if self.platform == "any" else ["--target_platform", self.platform]
+            if sys.platform == "linux":
+                command = make_python_command("-c", _SAME_ADDRESSES, *command, isolated=True)
             plain_session.run_command(
                 command,
                 Path(temporary),

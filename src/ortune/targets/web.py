@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings, summarize_error
+from ortune.core.python_process import make_python_command
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import ANOTHER
 
@@ -233,7 +233,7 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
 @contextmanager
 def _serve_folder(folder: Path) -> Iterator[str]:
     """Serve by the package's own server and give its address."""
-    command = [sys.executable, str(folder / "serve.py"), "0"]
+    command = make_python_command(folder / "serve.py", "0", isolated=True)
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert server.stdout is not None

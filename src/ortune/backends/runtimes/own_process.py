@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
+
+from ortune.core.python_process import make_python_command
 
 LIMIT_S = 60
 
@@ -12,7 +13,7 @@ def run_code(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
     """Run Python code with words as its ``sys.argv[1:]``; None when it takes over a minute."""
     try:
         return subprocess.run(
-            [sys.executable, "-c", code, *words],
+            make_python_command("-c", code, *words),
             capture_output=True,
             encoding="utf-8",
             errors="backslashreplace",  # a library's own words may be in any encoding

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin, with_article
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.plugins.user_function import describe_error
+from ortune.core.plugins.user_function import NeighbourFinder, describe_error
 
 P = TypeVar("P", bound=Plugin)
 
@@ -141,16 +141,16 @@ def _load_class(
 
 
 def _run_module(path: Path, full: str, content: bytes, key: str) -> ModuleType:
-    """Run the file as a module of its own; its folder is on the import path meanwhile."""
+    """Run the file as a module of its own, which finds its neighbours meanwhile."""
     called = f"_ortune_file_{key[:16]}"
     if called in sys.modules:
         return sys.modules[called]
     module = ModuleType(called)
     module.__file__ = full
     setattr(module, _DIGEST, hashlib.sha256(content).hexdigest()[:16])
-    before = list(sys.path)
+    neighbours = NeighbourFinder(str(Path(full).parent))
     sys.modules[called] = module
-    sys.path.insert(0, str(Path(full).parent))
+    sys.meta_path.append(neighbours)
     try:
         exec(compile(content, full, "exec"), vars(module))
     except (Exception, SystemExit) as error:
@@ -160,7 +160,7 @@ def _run_module(path: Path, full: str, content: bytes, key: str) -> ModuleType:
             fix="correct the file; `python FILE` shows more",
         ) from error
     finally:
-        sys.path[:] = before
+        sys.meta_path.remove(neighbours)
     return module
 
 

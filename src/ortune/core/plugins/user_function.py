@@ -11,8 +11,12 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import file_digest
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ortune.core.errors import BadSettings
@@ -43,7 +47,7 @@ def is_path(text: str) -> bool:
 
 
 def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Import ``pkg.module:function``; modules in the current folder count.
+    """Import ``pkg.module:function``; what the current folder has of that name counts.
 
     Args:
         path: Its name.
@@ -57,7 +61,7 @@ def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable
     demand_own(path, kind, takes)
     module, _, name = path.partition(":")
     try:
-        target = getattr(importlib.import_module(module), name, None)
+        target = getattr(import_local(module), name, None)
     except Exception as error:
         fix = f"run from the folder that holds {module.partition('.')[0]}, or install it"
         if module.endswith(".py"):
@@ -85,7 +89,6 @@ def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
     """
     if not is_function(path):
         raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
-    allow_local_imports()
     if _is_standard(path.partition(":")[0]):
         raise _make_mismatch_error(path, kind, takes)
 
@@ -121,7 +124,7 @@ def _is_standard(module: str) -> bool:
     if top not in sys.stdlib_module_names:
         return False
     try:
-        spec = importlib.util.find_spec(top)
+        spec = _find_spec(top)
     except ValueError:  # a module without a spec, such as __main__
         return False
     if spec is None or spec.origin is None:
@@ -130,10 +133,57 @@ def _is_standard(module: str) -> bool:
     return spec.origin in ("built-in", "frozen") or Path(spec.origin).is_relative_to(library)
 
 
-def allow_local_imports() -> None:
-    """Let modules in the current folder be imported, as they are by ``python -m``."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+@dataclass(frozen=True)
+class NeighbourFinder(MetaPathFinder):
+    """Finds modules in a folder, behind all other finders: a stray ``numpy.py`` there never runs.
+
+    A last entry of ``sys.path`` would come before packages without ``__init__``, such as google's.
+    """
+
+    folder: str
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what the folder has of a module that lies in no package."""
+        return PathFinder.find_spec(fullname, [self.folder]) if path is None else None
+
+
+def import_local(module: str) -> ModuleType:
+    """Import a module that a person named, from the current folder where that has it.
+
+    Its neighbours in that folder are found where nothing else has their names.
+    """
+    top = module.partition(".")[0]
+    spec = _find_local(top)
+    if spec is not None:
+        finder = NeighbourFinder(str(Path.cwd()))
+        if finder not in sys.meta_path:
+            sys.meta_path.append(finder)
+        if spec.loader is not None and spec.origin is not None:  # else a folder without __init__
+            sys.modules[top] = importlib.util.module_from_spec(spec)
+            try:
+                spec.loader.exec_module(sys.modules[top])
+            except BaseException:
+                del sys.modules[top]
+                raise
+    return importlib.import_module(module)
+
+
+def _find_local(top: str) -> ModuleSpec | None:
+    """Return what the current folder has of a name that is not imported yet."""
+    return None if top in sys.modules else PathFinder.find_spec(top, [str(Path.cwd())])
+
+
+def _find_spec(module: str) -> ModuleSpec | None:
+    """Return where a module is; packages above it are imported."""
+    if package := module.rpartition(".")[0]:
+        import_local(package)
+    else:
+        spec = _find_local(module)
+        if spec is not None and spec.origin is not None:
+            return spec
+    return importlib.util.find_spec(module)
 
 
 def find_source(name: str) -> Path | None:
@@ -141,7 +191,7 @@ def find_source(name: str) -> Path | None:
     if name and Path(name).is_file():
         return Path(name)
     with suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(name.partition(":")[0].replace("-", "_"))
+        spec = _find_spec(name.partition(":")[0].replace("-", "_"))
         if spec and spec.origin:
             return Path(spec.origin)
     return None

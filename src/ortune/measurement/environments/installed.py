@@ -17,6 +17,7 @@ from ortune.core.atomic_write import hold_lock, open_draft, remove_path
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, OrtuneError, shorten_text, summarize_error
 from ortune.core.event import Note, Sink, ignore_event
+from ortune.core.python_process import make_python_command
 from ortune.measurement import environment as lookup
 from ortune.measurement.environments.releases import Release, parse_release
 
@@ -181,7 +182,7 @@ def _install_release(python: Path, target: Release, name: str) -> None:
     Raises:
         OrtuneError: It fails; the text has pip's last error, and what kept it from the network.
     """
-    command = [sys.executable, "-m", "pip", "--python", str(python), *_PIP.split()]
+    command = make_python_command("-m", "pip", "--python", python, *_PIP.split())
     try:
         done = subprocess.run(
             [*command, *target.distributions],

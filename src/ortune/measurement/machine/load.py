@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from ortune.core.python_process import make_python_command
 
 _CODE = (
     "import os, sys, threading\n"
@@ -19,7 +20,7 @@ _CODE = (
 def keep_cores_busy(cores: int = 1) -> Iterator[None]:
     """Keep cores busy meanwhile, one process each; 0 is no neighbour."""
     started = [
-        subprocess.Popen([sys.executable, "-c", _CODE], stdin=subprocess.PIPE)
+        subprocess.Popen(make_python_command("-c", _CODE, isolated=True), stdin=subprocess.PIPE)
         for _ in range(cores)
     ]
     try:

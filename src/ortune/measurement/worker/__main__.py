@@ -1,6 +1,6 @@
 """A worker: one process that serves one job.
 
-``python -m ortune.measurement.worker JOB.json < commands`` loads what JOB says and answers one
+``python -P -m ortune.measurement.worker JOB.json < commands`` loads what JOB says and answers one
 JSON line for every JSON line on its standard input, until the input ends; lines with ``progress``
 before an answer say how far it is. Whatever the runtime
 prints goes to stderr. onnx_ir is never imported here.
@@ -39,7 +39,6 @@ def main(path: str, make_workbench: Callable[..., Workbench] = Workbench) -> int
     _die_with_parent()
     answers = _claim_stdout()
     job = codec.decode(WorkerJob, json.loads(Path(path).read_text(encoding="utf-8")))
-    sys.path[:0] = [p for p in job.path if p not in sys.path]
     with ExitStack() as stack:
 
         def tell(answer: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.user_function import (
-    allow_local_imports,
     digest_file,
     find_source,
     is_function,
@@ -89,7 +88,6 @@ class Experiment:
 
     def digest_code(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""
-        allow_local_imports()
         metric = "" if self.budget is None else getattr(self.budget.metric, "path", "")
         fields = [getattr(self.baseline, name) for name in self.baseline.reads]
         read = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import subprocess
-import sys
 import tempfile
 import time
 from array import array
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ortune.core.errors import BadData, OrtuneError, summarize_error
+from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
 from ortune.core.workload import spread_indices
 from ortune.data import given
@@ -232,7 +232,7 @@ class _Process:
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ortune.serving.load_testing.client"],
+            make_python_command("-m", "ortune.serving.load_testing.client"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

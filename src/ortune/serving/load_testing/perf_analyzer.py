@@ -46,8 +46,8 @@ def run_perf_analyzer(
         )
     name, _, version = model.partition("/")
     rows = len(next(iter(samples[0].values()))) if max_batch else 1
-    words = [program, "-m", name, "-i", url.protocol, "-u", url.netloc, "-b", str(rows)]
-    words += ["-x", version] if version else []
+    words = [program, "-i", url.protocol, "-u", url.netloc, "-b", str(rows)]
+    words += ["-m", name, *(["-x", version] if version else [])]
     words += ["--concurrency-range", str(load.concurrency)]
     words += ["--input-data", "data.json", "--profile-export-file", "profile.json"]
     if load.requests:

@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -27,6 +26,7 @@ from urllib.parse import quote
 import psutil
 
 from ortune.core.errors import BadData, OrtuneError, summarize_error
+from ortune.core.python_process import make_python_command
 from ortune.serving.load_testing.client import grpc_channel
 from ortune.serving.load_testing.requests import LoadTest, ServerUrl
 
@@ -72,7 +72,7 @@ def serve_models(*models: str | Path, options: Sequence[str] = ()) -> Iterator[R
         for free in (first, second):
             free.bind(("127.0.0.1", 0))
         http_port, grpc_port = first.getsockname()[1], second.getsockname()[1]
-    command = [sys.executable, "-m", "ortune.cli.main", "serve", *map(str, models)]
+    command = make_python_command("-m", "ortune.cli.main", "serve", *models)
     command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port), *options]
     with TemporaryDirectory(prefix="ortune-serving-") as folder, _interrupt_on_sigterm():
         log = Path(folder) / "log"

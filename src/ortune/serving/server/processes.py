@@ -20,6 +20,7 @@ from typing import Any
 
 from ortune.core.errors import OrtuneError
 from ortune.core.hardware.cpus import divide_cpus, usable_cpus
+from ortune.core.python_process import make_python_command
 from ortune.serving.server.listeners import Address, Listeners, open_listeners
 from ortune.serving.server.logs import Journal, open_journal
 from ortune.serving.server.settings import Listening, Ready, Serve, parse_request, spell_request
@@ -107,12 +108,7 @@ class _Supervisor:
         while not self._ending.is_set():
             since = loop.time()
             process = self._running[place] = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *(
-                    "-P",
-                    "-m",
-                    "ortune.serving.server.processes",
-                ),  # not from the folder that it runs in
+                *make_python_command("-m", "ortune.serving.server.processes"),
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=_LINE_BYTES,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files as resource_files
@@ -26,6 +25,7 @@ from ortune.bundle.engine.golden import snr_db
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
 from ortune.core.errors import BadModel, summarize_error
+from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
 from ortune.targets.common.replay import ANOTHER
 
@@ -197,7 +197,7 @@ def replay_python(source: Source, folder: Path, program: str, files: Mapping[str
     return replay_program(
         source,
         f"{program}, onnxruntime {version('onnxruntime')}",
-        lambda name: [sys.executable, folder / program, files[name]],
+        lambda name: make_python_command(folder / program, files[name]),
         where=folder,
     )
 
@@ -245,7 +245,8 @@ def run_command(
         BadModel: It fails, or takes longer than the limit in seconds.
     """
     words = list(map(str, command))
-    title = title or Path(words[1] if len(words) > 1 else words[0]).name
+    names = words[1:] or words
+    title = title or Path(next((word for word in names if Path(word).is_file()), names[0])).name
     try:
         done = subprocess.run(
             words,

@@ -160,7 +160,7 @@ def test_a_rule_follows_from_the_annotation_and_nothing_is_allowed_without_one()
 
 
 def test_a_stored_name_of_an_environment_is_looked_up_and_never_run() -> None:
-    assert find_interpreter(HERE)
+    assert find_interpreter(HERE) is None
     for name in ("/bin/sh", "../python", "python3 -c 'print()'", ""):
         with pytest.raises(BadSettings, match="no environment"):
             find_interpreter(name)

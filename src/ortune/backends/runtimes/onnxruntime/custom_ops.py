@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import platform
 import signal
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 from ortune.backends.runtimes import own_process
 from ortune.core.errors import BadSettings, OrtuneError, summarize_error
 from ortune.core.plugins import user_file, user_function
-from ortune.core.plugins.user_function import allow_local_imports, is_path
+from ortune.core.plugins.user_function import import_local, is_path
 
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 """ELF's ``e_machine``."""
@@ -116,9 +115,8 @@ def _import_library_path(text: str) -> Path:
     if text.endswith(".py"):
         module = user_file.run_file(Path(text))
     else:
-        allow_local_imports()
         try:
-            module = importlib.import_module(text.replace("-", "_"))
+            module = import_local(text.replace("-", "_"))
         except Exception as error:
             raise BadSettings(
                 f"no library of custom operators '{text}': {user_function.describe_error(error)}",
