@@ -209,6 +209,11 @@ class _LineWriter(logging.Handler):
         """Take no lock: one thread writes, and the end of the process must not wait for it."""
         self.lock = None
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write a record; from Python 3.13 on logging's own takes the lock unasked."""
+        self.emit(record)
+        return True
+
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ValueError):
             self._stream.write(f"{self.format(record)}\n")
