@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ def _documented(member: object) -> bool:
 
 def _signature(name: str, of: object) -> str:
     assert callable(of)
-    found = inspect.signature(of)
+    found = inspect.Signature() if _is_enum(of) else inspect.signature(of)
     args = []
     starred = False
     for one in found.parameters.values():
@@ -94,9 +95,14 @@ def _signature(name: str, of: object) -> str:
         mark = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
         shown = "" if one.default is one.empty else f"={_default(one.default)}"
         args.append(f"{mark}{one.name}{shown}")
-    flat = f"{name}({', '.join(args)})"
+    flat = name if _is_enum(of) else f"{name}({', '.join(args)})"
     lines = "".join(f"    {arg},\n" for arg in args)
     return flat if len(flat) < 100 else f"{name}(\n{lines})"
+
+
+def _is_enum(of: object) -> bool:
+    """Say whether a class has members in the place of arguments: its signature is Python's own."""
+    return isinstance(of, enum.EnumMeta)
 
 
 def _default(value: object) -> str:

@@ -135,7 +135,8 @@ async def test_the_end_gives_up_what_takes_too_long() -> None:
         await settled(lambda: model.seen)
         await asyncio.wait_for(front.stop(0.2), 5)
         assert (await refusal(call))[0] in ("UNAVAILABLE", "CANCELLED")
-        assert model.given_up == ["slow"]
+        # gRPC tells the task after the call: within 20 ms, where it was measured.
+        await asyncio.wait_for(settled(lambda: model.given_up == ["slow"]), 1)
 
 
 def test_what_the_core_of_grpc_says_is_no_log_of_ours(tmp_path: Path) -> None:
