@@ -15,7 +15,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel pythons lint format unit test check check-packages mutants fuzz fuzz-commands clean
+.PHONY: demo install dev wheel pythons pythons-fast lint format unit test check check-packages mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -32,6 +32,9 @@ wheel: | $(PY)  ## sdist and wheel with version and commit, into dist/
 
 pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 	$(PY) -m tools.pythons dist/*.whl
+
+pythons-fast: wheel  ## the same with few of the unit tests, for each landing
+	$(PY) -m tools.pythons dist/*.whl --fast
 
 test: dev lint  ## lint, types, layers and every test that is not marked long, but for fuzzing
 	$(TESTS) tests/e2e tests/unit -n 3 $(BY_FILE)

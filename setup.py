@@ -16,7 +16,7 @@ KEPT = "ortune/core/commit.txt"
 
 def write(root: Path) -> None:
     """Write the commit below a folder of packages; nothing where nobody knows it."""
-    if commit := runpy.run_path(str(VERSION))["commit"]():
+    if commit := runpy.run_path(str(VERSION))["read_commit"]():
         (root / KEPT).write_text(f"{commit}\n", encoding="utf-8")
 
 

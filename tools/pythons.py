@@ -1,13 +1,16 @@
 """Run the wheel's demo and the unit tests on every CPython at hand.
 
     make pythons
-    python -m tools.pythons dist/ortune-0.1.0-py3-none-any.whl [--seconds N] [PYTHON...]
+    python -m tools.pythons dist/ortune-0.1.0-py3-none-any.whl [--seconds N] [--fast] [PYTHON...]
 
 Each interpreter gets a clean environment of its own in ``build/pythons``, where nothing of the
 checkout is seen. There the demo runs with nothing but the wheel; then the tests' packages are
 installed, without torch, and every folder of ``tests/unit`` runs. What is done is kept for the
 same code, so that a run that was stopped, or is given ``--seconds``, goes on where it ended.
 Results: ``benchmarks/results/pythons.json``. The package's metadata claims those, and no others.
+
+With ``--fast``, as at landing, the tests are those of `FAST`, none for the Python that runs this,
+whose suite `make test` runs, and no results are written.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,14 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "pythons"
 RESULTS = ROOT / "benchmarks" / "results" / "pythons.json"
 OLDEST, NEWEST = 11, 19
-_ASK = "import sys, platform as p; print(p.python_implementation(), p.python_version())"
+FAST = (
+    *("core", "graph", "data", "metrics", "serving/server", "test_public_api.py"),
+    "test_python_api.py",
+)
+"""Where Pythons have differed: classes and their signatures, logging, asyncio, gRPC, files."""
+_ASK = (
+    "import ensurepip, venv, platform as p; print(p.python_implementation(), p.python_version())"
+)
 _PIP = ("-m", "pip", "--disable-pip-version-check", "-qq", "install", "--no-compile")
 
 
@@ -40,17 +50,22 @@ def main() -> int:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("pythons", nargs="*", help="default: those on PATH and of pyenv")
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--fast", action="store_true", help="the wheel, its demo and few tests")
     asked = parser.parse_args()
     until = time.monotonic() + asked.seconds
     found = interpreters(asked.pythons)
-    every = [Environment(asked.wheel.resolve(), minor, one) for minor, one in found.items()]
+    every = [
+        Environment(asked.wheel.resolve(), minor, one, _list_tests(minor, asked.fast))
+        for minor, one in found.items()
+    ]
     left = sum(one.run(until) for one in every)
     results = {one.minor: one.summary() for one in every}
     print(json.dumps(results, indent=1))
     if left:
         print(f"{left} steps are left: the same command goes on")
-    else:
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    elif not asked.fast:
+        kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+        RESULTS.write_text(json.dumps(kept | results, indent=1) + "\n")
     return int(left > 0 or any(one["failed"] for one in results.values()))
 
 
@@ -62,6 +77,8 @@ def interpreters(given: list[str]) -> dict[str, tuple[str, str]]:
     found = {}
     for path in paths:
         done = subprocess.run([path, "-c", _ASK], capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{path} makes no environments: left out", file=sys.stderr)
         kind, _, version = done.stdout.strip().partition(" ")
         numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
         if done.returncode == 0 and kind == "CPython" and numbers >= (3, OLDEST):
@@ -72,8 +89,11 @@ def interpreters(given: list[str]) -> dict[str, tuple[str, str]]:
 class Environment:
     """One interpreter's environment, and what was done in it with a wheel."""
 
-    def __init__(self, wheel: Path, minor: str, python: tuple[str, str]) -> None:
+    def __init__(
+        self, wheel: Path, minor: str, python: tuple[str, str], tests: Sequence[Path]
+    ) -> None:
         self.minor = minor
+        self._tests = tests
         self._wheel = wheel
         self._version, self._base = python
         self._home = WORK / f"{minor}-{_digest(wheel)[:12]}"
@@ -113,12 +133,10 @@ class Environment:
     def _steps(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield "install", self._install
         yield "demo", self._demo
-        yield "test packages", self._test_packages
-        for path in sorted((ROOT / "tests" / "unit").iterdir()):
-            if path.name == "test_metadata.py":
-                continue  # it judges the results of this very run
-            if path.name.startswith("test_") or (path.is_dir() and any(path.rglob("test_*.py"))):
-                yield path.relative_to(ROOT).as_posix(), lambda path=path: self._tests(path)
+        if self._tests:
+            yield "test packages", self._test_packages
+        for path in self._tests:
+            yield path.relative_to(ROOT).as_posix(), lambda path=path: self._run_tests(path)
 
     def _install(self) -> dict[str, Any]:
         """Install the wheel, whatever it claims, and the locked packages that it asks for."""
@@ -150,7 +168,7 @@ class Environment:
         wanted.write_text("\n".join(one for one in lock if not one.startswith("torch==")))
         return self._call([str(self._python), *_PIP, "-r", str(wanted)])
 
-    def _tests(self, path: Path) -> dict[str, Any]:
+    def _run_tests(self, path: Path) -> dict[str, Any]:
         """Run one folder of the tests."""
         command = [str(self._python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
         done = self._output([*command, str(path)], ROOT)
@@ -169,6 +187,20 @@ class Environment:
         return subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
+
+
+def _list_tests(minor: str, fast: bool) -> list[Path]:
+    """Return the files and folders of the unit tests that run on a Python."""
+    home = ROOT / "tests" / "unit"
+    if fast:
+        return [] if minor == "{}.{}".format(*sys.version_info) else [home / one for one in FAST]
+    return [
+        path
+        for path in sorted(home.iterdir())
+        # The metadata's test judges the results of this very run.
+        if (path.name.startswith("test_") and path.name != "test_metadata.py")
+        or (path.is_dir() and any(path.rglob("test_*.py")))
+    ]
 
 
 def _digest(wheel: Path) -> str:
