@@ -36,7 +36,12 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
+
+# onnxruntime reads it as it is imported, and asks a host of its maker's 9 s later without it.
+# Whatever runs or starts a session of ours imports this first; processes inherit it.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 if TYPE_CHECKING:
     from ortune.analysis.benchmark.bench import bench as bench
