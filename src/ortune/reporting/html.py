@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ortune.core.atomic_write import open_output_draft
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, escape_control_chars
 from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.core.version import __version__
@@ -66,10 +66,10 @@ def render_html(study: Study) -> str:
 
 
 def render_page(title: str, parts: Sequence[Part], foot: str = "") -> str:
-    """Return parts as a page of their own, everything in them escaped."""
+    """Return parts as a page of their own, everything in them escaped, control characters too."""
     name = escape(title)
     body = "\n".join(_render_section(part) for part in parts)
-    return f"""<!DOCTYPE html>
+    page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -90,6 +90,7 @@ def render_page(title: str, parts: Sequence[Part], foot: str = "") -> str:
 </body>
 </html>
 """
+    return escape_control_chars(page)
 
 
 @cache

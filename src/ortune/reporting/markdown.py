@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ortune.core.errors import escape_control_chars
 from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.reporting.beside import build_report_parts
@@ -21,7 +22,7 @@ def render_markdown(study: Study) -> str:
 def render_markdown_parts(parts: Sequence[Part]) -> str:
     """Return parts as one text; bars become tables, other plots are left out for their tables."""
     texts = [text for part in parts for text in _render_part(part)]
-    return "\n\n".join(texts) + "\n"
+    return escape_control_chars("\n\n".join(texts) + "\n")
 
 
 def _render_part(part: Part) -> list[str]:

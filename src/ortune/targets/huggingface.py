@@ -12,7 +12,7 @@ from ortune.bundle.read import BundleEvidence
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
-from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.errors import BadModel, OrtuneError, escape_control_chars
 from ortune.core.plugins import codec, stored
 from ortune.core.trial import Trial
 from ortune.core.wording import NONE
@@ -57,7 +57,7 @@ class HuggingFace(Target):
         load = f"python {_PROGRAM} {model} {check} answers"
         licence = self.licence or source.manifest.licence
         text = build_card(source, read_evidence(source), licence, self.base_model, load)
-        (folder / "README.md").write_text(text, encoding="utf-8")
+        (folder / "README.md").write_text(escape_control_chars(text), encoding="utf-8")
         lines = ["hf upload USER/NAME .", load]
         if not licence:
             lines.append("the card names no licence: give huggingface(licence=...)")

@@ -62,6 +62,20 @@ def test_the_page_is_offline_and_escaped() -> None:
     assert any("simplify int8-dynamic" in word for word in tags.words)
 
 
+def test_names_steer_neither_a_terminal_nor_a_reader(tmp_path: Path) -> None:
+    """Names of nodes are a stranger's: no file that is read by people has their characters raw."""
+    name = "red\x1b[31m\u202eback\x9b"
+    kernels = [replace(one, name=name, op_type=name, sources=(name,)) for one in KERNELS]
+    hostile = replace(profile(*kernels), model=f"{name}.onnx", notes=(name,))
+    page = profile_page.render_profile(hostile)
+    text = render_markdown_parts(subject.build_profile_parts(hostile))
+    _, table, whole = files.write_profile(hostile, tmp_path)
+    for written in (page, text, table.read_text(), whole.read_text()):
+        assert not set(written) & set("\x1b\u202e\x9b")
+    assert all(r"red\x1b[31m\u202eback\x9b" in written for written in (page, table.read_text()))
+    assert files.read_profile(tmp_path).kernels[0].name == name
+
+
 def test_bars_by_operator_sum_to_the_time_of_the_kernels() -> None:
     many = tuple(replace(kernel(f"Op{n}", ns=1e6 * (n + 1)), region="r") for n in range(40))
     first = subject.build_profile_parts(profile(*many))[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.core.atomic_write import write_text
-from ortune.core.errors import BadData, OrtuneError
+from ortune.core.errors import BadData, OrtuneError, escape_control_chars
 from ortune.core.plugins import codec
 from ortune.core.profile import Profile
 
@@ -137,7 +137,7 @@ def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
     writer.writerows(listed)
     texts = (
         json.dumps(build_trace(profile), allow_nan=False),
-        table.getvalue(),
+        escape_control_chars(table.getvalue()),
         json.dumps(codec.make_jsonable(encode_profile(profile)), indent=1),
     )
     for path, text in zip(paths, texts, strict=True):

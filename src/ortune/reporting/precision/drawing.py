@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.core.atomic_write import open_output_draft
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, escape_control_chars
 from ortune.core.section import Scatter
 from ortune.reporting.canvas import WIDE, draw_scatter
 
@@ -65,7 +65,7 @@ def write_plot(plot: Scatter, path: Path, *, force: bool = False) -> Path:
         if path.suffix.lower() == ".png":
             draft.write_bytes(render_png(plot))
         else:
-            draft.write_text(render_svg(plot), encoding="utf-8")
+            draft.write_text(escape_control_chars(render_svg(plot)), encoding="utf-8")
     return path
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from ortune.core.errors import escape_control_chars
 from ortune.core.section import Intervals, Table, Text
 from ortune.core.study import Study
 from ortune.reporting import rows
@@ -45,7 +46,7 @@ def html(study: Study) -> str:
     fragments += [f'<div class="ortune">{rows.draw_intervals(plot)}</div>'] if plot else []
     ranking = parts["ranking"].blocks if "ranking" in parts else ()
     fragments += [_render_table(block) for block in ranking if isinstance(block, Table)]
-    return "\n".join([*fragments, f"<p>run: {escape(study.root)}</p>"])
+    return escape_control_chars("\n".join([*fragments, f"<p>run: {escape(study.root)}</p>"]))
 
 
 def _render_table(table: Table) -> str:
