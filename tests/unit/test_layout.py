@@ -194,6 +194,14 @@ PLANTED: list[tuple[str, Mapping[str, str], str]] = [
             ),
         )
     ),
+    *(
+        (
+            "temporary folder",
+            {"src/toy/core/scratch.py": f"'''Scratch.'''\n{text}\n"},
+            "core/scratch.py: temporary folder: line 2: ",
+        )
+        for text in ("open(tempfile.TemporaryDirectory(prefix='x'))", "home = mkdtemp()")
+    ),
     (
         "small module",
         SHORT,

@@ -278,6 +278,18 @@ def _find_start(node: ast.AST) -> str:
     return ""
 
 
+def temporary_folders(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Temporary folders beside the module whose folders go where their process was killed."""
+    for name, module in tree.modules.items():
+        if name == f"{tree.root.name}.{tree.limits.temporary}":
+            continue
+        for node in module.nodes:
+            if isinstance(node, ast.Call) and "dir" not in {word.arg for word in node.keywords}:
+                called = ast.unparse(node.func).rpartition(".")[2]
+                if called in ("TemporaryDirectory", "mkdtemp"):
+                    yield name, f"line {node.lineno}: {called}: use open_temporary_folder"
+
+
 _STARTS = re.compile(r"exec|spawn|posix_spawn|fork|system$|popen$")
 
 RULES: Mapping[str, Rule] = {
@@ -298,6 +310,7 @@ RULES: Mapping[str, Rule] = {
     "half a sentence": names.half_sentences,
     "small module": small_modules,
     "child interpreter": child_interpreters,
+    "temporary folder": temporary_folders,
 }
 
 

@@ -27,6 +27,7 @@ class Limits:
         entry_points: Functions that modules have for whoever runs them: a verb's command and what
             it does, a program's start.
         interpreter: The module that starts Python.
+        temporary: The module that makes temporary folders.
         least: Lines of a module that only its sibling imports.
         small: Modules that are shorter all the same -> why.
     """
@@ -50,6 +51,7 @@ class Limits:
     independent: tuple[str, ...] = ("quantizers", "quantizers.observers")
     entry_points: tuple[str, ...] = ("command", "main", "run")
     interpreter: str = "core.python_process"
+    temporary: str = "core.temporary_folder"
     least: int = 150
     small: Mapping[str, str] = field(
         default_factory=lambda: {

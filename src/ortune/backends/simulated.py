@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ from ortune.core.backend import Backend
 from ortune.core.hardware import saturation
 from ortune.core.plugins import stored
 from ortune.core.session import InProcess, Session, Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.shapes.windows import slide_windows
 
 Array: TypeAlias = NDArray[Any]
@@ -67,7 +67,7 @@ class Simulated(Backend):
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         import onnx
 
-        with TemporaryDirectory(prefix="ortune-") as folder:
+        with open_temporary_folder() as folder:
             saved = Path(folder) / "model.onnx"
             options = sessions.make_session_options(
                 self.threads,

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
 from ortune.bundle.engine.archive import is_safe_member
@@ -38,6 +37,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.plugins.plugin import find_plugins
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Plan, Trial
 from ortune.core.version import __version__, read_commit
 from ortune.data.stream import Stream
@@ -371,7 +371,7 @@ def compile_plans(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled
     """
     plans: list[CompiledPlan] = []
     files: dict[str, Path] = {}
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+    with open_temporary_folder() as folder:
         for place, trial in enumerate(trials):
             if not isinstance(trial.plan.backend, CompilingBackend):
                 continue

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.bundle import entries
 from ortune.bundle.content import (
@@ -33,6 +32,7 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Status, Trial
 from ortune.search.experiment.ledger import read_study
 
@@ -177,7 +177,7 @@ def build_candidates(
         yield Path(study)
         return
     trials = list_confirmed(study) if trial is None else [find_trial(study, trial)]
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+    with open_temporary_folder() as folder:
         path = Path(folder) / f"{Path(study.root).name or 'run'}.ortune"
         for candidate in trials:
             yield pack(

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.bundle.engine import archive, consent
 from ortune.bundle.engine.external import require_inside
@@ -17,6 +16,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import codec, stored
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.stream import Stream
 
 _LONGEST = 64
@@ -145,7 +145,7 @@ def unpack_temporarily(path: Path, *, custom_ops: bool = False) -> Iterator[Open
     """
     if not archive.is_bundle(path):
         raise BadModel(f"{path.name} is not a bundle", fix="give a run or a file made by pack")
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+    with open_temporary_folder() as temporary:
         folder = Path(temporary)
         manifest = unpack_bundle(path, folder, custom_ops=custom_ops)
         only = len(manifest.fallback) == 1

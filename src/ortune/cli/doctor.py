@@ -24,6 +24,7 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.fields import Option
 from ortune.core.request import WorkerRequest, request
 from ortune.core.runtime_conflict import find_runtime_conflict
+from ortune.core.temporary_folder import open_temporary_folder
 
 if TYPE_CHECKING:
     from ortune.core.backend import Backend
@@ -178,7 +179,6 @@ def _examine_machine() -> None:
 
 def probe_backends(verbose: bool) -> tuple[ProbeResult, ...]:
     """Load a small model in a worker on every backend, and on each of its other devices."""
-    import tempfile
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
@@ -187,7 +187,7 @@ def probe_backends(verbose: bool) -> tuple[ProbeResult, ...]:
 
     kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
     candidates = [item for kind in kinds for item in kind.tried()]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(candidates)) as pool:
+    with open_temporary_folder() as folder, ThreadPoolExecutor(len(candidates)) as pool:
         probing = [
             pool.submit(copy_context().run, _probe_backend, item, Path(folder) / str(at), verbose)
             for at, item in enumerate(candidates)

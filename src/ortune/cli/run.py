@@ -31,6 +31,7 @@ from ortune.core.event import Progress
 from ortune.core.fields import Option, Out
 from ortune.core.outputs import check_output_file, check_output_folder
 from ortune.core.request import request
+from ortune.core.temporary_folder import open_temporary_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +77,6 @@ class _Options(CustomOpsRequest):
 @make_command(_Options)
 def command(options: _Options) -> None:
     """Show times and outputs."""
-    import tempfile
 
     from ortune.bundle.engine.load import load_engine
     from ortune.data.stream import Stream
@@ -99,7 +99,7 @@ def command(options: _Options) -> None:
     load_ns = time.perf_counter_ns() - start
     for warning in caught:
         write_remark(f"warning: {warning.message}")
-    with engine, _limit_memory(options), tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+    with engine, _limit_memory(options), open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder))
         written = None if out is None else _write_outputs(out, Stream(outcome.outputs))
         latencies_ns = outcome.latencies_ns

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from ortune.core.plugins.user_function import digest_file, find_source
 from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import stream, synthetic
 from ortune.exporters.request import Axes, Export
 from ortune.graph.io import file
@@ -119,7 +119,7 @@ class ExportedModel(Result):
 def run(request: Export) -> ExportedModel:
     """Export into a folder of its own and move the verified file to its place."""
     out = check_output_file(request.out, request.force)
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         result = export_to_folder(request, Path(name), out.name)
         for path in result.path.parent.glob(f"{out.name}*"):
             shutil.move(path, out.absolute().parent / path.name)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +28,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.profile import Ceilings
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once
 
@@ -77,7 +77,7 @@ def measure_ceilings(backend: Backend, seconds: float = SECONDS) -> Ceilings:
         OrtuneError: The backend does not run the models.
     """
     cache = last_level_cache()
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         cached = max(_LEAST_CACHE, min(cache // 8, _MOST_CACHE)) // 4096 * 4096
         room = min(4 * cache, _MOST_MEMORY, psutil.virtual_memory().available // 8)

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, Self
 
 from ortune.backends.cpu import Cpu
@@ -38,6 +37,7 @@ from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
 from ortune.core.python_process import make_python_command
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.wording import format_count
 from ortune.core.workload import Workload
 from ortune.data import sizes
@@ -366,7 +366,7 @@ def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilitie
 @cache
 def _query_uncached(backend: Backend, environment: str, python: Path | None) -> Capabilities:
     """Ask it; another interpreter under the same name is another environment."""
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         job = WorkerJob({}, backend, {}, Path(folder), environment=environment)
         try:
             with Worker(job) as worker:
@@ -405,7 +405,7 @@ def optimize_offline(
         BadModel: The runtime does not load the model.
     """
     backend = codec.build_dataclass(Cpu, {"level": level, "custom_ops": custom_ops})
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
         try:
             with Worker(job) as worker:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ortune.backends.cpu import Cpu
@@ -17,6 +16,7 @@ from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
 from ortune.core.python_process import make_python_command
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import replay_in_workers
 
@@ -109,7 +109,7 @@ class OrtMobile(Target):
 
         The converter opens sessions, so it runs in a process of its own.
         """
-        with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+        with open_temporary_folder() as temporary:
             models, out = Path(temporary, "models"), Path(temporary, "out")
             for name, label in source.labels.items():
                 plain_session.copy_model(source, name, models / label, f"{label}.onnx")

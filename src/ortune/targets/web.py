@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from ortune.bundle.target import Replay, Target
 from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings, summarize_error
 from ortune.core.python_process import make_python_command
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import ANOTHER
 
@@ -69,7 +69,7 @@ class WebPage(Target):
         why = plain_session.explain_cpu_refusal(source)
         if why or not shutil.which("node"):
             return why
-        with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+        with open_temporary_folder() as temporary:
             folder = Path(temporary)
             self.write(source, folder)
             try:

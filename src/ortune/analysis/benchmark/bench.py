@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, cast
 
 from ortune.analysis.benchmark.interleave import (
@@ -37,6 +36,7 @@ from ortune.core.plugins.spelling import parse_list, parse_plugin
 from ortune.core.reading import read_workload
 from ortune.core.request import make_verb
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.core.workload import Workload
 from ortune.data import given, sources, stream, synthetic
@@ -194,7 +194,7 @@ def time_groups(groups: Sequence[Sequence[Contestant]], request: Bench) -> Bench
     """Time groups of contestants as asked; see `contest`."""
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         root = Path(folder)
         streams = _write_streams(groups, request, root)
         raced = [
@@ -300,7 +300,7 @@ def _time_frames(
             on = [parse_plugin(Backend, text) for text in plans]
         (group,) = _make_contestants([path], on, [Latency()], environments)
         contestants += group
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         root, frame = Path(folder), request.end_to_end
         feeds = _write_frame_samples(request, contestants[0].model, root)
         whole, models = (

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.version import __version__
 from ortune.core.workload import spread_indices
 from ortune.data import augment as augmenting
@@ -356,7 +356,7 @@ def run(request: Calibrate) -> Calibration:
     if out is not None and cache is not None and out.resolve() == cache.resolve():
         raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
     step = parse_quantizer(request.quantizer, request.observer)
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         seen = _load_samples(request, folder)
         quantizer_probes = collect_probes(Path(request.model), step)

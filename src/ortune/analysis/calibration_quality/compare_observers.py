@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +28,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Score
 from ortune.core.workload import spread_indices
 from ortune.data import augment as augmenting
@@ -200,7 +200,7 @@ def run(request: CompareObservers) -> ObserverRanking:
     backend = parse_plugin(Backend, request.backends)
     require_backend(backend)
     notes: list[str] = []
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         experiment = Experiment(
             models={MAIN: Path(request.model)},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from ortune.core.reading import read_step
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Edit, Quantizer, Recipe, Step
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.io import file
 from ortune.search.recipe.build import build
 
@@ -65,7 +65,7 @@ def run(request: Apply) -> AppliedSteps:
     )
     if not steps_to_apply:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
-    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         data = request.read_inputs(model).read_data(Path(folder), sink)
         built = build(
             model,

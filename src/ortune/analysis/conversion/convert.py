@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,6 +22,7 @@ from ortune.core.plugins import catalog, codec
 from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
@@ -375,7 +375,7 @@ def run(request: Convert) -> ConvertedModel:
     request = replace(request, sink=collect_notes(notes, request.sink))
     for note in list_advice(request):
         request.sink(note)
-    with tempfile.TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         data = request.read_inputs(model).read_data(folder, request.sink)
         converted = convert_model(request, data, folder)

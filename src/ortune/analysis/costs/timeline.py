@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 from ortune.analysis.costs.requests import TimelineRequest
 from ortune.backends.cpu import Cpu
@@ -22,6 +21,7 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.graph.analysis import facts as model_facts
@@ -446,7 +446,7 @@ def run(request: TimelineRequest) -> Timeline:
     notes: list[str] = []
     sink = collect_notes(notes, request.sink)
     facts = model_facts.read_facts(file.load(source))
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         root = Path(folder).resolve()
         shapes, ranges = request.shapes, request.ranges
         fed = given.load_or_generate_feeds(

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
@@ -19,6 +18,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.analysis.node_costs import (
@@ -90,7 +90,7 @@ def query_placement(path: Path, backend: Backend) -> NodePlacement:
         return NodePlacement(str(backend), problem=error.what, fix=error.fix)
     if reason is not None:
         return NodePlacement(str(backend), problem="it cannot run here", fix=reason)
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         model, source, _ = load_labelled_model(path, Path(name))
         job = WorkerJob({MAIN: source}, backend, {}, Path(name).resolve() / "worker")
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.analysis.benchmark.bench import race_contestants
 from ortune.analysis.padding.requests import BucketsRequest
@@ -14,6 +13,7 @@ from ortune.core.errors import BadModel, BadSettings
 from ortune.core.event import Note, Progress
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import feeds
 from ortune.data.padding import Padding, find_padding
 from ortune.data.stream import Stream
@@ -34,7 +34,7 @@ def run(request: BucketsRequest) -> Buckets:
         )
     require_backend(backend)
     facts = model_facts.read_facts(file.load(path))
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         fed = feeds.load_feeds(data, facts.inputs, folder, sink=request.sink)
         for text in fed.notes:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx_ir as ir
@@ -32,6 +31,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.profile import NO_STEP, Action, Ceilings, Kernel, Profile
 from ortune.core.reading import read_step
 from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.graph.analysis import facts as model_facts
@@ -501,7 +501,7 @@ def evaluate_suggestions(
         OrtuneError: The model or the data cannot be used.
     """
     source, origin = Path(profile.model), parse_plugin(Backend, profile.backend)
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         takes, out = model_facts.read_facts(file.load(source)).inputs, folder / "data"
         feeds = given.load_or_generate_feeds(

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -23,6 +22,7 @@ from ortune.core.plugins.spelling import parse_list
 from ortune.core.profile import Ceilings, Kernel, Profile
 from ortune.core.request import make_verb
 from ortune.core.session import Executed, Operand, Recorded
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import given
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
@@ -343,7 +343,7 @@ def run(request: ProfileRequest) -> Profile:
     backend = _parse_backend(request.backend)
     path = Path(request.model)
     workload = Latency(request.batch)
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         takes, out = model_facts.read_facts(file.load(path)).inputs, folder / "data"
         fed = given.load_or_generate_feeds(

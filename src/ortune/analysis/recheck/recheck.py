@@ -6,7 +6,6 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, run_contest
 from ortune.analysis.recheck.request import Recheck
@@ -31,6 +30,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.result import TableResult
 from ortune.core.study import Job
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval, Trial
 from ortune.data.stream import Stream
 from ortune.measurement.environment import find_interpreter
@@ -153,7 +153,7 @@ def run(request: Recheck) -> RecheckResult:
     """Replay a bundle in every environment that was asked for."""
     releases = select_releases(request.runtime) if request.runtime else ()
     path = Path(request.bundle)
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+    with open_temporary_folder() as folder:
         root = Path(folder)
         plan = unpack_plan(
             path,

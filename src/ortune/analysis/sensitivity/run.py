@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ortune.analysis.sensitivity.requests import SensitivityRequest
@@ -28,6 +27,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.result import TableResult
 from ortune.core.roles import find_deciding_step
 from ortune.core.step import Recipe, Step
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Plan
 from ortune.core.wording import format_duration
 from ortune.graph.analysis import facts as model_facts
@@ -125,7 +125,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
     backend = parse_plugin(Backend, request.backends)
     offered = require_backend(backend)
     notes: list[str] = []
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         root = Path(name)
         experiment = Experiment(
             models={MAIN: Path(request.model)},

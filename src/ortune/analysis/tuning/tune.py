@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ortune.analysis.tuning.requests import Tune
@@ -34,6 +33,7 @@ from ortune.core.plugins.spelling import parse_given
 from ortune.core.reading import read_workload
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult, as_json
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
 from ortune.core.wording import format_duration
 from ortune.core.workload import spread_indices
@@ -436,7 +436,7 @@ def run(request: Tune) -> TuneResult:
     offered = require_backend(origin)
     path, workload = Path(request.model), read_workload(request.workload, request.batch)
     facts, before = model_facts.read_facts(file.load(path), read=True), noise.take_snapshot()
-    with TemporaryDirectory(prefix="ortune-") as name, keep_cores_busy(int(request.beside_load)):
+    with open_temporary_folder() as name, keep_cores_busy(int(request.beside_load)):
         folder = Path(name)
         feeds = given.load_or_generate_feeds(
             request.data,

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import numpy as np
@@ -31,6 +30,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.result import Result
 from ortune.core.step import Recipe, Step
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Score, Verdict
 from ortune.graph.io import file
 from ortune.graph.ir import edit
@@ -205,7 +205,7 @@ def bisect_models(
         judge: Scores a model; None when it does not run.
         out: Folder for the small models; made when something is found.
     """
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         search = _Search(context, backend, judge, Path(name), out)
         plain = search.judge_model(reference)
         if plain is None or plain.verdict is Verdict.FAILS:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.outputs import check_output_file, check_output_folder
 from ortune.core.request import make_verb
 from ortune.core.result import Result
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
 from ortune.graph.analysis.facts import count_weight_bytes
@@ -65,7 +64,7 @@ def write_tensor_values(
         return stream.Stream(out)
     head = cut(model, (), computed_names)
     takes = [tensor.name for tensor in spec.list_inputs(head)]
-    with TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         folder = Path(name)
         fed = folder / "fed.stream"
         stream.write_stream(fed, ({n: source[i][n] for n in takes} for i in indices))
@@ -98,7 +97,7 @@ def compute_tensor_snr(
     snr_by_tensor: dict[str, float] = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
-        with TemporaryDirectory(prefix="ortune-") as folder:
+        with open_temporary_folder() as folder:
             expected, actual = (
                 write_tensor_values(
                     model, part, samples, indices, backend, Path(folder) / f"{side}.stream"
@@ -197,7 +196,7 @@ def run(request: Extract) -> ExtractedPart:
         piece = cut(loaded, request.inputs, request.outputs)
         file.save(piece, out)
         return _describe_piece(loaded, piece, request.inputs, out)
-    with tempfile.TemporaryDirectory(prefix="ortune-") as name:
+    with open_temporary_folder() as name:
         run = _Run(loaded, request.data, request.limit, Path(name), request.custom_ops)
         request.sink(Progress("running the whole model", 0, 2))
         try:

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.analysis.verification import bisect as bisecting
 from ortune.analysis.verification.bisect import Bisection
@@ -23,6 +22,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Recipe
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
@@ -174,7 +174,7 @@ def run(request: Verify) -> Comparison:
         ranges=request.ranges,
         time=3600.0,
     )
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         report = Path(folder) / "saturated.json"
         if isinstance(backend, Simulated):
             backend = replace(backend, report=str(report.resolve()))

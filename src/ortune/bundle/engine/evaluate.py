@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ from ortune.core.metric import Kind, Metric, stack_records
 from ortune.core.plugins import spelling
 from ortune.core.result import Result
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import feeds
 from ortune.data.sources import Source
 from ortune.data.stream import Stream
@@ -105,7 +105,7 @@ def evaluate_samples(
                 yield takes_pictures.replace_pictures(sample) if takes_pictures else sample
 
     rows = []
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+    with open_temporary_folder() as folder:
         fed = feeds.load_feeds(
             source,
             call.signature.inputs,

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from ortune.backends.cpu import Cpu
@@ -29,6 +28,7 @@ from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, OrtuneError
 from ortune.core.plugins import codec, stored
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.measurement.machine import machine
 
 HOME = "compiled"
@@ -131,7 +131,7 @@ class BundleArchive:
 
 
 def make_temporary_folder(stack: ExitStack) -> Path:
-    folder = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+    folder = open_temporary_folder()
     return Path(stack.enter_context(folder))
 
 

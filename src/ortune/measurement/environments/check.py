@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
@@ -19,6 +18,7 @@ from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.hardware.gpu import Gpu
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import stream
 from ortune.measurement.environment import find_interpreter, find_packages
 from ortune.measurement.environments.installed import (
@@ -80,7 +80,7 @@ def check_environment(name: str) -> CheckedEnvironment:
     states: dict[str, State] = {}
     problem, fix = "", ""
     again = f"`ortune doctor env remove {name}`, then add it again"
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         for spelled in list_backends(record):
             try:
                 backend = parse_plugin(Backend, spelled)

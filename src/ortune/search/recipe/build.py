@@ -17,12 +17,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import cast
 
 from ortune.core.event import Sink, ignore_event
 from ortune.core.plugins import codec
 from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.feeds import Feeds
 from ortune.graph.io import file
 from ortune.quantizers.calibration.ranges_file import SavedRanges
@@ -63,7 +63,7 @@ def build(
         OrtuneError: A quantizer found nothing to do, or the model cannot be used.
     """
     indices = tuple(range(feeds.count)) if feeds and not feeds.synthetic else ()
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         material = Material(feeds, indices, ranges, custom_ops)
         built = build_in(Path(folder), Path(source), recipe, material, sink=sink)
         return BuiltModel(file.save(file.load(built.path), out), built.edits)

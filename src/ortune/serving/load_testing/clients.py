@@ -20,6 +20,7 @@ import numpy as np
 from ortune.core.errors import BadData, OrtuneError, summarize_error
 from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.workload import spread_indices
 from ortune.data import given
 from ortune.data.stream import Stream
@@ -93,7 +94,7 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
             model = names[0]
         name, _, version = model.partition("/")
         metadata = admin.fetch_metadata(name, version)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-")))
+        folder = Path(stack.enter_context(open_temporary_folder()))
         feeds = given.load_or_generate_feeds(
             request.data,
             bodies.input_specs(metadata),

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 import numpy as np
@@ -32,6 +31,7 @@ from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.outputs import check_output_file
 from ortune.core.result import TableResult
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.measurement.machine import noise
 from ortune.serving.load_testing.clients import open_clients
@@ -419,7 +419,7 @@ def search_settings(request: LoadTest) -> GoalResult:
         raise BadSettings("a goal is sought at one rate", fix="give one --rate, or none")
     assert request.out is not None  # the request demands it of a goal
     check_output_file(request.out, request.force, path)
-    with TemporaryDirectory(prefix="ortune-goal-") as folder:
+    with open_temporary_folder() as folder:
         plain = Path(folder) / path.name
         start = partial(start_server, request=request, folder=Path(folder))
         write_serving(path, plain, Serving())

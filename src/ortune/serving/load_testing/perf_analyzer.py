@@ -8,12 +8,12 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import psutil
 
 from ortune.core.errors import OrtuneError, summarize_error
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.serving.load_testing.client import Report
 from ortune.serving.load_testing.levels import Load
 from ortune.serving.load_testing.requests import ServerUrl
@@ -55,7 +55,7 @@ def run_perf_analyzer(
     else:
         window_ms = max(1, round(1000 * load.seconds / _WINDOWS))
         words += ["-p", str(window_ms), "-r", str(_WINDOWS), "-s", "1000"]
-    with TemporaryDirectory(prefix="ortune-") as path:
+    with open_temporary_folder() as path:
         folder, report = Path(path), Report()
         steps = []
         for sample in samples:  # itself, or its rows, which it joins again

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -27,6 +26,7 @@ import psutil
 
 from ortune.core.errors import BadData, OrtuneError, summarize_error
 from ortune.core.python_process import make_python_command
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.serving.load_testing.client import grpc_channel
 from ortune.serving.load_testing.requests import LoadTest, ServerUrl
 
@@ -74,7 +74,7 @@ def serve_models(*models: str | Path, options: Sequence[str] = ()) -> Iterator[R
         http_port, grpc_port = first.getsockname()[1], second.getsockname()[1]
     command = make_python_command("-m", "ortune.cli.main", "serve", *models)
     command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port), *options]
-    with TemporaryDirectory(prefix="ortune-serving-") as folder, _interrupt_on_sigterm():
+    with open_temporary_folder() as folder, _interrupt_on_sigterm():
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files as resource_files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from ortune.bundle.target import Replay
 from ortune.core.errors import BadModel, summarize_error
 from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.targets.common.replay import ANOTHER
 
 MODEL = "model.onnx"
@@ -220,7 +220,7 @@ def replay_program(
     worst = float("inf")
     for name in source.models:
         for inputs, expected in source.feeds(name):
-            with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+            with open_temporary_folder() as temporary:
                 check, answers = Path(temporary, "check"), Path(temporary, "answers")
                 write_sample(check, inputs, expected)
                 run_command([*command(name), check, answers], where)

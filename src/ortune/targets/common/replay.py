@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
 from ortune.bundle.source import Source
@@ -18,6 +17,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.stream import Stream
 from ortune.measurement.environment import find_interpreter
 from ortune.measurement.job import WorkerJob
@@ -98,7 +98,7 @@ def optimize_in_worker(
     Raises:
         WorkerFailed: It does not.
     """
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+    with open_temporary_folder() as folder:
         root = Path(folder).resolve()
         job = WorkerJob({"": model.resolve()}, backend, {}, root, environment=environment)
         with Worker(job, timeout_s=timeout_s) as worker:
@@ -130,7 +130,7 @@ def replay_in_workers(
     cpus = effective_cpus()
     here, _ = stored.limit_threads(source.backend, cpus)
     there, _ = stored.limit_threads(backend, cpus)
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+    with open_temporary_folder() as temporary:
         root = Path(temporary).resolve()
         worst = float("inf")
         for name, path in models.items():

@@ -19,7 +19,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from ortune.core.atomic_write import hold_lock, remove_path, write_text
@@ -27,6 +26,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.outputs import find_cache_folder
 from ortune.core.plugins.plugin import encode
+from ortune.core.temporary_folder import open_temporary_folder
 
 KEY = "key.json"
 """What an engine was built for, in its folder."""
@@ -260,7 +260,7 @@ def open_with_engines(
     with ExitStack() as stack:
         home = root or watch.root or find_engine_folder()
         if home is None:
-            temporary_folder = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+            temporary_folder = open_temporary_folder()
             home = Path(stack.enter_context(temporary_folder))
         place = home / key.digest
         with ExitStack() as session:
