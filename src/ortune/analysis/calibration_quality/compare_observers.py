@@ -200,8 +200,7 @@ def run(request: CompareObservers) -> ObserverRanking:
     backend = parse_plugin(Backend, request.backends)
     require_backend(backend)
     notes: list[str] = []
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         experiment = Experiment(
             models={MAIN: Path(request.model)},
             data=request.source,
