@@ -21,14 +21,14 @@ from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.quantizers.common.layers import Layer, find_layers, note_unbounded_weights
-from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.nodes import (
-    add_constants,
-    discard_upstream,
+from ortune.quantizers.common.layers import (
+    Layer,
+    find_layers,
     flatten_model,
-    make_dequantize,
+    note_unbounded_weights,
 )
+from ortune.quantizers.common.node_filter import select_nodes
+from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 
 _OBSERVER = catalog.load_plugin(Observer, "min-max")()
 

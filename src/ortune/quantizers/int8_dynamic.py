@@ -21,9 +21,13 @@ from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
 from ortune.quantizers.common.dynamic import DynamicRewriter
 from ortune.quantizers.common.grid import Grid, make_weight_grid
-from ortune.quantizers.common.layers import Layer, find_layers, note_unbounded_weights
+from ortune.quantizers.common.layers import (
+    Layer,
+    find_layers,
+    flatten_model,
+    note_unbounded_weights,
+)
 from ortune.quantizers.common.node_filter import match_nodes
-from ortune.quantizers.common.nodes import flatten_model
 from ortune.quantizers.common.rounding.matrices import find_worst_layers, list_moment_probes
 from ortune.quantizers.common.weights import embeddings as tables
 

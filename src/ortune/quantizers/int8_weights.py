@@ -19,12 +19,13 @@ from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.block_grid import Bits
 from ortune.quantizers.common.layers import (
+    flatten_model,
     has_bounded_values,
     note_unbounded_weights,
     resolve_transpose,
 )
 from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.nodes import flatten_model, make_cast_and_mul, make_dequantize
+from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
 from ortune.quantizers.common.weights.embeddings import look_up
 from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups

@@ -1,4 +1,4 @@
-"""Layers: nodes that multiply an activation by a constant weight."""
+"""Layers: nodes that multiply an activation by a constant weight, and how they are found."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
+from ortune.graph.ir.replace import remove_node
+from ortune.graph.ir.uses import is_read
+from ortune.quantizers.common.node_filter import remember_names
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,24 @@ def note_unbounded_weights(model: ir.Model, ops: Collection[str]) -> None:
     for node in edit.walk_nodes(model):
         if node.op_type in ops and not all(map(has_bounded_values, node.inputs)):
             edit.note_refusal(model, node, "in float: the weight holds infinity or NaN")
+
+
+def flatten_model(model: ir.Model) -> None:
+    """Inline local functions, and let nodes read constants themselves, not through an Identity.
+
+    Every quantizer begins so: a weight that exporters hand to its second and later readers through
+    an Identity is one value then, and is stored once. Names of nodes that go may still be given.
+    """
+    remember_names(model)
+    edit.inline_functions(model)
+    for node in edit.walk_nodes(model):
+        if node.op_type != "Identity" or node.domain or node.inputs[0] is None:
+            continue
+        source = node.inputs[0]
+        if edit.const_tensor(resolve_transpose(source)[0]) is not None:
+            node.outputs[0].replace_all_uses_with(source)
+            if not is_read(node.outputs[0]):
+                remove_node(node)
 
 
 def find_layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:

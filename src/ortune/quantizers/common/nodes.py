@@ -1,4 +1,4 @@
-"""What quantizers begin with, nodes that the writers of integers add, how values are replaced."""
+"""Nodes that the writers of integers add, and how values take each other's place."""
 
 from __future__ import annotations
 
@@ -10,28 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.replace import remove_node
 from ortune.graph.ir.uses import is_read
-from ortune.quantizers.common.layers import resolve_transpose
-from ortune.quantizers.common.node_filter import remember_names
-
-
-def flatten_model(model: ir.Model) -> None:
-    """Inline local functions, and let nodes read constants themselves, not through an Identity.
-
-    Every quantizer begins so: a weight that exporters hand to its second and later readers through
-    an Identity is one value then, and is stored once. Names of nodes that go may still be given.
-    """
-    remember_names(model)
-    edit.inline_functions(model)
-    for node in edit.walk_nodes(model):
-        if node.op_type != "Identity" or node.domain or node.inputs[0] is None:
-            continue
-        source = node.inputs[0]
-        if edit.const_tensor(resolve_transpose(source)[0]) is not None:
-            node.outputs[0].replace_all_uses_with(source)
-            if not is_read(node.outputs[0]):
-                remove_node(node)
 
 
 def add_constants(editor: edit.Editor, stem: str, **arrays: NDArray[Any]) -> list[ir.Value]:

@@ -39,8 +39,8 @@ from ortune.quantizers.common.float16.islands import (
 )
 from ortune.quantizers.common.float16.overflow import MOVERS, Pin, Rules
 from ortune.quantizers.common.float16.wide import WideSlices
+from ortune.quantizers.common.layers import flatten_model
 from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
-from ortune.quantizers.common.nodes import flatten_model
 
 FLOAT = ir.DataType.FLOAT
 CONTROL = ("If", "Loop", "Scan")

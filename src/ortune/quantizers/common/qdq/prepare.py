@@ -11,8 +11,9 @@ from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import nodes_of
 from ortune.graph.ir.qdq import find_input
 from ortune.graph.ir.uses import has_single_use, only_reader
+from ortune.quantizers.common.layers import flatten_model
 from ortune.quantizers.common.node_filter import match_nodes
-from ortune.quantizers.common.nodes import flatten_model, replace_value
+from ortune.quantizers.common.nodes import replace_value
 from ortune.quantizers.common.qdq.placement import is_absorbed
 from ortune.quantizers.common.qdq.runtime_rules import MOVING, Target
 from ortune.transforms.common.layers.affine import (

@@ -25,9 +25,8 @@ from ortune.quantizers.common.block_grid import (
     pack_integers,
     split_into_blocks,
 )
-from ortune.quantizers.common.layers import is_last
+from ortune.quantizers.common.layers import flatten_model, is_last
 from ortune.quantizers.common.node_filter import select_nodes
-from ortune.quantizers.common.nodes import flatten_model
 from ortune.quantizers.common.rounding import blocks as rounding
 from ortune.quantizers.common.weights.matmuls import (
     UNKNOWN_RANK,
