@@ -105,8 +105,8 @@ class Apply(ConversionRequest):
     Transforms that would change structure, types or numbers are rolled back; the result is then
     written without them, and the exit code is 1. Static quantizers calibrate on --data, or take
     the ranges of an earlier calibration with --ranges-from. A quantized result that answers with
-    NaN is written by --force alone. Behind all steps, --fold-preprocess
-    and --fold-postprocess change what the model takes and gives.
+    NaN is written by --force alone. Behind all steps, --fold-preprocess and --fold-postprocess
+    change what the model takes and gives.
 
     Example:
         ortune apply model.onnx simplify fuse-batch-norm -o clean.onnx

@@ -1,4 +1,4 @@
-"""What makes a wide value stays wide: positions, times and indices on their way to a kept node.
+"""What makes a wide value stays wide: positions, times and indices that a kept node reads.
 
 Integers above 2,048 are no float16, nor those above 256 bfloat16. A node that stays in float32
 because of what it reads (a sine of positions) gains nothing where the Cast that makes the number,
@@ -48,7 +48,7 @@ _SMALL = 16
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """Where a value comes from.
 
     Attributes:
@@ -68,7 +68,7 @@ class WideSlices:
     ) -> None:
         self._kinds = kinds
         self._inputs = {*model.graph.inputs} if keep_io else set()
-        self._origins: dict[ir.Value, Origin] = {}
+        self._origins: dict[ir.Value, ValueOrigin] = {}
 
     def find_choices(self, nodes: Iterable[ir.Node]) -> frozenset[ir.Node]:
         """Return the nodes that choose by integers, and sines of what is wide alone."""
@@ -96,7 +96,7 @@ class WideSlices:
             todo += self._list_read(node)
         return frozenset(makers - set(kept))
 
-    def _trace(self, value: ir.Value) -> Origin:
+    def _trace(self, value: ir.Value) -> ValueOrigin:
         """Return where a value comes from; the way there may be as long as the graph is deep."""
         todo = [value]
         while todo:
@@ -109,20 +109,20 @@ class WideSlices:
                 continue
             todo.pop()
             if node is None or not _carries(node):
-                self._origins[current] = Origin(integers=False, wide=current in self._inputs)
+                self._origins[current] = ValueOrigin(integers=False, wide=current in self._inputs)
             else:
                 origins = [self._origins[source] for source in sources]
                 self._origins[current] = self._join_origins(node, origins)
         return self._origins[value]
 
-    def _join_origins(self, node: ir.Node, sources: Sequence[Origin]) -> Origin:
+    def _join_origins(self, node: ir.Node, sources: Sequence[ValueOrigin]) -> ValueOrigin:
         wide = bool(sources) and all(origin.wide for origin in sources)
         integers = any(origin.integers for origin in sources)
         if node.op_type == "Range" or (node.op_type == "Cast" and self._widens_integers(node)):
-            return Origin(integers=True, wide=True)
+            return ValueOrigin(integers=True, wide=True)
         if node.op_type in PRODUCTS:
-            return Origin(integers=wide and integers, wide=wide and integers)
-        return Origin(integers, wide=wide or integers)
+            return ValueOrigin(integers=wide and integers, wide=wide and integers)
+        return ValueOrigin(integers, wide=wide or integers)
 
     def _widens_integers(self, node: ir.Node) -> bool:
         source = node.inputs[0]
