@@ -393,18 +393,15 @@ def require_backend(backend: Backend, environment: str = HERE) -> Capabilities:
     return offer
 
 
-def optimize_offline(
-    model: Path, level: str, out: Path, *, custom_ops: tuple[str, ...] = ()
-) -> Path:
-    """Write `model` as the runtime rewrites it at `level` to `out`.
+def optimize_offline(model: Path, backend: Cpu, out: Path) -> Path:
+    """Write `model` as the runtime rewrites it at a backend's level to `out`.
 
     Args:
-        level: disabled, basic, extended or all; ``all`` binds the file to this hardware.
+        backend: At its level ``all`` the file is bound to this hardware.
 
     Raises:
         BadModel: The runtime does not load the model.
     """
-    backend = codec.build_dataclass(Cpu, {"level": level, "custom_ops": custom_ops})
     with open_temporary_folder() as folder:
         job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
         try:

@@ -21,7 +21,12 @@ from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.quantizers.common.layers import Layer, find_layers
+from ortune.quantizers.common.layers import (
+    Layer,
+    find_layers,
+    flatten_model,
+    note_unbounded_weights,
+)
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 
@@ -76,13 +81,14 @@ class Fp8(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the activations of the layers, after inlining local functions."""
-        edit.inline_functions(model)
+        flatten_model(model)
         names = dict.fromkeys(str(layer.x.name) for layer in self._find_layers(model))
         return [Probe(name, self.observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Write the pairs and return how many layers became float8."""
-        edit.inline_functions(model)
+        flatten_model(model)
+        note_unbounded_weights(model, self.ops)
         candidates = list(self._find_layers(model))
         active = [layer for layer in candidates if _compute_step(ranges.get(str(layer.x.name)))]
         if not active:

@@ -21,7 +21,12 @@ from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
 from ortune.quantizers.common.dynamic import DynamicRewriter
 from ortune.quantizers.common.grid import Grid, make_weight_grid
-from ortune.quantizers.common.layers import Layer, find_layers
+from ortune.quantizers.common.layers import (
+    Layer,
+    find_layers,
+    flatten_model,
+    note_unbounded_weights,
+)
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.rounding.matrices import find_worst_layers, list_moment_probes
 from ortune.quantizers.common.weights import embeddings as tables
@@ -45,7 +50,8 @@ class Int8Dynamic(Quantizer):
         exclude: Node names to leave in float; * and ? match.
         min_side: Weights with fewer rows or columns stay in float.
         embeddings: Store tables that rows are looked up in as int8 too; the rows found are made
-            float behind the Gather.
+            float behind the Gather. A table that a layer multiplies as well is stored once in any
+            case.
         leave_worst: Leave so many products in float: those whose rounding loses most of their
             output, by calibration data. Notes name them.
     """
@@ -111,7 +117,7 @@ class Int8Dynamic(Quantizer):
 
     def select_layers(self, model: ir.Model) -> Sequence[Layer]:
         """Return the products that become integer, for steps that prepare their weights."""
-        edit.inline_functions(model)
+        flatten_model(model)
         excluded = match_nodes(model, self.exclude, "exclude")
         ops = [op for op in self.ops if op in ("MatMul", "Gemm")]
         nodes = (node for graph in _list_graphs(model) for node in graph if node not in excluded)
@@ -120,21 +126,23 @@ class Int8Dynamic(Quantizer):
         ]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        edit.inline_functions(model)
+        flatten_model(model)
         excluded = match_nodes(model, self.exclude, "exclude") | self._find_worst_nodes(
             model, ranges
         )
-        embedding_tables = tables.find_tables(model) if self.embeddings else {}
+        embedding_tables = tables.find_tables(model)
         ops = (*self.ops, "Conv") if self.conv else self.ops
+        nodes = [node for graph in _list_graphs(model) for node in graph]
+        alike = [node for node in nodes if node.op_type in ops and node not in excluded]
         rewriter = DynamicRewriter(
             model.graph,
+            alike,
             kind=self.weights,
             per_channel=self.per_channel,
             reduce_range=self.reduce_range,
             min_side=self.min_side,
         )
-        nodes = [node for graph in _list_graphs(model) for node in graph]
-        alike = [node for node in nodes if node.op_type in ops and node not in excluded]
+        note_unbounded_weights(model, (*ops, "Gather") if self.embeddings else ops)
         count = sum(map(rewriter.rewrite_node, alike))
         if not count:
             raise Refused(
@@ -145,8 +153,16 @@ class Int8Dynamic(Quantizer):
         if rewriter.foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
         tables.store_tables(
-            model, edit.Editor(model.graph), embedding_tables, {}, excluded, alone=True
+            model,
+            edit.Editor(model.graph),
+            embedding_tables,
+            rewriter.stored,
+            excluded,
+            alone=self.embeddings,
         )
+        for stored in rewriter.stored.values():
+            for part in (stored.scale, stored.zero):
+                edit.discard_constant(part)
         for node in rewriter.refused:
             edit.note_refusal(
                 model, node, "the integer operator lacks one of its attributes or inputs"

@@ -20,7 +20,7 @@ from ortune.core.step import Quantizer, Step, Transform
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import int8_rescues
-from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.layers import Layer, note_unbounded_weights
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
@@ -219,6 +219,8 @@ class Int8Static(Quantizer):
         placements, scope = self._place_pairs(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
         scopes.note_float_layers(model, scope.reasons, len(layers))
+        if self.embeddings:
+            note_unbounded_weights(model, ("Gather",))
         if not layers:
             reasons = scopes.summarize_reasons(scope.reasons, 0)
             raise Refused(

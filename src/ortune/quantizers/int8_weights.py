@@ -18,7 +18,12 @@ from ortune.core.roles import Role
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.block_grid import Bits
-from ortune.quantizers.common.layers import resolve_transpose
+from ortune.quantizers.common.layers import (
+    flatten_model,
+    has_bounded_values,
+    note_unbounded_weights,
+    resolve_transpose,
+)
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.nodes import make_cast_and_mul, make_dequantize
 from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
@@ -96,7 +101,7 @@ class Int8Weights(BlockWeights):
         """Store the weights and return how many constants were replaced, as in blocks."""
         if self.form != "channel":
             return super().apply(model, ranges)
-        edit.inline_functions(model)
+        flatten_model(model)
         axes: dict[ir.Value, int] = {}
         among = select_nodes(model, self.include, self.exclude)
         for node in edit.walk_nodes(model):
@@ -104,6 +109,7 @@ class Int8Weights(BlockWeights):
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
                 axes[source] = first
+        note_unbounded_weights(model, self.ops)
         if not axes:
             raise Refused(
                 f"no {', '.join(self.ops)} with a float32 weight of "
@@ -128,7 +134,7 @@ class Int8Weights(BlockWeights):
             if tensor is None or source is None or tensor.dtype != ir.DataType.FLOAT:
                 continue
             rank = len(tensor.shape)
-            if rank < 2 or tensor.size < self.min_size:
+            if rank < 2 or tensor.size < self.min_size or not has_bounded_values(source):
                 continue
             axis = AXES.get(node.op_type, rank - 1)
             if node.op_type == "Gemm" and edit.read_attribute(node, "transB", 0):

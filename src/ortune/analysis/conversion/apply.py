@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Apply
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, Refused
+from ortune.core.event import Note
 from ortune.core.outputs import check_output_file
 from ortune.core.reading import read_step
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
 from ortune.core.step import Edit, Quantizer, Recipe, Step
 from ortune.core.temporary_folder import open_temporary_folder
+from ortune.data.feeds import Feeds
 from ortune.graph.io import file
+from ortune.measurement.process import WorkerFailed
+from ortune.search.recipe import compare
 from ortune.search.recipe.build import build
 
 
@@ -66,22 +71,62 @@ def run(request: Apply) -> AppliedSteps:
     if not steps_to_apply:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     with open_temporary_folder() as folder:
-        data = request.read_inputs(model).read_data(Path(folder), sink)
+        data = request.read_inputs(model).read_data(folder, sink)
+        target = folder / "built" / model.name
+        target.parent.mkdir()
         built = build(
             model,
             Recipe("apply", steps_to_apply),
-            out,
+            target,
             feeds=data.feeds,
             ranges=data.saved_ranges,
             custom_ops=request.custom_ops,
             sink=sink,
         )
-    steps.warn_of_saturation(built.path, model, sink)
-    sizes = file.count_file_bytes(model), file.count_file_bytes(built.path)
-    return AppliedSteps(model, built.path, built.edits, built.changed, *sizes)
+        lossy = any(isinstance(step, Quantizer) for step in steps_to_apply)
+        if data.feeds is not None and lossy and all(step.keeps_io for step in steps_to_apply):
+            refuse_broken_answers(request, built.path, data.feeds, folder)
+        file.save(file.load(built.path), out)
+    steps.warn_of_saturation(out, model, sink)
+    steps.warn_of_growth(out, model, sink)
+    sizes = file.count_file_bytes(model), file.count_file_bytes(out)
+    return AppliedSteps(model, out, built.edits, built.changed, *sizes)
 
 
 apply = make_verb(Apply, run)
+
+
+_CHECKED = 4
+"""Samples whose answers are looked at."""
+
+
+def refuse_broken_answers(request: Apply, path: Path, feeds: Feeds, folder: Path) -> None:
+    """Refuse a result that answers with NaN where the source does not; with --force only tell.
+
+    Raises:
+        Refused: It does.
+    """
+    model, samples = Path(request.model), range(min(_CHECKED, feeds.count))
+    if (why := compare.describe_memory_lack(model)) is not None:
+        request.sink(Note(why, warning=True))
+        return
+    try:
+        expected = compare.run_reference(
+            model, feeds.stream, samples, folder, custom_ops=request.custom_ops
+        )
+        broken = math.isnan(compare.measure_snr_db(path, expected, folder))
+    except WorkerFailed as error:
+        error.demand_verdict()
+        request.sink(Note(f"not checked for NaN: {error.failure.reason}"))
+        return
+    if not broken:
+        return
+    problem = "the result answers with NaN or infinity where the source does not"
+    if not request.force:
+        raise Refused(
+            problem, fix="leave a step out, or nodes by its field `exclude`; --force writes it"
+        )
+    request.sink(Note(problem, warning=True))
 
 
 def _check_ranges(steps: Sequence[Step], options: Mapping[str, object]) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ortune.analysis.benchmark import bench
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Convert
 from ortune.analysis.verification.verify import verify
+from ortune.backends.cpu import Cpu
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, Refused
-from ortune.core.event import Note, collect_notes
+from ortune.core.event import Note, Sink, collect_notes
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import instruction_sets, list_native_units
 from ortune.core.outputs import check_output_file
@@ -26,7 +30,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.graph.analysis.facts import read_facts
+from ortune.graph.analysis.facts import count_weight_bytes, read_facts
 from ortune.graph.io import file
 from ortune.graph.lint import gpu
 from ortune.measurement.job import MAIN, WorkerJob
@@ -136,11 +140,49 @@ def check_result(
         if request.target == "cpu" and backend.name() == "cpu":
             raise
         request.sink(Note(f"not checked on {where}: {error.what}", warning=True))
-    if any(score["value"] != score["value"] for score in scores):
-        request.sink(
-            Note("the result answers with NaN: the values overflow this precision", warning=True)
-        )
+    judge_scores(request, scores, result_facts)
     return result_facts.precisions, scores
+
+
+LEAST_DB: Mapping[str, float] = {"fp8": 5.0, "int8": 5.0, "int4": 0.0}
+"""Signal over noise below which no budget of that precision would accept a result."""
+
+_LEAST_DB = 20.0
+"""The same of all others: of 16 bits the worst model that was measured keeps 37 dB."""
+
+
+def judge_scores(
+    request: Convert, scores: Sequence[Mapping[str, Any]], result_facts: Facts
+) -> None:
+    """Refuse a result that no sensible budget would accept; with --force it is only told.
+
+    Of outputs that are integers a few samples tell nothing but that all of them are wrong.
+
+    Raises:
+        Refused: It answers with NaN, or with more noise than the precision explains.
+    """
+    values = {str(score["metric"]): float(score["value"]) for score in scores}
+    least = LEAST_DB.get(request.precision or "", _LEAST_DB)
+    if not all("float" in str(spec.dtype) for spec in result_facts.outputs):
+        least = 0.0
+    if math.isnan(values.get("snr", least)):
+        problem = (
+            "the result answers with NaN or infinity where the source does not: the values "
+            "overflow this precision"
+        )
+    elif values.get("snr", least) < least:
+        problem = (
+            f"the result is far from the source: {values['snr']:.1f} dB, where {least:g} is the "
+            f"least that {request.precision or 'the same precision'} explains"
+        )
+    else:
+        return
+    if not request.force:
+        other = (
+            "another --precision" if request.data is not None else "--data or another --precision"
+        )
+        raise Refused(problem, fix=f"try {other}; --force writes it all the same")
+    request.sink(Note(problem, warning=True))
 
 
 def check_types(request: Convert, result_facts: Facts) -> None:
@@ -244,12 +286,39 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
     for refusal in refused:
         sink(Note(refusal.what))
     if request.target == "cpu" and request.level != "disabled" and not request.portable:
-        out, ops = folder / model.name, request.custom_ops
-        path = optimize_offline(path, request.level, out, custom_ops=ops)
+        rewriting = Cpu(level=request.level, custom_ops=request.custom_ops)
+        path = rewrite_offline(path, rewriting, folder / model.name, sink)
     if lossy and request.folds:
         folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
         path, edits = folded.path, edits + folded.edits
     return BuiltModel(path, edits)
+
+
+MOST_GROWTH = 0.1
+"""Share of the weights that constants computed in advance may add to the file."""
+
+_ROOM = 1 << 20
+"""Bytes that they may add in any case."""
+
+
+def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
+    """Write a model as the runtime rewrites it, its constants folded as far as the file bears it.
+
+    Raises:
+        BadModel: The runtime does not load the model.
+    """
+    rewritten = optimize_offline(path, backend, out)
+    before, after = (count_weight_bytes(file.load(part)) for part in (path, rewritten))
+    if after <= before + max(_ROOM, MOST_GROWTH * before):
+        return rewritten
+    sink(
+        Note(
+            "constants are not computed in advance: the weights would grow from "
+            f"{wording.format_megabytes(before)} to {wording.format_megabytes(after)} MB"
+        )
+    )
+    unfolded = replace(backend, disable=(*backend.disable, "ConstantFolding"))
+    return optimize_offline(path, unfolded, out)
 
 
 def list_exact_steps(level: str, model_facts: Facts) -> tuple[Step, ...]:
@@ -387,6 +456,7 @@ def run(request: Convert) -> ConvertedModel:
             converted = BuiltModel(built.path, (*converted.edits, *built.edits))
         file.save(file.load(converted.path), out)
     steps.warn_of_saturation(out, model, request.sink)
+    steps.warn_of_growth(out, model, request.sink)
     if request.folds and read_facts(file.load(model)).has("Conv"):
         request.sink(
             Note(

@@ -60,7 +60,7 @@ class ConversionRequest(SequenceRequest, CustomOpsRequest, DataRequest):
             itself.
         picture_size: Of all pictures, such as 480x640; any if not given.
         fold_postprocess: An output gives uint8, argmax, softmax or "top-k(k=5, output=logits)".
-        force: Overwrite an existing output.
+        force: Overwrite an existing output, and write a result that is far from the source.
     """
 
     _: KW_ONLY
@@ -104,8 +104,9 @@ class Apply(ConversionRequest):
     A step is a transform or a quantizer with its fields, or a rule of your own: FILE.py:NAME.
     Transforms that would change structure, types or numbers are rolled back; the result is then
     written without them, and the exit code is 1. Static quantizers calibrate on --data, or take
-    the ranges of an earlier calibration with --ranges-from. Behind all steps, --fold-preprocess
-    and --fold-postprocess change what the model takes and gives.
+    the ranges of an earlier calibration with --ranges-from. A quantized result that answers with
+    NaN is written by --force alone. Behind all steps, --fold-preprocess and --fold-postprocess
+    change what the model takes and gives.
 
     Example:
         ortune apply model.onnx simplify fuse-batch-norm -o clean.onnx
@@ -134,7 +135,9 @@ class Convert(ConversionRequest):
     int8 with --data or --ranges-from is static (QDQ). Without them matrix products and LSTMs are
     dynamic, and convolutions keep int8 weights in the file and compute in float32. fp16 and bf16
     learn from --data which nodes must stay float32; int4 rounds weights better with it; fp8 needs
-    it. The result is loaded, compared with MODEL and only then written.
+    it. The result is loaded, compared with MODEL and only then written: one that answers with NaN,
+    or is farther off than the precision explains, by --force alone. Constants are computed in
+    advance as far as the file does not grow by it.
 
     Example:
         ortune convert model.onnx out.onnx --precision int8 --data samples/

@@ -274,6 +274,21 @@ def warn_of_saturation(path: Path, before: Path, sink: Sink) -> None:
         )
 
 
+_GROWTH = 0.1
+"""Share of a file by which another is larger, from which on it is said."""
+
+_LITTLE = 1 << 16
+"""Bytes more that are not worth a word."""
+
+
+def warn_of_growth(path: Path, before: Path, sink: Sink) -> None:
+    """Say that a new file is larger than its source."""
+    old, new = file.count_file_bytes(before), file.count_file_bytes(path)
+    if new > old + max(_LITTLE, _GROWTH * old):
+        sizes = f"{wording.format_megabytes(old)} to {wording.format_megabytes(new)} MB"
+        sink(Note(f"the file grows from {sizes}", warning=True))
+
+
 THRESHOLD = 0.01
 
 _COSTS = ("accuracy_cost", "cost")

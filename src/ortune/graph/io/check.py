@@ -49,7 +49,7 @@ def check_model(model: ir.Model, before: ModelSignature, step: str) -> None:
     """Refuse a model that a step has broken.
 
     Checked: names, types and ranks of inputs and outputs; that every value read is made before,
-    in the graph itself or around it, under a name of its own; the operators' schemas; and that
+    in the graph itself or around it, under a name that is free; the operators' schemas; and that
     types follow from the inputs'. A kind of fault that the untouched model has too is let pass.
 
     Raises:
@@ -107,8 +107,12 @@ def _check_graph(graph: Graph, outer: set[ir.Value], names: set[str], problems: 
     initializers = list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
     sources = dict.fromkeys((*graph.inputs, *initializers))
     seen = outer | set(sources)
+    # What a body is given or holds may be called like a value around it, as ONNX's checker and
+    # the runtimes have it; what a node makes may not.
+    own_names: set[str] = set()
     for value in sources:
-        _claim_name(value, names, problems)
+        _claim_name(value, own_names, problems)
+    names |= own_names
     for node in graph:
         label = f"{node.op_type} '{node.name}'"
         late = [value for value in node.inputs if value is not None and value not in seen]

@@ -15,8 +15,16 @@ from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.contrib_ops import transfer_attributes
 from ortune.quantizers.common.grid import Grid, Kind
-from ortune.quantizers.common.layers import Layer, evaluate_constant, find_layers
+from ortune.quantizers.common.layers import (
+    MASK,
+    Layer,
+    evaluate_constant,
+    find_layers,
+    has_bounded_values,
+    resolve_transpose,
+)
 from ortune.quantizers.common.nodes import replace_value
+from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups
 
 WeightConstants: TypeAlias = tuple[ir.Value, ir.Value, ir.Value | None]
 """Constants of a weight: integers, steps, and zero points where there are any."""
@@ -32,13 +40,22 @@ class DynamicRewriter:
     Attributes:
         foreign: Whether an operator of com.microsoft was written.
         refused: Layers whose attributes or inputs the integer operator does not have.
+        stored: Matrices in integers, by their float constant.
     """
 
     def __init__(
-        self, graph: ir.Graph, *, kind: Kind, per_channel: bool, reduce_range: bool, min_side: int
+        self,
+        graph: ir.Graph,
+        nodes: Sequence[ir.Node],
+        *,
+        kind: Kind,
+        per_channel: bool,
+        reduce_range: bool,
+        min_side: int,
     ) -> None:
         self.foreign = False
         self.refused: list[ir.Node] = []
+        self.stored: dict[ir.Value, StoredWeight] = {}
         self._opset = graph.opset_imports.get("", 0)
         self._stored_gates: dict[tuple[str, bytes], WeightConstants] = {}
         self._editor = edit.Editor(graph)
@@ -47,7 +64,13 @@ class DynamicRewriter:
         self._reduce_range = reduce_range
         self._min_side = min_side
         self._rounded: dict[tuple[ir.Value, ir.Graph | None], QuantizedActivation] = {}
-        self._weights: dict[tuple[ir.Value, str], WeightConstants] = {}
+        self._weights: dict[tuple[ir.Value | None, str], WeightConstants] = {}
+        self._scaled: dict[tuple[ir.Value, float], ir.Value] = {}
+        self._turned: dict[tuple[object, ...], ir.Value] = {}
+        self._channels: dict[ir.Value, set[int]] = {}
+        for layer in find_layers(nodes, ("MatMul", "Gemm")):
+            source, order = resolve_transpose(layer.weight)
+            self._channels.setdefault(source, set()).add(order[layer.axis])
 
     def rewrite_node(self, node: ir.Node) -> bool:
         """Rewrite one node if it can be, and say so."""
@@ -61,15 +84,18 @@ class DynamicRewriter:
                 attributes = transfer_attributes(node, "QAttention")
                 if array is None or array.dtype != np.float32 or x is None or bias is None:
                     return False
+                if not has_bounded_values(weight):
+                    return False
                 if attributes is None or any(more):
                     self.refused.append(node)
                     return False
                 rounded = self._quantize_activation(node, x)
-                grid = self._make_grid(array, 1)
-                stem = str(node.name)
-                integers, scale, zero = self._add_constants(
-                    f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
-                )
+                if (weight, "Attention") not in self._weights:
+                    grid = self._make_grid(array, 1)
+                    self._weights[weight, "Attention"] = self._add_constants(
+                        f"{node.name}_weight", grid.quantize(array), grid.scale, grid.zero
+                    )
+                integers, scale, zero = self._weights[weight, "Attention"]
                 values, step, middle = rounded
                 weights = [values, integers, bias, step, scale]
                 self._replace_with_fused(
@@ -90,7 +116,7 @@ class DynamicRewriter:
         if min(layer.shape[-2:]) < self._min_side:
             return False
         node, rounded = layer.node, self._quantize_activation(layer.node, layer.x)
-        weight = self._store_weight(layer, float(edit.read_attribute(node, "alpha", 1.0)))
+        weight = self._read_matrix(layer, float(edit.read_attribute(node, "alpha", 1.0)))
         bias = layer.bias
         if bias is not None:
             bias = self._scale_bias(node, bias, float(edit.read_attribute(node, "beta", 1.0)))
@@ -104,12 +130,18 @@ class DynamicRewriter:
             return False
         node = layer.node
         rounded = self._quantize_activation(layer.node, layer.x)
-        array = layer.read_weight()
-        grid = self._make_grid(array, 0, "u8")
-        stem = str(layer.weight.name)
-        shape = (1, -1, *[1] * (array.ndim - 2))
-        scale = grid.scale.reshape(shape)
-        weight = self._add_constants(stem, grid.quantize(array), scale, np.asarray(128, np.uint8))
+        stem, key = str(layer.weight.name), (layer.weight, "Conv")
+        shape = (1, -1, *[1] * (len(layer.shape) - 2))
+        if key not in self._weights:
+            array = layer.read_weight()
+            grid = self._make_grid(array, 0, "u8")
+            self._weights[key] = self._add_constants(
+                stem,
+                grid.quantize(array),
+                grid.scale.reshape(shape),
+                np.asarray(128, np.uint8),
+            )
+        weight = self._weights[key]
         added = None
         if bias is not None:
             added = self._editor.add_constant(f"{stem}_bias", bias.reshape(shape))
@@ -122,6 +154,8 @@ class DynamicRewriter:
         inputs: list[ir.Value | None] = [*node.inputs, *[None] * (8 - len(node.inputs))]
         w, r = evaluate_constant(inputs[1], self._opset), evaluate_constant(inputs[2], self._opset)
         if w is None or r is None or w.dtype != np.float32 or min(w.shape[1:]) < self._min_side:
+            return False
+        if not all(part.min() > -MASK and part.max() < MASK for part in (w, r)):
             return False
         attributes = transfer_attributes(node, "DynamicQuantizeLSTM")
         if attributes is None:
@@ -173,18 +207,54 @@ class DynamicRewriter:
         )
         self._replace_node(node, fused)
 
-    def _store_weight(self, layer: Layer, alpha: float) -> WeightConstants:
-        """Store a weight [K, N] (transposed if the layer reads it so) with its steps, once."""
-        key = (layer.weight, f"{layer.op} {layer.axis} {alpha}")
-        if key not in self._weights:
-            array = layer.read_weight()
-            array = array.T if layer.op == "Gemm" and layer.axis == 0 else array
-            grid = self._make_grid(array, 1 if array.ndim == 2 else None)
-            scale = np.asarray((grid.scale * np.float32(alpha)).astype(np.float32))
-            zero = grid.zero if self._kind == "u8" else None
-            stem = str(layer.weight.name)
-            self._weights[key] = self._add_constants(stem, grid.quantize(array), scale, zero)
-        return self._weights[key]
+    def _store_matrix(self, layer: Layer) -> StoredWeight:
+        """Store a weight, once for all that read it, with channels that all of them can use.
+
+        A table that rows are looked up in keeps its order of axes.
+        """
+        source, order = resolve_transpose(layer.weight)
+        if source not in self.stored:
+            array = edit.const_array(source)
+            assert array is not None
+            axes = self._channels[source]
+            axis = next(iter(axes)) if array.ndim == 2 and len(axes) == 1 else None
+            grid = self._make_grid(array, axis)
+            kept = tuple(range(array.ndim)) if find_lookups(source) else _order_rows(layer, order)
+            self.stored[source] = StoredWeight.add_weight(
+                self._editor,
+                str(source.name),
+                np.ascontiguousarray(grid.quantize(array).transpose(kept)),
+                grid,
+                None if grid.axis is None else kept.index(grid.axis),
+                kept,
+            )
+        return self.stored[source]
+
+    def _read_matrix(self, layer: Layer, alpha: float) -> WeightConstants:
+        """Return a layer's weight as [K, N], turned where it is stored the other way round.
+
+        Runtimes turn the integers once, when they load the file.
+        """
+        stored = self._store_matrix(layer)
+        source, order = resolve_transpose(layer.weight)
+        perm = [stored.order.index(axis) for axis in _order_rows(layer, order)]
+        integers, scale = stored.integers, stored.scale
+        if alpha != 1.0:
+            if (source, alpha) not in self._scaled:
+                self._scaled[source, alpha] = self._editor.add_constant(
+                    f"{source.name}_scale", np.asarray(stored.grid.scale * np.float32(alpha))
+                )
+            scale = self._scaled[source, alpha]
+        if perm != sorted(perm):
+            home = layer.node.graph
+            assert home is not None
+            key = (integers, home, *perm)
+            if key not in self._turned:
+                node = self._editor.make_node("Transpose", [integers], {"perm": perm})
+                edit.insert_first(home, node)
+                self._turned[key] = node.outputs[0]
+            integers = self._turned[key]
+        return integers, scale, stored.zero if self._kind == "u8" else None
 
     def _make_grid(self, array: NDArray[Any], axis: int | None, kind: Kind | None = None) -> Grid:
         axis = axis if self._per_channel else None
@@ -260,3 +330,8 @@ class DynamicRewriter:
             edit.insert_before(node, replacement)
         for old, new in zip(node.outputs, replacement.outputs, strict=True):
             replace_value(old, new)
+
+
+def _order_rows(layer: Layer, order: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a weight's order of axes that ends in what is summed and the channels, [K, N]."""
+    return order[::-1] if layer.op == "Gemm" and layer.axis == 0 else order

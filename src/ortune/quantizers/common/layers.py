@@ -1,4 +1,4 @@
-"""Layers: nodes that multiply an activation by a constant weight."""
+"""Layers: nodes that multiply an activation by a constant weight, and how they are found."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
+from ortune.graph.ir.replace import remove_node
+from ortune.graph.ir.uses import is_read
+from ortune.quantizers.common.node_filter import remember_names
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,64 @@ class Layer:
         return array if straight else np.ascontiguousarray(array.transpose(order))
 
 
+MASK = 1e30
+"""Magnitudes from here on stand for infinity: no grid covers them and the other values."""
+
+_BOUNDED = "ortune.bounded"
+
+
+def has_bounded_values(value: ir.Value | None) -> bool:
+    """Say whether a constant holds no infinity, no NaN and no mask; a grid can cover it then.
+
+    What is no constant is not judged. The answer is kept as long as the constant is.
+    """
+    source = None if value is None else resolve_transpose(value)[0]
+    tensor = edit.const_tensor(source)
+    if source is None or tensor is None or tensor.dtype not in _FLOATS or not tensor.size:
+        return True
+    kept = source.meta.get(_BOUNDED)
+    if kept is None or kept[0] is not tensor:
+        array = edit.const_array(source)
+        assert array is not None
+        with np.errstate(invalid="ignore"):
+            low, high = float(array.min()), float(array.max())
+        kept = source.meta[_BOUNDED] = (tensor, low > -MASK and high < MASK)
+    return bool(kept[1])
+
+
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
+
+
+def note_unbounded_weights(model: ir.Model, ops: Collection[str]) -> None:
+    """Note which nodes of these operators stay in float for an infinity or NaN in a constant."""
+    for node in edit.walk_nodes(model):
+        if node.op_type in ops and not all(map(has_bounded_values, node.inputs)):
+            edit.note_refusal(model, node, "in float: the weight holds infinity or NaN")
+
+
+def flatten_model(model: ir.Model) -> None:
+    """Inline local functions, and let nodes read constants themselves, not through an Identity.
+
+    Every quantizer begins so: a weight that exporters hand to its second and later readers through
+    an Identity is one value then, and is stored once. Names of nodes that go may still be given.
+    """
+    remember_names(model)
+    edit.inline_functions(model)
+    for node in edit.walk_nodes(model):
+        if node.op_type != "Identity" or node.domain or node.inputs[0] is None:
+            continue
+        source = node.inputs[0]
+        if edit.const_tensor(resolve_transpose(source)[0]) is not None:
+            node.outputs[0].replace_all_uses_with(source)
+            if not is_read(node.outputs[0]):
+                remove_node(node)
+
+
 def find_layers(nodes: Iterable[ir.Node], ops: Sequence[str]) -> Iterator[Layer]:
-    """Yield what has a constant, non-empty float32 weight among the nodes, in their order."""
+    """Yield what has a constant, non-empty float32 weight among the nodes, in their order.
+
+    A weight that holds infinity or NaN is none: it stays as it is.
+    """
     for node in nodes:
         if node.op_type in ops and node.domain in ("", "ai.onnx"):
             layer = _read_layer(node)
@@ -69,7 +128,7 @@ def _read_layer(node: ir.Node) -> Layer | None:
     if x is None or weight is None or edit.const_tensor(x) is not None:
         return None
     tensor = edit.const_tensor(resolve_transpose(weight)[0])
-    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or not has_bounded_values(weight):
         return None
     axes = {"Conv": 0, "ConvTranspose": 1, "MatMul": len(tensor.shape) - 1}
     if not edit.read_attribute(node, "transA", 0):

@@ -89,19 +89,30 @@ def find_difference(model: Path, expected: ExpectedOutputs, folder: Path) -> str
     Raises:
         CutShort: The worker was ended from outside.
     """
+    try:
+        snr = measure_snr_db(model, expected, folder)
+    except WorkerFailed as error:
+        error.demand_verdict()
+        return error.failure.reason
+    return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
+
+
+def measure_snr_db(model: Path, expected: ExpectedOutputs, folder: Path) -> float:
+    """Run a model and return its signal-to-noise ratio to the reference.
+
+    NaN says that it answers with NaN or infinity where the reference does not.
+
+    Raises:
+        WorkerFailed: It does not run on the samples.
+    """
     command = {
         "indices": list(expected.indices),
         "metrics": [Snr()],
         "expected": str(expected.outputs),
     }
-    try:
-        worker_job = make_compare_job(model, expected.stream, folder, expected.custom_ops)
-        answer = ask_once(worker_job, ("score", command))[0]
-    except WorkerFailed as error:
-        error.demand_verdict()
-        return error.failure.reason
-    snr = Snr().aggregate(np.asarray(answer["records"][0], np.float64))
-    return None if snr >= EXACT_DB else f"outputs differ: {snr:.1f} dB, {EXACT_DB:.0f} wanted"
+    worker_job = make_compare_job(model, expected.stream, folder, expected.custom_ops)
+    answer = ask_once(worker_job, ("score", command))[0]
+    return Snr().aggregate(np.asarray(answer["records"][0], np.float64))
 
 
 def compute_snr_db(expected: Sequence[Tensors], actual: Sequence[Tensors]) -> float:

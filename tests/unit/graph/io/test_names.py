@@ -8,14 +8,18 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tests.unit.rewriting import run
 
+from ortune.core.errors import BadModel
 from ortune.graph.io import file
 from ortune.graph.io.check import list_problems
 from ortune.graph.io.names import make_names_unique
+from ortune.graph.ir import edit
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
@@ -53,6 +57,62 @@ def test_a_body_may_not_shadow() -> None:
     names = [value.name for node in model.graph.all_nodes() for value in node.outputs]
     assert len(set(names)) == len(names)
     assert model.graph.outputs[0].name == "y" and not list_problems(model)
+
+
+LOOP = f"""{HEAD} g (float[2] x) => (float[2] y)
+    <int64 n = {{2}}, bool go = {{1}}, float[2] w = {{2, 3}}> {{
+    h = Mul(x, w)
+    r = Loop(n, go, h) <body = b (int64 i, bool c, float[2] h) => (bool d, float[2] o)
+      <float[2] w = {{5, 7}}> {{ d = Identity(c) o = Mul(h, w) }}>
+    y = Add(r, h) }}"""
+SCAN = f"""{HEAD} g (float[3, 2] x) => (float[2] y) <float[2] w = {{2, 3}}> {{
+    s = Mul(w, w)
+    y, z = Scan<num_scan_inputs = 1, body = b (float[2] s, float[2] x) => (float[2] t, float[2] u)
+      <float[2] w = {{1, 4}}> {{ t = Add(s, x) u = Mul(t, w) }}>(s, x) }}"""
+NESTED = f"""{HEAD} g (float[2] x, bool c) => (float[2] y)
+    <int64 n = {{2}}, float[2] w = {{2, 3}}> {{
+    h = Mul(x, w)
+    y = If(c) <
+      then_branch = t () => (float[2] p) <float[2] w = {{5, 7}}> {{
+        a = Mul(h, w)
+        p = Loop(n, c, a) <body = b (int64 n, bool c, float[2] h) => (bool d, float[2] o)
+          <float[2] x = {{1, 4}}> {{ d = Identity(c) q = Mul(h, w) o = Add(q, x) }}> }},
+      else_branch = e () => (float[2] q) <float[2] h = {{1, 2}}> {{ q = Mul(h, w) }}> }}"""
+
+
+@pytest.mark.parametrize("text", [LOOP, SCAN, NESTED], ids=["loop", "scan", "nested"])
+@pytest.mark.parametrize("above", [0, 10**9], ids=["external", "inside"])
+def test_what_a_body_is_given_or_holds_may_shadow(text: str, above: int, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(text)
+    onnx.checker.check_model(proto, full_check=True)
+    shape = (3, 2) if text is SCAN else (2,)
+    feeds = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+    feeds |= {"c": np.array(True)} if text is NESTED else {}
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = session.run(None, feeds)
+    onnx.save(proto, tmp_path / "m.onnx")
+    for _ in range(2):  # what is written is read again
+        model = file.load(tmp_path / "m.onnx")
+        value_names = [
+            value.name
+            for graph in edit.walk_graphs(model)
+            for value in (
+                *dict.fromkeys((*graph.inputs, *graph.initializers.values())),
+                *(value for node in graph for value in node.outputs),
+            )
+        ]
+        assert len(set(value_names)) == len(value_names)
+        for answer, wanted in zip(run(model, feeds), expected, strict=True):
+            np.testing.assert_array_equal(answer, wanted)
+        file.save(model, tmp_path / "n.onnx", external_above=above)
+        (tmp_path / "n.onnx").rename(tmp_path / "m.onnx")
+
+
+def test_what_a_node_makes_may_not_shadow(tmp_path: Path) -> None:
+    text = NESTED.replace("a = Mul(h, w)", "h = Mul(x, w) a = Mul(h, w)")
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(BadModel, match="two values are called 'h'"):
+        file.load(tmp_path / "m.onnx")
 
 
 def test_functions_keep_their_own_world() -> None:

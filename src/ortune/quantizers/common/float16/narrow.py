@@ -38,6 +38,8 @@ from ortune.quantizers.common.float16.islands import (
     select_islands,
 )
 from ortune.quantizers.common.float16.overflow import MOVERS, Pin, Rules
+from ortune.quantizers.common.float16.wide import WideSlices
+from ortune.quantizers.common.layers import flatten_model
 from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
 
 FLOAT = ir.DataType.FLOAT
@@ -409,6 +411,9 @@ class HalfPrecision(Quantizer):
         pins = overflow.find_pins(nodes, value_kinds, ranges, rules) if ranges else []
         stay = self._list_excluded_nodes(model) | {pin.node for pin in pins}
         stay |= frozenset() if ranges else find_overflow_readers(nodes, self.format)
+        slices = WideSlices(model, value_kinds, keep_io=self.keep_io)
+        stay |= slices.find_choices(nodes)
+        stay |= slices.find_makers(stay)
         stay |= _find_enclosed_nodes(
             model, value_kinds, stay, self._fixed_ops, keep_io=self.keep_io
         )
@@ -490,7 +495,7 @@ def _has_overflowing_fill(node: ir.Node, format: Format) -> bool:
 
 
 def _prepare_model(model: ir.Model) -> None:
-    edit.inline_functions(model)
+    flatten_model(model)
     for node in edit.walk_nodes(model):
         if node.op_type.startswith("Optional"):
             raise Refused(

@@ -11,7 +11,8 @@ from ortune.graph.ir import edit, prune
 from ortune.graph.ir.match import nodes_of
 from ortune.graph.ir.qdq import find_input
 from ortune.graph.ir.uses import has_single_use, only_reader
-from ortune.quantizers.common.node_filter import match_nodes, remember_names
+from ortune.quantizers.common.layers import flatten_model
+from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.nodes import replace_value
 from ortune.quantizers.common.qdq.placement import is_absorbed
 from ortune.quantizers.common.qdq.runtime_rules import MOVING, Target
@@ -137,8 +138,7 @@ def prepare_for_int8(
         split: Write ConvTranspose as Conv and DepthToSpace.
         spread: On the CPU, write DepthToSpace with channels last.
     """
-    remember_names(model)
-    edit.inline_functions(model)
+    flatten_model(model)
     fold_affine_nodes(model)
     excluded = match_nodes(model, exclude, "exclude")
     if split:

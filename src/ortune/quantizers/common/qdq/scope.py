@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.core import wording
 from ortune.graph.ir import edit, qdq
-from ortune.quantizers.common.layers import Layer, find_layers, is_last
+from ortune.quantizers.common.layers import Layer, find_layers, has_bounded_values, is_last
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.runtime_rules import LAYERS, Treatment
@@ -122,6 +122,8 @@ def _explain_no_layer(node: ir.Node) -> str:
         return "multiply two activations"
     if tensor.dtype != ir.DataType.FLOAT:
         return f"have {tensor.dtype.name.lower()} weights"
+    if not has_bounded_values(weight):
+        return "have infinity or NaN in the weight"
     return "have no integer form"
 
 

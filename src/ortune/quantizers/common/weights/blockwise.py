@@ -25,7 +25,7 @@ from ortune.quantizers.common.block_grid import (
     pack_integers,
     split_into_blocks,
 )
-from ortune.quantizers.common.layers import is_last
+from ortune.quantizers.common.layers import flatten_model, is_last
 from ortune.quantizers.common.node_filter import select_nodes
 from ortune.quantizers.common.rounding import blocks as rounding
 from ortune.quantizers.common.weights.matmuls import (
@@ -115,7 +115,7 @@ class BlockWeights(Quantizer):
         """Return the inputs of the products, for ``gptq``."""
         if not self.calibrates:
             return []
-        edit.inline_functions(model)
+        flatten_model(model)
         observer = catalog.load_plugin(Observer, "moments")()
         names = dict.fromkeys(
             str(product.x.name) for product in self._find_weights(model).products
@@ -124,7 +124,7 @@ class BlockWeights(Quantizer):
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Pack the weights and return how many were."""
-        edit.inline_functions(model)
+        flatten_model(model)
         weights = self._find_weights(model)
         if UNKNOWN_RANK in weights.skipped and infer_shapes(model):
             weights = self._find_weights(model)

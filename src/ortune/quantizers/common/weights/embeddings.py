@@ -14,6 +14,7 @@ from ortune.core import wording
 from ortune.graph.ir import edit
 from ortune.graph.ir.match import nodes_of
 from ortune.quantizers.common import grid as grids
+from ortune.quantizers.common.layers import has_bounded_values
 from ortune.quantizers.common.nodes import add_constants, make_dequantize, replace_value
 from ortune.quantizers.common.weights.integer_weights import StoredWeight, find_lookups
 
@@ -32,6 +33,7 @@ def find_tables(model: ir.Model) -> dict[ir.Value, list[ir.Node]]:
         if (
             len(tensor.shape) == 2
             and tensor.size >= SMALLEST_TABLE
+            and has_bounded_values(source)
             and node in find_lookups(source)
         ):
             readers.setdefault(source, []).append(node)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ortune.graph.ir import edit
 from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common.grid import Grid, Kind
-from ortune.quantizers.common.layers import Layer, resolve_transpose
+from ortune.quantizers.common.layers import Layer, has_bounded_values, resolve_transpose
 from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
 from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.runtime_rules import Treatment
@@ -215,7 +215,7 @@ class Packer:
     ) -> Grid:
         old = node.inputs[index]
         array = edit.const_array(old)
-        if array is None or old is None:
+        if array is None or old is None or not has_bounded_values(old):
             return grid
         values, scale, wide = grids.quantize_bias(array.reshape(-1), step, grid)
         stem = str(old.name)

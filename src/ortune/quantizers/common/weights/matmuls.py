@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.graph.ir import edit
+from ortune.quantizers.common.layers import has_bounded_values
 
 UNKNOWN_RANK = "Gather with indices of unknown rank"
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
@@ -165,7 +166,7 @@ def _read_product(node: ir.Node) -> Product | str:
         if edit.const_tensor(trace_constant(x)[0]) is not None:
             return f"{op} with the weight on the left"
         return f"{op} of two activations"
-    if reason := _find_unfit_reason(tensor, op):
+    if reason := _find_unfit_reason(base, tensor, op):
         return reason
     if op == "MatMul":
         if x.shape is not None and len(x.shape) < 2:
@@ -186,7 +187,7 @@ def _read_table(node: ir.Node) -> TableLookup | str:
     tensor = edit.const_tensor(base)
     if tensor is None or tensor.dtype not in FLOATS:
         return ""
-    if reason := _find_unfit_reason(tensor, "Gather"):
+    if reason := _find_unfit_reason(base, tensor, "Gather"):
         return reason
     if swapped or edit.read_attribute(node, "axis", 0) not in (0, -2):
         return "Gather of columns"
@@ -201,11 +202,13 @@ def _find_rank(node: ir.Node, indices: ir.Value) -> int | None:
     return None if shape is None else len(shape) - 1
 
 
-def _find_unfit_reason(tensor: ir.TensorProtocol, op: str) -> str:
+def _find_unfit_reason(base: ir.Value, tensor: ir.TensorProtocol, op: str) -> str:
     if tensor.dtype not in FLOATS:
         return f"{op} with {tensor.dtype.name.lower()} weights"
     if len(tensor.shape) != 2:
         return f"{op} with a constant of {wording.format_count(len(tensor.shape), 'dimension')}"
+    if not has_bounded_values(base):
+        return f"{op} with infinity or NaN in the weight"
     return f"{op} with an empty weight" if 0 in tensor.shape.numpy() else ""
 
 

@@ -1,0 +1,87 @@
+"""A weight that several nodes read through Identity or Transpose is stored once."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from tests.unit.quantizing import model_of, normal, quantize, run, snr
+
+from ortune.core.step import Quantizer
+from ortune.graph.analysis.facts import count_weight_bytes
+from ortune.quantizers.bf16 import Bf16
+from ortune.quantizers.fp16 import Fp16
+from ortune.quantizers.int4_weights import Int4Weights
+from ortune.quantizers.int8_dynamic import Int8Dynamic
+from ortune.quantizers.int8_static import Int8Static
+from ortune.quantizers.int8_weights import Int8Weights
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+
+CHAIN = f"""{HEAD} g (float[b,64] x) => (float[b,64] y) {{
+    w1 = Identity(w) w2 = Identity(w1)
+    p = MatMul(x, w) a = Relu(p) q = MatMul(a, w1) c = Relu(q) y = MatMul(c, w2) }}"""
+
+LOOP = f"""{HEAD} g (float[b,64] x) => (float[b,64] y) <int64 n = {{2}}, bool go = {{1}}> {{
+    w1 = Identity(w)
+    a = Gemm<transB = 1, alpha = 0.5>(x, w1)
+    l = Loop(n, go, a) <body = b (int64 i, bool c, float[b,64] h) => (bool d, float[b,64] o) {{
+      d = Identity(c) wb = Identity(w) m = MatMul(h, wb) o = Tanh(m) }}>
+    t = Transpose<perm = [1, 0]>(w1) u = Identity(t)
+    y = MatMul(l, u) }}"""
+
+BRANCHES = f"""{HEAD} g (float[b,16,6,6] x) => (float[b,16,6,6] y) <float zero = {{0}}> {{
+    w1 = Identity(w)
+    a = Conv<pads = [1, 1, 1, 1]>(x, w) s = ReduceSum<keepdims = 0>(x) c = Greater(s, zero)
+    h = If(c) <
+      then_branch = t () => (float[b,16,6,6] p) {{
+        wt = Identity(w) p = Conv<pads = [1, 1, 1, 1]>(a, wt) }},
+      else_branch = e () => (float[b,16,6,6] q) {{
+        we = Identity(w1) q = Conv<pads = [1, 1, 1, 1]>(a, we) }}>
+    y = Conv<pads = [1, 1, 1, 1]>(h, w1) }}"""
+
+EMBEDDING = f"""{HEAD} g (int64[b,s] ids) => (float[b,s,80] y) {{
+    table = Identity(w) e = Gather(table, ids) h = Tanh(e)
+    t = Transpose<perm = [1, 0]>(table) y = MatMul(h, t) }}"""
+
+NAMES = {CHAIN: "chain", LOOP: "loop", BRANCHES: "branches", EMBEDDING: "embedding"}
+SHAPES = {CHAIN: (64, 64), LOOP: (64, 64), BRANCHES: (16, 16, 3, 3), EMBEDDING: (80, 32)}
+
+
+def feeds(text: str) -> list[dict[str, np.ndarray]]:
+    if text is EMBEDDING:
+        return [{"ids": np.random.default_rng(seed).integers(0, 80, (1, 5))} for seed in range(4)]
+    shape = (2, 16, 6, 6) if text is BRANCHES else (2, 64)
+    return [{"x": normal(*shape, seed=seed)} for seed in range(4)]
+
+
+INTEGERS = [Int8Dynamic(), Int8Static(), Int8Weights(), Int8Weights(form="nbits", block=16)]
+
+
+@pytest.mark.parametrize(
+    ("step", "text", "share"),
+    [
+        *((step, CHAIN, 0.32) for step in (*INTEGERS, Int4Weights())),
+        *((step, LOOP, 0.32) for step in (Int8Dynamic(), Int8Weights())),
+        *((step, BRANCHES, 0.32) for step in (Int8Dynamic(conv=True), Int8Weights())),
+        *((step, EMBEDDING, 0.4) for step in INTEGERS),
+        *((step, CHAIN, 0.51) for step in (Fp16(), Bf16())),
+        *((step, text, 0.51) for step in (Fp16(),) for text in (LOOP, BRANCHES, EMBEDDING)),
+    ],
+    ids=lambda value: NAMES.get(value, str(value)) if isinstance(value, str) else str(value),
+)
+def test_a_tied_weight_is_stored_once(step: Quantizer, text: str, share: float) -> None:
+    model = tied(text)
+    before, answers = count_weight_bytes(model), [run(model, feed)[0] for feed in feeds(text)]
+    samples = feeds(text) if step.needs_data else []
+    quantize(model, step, samples) if samples else step.apply(model, {})
+    assert count_weight_bytes(model) < share * before
+    if not isinstance(step, Bf16):  # which no CPU kernel multiplies
+        for feed, expected in zip(feeds(text), answers, strict=True):
+            assert snr(expected, run(model, feed)[0]) > (
+                10 if isinstance(step, Int4Weights) else 25
+            )
+
+
+def tied(text: str) -> ir.Model:
+    return model_of(text, {"w": normal(*SHAPES[text], seed=9, scale=0.15)})
