@@ -392,18 +392,15 @@ def require_backend(backend: Backend, environment: str = HERE) -> Capabilities:
     return offer
 
 
-def optimize_offline(
-    model: Path, level: str, out: Path, *, custom_ops: tuple[str, ...] = ()
-) -> Path:
-    """Write `model` as the runtime rewrites it at `level` to `out`.
+def optimize_offline(model: Path, backend: Cpu, out: Path) -> Path:
+    """Write `model` as the runtime rewrites it at a backend's level to `out`.
 
     Args:
-        level: disabled, basic, extended or all; ``all`` binds the file to this hardware.
+        backend: At its level ``all`` the file is bound to this hardware.
 
     Raises:
         BadModel: The runtime does not load the model.
     """
-    backend = codec.build_dataclass(Cpu, {"level": level, "custom_ops": custom_ops})
     with TemporaryDirectory(prefix="ortune-") as folder:
         job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
         try:
@@ -412,21 +409,30 @@ def optimize_offline(
         except WorkerFailed as error:
             raise BadModel(
                 f"{model.name} is not optimized: {error.failure.reason}",
-                fix="run `ortune inspect` on it",
+                fix=error.failure.fix or "run `ortune inspect` on it",
             ) from None
     return out
 
 
 def keep_outputs(
-    worker: Worker, indices: Sequence[int], path: Path, timeout_s: float | None = None
+    worker: Worker,
+    indices: Sequence[int],
+    path: Path,
+    timeout_s: float | None = None,
+    without: Sequence[str] = (),
 ) -> Stream:
-    """Have a loaded worker write its outputs on some samples.
+    """Have a loaded worker write its outputs on some samples, but for those named.
 
     Raises:
         WorkerFailed: It does not run.
     """
     worker.ask(
-        "score", indices=list(indices), metrics=[], save=str(path.resolve()), timeout_s=timeout_s
+        "score",
+        indices=list(indices),
+        metrics=[],
+        save=str(path.resolve()),
+        without=list(without),
+        timeout_s=timeout_s,
     )
     return Stream(path)
 

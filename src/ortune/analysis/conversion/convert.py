@@ -13,6 +13,7 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Convert
 from ortune.analysis.verification.verify import verify
+from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, Refused
 from ortune.core.event import Note, collect_notes
@@ -24,7 +25,6 @@ from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
 from ortune.core.trial import Interval
-from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
@@ -114,7 +114,7 @@ SAMPLES = 64
 
 
 def check_result(
-    request: Convert, path: Path, feeds: Feeds | None, folder: Path
+    request: Convert, path: Path, data: steps.ConversionData, folder: Path
 ) -> tuple[Mapping[str, int], list[dict[str, object]]]:
     """Check types, loading and answers of a converted file; return its weights and scores.
 
@@ -130,8 +130,9 @@ def check_result(
     try:
         if lacking := query_capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
+        backend = backend.leave_out(data.agreement.disable, data.agreement.level)
         _check_loading(path, folder, backend)
-        scores = _score_result(Path(request.model), path, feeds, backend)
+        scores = _score_result(Path(request.model), path, data, backend)
     except OrtuneError as error:
         if request.target == "cpu" and backend.name() == "cpu":
             raise
@@ -186,13 +187,24 @@ def _check_loading(path: Path, folder: Path, backend: Backend) -> None:
 
 
 def _score_result(
-    model: Path, path: Path, feeds: Feeds | None, backend: Backend
+    model: Path, path: Path, data: steps.ConversionData, backend: Backend
 ) -> list[dict[str, object]]:
-    """Score the result against the source on a few samples; empty when nothing can be run."""
-    if feeds is None:
+    """Score the result against the source on a few samples; empty when nothing can be run.
+
+    Outputs that differ from run to run are left out.
+    """
+    random = data.agreement.random
+    outputs = {spec.name for spec in read_facts(file.load(model)).outputs}
+    if data.feeds is None or not outputs - set(random):
         return []
-    stream = Stream(feeds.stream)
-    verification = verify(model, path, data=lambda: islice(stream, SAMPLES), on=str(backend))
+    stream = Stream(data.feeds.stream)
+    verification = verify(
+        model,
+        path,
+        data=lambda: islice(stream, SAMPLES),
+        on=str(backend),
+        ignore_output=random,
+    )
     return [
         {"metric": score.metric, "value": score.value, "samples": score.samples}
         for score in verification.scores
@@ -244,8 +256,9 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
     for refusal in refused:
         sink(Note(refusal.what))
     if request.target == "cpu" and request.level != "disabled" and not request.portable:
-        out, ops = folder / model.name, request.custom_ops
-        path = optimize_offline(path, request.level, out, custom_ops=ops)
+        rewriting = Cpu(level=request.level, custom_ops=request.custom_ops)
+        rewriting = rewriting.leave_out(data.agreement.disable, data.agreement.level)
+        path = optimize_offline(path, rewriting, folder / model.name)
     if lossy and request.folds:
         folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
         path, edits = folded.path, edits + folded.edits
@@ -379,7 +392,7 @@ def run(request: Convert) -> ConvertedModel:
         folder = Path(name)
         data = request.read_inputs(model).read_data(folder, request.sink)
         converted = convert_model(request, data, folder)
-        weights, scores = check_result(request, converted.path, data.feeds, folder)
+        weights, scores = check_result(request, converted.path, data, folder)
         if folding:
             over = folder / "folded" / model.name
             recipe = Recipe("fold", tuple(folding))

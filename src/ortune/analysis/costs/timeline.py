@@ -256,7 +256,7 @@ def _save_offline(subject: Subject, loaded: Variant) -> Iterator[Variant]:
         subject.sink(Progress(f"building '{name}'"))
         out, start = subject.root / f"{loaded.name}, offline{suffix}", time.perf_counter()
         try:
-            optimize_offline(loaded.file, "all", out)
+            optimize_offline(loaded.file, Cpu(level="all"), out)
         except OrtuneError as error:
             subject.leave_out(name, error.what)
             continue
