@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Backend, Kind
+from ortune.core.backend import Backend, GraphLevel, Kind
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
@@ -73,6 +73,9 @@ class Bucketed(Backend):
             object.__setattr__(self, "inner", replace(self.inner, threads=0))
 
     # --- what the inner backend says --------------------------------------------------------
+
+    def leave_out(self, optimizers: Sequence[str], level: GraphLevel | None) -> Self:
+        return replace(self, inner=self.inner.leave_out(optimizers, level))
 
     @property
     def provider(self) -> str:  # type: ignore[override]

@@ -128,6 +128,10 @@ class Cpu(Backend):
         checks.parse_affinity(self.affinity)
         checks.parse_config(self.config, _KEYS_WITH_FIELD)
 
+    def leave_out(self, optimizers: Sequence[str], level: GraphLevel | None) -> Self:
+        more = tuple(name for name in optimizers if name not in self.disable)
+        return replace(self, disable=(*self.disable, *more), level=level or self.level)
+
     @property
     def lossy(self) -> bool:
         """Flushing and approximating change numbers; what a free key does is not known."""

@@ -98,6 +98,14 @@ class Backend(Plugin):
         """
         return self
 
+    def leave_out(self, optimizers: Sequence[str], level: GraphLevel | None) -> Self:
+        """Return it without some graph optimizers of onnxruntime; itself where it has no choice.
+
+        Args:
+            level: At which it stays where leaving some out is not enough; None keeps its own.
+        """
+        return self
+
     @property
     def lossy(self) -> bool:
         """Whether these options change numbers beyond the order of float32 sums."""

@@ -15,6 +15,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.plan_label import label_plan
 from ortune.core.result import TableResult
+from ortune.core.self_agreement import SelfAgreement
 from ortune.core.trial import BESIDE, Interval, Plan, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
@@ -79,6 +80,7 @@ class Header:
         doubt: What was said first of labels or of the original's own score; empty where nothing.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         by_region: Whether plans may differ in precision by region.
+        agreement: Whether the original agrees with itself, and what is left out so that it does.
         seconds: The longest time that a search in this run was given, by which its parts have
             their sizes; 0 in runs of older versions.
     """
@@ -96,6 +98,7 @@ class Header:
     by_region: bool = True
     seconds: float = 0.0
     doubt: str = ""
+    agreement: SelfAgreement = field(default_factory=SelfAgreement)
 
 
 @dataclass(frozen=True)

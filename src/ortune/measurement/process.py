@@ -410,21 +410,30 @@ def optimize_offline(model: Path, backend: Cpu, out: Path) -> Path:
         except WorkerFailed as error:
             raise BadModel(
                 f"{model.name} is not optimized: {error.failure.reason}",
-                fix="run `ortune inspect` on it",
+                fix=error.failure.fix or "run `ortune inspect` on it",
             ) from None
     return out
 
 
 def keep_outputs(
-    worker: Worker, indices: Sequence[int], path: Path, timeout_s: float | None = None
+    worker: Worker,
+    indices: Sequence[int],
+    path: Path,
+    timeout_s: float | None = None,
+    without: Sequence[str] = (),
 ) -> Stream:
-    """Have a loaded worker write its outputs on some samples.
+    """Have a loaded worker write its outputs on some samples, but for those named.
 
     Raises:
         WorkerFailed: It does not run.
     """
     worker.ask(
-        "score", indices=list(indices), metrics=[], save=str(path.resolve()), timeout_s=timeout_s
+        "score",
+        indices=list(indices),
+        metrics=[],
+        save=str(path.resolve()),
+        without=list(without),
+        timeout_s=timeout_s,
     )
     return Stream(path)
 

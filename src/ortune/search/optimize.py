@@ -97,6 +97,7 @@ def run(request: Optimize) -> Study:
             finalists=FINALISTS * (1 if request.target_speedup is None else 2),
             by_region=request.regions,
         )
+        targets = [target.leave_out(context.agreement) for target in targets]
         request.sink(Note(f"--time: {format_duration(request.time)}"))
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
@@ -111,8 +112,9 @@ def run(request: Optimize) -> Study:
         )
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
         kept = request.time * by_batch.SHARE * bool(request.batches)
-        searching = request.time - kept
-        aim = Aim(searching, began, request.target_speedup, request.strict, monotonic, kept)
+        aim = Aim(
+            request.time - kept, began, request.target_speedup, request.strict, monotonic, kept
+        )
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
         run_search(context, finding, Adaptive(), aim, request.sink)
         if request.batches:

@@ -34,6 +34,22 @@ OLD = {
     "Cast": (9, "t = Cast<to = 7>(x) y = Cast<to = 1>(t)"),
     "Upsample": (9, "u = Unsqueeze<axes = [0]>(x) y = Upsample(u, scales)"),
     "Resize": (10, "u = Unsqueeze<axes = [0]>(x) y = Resize(u, scales)"),
+    "Upsample, linear": (9, 'u = Unsqueeze<axes = [0]>(x) y = Upsample<mode = "linear">(u, odd)'),
+    "Upsample, linear, by attribute": (
+        7,
+        """u = Unsqueeze<axes = [0]>(x)
+        y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 1.5]>(u)""",
+    ),
+    "Resize, linear": (10, 'u = Unsqueeze<axes = [0]>(x) y = Resize<mode = "linear">(u, odd)'),
+    "Resize, linear, smaller": (
+        10,
+        'u = Unsqueeze<axes = [0]>(x) y = Resize<mode = "linear">(u, less)',
+    ),
+    "Resize, nearest, smaller": (10, "u = Unsqueeze<axes = [0]>(x) y = Resize(u, less)"),
+    "Resize, linear, by a scale that is computed": (
+        10,
+        'u = Unsqueeze<axes = [0]>(x) e = Exp(nil) y = Resize<mode = "linear">(u, e)',
+    ),
     "TopK": (10, "y, i = TopK(x, k)"),
     "Gemm": (7, "r = Reshape(x, flat) y = Gemm(r, r2, c)"),
     "BatchNormalization": (9, "y = BatchNormalization(x, four, four, four, four)"),
@@ -46,7 +62,9 @@ def text(opset: int, body: str) -> str:
         ""
         if opset < 7
         else (
-            "<float[4] scales = {1, 1, 2, 2}, int64[1] k = {2}, int64[2] flat = {-1, 6}, "
+            "<float[4] scales = {1, 1, 2, 2}, float[4] odd = {1, 1, 1.5, 2.3}, "
+            "float[4] less = {1, 1, 0.6, 0.5}, float[4] nil = {0, 0, 0, 1}, "
+            "int64[1] k = {2}, int64[2] flat = {-1, 6}, "
             "float[6, 1] r2 = {1, 2, 3, 4, 5, 6}, float[1] c = {1}, float[4] four = {1, 2, 3, 4}>"
         )
     )
@@ -103,6 +121,18 @@ def test_bodies_and_functions_are_raised_too() -> None:
     model, _ = transformed(source, RaiseOpset(to=13), feeds, may_grow=True)
     squeeze = next(node for node in edit.walk_nodes(model) if node.op_type == "Squeeze")
     assert len(squeeze.inputs) == 2 and not model.functions
+
+
+def test_a_picture_in_a_body_grows_as_it_did() -> None:
+    source = """<ir_version: 7, opset_import: ["": 9]>
+        g (float[1, 2, 3, 3] x, bool c) => (float[1, 2, 6, 6] y) <float[4] s = {1, 1, 2, 2}> {
+        y = If(c) <
+          then_branch = t () => (float[1, 2, 6, 6] p) { p = Upsample<mode = "linear">(x, s) },
+          else_branch = e () => (float[1, 2, 6, 6] q) { n = Neg(x)
+            q = Upsample<mode = "linear">(n, s) }> }"""
+    feeds = [{"x": normal(1, 2, 3, 3), "c": np.array(c)} for c in (True, False)]
+    model, _ = transformed(source, RaiseOpset(to=13), feeds, may_grow=True)
+    assert ops(model)["Resize"] == 2 and "Upsample" not in ops(model)
 
 
 def test_no_way_is_said() -> None:

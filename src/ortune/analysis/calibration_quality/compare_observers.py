@@ -227,6 +227,7 @@ def run(request: CompareObservers) -> ObserverRanking:
         for name, ways in copies.items():
             more = augmenting.augment_samples(fed, indices, ways, folder)
             calibrated.append((name, more, range(more.count)))
+        backend = backend.leave_out(context.agreement.disable, context.agreement.level)
         contest = _Contest(Path(request.model), context, backend, request.sink)
         ranked, best, by = contest.rank_steps(steps, calibrated)
     observed = calibrated[0][2]

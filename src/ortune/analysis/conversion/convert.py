@@ -28,7 +28,6 @@ from ortune.core.result import Result
 from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
-from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.graph.analysis.facts import count_weight_bytes, read_facts
 from ortune.graph.io import file
@@ -118,7 +117,7 @@ SAMPLES = 64
 
 
 def check_result(
-    request: Convert, path: Path, feeds: Feeds | None, folder: Path
+    request: Convert, path: Path, data: steps.ConversionData, folder: Path
 ) -> tuple[Mapping[str, int], list[dict[str, object]]]:
     """Check types, loading and answers of a converted file; return its weights and scores.
 
@@ -134,8 +133,9 @@ def check_result(
     try:
         if lacking := query_capabilities(backend).missing:
             raise BackendMissing(lacking, fix=f"install {backend.name()}")
+        backend = backend.leave_out(data.agreement.disable, data.agreement.level)
         _check_loading(path, folder, backend)
-        scores = _score_result(Path(request.model), path, feeds, backend)
+        scores = _score_result(Path(request.model), path, data, backend)
     except OrtuneError as error:
         if request.target == "cpu" and backend.name() == "cpu":
             raise
@@ -228,13 +228,24 @@ def _check_loading(path: Path, folder: Path, backend: Backend) -> None:
 
 
 def _score_result(
-    model: Path, path: Path, feeds: Feeds | None, backend: Backend
+    model: Path, path: Path, data: steps.ConversionData, backend: Backend
 ) -> list[dict[str, object]]:
-    """Score the result against the source on a few samples; empty when nothing can be run."""
-    if feeds is None:
+    """Score the result against the source on a few samples; empty when nothing can be run.
+
+    Outputs that differ from run to run are left out.
+    """
+    random = data.agreement.random
+    outputs = {spec.name for spec in read_facts(file.load(model)).outputs}
+    if data.feeds is None or not outputs - set(random):
         return []
-    stream = Stream(feeds.stream)
-    verification = verify(model, path, data=lambda: islice(stream, SAMPLES), on=str(backend))
+    stream = Stream(data.feeds.stream)
+    verification = verify(
+        model,
+        path,
+        data=lambda: islice(stream, SAMPLES),
+        on=str(backend),
+        ignore_output=random,
+    )
     return [
         {"metric": score.metric, "value": score.value, "samples": score.samples}
         for score in verification.scores
@@ -287,6 +298,7 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
         sink(Note(refusal.what))
     if request.target == "cpu" and request.level != "disabled" and not request.portable:
         rewriting = Cpu(level=request.level, custom_ops=request.custom_ops)
+        rewriting = rewriting.leave_out(data.agreement.disable, data.agreement.level)
         path = rewrite_offline(path, rewriting, folder / model.name, sink)
     if lossy and request.folds:
         folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
@@ -448,7 +460,7 @@ def run(request: Convert) -> ConvertedModel:
         folder = Path(name)
         data = request.read_inputs(model).read_data(folder, request.sink)
         converted = convert_model(request, data, folder)
-        weights, scores = check_result(request, converted.path, data.feeds, folder)
+        weights, scores = check_result(request, converted.path, data, folder)
         if folding:
             over = folder / "folded" / model.name
             recipe = Recipe("fold", tuple(folding))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ortune.backends.cpu import Cpu
@@ -24,6 +24,7 @@ from ortune.core.facts import Facts
 from ortune.core.fields import Source
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.self_agreement import SelfAgreement
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
@@ -32,9 +33,11 @@ from ortune.graph.analysis.saturation import list_saturable_layers
 from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, ask_once, single_model_job
 from ortune.measurement.rolled import StatefulModel
+from ortune.measurement.self_agreement import compare_with_itself
 from ortune.quantizers.calibration import reuse
 from ortune.quantizers.calibration.ranges_file import SavedRanges
 from ortune.quantizers.common.node_filter import escape_pattern
+from ortune.search.recipe import compare
 
 _MADE_UP = 4
 """Samples to compare numbers on when none are given."""
@@ -47,10 +50,12 @@ class ConversionData:
     Attributes:
         feeds: Altered copies included; made-up samples only compare; None when none of those run.
         saved_ranges: Ranges of an earlier calibration.
+        agreement: Whether the model agrees with itself on the samples.
     """
 
     feeds: Feeds | None
     saved_ranges: SavedRanges | None
+    agreement: SelfAgreement = field(default_factory=SelfAgreement)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +96,12 @@ class ConversionInputs:
             for text in notes:
                 sink(Note(text, warning=True))
         feeds = self._load_samples(folder, sink)
+        agreement = SelfAgreement()
+        if feeds is not None and compare.describe_memory_lack(self.model) is None:
+            facts, backend = read_facts(file.load(self.model)), Cpu(custom_ops=self.custom_ops)
+            agreement = compare_with_itself(self.model, facts, feeds.stream, backend)
+            if text := agreement.describe(self.model.name, backend):
+                sink(Note(text, warning=True))
         if self.augmentations:
             if feeds is None or feeds.synthetic:
                 raise BadData(
@@ -99,7 +110,7 @@ class ConversionInputs:
             feeds = augment.augment_samples(feeds, range(feeds.count), self.augmentations, folder)
             for text in feeds.notes:
                 sink(Note(text))
-        return ConversionData(feeds, saved_ranges)
+        return ConversionData(feeds, saved_ranges, agreement)
 
     def _load_samples(self, folder: Path, sink: Sink) -> Feeds | None:
         """Return the samples; None where made-up ones do not run and none of theirs was asked."""
@@ -139,7 +150,8 @@ def _try_samples(model: Path, feeds: Feeds, folder: Path, custom_ops: tuple[str,
     Raises:
         BadData: It does not take them.
     """
-    job = single_model_job(model, Cpu(custom_ops=custom_ops), feeds.stream, folder, "try")
+    backend = Cpu(level="disabled", custom_ops=custom_ops)
+    job = single_model_job(model, backend, feeds.stream, folder, "try")
     try:
         ask_once(job, ("first", {}))
     except WorkerFailed as error:

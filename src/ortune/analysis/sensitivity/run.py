@@ -145,7 +145,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
         first = make_clean_recipe(model_facts.read_facts(file.load(model)), backend, offered).steps
         at = find_deciding_step(steps)
         assert at is not None
-        plan = Plan(Recipe(str(steps[at]), (*first, *steps)), backend)
+        plan = Plan(Recipe(str(steps[at]), (*first, *steps)), context.job.baseline)
         # Digest all that the figures depend on; 32 hex digits and more of them than a file needs.
         key = codec.digest(
             [

@@ -180,6 +180,7 @@ def run(request: Verify) -> Comparison:
             backend = replace(backend, report=str(report.resolve()))
         sink = without_notes(request.sink)
         context = prepare_context(experiment, Path(folder), sink, finalists=0)
+        backend = backend.leave_out(context.agreement.disable, context.agreement.level)
         there = replace(context, job=replace(context.job, environment=request.environment))
         scores, bisection = score_model(there, other_path, backend, sink), None
         if request.bisect and scores[0].verdict is Verdict.FAILS:

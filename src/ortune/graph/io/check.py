@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortune.core.errors import BadModel, summarize_error
 from ortune.core.facts import TensorSpec
+from ortune.graph.io import wellformed
 from ortune.graph.io.write import serialize_without_weights
 from ortune.graph.ir import spec
 from ortune.graph.ir.edit import Graph, list_bodies
@@ -135,8 +136,21 @@ def _claim_name(value: ir.Value, names: set[str], problems: list[str]) -> None:
 
 
 def find_faults(model: ir.Model) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) of what onnx's checker and type inference find."""
+    """Yield (kind, text) of what onnx's checker and type inference find.
+
+    Operators that onnxruntime adds to the default domain are looked at as those of its own.
+    """
     proto = serialize_without_weights(model)
+    for nodes, imports in (
+        (proto.graph.node, proto.opset_import),
+        *((function.node, function.opset_import) for function in proto.functions),
+    ):
+        opset = next((entry.version for entry in imports if not entry.domain), 1)
+        for node in wellformed.walk_node_protos(nodes):
+            if wellformed.is_runtime_operator(node.op_type, node.domain, opset):
+                node.domain = "com.microsoft"
+        if all(entry.domain != "com.microsoft" for entry in imports):
+            imports.add(domain="com.microsoft", version=1)
     try:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:

@@ -111,6 +111,19 @@ def demand_sparse(tensor: onnx.SparseTensorProto) -> None:
 _SAYS_OPSET = 3
 """IR version from which a model says the opset of its operators."""
 
+_UNTIL = {
+    "LayerNormalization": 17,
+    "MeanVarianceNormalization": 9,
+    "SimplifiedLayerNormalization": 1 << 30,
+    **dict.fromkeys(("Affine", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill"), 10),
+    **dict.fromkeys(("ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh"), 10),
+    "ThresholdedRelu": 10,
+    **dict.fromkeys(("DisentangledAttention_TRT", "EfficientNMS_TRT"), 1 << 30),
+    **dict.fromkeys(("MultilevelCropAndResize_TRT", "PyramidROIAlign_TRT"), 1 << 30),
+}
+"""Operators that onnxruntime has put into the default domain -> the opset where ONNX takes over,
+or where onnxruntime drops them."""
+
 _OURS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
 """Domains of operators that onnxruntime brings, imported or not."""
 
@@ -151,6 +164,15 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
         demand_tensor(tensor)
 
 
+def is_runtime_operator(op: str, domain: str, opset: int) -> bool:
+    """Say whether onnxruntime runs an operator of the default domain that ONNX does not have."""
+    return (
+        not _normalize_domain(domain)
+        and opset < _UNTIL.get(op, 0)
+        and _load_schema(op, "", opset) is None
+    )
+
+
 def _normalize_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
@@ -185,7 +207,7 @@ def _check_functions(proto: onnx.ModelProto) -> None:
     if not functions:
         return
     calls = {
-        key: [_make_key(node) for node in _walk_nodes(nodes) if _make_key(node) in functions]
+        key: [_make_key(node) for node in walk_node_protos(nodes) if _make_key(node) in functions]
         for key, nodes in functions.items()
     }
     try:
@@ -210,7 +232,7 @@ def _check_functions(proto: onnx.ModelProto) -> None:
 def _count_nodes(
     nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], int]
 ) -> int:
-    return sum(sizes.get(_make_key(node), 1) for node in _walk_nodes(nodes))
+    return sum(sizes.get(_make_key(node), 1) for node in walk_node_protos(nodes))
 
 
 def _make_key(proto: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
@@ -218,13 +240,13 @@ def _make_key(proto: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str
     return proto.domain, name, proto.overload
 
 
-def _walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def walk_node_protos(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield nodes, and those of the bodies inside them."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for graph in _list_graphs(attribute):
-                yield from _walk_nodes(graph.node)
+                yield from walk_node_protos(graph.node)
 
 
 def _list_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
@@ -237,12 +259,12 @@ def _walk_bodies(
     proto: onnx.ModelProto, versions: Mapping[str, int]
 ) -> Iterator[tuple[Iterator[onnx.NodeProto], Mapping[str, int]]]:
     """Yield nodes, and domain -> opset of the operators that they are."""
-    yield _walk_nodes(proto.graph.node), versions
+    yield walk_node_protos(proto.graph.node), versions
     for function in proto.functions:
         imports = {
             _normalize_domain(entry.domain): entry.version for entry in function.opset_import
         }
-        yield _walk_nodes(function.node), {**versions, **imports}
+        yield walk_node_protos(function.node), {**versions, **imports}
 
 
 @cache

@@ -19,6 +19,9 @@ from ortune.graph.io.protobuf import HELD, SMALL, encode_delimited, encode_tag, 
 NEWEST_IR = 13
 """The newest IR version that onnxruntime 1.31 reads (it refuses 14: `kMaxSupportedIRVersion`)."""
 
+NEWEST_OPSET = 26
+"""The newest opset of the default domain that onnxruntime 1.31 promises to read."""
+
 SOURCES = "ortune.sources"
 """Key in the main graph's `meta` of the files the model was loaded from."""
 

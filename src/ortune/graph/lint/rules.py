@@ -14,7 +14,8 @@ import onnx_ir as ir
 from ortune.core.wording import format_count
 from ortune.graph.analysis.weight_values import HALF_MAX, WeightValues, denormal_share
 from ortune.graph.io.check import find_faults
-from ortune.graph.io.write import NEWEST_IR
+from ortune.graph.io.wellformed import is_runtime_operator
+from ortune.graph.io.write import NEWEST_IR, NEWEST_OPSET
 from ortune.graph.ir.edit import const_array, list_bodies, read_attribute, walk_graphs, walk_nodes
 from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.ir.prune import share_weights
@@ -254,6 +255,20 @@ def _check_operators(model: ir.Model) -> Iterator[Finding | None]:
         "give it with --custom-ops",
     )
     yield make_finding(
+        "runtime-operator",
+        "note",
+        "{n} nodes of operators that onnxruntime has added to ONNX's own",
+        (
+            f"{node.op_type} {node.name}"
+            for node in nodes
+            if is_runtime_operator(
+                node.op_type, node.domain, model.opset_imports.get("", _PER_CHANNEL)
+            )
+        ),
+        "other runtimes do not know them",
+        "keep the file from before onnxruntime's optimizer for those",
+    )
+    yield make_finding(
         "random-operator",
         "note",
         "{n} nodes drawing random numbers",
@@ -294,6 +309,9 @@ def _is_training(node: ir.Node) -> bool:
     return old and not read_attribute(node, "is_test", 1)
 
 
+_LOWER = f'`ortune apply M "lower-opset(to={NEWEST_OPSET})" -o OUT` writes one that it reads'
+
+
 def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
     opset = model.opset_imports.get("", _PER_CHANNEL)
     if opset < _PER_CHANNEL:
@@ -316,6 +334,15 @@ def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
             f"operators are those of up to opset {newest}; runtimes refuse the file",
             "export with an older opset",
         )
+    elif opset > NEWEST_OPSET:
+        yield make_finding(
+            "new-opset",
+            "error",
+            "a newer opset than onnxruntime reads",
+            [f"opset {opset}"],
+            f"onnxruntime reads up to {NEWEST_OPSET}, and refuses the file",
+            _LOWER,
+        )
     if model.ir_version > NEWEST_IR:
         yield make_finding(
             "new-ir",
@@ -323,7 +350,9 @@ def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
             "a newer format than onnxruntime reads",
             [f"IR version {model.ir_version}"],
             f"onnxruntime reads up to {NEWEST_IR}",
-            "`ortune apply M simplify -o OUT` writes one that it reads",
+            _LOWER
+            if opset > NEWEST_OPSET
+            else "`ortune apply M simplify -o OUT` writes one that it reads",
         )
     loops = [node for node in walk_nodes(model) if any(True for _ in list_bodies(node))]
     yield make_finding(

@@ -22,7 +22,7 @@ from ortune.backends.runtimes.onnxruntime.session import list_device_kinds, list
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import BackendMissing, BadData
+from ortune.core.errors import BackendMissing, BadData, BadModel
 from ortune.core.hardware import gpu
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.hardware.gpu import read_driver_versions
@@ -37,6 +37,7 @@ from ortune.measurement.machine.counters import LIVE, read_cpu_seconds
 from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe, roll
+from ortune.measurement.worker.self_agreement import compare_with_itself, explain_load_error
 from ortune.measurement.worker.workbench import Workbench
 
 _ROUNDS, _FEWEST = 8, 3
@@ -256,6 +257,8 @@ def record(bench: Workbench, folder: str) -> dict[str, Any]:
         return {"nodes": sum(bench.record(Path(folder)).placement().values())}
     except BackendMissing as error:
         return {"missing": error.what, "remedy": error.fix}
+    except BadModel as error:
+        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from error
 
 
 def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
@@ -323,7 +326,10 @@ _ALONE = object()
 def load(bench: Workbench) -> dict[str, Any]:
     """Open the sessions: load time, placement, and whether engines came from the cache."""
     start = time.perf_counter_ns()
-    bench.open_sessions()
+    try:
+        bench.open_sessions()
+    except BadModel as error:
+        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from error
     duration = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
@@ -342,6 +348,7 @@ def score(
     labels: Sequence[Any] | None = None,
     beside: Sequence[Mapping[str, Any]] = (),
     switches: Mapping[str, Sequence[bool]] | None = None,
+    without: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run samples one by one; return a list of record rows for every metric.
 
@@ -352,6 +359,7 @@ def score(
         labels: One label a sample.
         beside: Metrics that are only shown: one that cannot score these outputs gets None.
         switches: Inputs that the samples do not have: name -> switches.
+        without: Outputs that are not written.
     """
     more = {name: np.array(value, np.bool_) for name, value in (switches or {}).items()}
     scorers = [codec.decode(Metric, dict(data)) for data in metrics]
@@ -373,7 +381,7 @@ def score(
                 scorer_rows.append(scorer.records([reference], [seen], label, [feeds])[0].tolist())
             for at, scorer in enumerate(shown):
                 beside_rows[at] = _append_score(beside_rows[at], scorer, reference, seen)
-            yield actual
+            yield {name: array for name, array in actual.items() if name not in without}
 
     if save:
         stream.write_stream(Path(save), outputs())
@@ -502,7 +510,7 @@ _TASKS = (
         prepare,
         takes,
     ),
-    *(describe_module, answer_module, export_module),
+    *(describe_module, answer_module, export_module, compare_with_itself),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
 """Name of a command -> its task."""

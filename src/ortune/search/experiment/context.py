@@ -15,6 +15,7 @@ from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
+from ortune.core.self_agreement import SelfAgreement
 from ortune.core.study import Job
 from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
@@ -59,6 +60,7 @@ class Context:
         watched: What outputs that the budget does not read should keep: named, never decisive.
         doubt: What is to be said before anything else of labels or of the original's score.
         provable: Something can be proved against the original.
+        agreement: Whether the original agrees with itself.
         yielded: The group of each sample of an evaluate function; None of one without groups.
         by_operator: Operator -> its share of the original's time, from the run's header.
         by_region: Whether plans may differ in precision by region, from there too.
@@ -84,6 +86,7 @@ class Context:
     by_operator: Mapping[str, float] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     by_region: bool = True
+    agreement: SelfAgreement = field(default_factory=SelfAgreement)
 
     @property
     def error(self) -> float:

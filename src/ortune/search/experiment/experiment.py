@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
@@ -16,6 +16,7 @@ from ortune.core.plugins.user_function import (
     find_source,
     is_function,
 )
+from ortune.core.self_agreement import SelfAgreement
 from ortune.core.workload import Workload
 from ortune.measurement.job import MAIN
 from ortune.measurement.workloads.latency import Latency
@@ -85,6 +86,10 @@ class Experiment:
             raise BadSettings(
                 "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
             )
+
+    def leave_out(self, agreement: SelfAgreement) -> Self:
+        """Return the same experiment without the optimizers that make its original wrong."""
+        return replace(self, baseline=self.baseline.leave_out(agreement.disable, agreement.level))
 
     def digest_code(self) -> str:
         """Digest the user's functions and what the baseline reads: edited ones are another job."""

@@ -84,6 +84,7 @@ class Original:
         started: What it took until it had answered once.
         quick_ns: Its rough latency.
         finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
+        random: Outputs that differ between two runs on one sample.
     """
 
     experiment: Experiment
@@ -94,6 +95,7 @@ class Original:
     finalists: int
     header: Header | None
     sink: Sink
+    random: tuple[str, ...] = ()
 
     @property
     def error(self) -> float:
@@ -121,7 +123,12 @@ class Original:
             numbering = [text for text in feeding.feeds.notes if text.startswith(FROM_FOLDERS)]
             doubt = "; ".join([doubt, *numbering])
         by_operator = self._by_operator()
-        return replace(data, doubt=doubt, provable=provable, by_operator=by_operator)
+        return replace(
+            data,
+            doubt=doubt,
+            provable=data.provable and provable,
+            by_operator=by_operator,
+        )
 
     def _by_operator(self) -> Mapping[str, float]:
         """Profile the original for a moment, the last that its process does.
@@ -167,7 +174,13 @@ class Original:
         needed = count_provable_samples(
             budget, part.records, self.error, grouped=groups is not None
         )
-        watched = make_output_limits(metric, outputs, labels, self.experiment.ignored)
+        read = metric.reads(outputs[0], None if labels is None else labels[0])
+        beside = set(self.experiment.ignored) - set(self._unrecorded)
+        watched = tuple(
+            limit
+            for limit in make_output_limits(metric, outputs, labels, sorted(beside))
+            if getattr(limit.metric, "output", "") not in self.random
+        )
         division = self._divide_samples(feeding, feeds, needed)
         parts = {}
         for name in ("search", "final"):
@@ -193,6 +206,7 @@ class Original:
             watched,
             summary,
             doubt=doubt,
+            provable=not read & set(self.random),
         )
 
     @property
@@ -200,9 +214,25 @@ class Original:
         """How many samples one plan may be scored on."""
         return max(20, int(self.experiment.time * 1e9 / _SHARE / max(self.quick_ns, 1)))
 
+    @property
+    def _unrecorded(self) -> tuple[str, ...]:
+        """Random outputs that are ignored, and that no budget names: nothing compares them."""
+        budget = self.experiment.budget
+        named = "" if budget is None else getattr(budget.metric, "output", "")
+        ignored = self.experiment.ignored
+        return tuple(name for name in self.random if name in ignored and name != named)
+
     def _record_outputs(self, indices: Sequence[int], name: str) -> Stream:
         path = self.work / f"{name}.stream"
-        return keep_outputs(self.worker, indices, path, self.timeout_s)
+        outputs = keep_outputs(
+            self.worker, indices, path, self.timeout_s, without=self._unrecorded
+        )
+        if not outputs[0]:
+            raise BadSettings(
+                "every output is random and ignored: nothing is left to compare",
+                fix=f"leave --ignore-output {self._unrecorded[0]} out",
+            )
+        return outputs
 
     @property
     def _has_more_time(self) -> bool:

@@ -15,15 +15,17 @@ from ortune.core import preprocess
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.event import Note, Sink
+from ortune.core.event import Note, Progress, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins.user_function import EVALUATE
+from ortune.core.self_agreement import SelfAgreement, join_agreements
 from ortune.core.study import Header, Job
 from ortune.data.synthetic import require_input_names
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, query_capabilities, worker_folder
+from ortune.measurement.self_agreement import compare_with_itself
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.measurement.workloads.latency import Latency
@@ -62,6 +64,7 @@ def prepare_context(
     """
     models, header = experiment.models, read_header(root)
     if header is not None:
+        experiment = experiment.leave_out(header.agreement)
         requested_job = replace(header.job, wanted=goal, **_job_settings(experiment, on))
         if experiment.budget is not None and not experiment.evaluate:
             requested_job = replace(requested_job, budget=experiment.budget)
@@ -70,15 +73,14 @@ def prepare_context(
         name: model_facts.read_facts(file.load(path), read=True) for name, path in models.items()
     }
     feeding = _read_feeding(experiment, facts, root, header, sink).move_to(root / "data")
+    agreement, experiment = _judge_agreement(experiment, facts, feeding, header, sink)
     baseline, deadlines, timeout_s = _measure_original(
-        experiment, root, feeding, finalists, header, sink
+        experiment, root, feeding, finalists, header, sink, agreement=agreement
     )
     _keep_preprocess(experiment.data, root)
     altered = root / "data" / "altered"
     feeding = baseline.feeding.with_augmentations(experiment.augmentations, altered, sink)
-    derived = f"budget {baseline.budget} ({baseline.rule})" if baseline.rule else ""
-    for text in filter(None, (baseline.doubt, derived, baseline.outlook)):
-        sink(Note(text, warning=text == baseline.doubt))
+    _announce_baseline(baseline, sink)
     job = Job(
         model=", ".join(map(str, models.values())),
         data_digest=feeding.digest,
@@ -97,7 +99,8 @@ def prepare_context(
         paths = {name: str(path.resolve()) for name, path in models.items()}
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
-        write_header(root, replace(about, seconds=experiment.time, doubt=baseline.doubt))
+        about = replace(about, doubt=baseline.doubt, agreement=agreement)
+        write_header(root, replace(about, seconds=experiment.time))
     return Context(
         root=root,
         job=job,
@@ -113,10 +116,41 @@ def prepare_context(
         finalists=max(1, finalists),
         watched=baseline.watched,
         doubt=baseline.doubt,
+        agreement=agreement,
         provable=baseline.provable,
         yielded=baseline.yielded,
         deadlines=deadlines,
     )
+
+
+def _judge_agreement(
+    experiment: Experiment,
+    facts: Mapping[str, Facts],
+    feeding: Feeding,
+    header: Header | None,
+    sink: Sink,
+) -> tuple[SelfAgreement, Experiment]:
+    """Compare every original with itself; what one needs left out is left out for all.
+
+    A run that goes on keeps what it began with.
+    """
+    if header is not None:
+        return header.agreement, experiment
+    sink(Progress("comparing the original with itself"))
+    agreement = join_agreements(
+        [
+            compare_with_itself(path, facts[name], feeding.streams[name], experiment.baseline)
+            for name, path in experiment.models.items()
+        ]
+    )
+    return agreement, experiment.leave_out(agreement)
+
+
+def _announce_baseline(baseline: BaselineData, sink: Sink) -> None:
+    """Say what is doubtful about the original, its derived budget and what can be proved."""
+    derived = f"budget {baseline.budget} ({baseline.rule})" if baseline.rule else ""
+    for text in filter(None, (baseline.doubt, derived, baseline.outlook)):
+        sink(Note(text, warning=text == baseline.doubt))
 
 
 def _keep_preprocess(source: str | Path | Callable[[], Any] | None, root: Path) -> None:
@@ -136,6 +170,8 @@ def _measure_original(
     finalists: int,
     header: Header | None,
     sink: Sink,
+    *,
+    agreement: SelfAgreement,
 ) -> tuple[BaselineData, Deadlines, float]:
     """Run the original: return what it fixes, deadlines by what it took, and a general one."""
     began = monotonic()
@@ -145,9 +181,21 @@ def _measure_original(
         runs = worker.ask("burst", at=0, runs=3)["latency_ns"]
         quick = int(min(runs))
         original = Original(
-            experiment, worker, root / "data", started, quick, finalists, header, sink
+            experiment=experiment,
+            worker=worker,
+            work=root / "data",
+            started=started,
+            quick_ns=quick,
+            finalists=finalists,
+            header=header,
+            random=agreement.random,
+            sink=sink,
         )
         baseline = original.prepare_baseline(feeding)
+        named = ", ".join(path.name for path in experiment.models.values())
+        amiss = agreement.describe(named, experiment.baseline, experiment.ignored)
+        doubt = "; ".join(text for text in (baseline.doubt, amiss) if text)
+        baseline = replace(baseline, doubt=doubt)
         judged_s = monotonic() - began - ready_s
     deadlines = Deadlines.from_baseline(
         started, ready_s, int(median(runs)), judged_s, experiment.workload

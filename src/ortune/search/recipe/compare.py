@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 
 from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge
@@ -53,14 +54,19 @@ def run_reference(
     name: str = "expected",
     *,
     custom_ops: tuple[str, ...] = (),
+    backend: Backend | None = None,
 ) -> ExpectedOutputs:
     """Run the source model and keep its outputs, in ``FOLDER/NAME.stream``.
+
+    Args:
+        backend: By default the CPU's without optimizers.
 
     Raises:
         WorkerFailed: The source model does not run on these samples.
     """
     path = folder.resolve() / f"{name}.stream"
-    compute_outputs(make_compare_job(model, stream, folder, custom_ops), indices, path)
+    job = make_compare_job(model, stream, folder, custom_ops)
+    compute_outputs(job if backend is None else replace(job, backend=backend), indices, path)
     return ExpectedOutputs(stream, tuple(indices), path, custom_ops)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.backends.reference import Reference
 from ortune.core import wording
 from ortune.core.errors import (
     BadData,
@@ -31,6 +32,7 @@ from ortune.data.stream import Stream, write_stream
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
 from ortune.graph.io.check import ModelSignature, check_model, describe_signature, retype_signature
+from ortune.graph.io.write import NEWEST_IR, NEWEST_OPSET
 from ortune.graph.ir import edit, spec
 from ortune.graph.ir.edit import take_notes
 from ortune.measurement.process import WorkerFailed, compute_outputs
@@ -164,6 +166,13 @@ class EditSession:
             from ortune.transforms.raise_opset import RaiseOpset
 
             edits = self.apply_exact([RaiseOpset(to=step.needs_opset)])
+            opset = self.model.opset_imports.get("", 0)
+            if opset < step.needs_opset:
+                raise Refused(
+                    f"{step.name()} needs opset {step.needs_opset}, the model has {opset}, and "
+                    f"raise-opset is {edits[0].note}",
+                    fix=f"export the model with opset {step.needs_opset} or newer",
+                )
         start = time.perf_counter()
         self._sink(Progress(f"applying {step.name()}"))
         probes = step.probes(self.model)
@@ -284,9 +293,16 @@ class EditSession:
         if self._reference is None:
             source = self._save_state(origin, "before") if self._lossy else self._source
             stream, checked = self.material.feeds.stream, self.material.comparison_samples
+            # What is too new for onnxruntime onnx's own reference runs.
+            newer = origin.opset_imports.get("", 0) > NEWEST_OPSET or origin.ir_version > NEWEST_IR
             try:
                 self._reference = compare.run_reference(
-                    source, stream, checked, self._folder, custom_ops=self.material.custom_ops
+                    source,
+                    stream,
+                    checked,
+                    self._folder,
+                    custom_ops=self.material.custom_ops,
+                    backend=Reference() if newer else None,
                 )
             except WorkerFailed as error:
                 error.demand_verdict()

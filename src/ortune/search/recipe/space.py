@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Self
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
+from ortune.core.self_agreement import SelfAgreement
 from ortune.core.step import AS_IS, Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Plan
 from ortune.core.workload import Workload
@@ -39,6 +41,11 @@ class SearchTarget:
     rules: tuple[Transform, ...] = ()
     portable: bool = False
     environment: str = HERE
+
+    def leave_out(self, agreement: SelfAgreement) -> Self:
+        """Return it without the optimizers of the runtime that make the original wrong."""
+        backend = self.backend.leave_out(agreement.disable, agreement.level)
+        return replace(self, backend=backend)
 
     def apply_pins(self, variant: Backend) -> Backend:
         """Put the pinned values back into a variant."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import version_converter
@@ -11,7 +12,7 @@ from onnx import version_converter
 from ortune.core.errors import BadModel, Refused, summarize_error
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.ir.replace import redirect_uses
+from ortune.graph.ir.replace import redirect_uses, replace_node
 from ortune.graph.ir.uses import is_read
 from ortune.graph.shapes.infer import infer_shapes
 
@@ -37,9 +38,11 @@ def raise_to(model: ir.Model, version: int) -> int:
         return 0
     edit.inline_functions(model)
     infer_shapes(model)
+    count = 0
+    if old < _RESIZE <= version:
+        count = sum(_rewrite_resize(node) for node in list(edit.walk_nodes(model)))
     nodes = [node for node in edit.walk_nodes(model) if _needs_conversion(node, old, version)]
     parts = [isolate_node(node, f"n{index}") for index, node in enumerate(nodes)]
-    count = 0
     for node, before, after in zip(
         nodes, parts, _convert_graphs(nodes, parts, old, version), strict=True
     ):
@@ -57,6 +60,48 @@ def raise_to(model: ir.Model, version: int) -> int:
     model.opset_imports[""] = version
     names.make_names_unique(model)
     return count
+
+
+_RESIZE = 11
+"""The opset from which Resize says how it takes coordinates; before, it took them one way."""
+
+
+def _rewrite_resize(node: ir.Node) -> bool:
+    """Make a Resize of opset 11 of an Upsample of opset 7 to 9, or of a Resize of opset 10.
+
+    Those divide a coordinate by the scale ("asymmetric"), and their nearest neighbour is the one
+    below, or above where the size shrinks. onnx's own adapter says neither.
+
+    Returns:
+        Whether it was one that can be written so.
+    """
+    graph = node.graph
+    if node.domain or graph is None or node.op_type not in ("Upsample", "Resize"):
+        return False
+    editor = edit.Editor(graph)
+    if "scales" in node.attributes:
+        listed = np.asarray(node.attributes["scales"].as_floats(), np.float32)
+        scales = editor.add_constant(f"{node.name}_scales", listed)
+    elif len(node.inputs) == 2 and node.inputs[1] is not None:
+        scales = node.inputs[1]
+    else:
+        return False
+    mode, factors = edit.read_attribute(node, "mode", "nearest"), edit.const_array(scales)
+    if mode not in ("nearest", "linear", "bilinear"):
+        return False
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
+    if mode == "nearest":
+        shrinks = factors is not None and bool((factors < 1).any())
+        unknown = factors is None and node.op_type == "Resize"
+        if unknown or (factors is not None and shrinks and bool((factors > 1).any())):
+            return False
+        attributes |= {"mode": mode, "nearest_mode": "ceil" if shrinks else "floor"}
+    region = editor.add_constant(f"{node.name}_roi", np.zeros(0, np.float32))
+    resized = ir.node("Resize", [node.inputs[0], region, scales], attributes, name=node.name)
+    resized.metadata_props.update(node.metadata_props)
+    resized.doc_string = node.doc_string
+    resized.outputs[0].name = editor.reserve_name(f"{node.name}_resized")
+    return replace_node(node, resized)
 
 
 def _spread_slopes(model: ir.Model, old: int, new: int) -> None:
@@ -85,6 +130,8 @@ def _has_changed(op: str, old: int, new: int) -> bool:
 
 
 def _needs_conversion(node: ir.Node, old: int, new: int) -> bool:
+    if node.op_type == "Resize" and "coordinate_transformation_mode" in node.attributes:
+        return False  # it says how since opset 11; all later versions only allow more
     if node.domain or not _has_changed(node.op_type, old, new):
         return False
     if any(a.type in _GRAPHS for a in node.attributes.values() if not a.is_ref()):

@@ -92,6 +92,50 @@ def test_a_rule_finds_its_fault(rule: str, tmp_path: Path) -> None:
     assert one.count >= len(one.places) > 0 and one.what and one.cost and one.action
 
 
+@pytest.mark.parametrize(
+    ("opset", "body"),
+    [
+        (17, "[a] y = SimplifiedLayerNormalization<axis = -1>(x, w)"),
+        (13, "[a] y = LayerNormalization<axis = -1>(x, w, w)"),
+        (9, "[a] s = ScaledTanh<alpha = 2.0, beta = 0.5>(x) [b] y = Mul(s, w)"),
+        (18, "[a] y = com.microsoft.SkipSimplifiedLayerNormalization(x, x, w)"),
+    ],
+)
+def test_what_onnxruntime_adds_to_onnx_is_valid(opset: int, body: str, tmp_path: Path) -> None:
+    """Its optimizer, and model builders for it, write such files."""
+    head = f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]> '
+    text = f"g (float[n, 4] x) => (float[n, 4] y) <float[4] w = {{1, 2, 3, 4}}> {{ {body} }}"
+    found = rules(linted(head + text, tmp_path))
+    assert "invalid" not in found
+    assert ("runtime-operator" in found) == ("com.microsoft" not in body)
+
+
+def test_what_nobody_knows_is_invalid(tmp_path: Path) -> None:
+    text = "g (float[n, 4] x) => (float[n, 4] y) { [a] y = ScaledTanh(x) }"
+    assert "runtime-operator" not in rules(linted(HEAD + text, tmp_path))  # gone with opset 10
+    text = "g (float[n, 4] x) => (float[n, 4] y) { [a] y = Frobnicate(x) }"
+    assert "invalid" in rules(linted(HEAD + text, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("ir_version", "opset", "found_rules"),
+    [
+        (13, 26, set()),
+        (13, 28, {"new-opset"}),
+        (14, 20, {"new-ir"}),
+        (14, 28, {"new-ir", "new-opset"}),
+    ],
+)
+def test_a_model_newer_than_the_runtime_is_told_the_step_that_writes_an_older_one(
+    ir_version: int, opset: int, found_rules: set[str], tmp_path: Path
+) -> None:
+    head = f'<ir_version: {ir_version}, opset_import: ["": {opset}]> '
+    found = rules(linted(head + "g (float[n] x) => (float[n] y) { [a] y = Abs(x) }", tmp_path))
+    assert set(found) == found_rules
+    lowered = {rule for rule, one in found.items() if '"lower-opset(to=26)"' in one.action}
+    assert lowered == (found_rules if opset > 26 else set())
+
+
 def test_inputs_that_only_dead_nodes_read_are_unused_too(tmp_path: Path) -> None:
     text = "g (float[n] x, float[n] z) => (float[n] y) { [a] y = Abs(x) [b] d = Neg(z) }"
     found = rules(linted(HEAD + text, tmp_path))

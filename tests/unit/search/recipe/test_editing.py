@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 from ortune_toys.quantizers.broken import Broken
 
-from ortune.core.errors import BadModel, OutOfTime
+from ortune.core.errors import BadModel, OutOfTime, Refused
 from ortune.core.observer import Ranges
 from ortune.core.progress import time_limit
 from ortune.core.reading import read_step
@@ -44,6 +44,22 @@ def test_a_build_whose_time_is_up_ends_and_leaves_no_step_out(steps: str, tmp_pa
         build(model, Recipe("one", (read_step(steps),)), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
     build(model, Recipe("one", (read_step(steps),)), tmp_path / "out.onnx")
+
+
+def test_a_quantizer_that_cannot_have_its_opset_says_what_stands_in_the_way(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "m.onnx"
+    text = """<ir_version: 3, opset_import: ["": 8]>
+        g (float[1, 2] s, float[1, 3, 2] x, float[2, 2] w) => (float[1, 2] y, float[1, 3, 2] z)
+        <float[2, 2] w = {1, 2, 3, 4}> {
+        first, z = Scan<num_scan_inputs = 1, body = b (float[2] i, float[2] j) =>
+          (float[2] o, float[2] p) { o = Add(i, j) p = Neg(j) }>(, s, x)
+        y = MatMul(first, w) }"""
+    onnx.save(parser.parse_model(text), model)
+    with pytest.raises(Refused, match=r"needs opset 11, the model has 8.*Scan") as caught:
+        build(model, Recipe("one", (read_step("int8-dynamic"),)), tmp_path / "o.onnx")
+    assert caught.value.fix == "export the model with opset 11 or newer"
 
 
 def rename(graph: ir.Graph) -> None:

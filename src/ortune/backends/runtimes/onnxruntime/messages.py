@@ -111,13 +111,14 @@ def strip_log_head(line: str) -> str:
 
 
 @contextmanager
-def capture_log(*, verbose: bool = False) -> Iterator[RuntimeLog]:
+def capture_log(*, verbose: bool = False, repeat: bool = True) -> Iterator[RuntimeLog]:
     """Collect what native code writes to stderr; real lines are written there afterwards.
 
     onnxruntime tells why a provider does not start in its log alone, and goes on without it.
 
     Args:
         verbose: Let everything through, and collect nothing.
+        repeat: Write the real lines to stderr; False of a log that is only read.
     """
     log = RuntimeLog()
     if verbose:
@@ -134,5 +135,5 @@ def capture_log(*, verbose: bool = False) -> Iterator[RuntimeLog]:
             os.close(kept)
             file.seek(0)
             log.text = file.read().decode("utf-8", "backslashreplace")
-        for line in log.real:  # where it has failed, the error says why
+        for line in log.real if repeat else ():  # where it has failed, the error says why
             sys.stderr.write(f"{line}\n")

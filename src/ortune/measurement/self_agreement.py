@@ -1,0 +1,57 @@
+"""Ask a worker whether a model agrees with itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.facts import Facts
+from ortune.core.self_agreement import SelfAgreement
+from ortune.core.temporary_folder import open_temporary_folder
+from ortune.measurement.process import Worker, WorkerFailed, single_model_job
+
+_SAMPLES = 4
+_LEAST_DB, _COARSE_DB = 60.0, 20.0
+"""Signal to noise that a right rewrite keeps: of float32, and of what is rounded on the way."""
+_COARSE = frozenset({"float16", "bfloat16"})
+
+
+def compare_with_itself(
+    model: Path, facts: Facts, stream: Path, backend: Backend
+) -> SelfAgreement:
+    """Run a model on the first samples twice, with no optimizer, and then as a backend does.
+
+    A backend that is no CPU has no optimizers to leave out: only chance is looked for.
+
+    Args:
+        stream: Samples of its inputs.
+
+    Raises:
+        WorkerFailed: Something from outside has ended the worker.
+    """
+    plain = Cpu(level="disabled", custom_ops=backend.custom_ops)
+    if isinstance(backend, Cpu):
+        plain = replace(
+            plain, level=backend.level, disable=backend.disable, threads=backend.threads
+        )
+    rounded = facts.quantized or bool(_COARSE & set(facts.precisions))
+    least_db = _COARSE_DB if rounded or facts.has("DequantizeLinear") else _LEAST_DB
+    with open_temporary_folder() as folder:
+        job = single_model_job(model, plain, stream, folder, "self")
+        try:
+            with Worker(job) as worker:
+                answer = worker.ask("compare_with_itself", samples=_SAMPLES, least_db=least_db)
+        except WorkerFailed as error:
+            error.demand_verdict()
+            return SelfAgreement()
+    disable = answer["disable"]
+    return SelfAgreement(
+        random=tuple(answer["random"]),
+        rest=answer["rest"],
+        disable=tuple(disable or ()),
+        level="disabled" if disable is None else None,
+        decibels=answer["decibels"],
+        failure=answer["failure"],
+    )

@@ -1,0 +1,184 @@
+"""What compares a model with itself: run twice, and without the runtime's optimizers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime.optimizers import find_culprits, list_active_optimizers
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData, BadModel, OrtuneError
+from ortune.core.session import Tensors
+from ortune.measurement.job import MAIN
+from ortune.measurement.worker.workbench import Workbench
+from ortune.metrics.snr import Snr
+
+_LONG_S = 5.0
+"""Seconds of runs after which no further sample is taken."""
+_REPEATED_DB = 90.0
+"""Two runs of one session on one sample stay above this: threads may add up in another order."""
+_LAST_BITS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-51}
+"""Relative size of the last bits of a type."""
+_ROUNDING_DB = 20.0
+"""A rewrite that rounds otherwise may move the answers so much more than the inputs' last bits."""
+_MOST_DB = 200.0
+_ROUNDS = 3
+
+
+def compare_with_itself(bench: Workbench, samples: int, least_db: float) -> dict[str, Any]:
+    """Run the job's model twice without optimizers, then with the backend's own, and compare.
+
+    Args:
+        samples: Run the first so many.
+        least_db: Signal to noise that rewrites of the runtime keep.
+
+    Returns:
+        ``random``: outputs that differ between two runs; ``rest``: whether there are others.
+        ``decibels``: between the backend and no optimizers, None where nothing is left to compare;
+        ``failure``: why it does not load there, else empty. Where either is amiss ``disable``: the
+        optimizers without which the model is right; None where no choice of them makes it so.
+    """
+    backend = bench.job.backend
+    if not isinstance(backend, Cpu):
+        raise BadData(f"{backend.name()} has no optimizers to leave out", fix="use --on cpu")
+    plain, path = replace(backend, level="disabled", disable=()), bench.job.models[MAIN]
+    feeds, expected, random = _run_twice(bench, plain, samples)
+    fixed = [name for name in _list_tensors(expected[0]) if name not in random]
+    answer: dict[str, Any] = {"random": random, "rest": bool(fixed)}
+    answer |= {"decibels": None, "failure": "", "disable": []}
+    if backend.level == "disabled" or not fixed:
+        return answer
+
+    def compare_without(optimizers: Sequence[str]) -> float:
+        with backend.leave_out(optimizers, None).open(path) as session:
+            return _compute_decibels(expected, [session.run(feed) for feed in feeds], fixed)
+
+    def is_right(optimizers: Sequence[str]) -> bool:
+        bench.report_progress("leaving optimizers out", 0, 0)
+        with suppress(OrtuneError):
+            return compare_without(optimizers) >= least_db
+        return False
+
+    try:
+        answer["decibels"] = decibels = compare_without(())
+    except OrtuneError as error:
+        answer["failure"] = error.what
+    else:
+        if decibels >= least_db:
+            return answer
+        with plain.open(path) as session:
+            moved = [session.run(_change_last_bits(feed)) for feed in feeds]
+        if decibels > _compute_decibels(expected, moved, fixed) - _ROUNDING_DB:
+            return answer
+    answer["disable"] = _find_wrong_optimizers(backend, path, is_right)
+    return answer
+
+
+def _run_twice(
+    bench: Workbench, plain: Cpu, samples: int
+) -> tuple[list[Tensors], list[Tensors], list[str]]:
+    """Return samples, the answers to them, and the outputs that a second run gives otherwise."""
+    feeds: list[Tensors] = []
+    answers: list[Tensors] = []
+    random: dict[str, None] = {}
+    until = time.monotonic() + _LONG_S
+    with plain.open(bench.job.models[MAIN]) as session:
+        for index in range(min(samples, len(bench.feeds[MAIN]))):
+            bench.report_progress("comparing the model with itself", index, samples)
+            feeds.append(bench.sample(index))
+            first, second = session.run(feeds[-1]), session.run(feeds[-1])
+            answers.append(first)
+            for name in _list_tensors(first):
+                if _compute_decibels([first], [second], [name]) < _REPEATED_DB:
+                    random[name] = None
+            if time.monotonic() > until:
+                break
+    return feeds, answers, list(random)
+
+
+def _list_tensors(outputs: Tensors) -> list[str]:
+    """Return the outputs that can be compared: no sequences or maps."""
+    return [name for name, value in outputs.items() if isinstance(value, np.ndarray)]
+
+
+def _compute_decibels(
+    expected: Sequence[Tensors], actual: Sequence[Tensors], names: Sequence[str]
+) -> float:
+    """Return the least dB of any output; NaN or infinity that only one side has is all noise."""
+    least = _MOST_DB
+    for name in names:
+        metric = Snr(output=name)
+        decibels = metric.aggregate(metric.records(expected, actual, None))
+        least = min(least, -_MOST_DB if math.isnan(decibels) else decibels)
+    return least
+
+
+def _change_last_bits(feed: Tensors) -> Tensors:
+    generator = np.random.default_rng(0)
+
+    def change(array: NDArray[Any]) -> NDArray[Any]:
+        size = _LAST_BITS.get(array.dtype.name)
+        if size is None:
+            return array
+        signs = generator.choice([-size, size], array.shape)
+        return np.asarray(array * (1 + signs), array.dtype)
+
+    return {name: change(array) for name, array in feed.items()}
+
+
+def _find_wrong_optimizers(
+    backend: Cpu, path: Path, is_right: Callable[[Sequence[str]], bool]
+) -> tuple[str, ...] | None:
+    """Return the optimizers without which a model is right; None where no choice makes it so.
+
+    Args:
+        is_right: Whether it is right without these, by the names that `Cpu.disable` takes.
+    """
+    active: dict[str, None] = {}
+    for _ in range(_ROUNDS):  # without some of them others may find work
+        less = backend.leave_out(tuple(active), None)
+        more = list_active_optimizers(less.open(path, verbose=True))
+        if set(more) <= set(active):
+            return None
+        active |= dict.fromkeys(more)
+        if culprits := find_culprits(tuple(active), is_right):
+            return culprits
+    return None
+
+
+def explain_load_error(error: BadModel, backend: Backend, paths: Iterable[Path]) -> BadModel:
+    """Return an error that names the optimizers which keep a model from loading, if they do.
+
+    Args:
+        paths: Models of which one has not loaded.
+    """
+
+    def loads(candidate: Cpu, path: Path) -> bool:
+        with suppress(OrtuneError), candidate.open(path):
+            return True
+        return False
+
+    if not isinstance(backend, Cpu) or backend.level == "disabled":
+        return error
+    path = next((path for path in paths if not loads(backend, path)), None)
+    if path is None or not loads(replace(backend, level="disabled", disable=()), path):
+        return error
+    names = _find_wrong_optimizers(
+        backend, path, lambda optimizers: loads(backend.leave_out(optimizers, None), path)
+    )
+    blamed = "optimizers" if names is None else f"optimizer {', '.join(names)}"
+    setting = backend.leave_out(names or (), "disabled" if names is None else None)
+    return BadModel(
+        f"{error.what}; without onnxruntime's {blamed} it does",
+        fix=f'give --on "{setting}"; a file from `ortune apply {path.name} simplify -o OUT` may '
+        "load without it",
+    )
