@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,9 @@ Item: TypeAlias = int | str | None
 
 LONGEST = 64
 """Elements up to which a tensor is carried along."""
+
+_WIDEST = 8
+"""Bytes of the widest number."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
         else None
     )
     if partial is not None and len(partial.items) <= LONGEST:
+        partial = _wrap_items(partial, value.dtype)
         values.parts[value] = partial
         if partial.whole and value.dtype is not None and value.dtype.is_integer():
             array = np.array(partial.items, value.dtype.numpy())
@@ -96,9 +100,28 @@ def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
     arrays = [values.read_array(operand) for operand in node.inputs]
     if any(a is None and v is not None for a, v in zip(arrays, node.inputs, strict=True)):
         return
-    for value, array in zip(node.outputs, evaluate_node(node, arrays, opset) or (), strict=False):
+    results = evaluate_node(node, arrays, opset, largest=_WIDEST * LONGEST) or ()
+    for value, array in zip(node.outputs, results, strict=False):
         if array.size <= LONGEST:
             values.arrays[value] = array
+
+
+def _wrap_items(partial: Partial, dtype: ir.DataType | None) -> Partial:
+    """Let integers wrap around as the tensor's type does in the runtime.
+
+    Where the type is not known, a number that not every type of the rules holds is not either.
+    """
+    known = dtype is not None and dtype.is_integer()
+    bits = dtype.bitwidth if known and dtype is not None else 32
+    half = 1 << (bits - 1) if not known or (dtype is not None and dtype.is_signed()) else 0
+
+    def wrap(item: Item) -> Item:
+        if not isinstance(item, int):
+            return item
+        wrapped = (item + half) % (1 << bits) - half
+        return wrapped if known or wrapped == item else None
+
+    return replace(partial, items=tuple(map(wrap, partial.items)))
 
 
 _Rule: TypeAlias = Callable[[ir.Node, Sequence[Partial | None]], Partial | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -173,12 +174,9 @@ def _compute_results(
         return None
     if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
         return "constants computed from weights would fill memory"
-    arrays = evaluate_node(node, [const_array(value) for value in node.inputs], opset)
-    if arrays is None or sum(a.nbytes for a in arrays) > max(
-        SMALL_BYTES, _count_freed_bytes(node)
-    ):
-        return None
-    return arrays
+    largest = max(SMALL_BYTES, _count_freed_bytes(node))
+    arrays = evaluate_node(node, [const_array(value) for value in node.inputs], opset, largest)
+    return None if arrays is None or sum(a.nbytes for a in arrays) > largest else arrays
 
 
 def _count_output_bytes(node: ir.Node) -> int:
@@ -188,9 +186,7 @@ def _count_output_bytes(node: ir.Node) -> int:
         shape = shape_of(value)
         if shape is not None and value.dtype not in (None, ir.DataType.STRING):
             items = [dim for dim in shape if isinstance(dim, int)]
-            total += int(np.prod(items, dtype=np.int64)) * (
-                max(1, value.dtype.bitwidth // 8) if value.dtype else 1
-            )
+            total += math.prod(items) * (max(1, value.dtype.bitwidth // 8) if value.dtype else 1)
     return total
 
 
