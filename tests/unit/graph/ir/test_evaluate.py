@@ -35,6 +35,8 @@ def test_plain_cases() -> None:
     np.testing.assert_array_equal(one("Add", np.array([1, 2]), np.array(3)), [4, 5])
     np.testing.assert_array_equal(one("Div", np.array([7, 8]), np.array(2)), [3, 4])
     np.testing.assert_array_equal(one("Cast", np.array([1.9, -1.9]), to=7), [1, -1])
+    assert one("Pow", np.array(3), np.array(2)) == 9 and one("ReduceProd", np.array([3, 4])) == 12
+    assert one("ReduceSum", np.array([-3, 4])) == 1 and one("ReduceMean", np.array([3, 4])) == 3
     np.testing.assert_array_equal(
         one("Slice", np.arange(5), np.array([1]), np.array([4])), [1, 2, 3]
     )
@@ -58,6 +60,13 @@ def test_scalars_have_rank_0() -> None:
         ("Cast", [np.array([300.0])], {"to": 2}),
         ("Cast", [np.array([1.5])], {"to": 8}),
         ("Cast", [np.array([1.5])], {"to": 22}),
+        # onnxruntime computes these in doubles, which end where 64 bits wrap around
+        ("Pow", [np.array([2**62, 3]), np.array([3, 2])], {}),
+        ("ReduceSum", [np.array([2**62, 2**62])], {}),
+        ("ReduceSum", [np.array([2**30, 2**30], np.int32)], {}),
+        ("ReduceProd", [np.array([2**40, 2**40])], {}),
+        ("ReduceMean", [np.array([-3, 0])], {}),
+        ("Range", [np.array(2**62), np.array(2**62 + 3), np.array(1)], {}),
         ("RandomNormalLike", [np.zeros(2, np.float32)], {}),
         ("Bernoulli", [np.zeros(2, np.float32)], {}),
         ("Resize", [np.zeros((1, 1, 2, 2), np.float32)], {}),
