@@ -78,7 +78,7 @@ def test_two_that_fit_alone_do_not_fit_together(held) -> None:
     assert second.why == [why]
     assert why.startswith("ended by the memory limit of 200 MiB: it wanted 15")
     assert "MiB, beside 12" in why
-    assert why.endswith("MiB of other workers")
+    assert why.endswith("MiB of other processes")
     time.sleep(0.3)
     assert not first.why
 

@@ -51,10 +51,12 @@ class SymbolicValues:
     Attributes:
         parts: Integer tensors of which something is known, if only names of dimensions.
         arrays: Tensors that are the same in every run.
+        paired: Whether a QuantizeLinear is among the nodes that were gone through.
     """
 
     parts: dict[ir.Value, Partial] = field(default_factory=dict)
     arrays: dict[ir.Value, NDArray[Any]] = field(default_factory=dict)
+    paired: bool = False
 
     def read_partial(self, value: ir.Value | None) -> Partial | None:
         """Return what is known of an integer tensor of rank 0 or 1."""
@@ -81,6 +83,7 @@ class SymbolicValues:
 
 def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
     """Note in `values` what follows about the node's outputs."""
+    values.paired |= node.op_type == "QuantizeLinear"
     if node.domain or not node.outputs or node.op_type == "Constant":
         return
     value = node.outputs[0]
