@@ -280,20 +280,19 @@ def test_an_expand_whose_readers_meet_again_stays(body: str) -> None:
 
 
 def test_positions_that_wrap_around_are_not_taken_for_positive() -> None:
-    text = f"""{HEAD} g (bool[n] c, int64 n) => (bool[n] y)
+    text = f"""{HEAD} g (bool[n] c) => (bool[n] y)
         <int64 zero = {{0}}, int64 one = {{1}}, int64 most = {{9223372036854775807}}> {{
-        r = Range(zero, n, one) p = Add(r, most) b = GreaterOrEqual(p, zero) a = And(b, c) y = Not(a) }}"""
-    feeds = [{"c": np.ones(4, bool), "n": np.array(4)}]
-    model, _ = transformed(text, Simplify(), feeds)
+        s = Shape(c) n = Gather(s, zero) r = Range(zero, n, one) p = Add(r, most)
+        b = GreaterOrEqual(p, zero) a = And(b, c) y = Not(a) }}"""
+    model, _ = transformed(text, Simplify(), [{"c": np.ones(4, bool)}])
     assert ops(model)["And"] == 1
 
 
 def test_positions_added_to_themselves_are_followed_once() -> None:
     """Walked anew from each reader, thirty of these would take hours."""
     doubled = " ".join(f"d{i} = Add(d{i - 1}, d{i - 1})" for i in range(1, 41))
-    text = f"""{HEAD} g (bool[n] c, int64 n) => (bool[n] y)
-        <int64 zero = {{0}}, int64 one = {{1}}> {{
-        d0 = Range(zero, n, one) {doubled} b = GreaterOrEqual(d40, zero) y = And(b, c) }}"""
+    text = f"""{HEAD} g (bool[n] c) => (bool[n] y) <int64 zero = {{0}}, int64 one = {{1}}> {{
+        s = Shape(c) n = Gather(s, zero) d0 = Range(zero, n, one) {doubled} b = GreaterOrEqual(d40, zero) y = And(b, c) }}"""
     began = time.process_time()
     Simplify().apply(model_of(text))
     assert time.process_time() - began < 5
