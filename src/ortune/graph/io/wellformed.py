@@ -116,6 +116,10 @@ _OURS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
 
 _DEEPEST_CALLS = 100
 
+MOST_OUTPUTS = 10_000
+"""Of a graph: each edit at one of its outputs goes through all of them. The models in use that
+have most hand out the states of a hundred layers."""
+
 
 def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
     """Refuse what no runtime takes and what nothing here is written for.
@@ -142,6 +146,11 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
         raise Invalid("it does not say which opset its operators are of")
     _check_opset(versions.get("", 1), newer_opset)
     _check_functions(proto)
+    if len(proto.graph.output) > MOST_OUTPUTS:
+        raise Invalid(
+            f"it has {len(proto.graph.output):,} outputs, over {MOST_OUTPUTS:,}",
+            fix="export fewer of them, or join them by Concat",
+        )
     function_domains = {_normalize_domain(entry.domain) for entry in proto.functions}
     for nodes, opsets in _walk_bodies(proto, versions):
         for node in nodes:
