@@ -240,10 +240,10 @@ def _tried(
     try:
         target.read(case, folder)
     except OrtuneError as error:
-        if refused and not _tells_of_memory(error):
-            return "memory", "swallowed", refused[0]
         if type(error).__name__ == "Unexpected":  # two lines in the place of a bug
             return "exception", f"unforeseen {error.what[:60]}", traceback.format_exc()[-4000:]
+        if _tells_of_memory(error):
+            return None
         if "File too large" in str(error):
             return "disk", "file", f"more than {BYTES} bytes are written: {error}"
     except Broken as error:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir.edit import walk_graphs
-from ortune.graph.ir.replace import remove_node
+from ortune.graph.ir.replace import detach_node
 from ortune.graph.ir.uses import is_read
 
 _SAMPLED = 64
@@ -21,10 +21,13 @@ def drop_dead(model: ir.Model) -> int:
     """Remove nodes and initializers that nothing reads, in all graphs, and return how many."""
     count = 0
     for graph in reversed(list(walk_graphs(model))):
-        for node in reversed(list(graph)):
-            if not any(is_read(value) for value in node.outputs):
-                remove_node(node)
-                count += 1
+        dead = [
+            detach_node(node)
+            for node in reversed(list(graph))
+            if not any(is_read(value) for value in node.outputs)
+        ]
+        graph.remove(dead, safe=True)
+        count += len(dead)
     for body in model.graphs():
         for name, value in list(body.initializers.items()):
             if not (is_read(value) or value.is_graph_input()):
