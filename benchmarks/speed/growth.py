@@ -68,6 +68,10 @@ Nodes = tuple[list[onnx.NodeProto], dict[str, np.ndarray], int]
 """Nodes, initializers besides the common ones, and how many outputs y, y1, y2 there are."""
 
 
+_JOINED = 1000
+"""Leaves of a fan that one Sum adds up."""
+
+
 def _fan(op: str, source: str) -> Callable[[int], Nodes]:
     def make(count: int) -> Nodes:
         nodes = [_node("Relu", "x", "r")]
@@ -76,7 +80,11 @@ def _fan(op: str, source: str) -> Callable[[int], Nodes]:
             _node(op, source, f"v{i}", **{key: value * i for key, value in more.items()})
             for i in range(count)
         ]
-        return [*nodes, _node("Sum", " ".join(f"v{i}" for i in range(count)), "y")], {}, 1
+        sums = range(0, count, _JOINED)
+        for first in sums:
+            joined = " ".join(f"v{i}" for i in range(first, min(first + _JOINED, count)))
+            nodes.append(_node("Sum", joined, f"s{first}"))
+        return [*nodes, _node("Sum", " ".join(f"s{i}" for i in sums), "y")], {}, 1
 
     return make
 
@@ -141,9 +149,15 @@ def _large_body(count: int) -> Nodes:
 
 
 def _outputs(count: int) -> Nodes:
-    nodes = [_node("LeakyRelu", "x", f"v{i}", alpha=i / count) for i in range(count // 2)]
-    nodes += [_node("Identity", f"v{i}", f"y{i or ''}") for i in range(count // 2)]
-    return nodes, {}, count // 2
+    """As many outputs as a model may have, each behind a chain."""
+    width = min(10_000, count // 2)
+    nodes, last = [], ["x"] * width
+    for index in range(count - width):
+        at = index % width
+        nodes.append(_node("LeakyRelu", last[at], f"v{index}", alpha=index / count))
+        last[at] = f"v{index}"
+    nodes += [_node("Identity", last[i], f"y{i or ''}") for i in range(width)]
+    return nodes, {}, width
 
 
 KINDS: Mapping[str, Callable[[int], Nodes]] = {
