@@ -292,7 +292,8 @@ def test_positions_added_to_themselves_are_followed_once() -> None:
     """Walked anew from each reader, thirty of these would take hours."""
     doubled = " ".join(f"d{i} = Add(d{i - 1}, d{i - 1})" for i in range(1, 41))
     text = f"""{HEAD} g (bool[n] c) => (bool[n] y) <int64 zero = {{0}}, int64 one = {{1}}> {{
-        s = Shape(c) n = Gather(s, zero) d0 = Range(zero, n, one) {doubled} b = GreaterOrEqual(d40, zero) y = And(b, c) }}"""
+        s = Shape(c) n = Gather(s, zero) d0 = Range(zero, n, one) {doubled}
+        b = GreaterOrEqual(d40, zero) y = And(b, c) }}"""
     began = time.process_time()
     Simplify().apply(model_of(text))
     assert time.process_time() - began < 5

@@ -70,6 +70,8 @@ _ARGUMENTS = "ortune.given"
 _VERBOSE = "ortune.verbose"
 _OF_ONE_CALL = {"more", "json_to"}
 """Parameters of every verb that are no settings."""
+_BAD = 2
+"""Exit code of what failed: `cli.main.BAD`, whose module imports this."""
 _OF_EVERY_FORM = {*_OF_ONE_CALL, "quiet"}
 """Parameters that say how the work is shown, whatever it is."""
 
@@ -122,7 +124,6 @@ def _limit_memory(request: Request) -> Iterator[None]:
     if not isinstance(request, WorkerRequest):
         yield
         return
-    from ortune.cli.main import BAD
     from ortune.core.hardware import memory
     from ortune.measurement.allowance import limit_process
 
@@ -134,7 +135,7 @@ def _limit_memory(request: Request) -> Iterator[None]:
                 remove_path(path)
         sys.stderr.write(f"ortune: {why}\n  fix: give a higher --memory-limit\n")
         sys.stderr.flush()
-        os._exit(BAD)
+        os._exit(_BAD)
 
     with limit_process(request.memory_limit or memory.count_allowed_bytes(), give_up):
         yield
