@@ -78,12 +78,15 @@ class NodeGroups:
         for part in parts:
             if self._graphs.side_of_node(part[0]):
                 continue
-            own = borders[part[0]]
-            sizes = [sum(len(beside[way, b]) for b in own[way]) for way in (0, 1)]
+            around = borders[part[0]]
+            sizes = [sum(len(beside[way, b]) for b in around[way]) for way in (0, 1)]
             fewer = sizes.index(min(sizes))
             first = (
-                next((k for k in beside[fewer, b] if borders[k][1 - fewer] & own[1 - fewer]), None)
-                for b in own[fewer]
+                next(
+                    (k for k in beside[fewer, b] if borders[k][1 - fewer] & around[1 - fewer]),
+                    None,
+                )
+                for b in around[fewer]
             )
             matches = [key for key in first if key is not None]
             other = min(matches, key=place.__getitem__, default=None)

@@ -98,7 +98,7 @@ _Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 
 def _count_largest(node: ir.Node, arrays: _Arrays) -> int:
-    """Of an empty tensor a reduction may make a number for each place beside the empty axis."""
+    """Count empty axes as 1: a reduction of one makes a number for each place beside it."""
     return max(1, arrays[0].ndim, math.prod(max(1, dim) for dim in arrays[0].shape))
 
 

@@ -114,15 +114,15 @@ def _wrap_items(partial: Partial, dtype: ir.DataType | None) -> Partial:
 
     Where the type is not known, a number that not every type of the rules holds is not either.
     """
-    known = dtype is not None and dtype.is_integer()
-    bits = dtype.bitwidth if known and dtype is not None else 32
-    half = 1 << (bits - 1) if not known or (dtype is not None and dtype.is_signed()) else 0
+    typed = dtype if dtype is not None and dtype.is_integer() else None
+    bits = 32 if typed is None else typed.bitwidth
+    half = 1 << (bits - 1) if typed is None or typed.is_signed() else 0
 
     def wrap(item: Item) -> Item:
         if not isinstance(item, int):
             return item
         wrapped = (item + half) % (1 << bits) - half
-        return wrapped if known or wrapped == item else None
+        return wrapped if typed is not None or wrapped == item else None
 
     return replace(partial, items=tuple(map(wrap, partial.items)))
 
