@@ -262,11 +262,8 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
         common.InlinePass(can_inline)(model)
         # The inliner does not look into bodies: make their value names differ from all others.
         seen: set[str] = set()
-        names = NamesInUse(
-            name
-            for graph in (model.graph, *model.functions.values())
-            for name in _value_names(graph)
-        )
+        tops: list[Graph] = [model.graph, *model.functions.values()]
+        names = NamesInUse(name for top in tops for name in _value_names(top))
         for body in (model.graph, *model.graph.subgraphs()):
             outputs = [value for node in body for value in node.outputs]
             for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *outputs)):

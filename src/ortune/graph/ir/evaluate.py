@@ -99,7 +99,7 @@ _Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 def _count_largest(node: ir.Node, arrays: _Arrays) -> int:
     """Count empty axes as 1: a reduction of one makes a number for each place beside it."""
-    return max(1, arrays[0].ndim, math.prod(max(1, dim) for dim in arrays[0].shape))
+    return int(max(1, arrays[0].ndim, math.prod(max(1, dim) for dim in arrays[0].shape)))
 
 
 def _count_broadcast(node: ir.Node, arrays: _Arrays) -> int:
@@ -107,7 +107,7 @@ def _count_broadcast(node: ir.Node, arrays: _Arrays) -> int:
 
 
 def _count_tiled(node: ir.Node, arrays: _Arrays) -> int:
-    return arrays[0].size * math.prod(max(1, count) for count in _list_numbers(arrays[1]))
+    return int(arrays[0].size * math.prod(max(1, n) for n in _list_numbers(arrays[1])))
 
 
 def _count_range(node: ir.Node, arrays: _Arrays) -> float:
@@ -131,7 +131,7 @@ def _count_products(node: ir.Node, arrays: _Arrays) -> int:
     rows, inner = (1, *first)[-2:]
     columns = second[-1] if len(second) > 1 else 1
     batch = math.prod(_broadcast_dims(first[:-2], second[:-2]))
-    return batch * rows * max(1, inner) * columns
+    return int(batch * rows * max(1, inner) * columns)
 
 
 def _broadcast_dims(*shapes: Sequence[int]) -> list[int]:

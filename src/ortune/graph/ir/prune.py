@@ -80,7 +80,7 @@ def _share_equal(values: Iterable[ir.Value], graph: ir.Graph) -> int:
     for alike in sampled.values():
         twins: dict[bytes, ir.Value] = {}
         for value in alike if len(alike) > 1 else ():
-            digest = hashlib.sha256(_view_bytes(value)).digest()
+            digest = hashlib.sha256(_view_bytes(value).data).digest()
             if value.graph is graph:
                 twin = twins.setdefault(digest, value)
             else:

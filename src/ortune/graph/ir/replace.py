@@ -23,7 +23,7 @@ def redirect_uses(old: ir.Value, new: ir.Value) -> bool:
         new.metadata_props.update(old.metadata_props)
         new.doc_string = old.doc_string or new.doc_string
         # `replace_graph_outputs` would go through all outputs in Python, for each of them.
-        graph.outputs[graph.outputs.data.index(old)] = new
+        graph.outputs[graph.outputs.index(old)] = new
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     return True
 
