@@ -114,8 +114,8 @@ class NodeGroups:
                 larger, smaller = smaller, larger
             larger += smaller
             self._members[first] = larger
-            a, b = self._counts[first], self._counts.pop(second)
-            self._counts[first] = (a[0] + b[0], a[1] + b[1])
+            counts, more = self._counts[first], self._counts.pop(second)
+            self._counts[first] = (counts[0] + more[0], counts[1] + more[1])
 
     def _settle_nodes(self, *nodes: int) -> None:
         for node in nodes:
