@@ -375,6 +375,14 @@ REFUSED: dict[str, tuple[Write, str]] = {
         _many(encode_delimited(1, encode_delimited(1, b"") * 500), 16_000),
         "2,000,000 fields",
     ),
+    "ten thousand outputs": (
+        _many(encode_delimited(12, b"\x0a\x01y"), 10_001),
+        "outputs, over 10,000",
+    ),
+    "ten thousand inputs of a node": (
+        _many(encode_delimited(1, b"\x0a\x01x" * 10_001 + b"\x12\x01q" + b"\x22\x03Sum"), 1),
+        "10,001 inputs or outputs, over 10,000",
+    ),
     "many outputs": (_many(encode_delimited(12, b"\x0a\x00"), 300_000), "250,000 outputs"),
 }
 """Name -> what writes the file into a folder, and what must be said of it."""

@@ -23,6 +23,7 @@ from benchmarks.tables.features import (
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons
 from benchmarks.tables.gpu import levels, races, tests
+from benchmarks.tables.growth import growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
 from benchmarks.tables.serving import overhead, peers, pinned, soak
@@ -59,6 +60,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "gpu races": ("gpu", races),
     "gpu tests": ("gpu", tests),
     "found": ("found", found),
+    "growth": ("growth", growth),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
     "peers race": ("peers_race", peers_race),
@@ -69,7 +71,16 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "serving soak": ("serving_soak", soak),
 }
 """Name of a table -> the results that it is written from, and its writer."""
-_TABLED = ("benchmarks", "detectors", "gpu", "peers", "providers-more", "rewriting", "sequences")
+_TABLED = (
+    "benchmarks",
+    "detectors",
+    "gpu",
+    "looking",
+    "peers",
+    "providers-more",
+    "rewriting",
+    "sequences",
+)
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in _TABLED),

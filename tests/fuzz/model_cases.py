@@ -308,6 +308,42 @@ CASES: tuple[Callable[[], Case], ...] = (
             ("Reshape", "two -1", "x c0", {}, _constants(_whole(-1, -1)), 17),
             ("Reshape", "-2", "x c0", {}, _constants(_whole(-2, 4)), 17),
             ("Reshape", "0 beyond", "x c0", {}, _constants(_whole(0, 0, 0, 0)), 17),
+            ("ConstantOfShape", "gigabytes", "c0", {}, _constants(_whole(700_000_000)), 17),
+            ("Range", "gigabytes", "c0 c1 c2", {}, _constants(*_whole(0, 400_000_000, 1)), 17),
+            (
+                "Range",
+                "over 64 bits",
+                "c0 c1 c2",
+                {},
+                _constants(*_whole(-(2**62), 2**62, 2**33)),
+                17,
+            ),
+            ("Tile", "gigabytes", "c0 c1", {}, _constants(_whole(1), _whole(700_000_000)), 17),
+            (
+                "Tile",
+                "nothing in the end",
+                "c0 c1",
+                {},
+                _constants(_whole(1)[None], _whole(700_000_000, 0)),
+                17,
+            ),
+            ("Expand", "gigabytes", "c0 c1", {}, _constants(_whole(1), _whole(700_000_000)), 17),
+            (
+                "OneHot",
+                "gigabytes",
+                "c0 c1 c2",
+                {},
+                _constants(_whole(1), np.int64(700_000_000), _whole(0, 1)),
+                17,
+            ),
+            (
+                "ReduceSum",
+                "of nothing",
+                "c0 c1",
+                {"keepdims": 0},
+                _constants(np.ones((0, 700_000_000), np.float32), _whole(0)),
+                17,
+            ),
             ("Resize", "huge", "x  c0", {}, _constants(np.full(2, 1e30, np.float32)), 17),
             (
                 "OneHot",
@@ -344,6 +380,25 @@ CASES: tuple[Callable[[], Case], ...] = (
             ("DepthToSpace", "0", "x", {"blocksize": 0}, [], 17),
             ("Gemm", "one", "x", {}, [], 17),
             ("", "empty", "x", {}, [], 17),
+        )
+    ),
+    *(
+        _case(
+            f"{kind} of {arrays[0].dtype} that wraps",
+            _chain(
+                _node(kind, inputs, "m", **more),
+                _node("Cast", "m", "f", to=1),
+                _node("Add", "f x", "y"),
+                weights=_constants(*arrays),
+            ),
+        )
+        for kind, inputs, more, arrays in (
+            ("Mul", "c0 c0", {}, [_whole(2**40)]),
+            ("Mul", "c0 c0", {}, [np.full(1, 70_000, np.int32)]),
+            ("Add", "c0 c0", {}, [_whole(2**62)]),
+            ("Sub", "c0 c1", {}, [_whole(-(2**63)), _whole(1)]),
+            ("Cast", "c0", {"to": 6}, [_whole(2**63 - 1)]),
+            ("Div", "c0 c1", {}, [_whole(-(2**63)), _whole(-1)]),
         )
     ),
     _case("sparse beyond", partial(_sparse, (4,), (9,), 1)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,13 +46,21 @@ def _read(case: Case, folder: Path) -> None:
         np.ones(150 << 20)
     if kind == "ask":
         np.empty(1 << 40)
+    if kind == "swallow":
+        with suppress(MemoryError):
+            np.empty(1 << 40)
+    if kind == "tell":
+        try:
+            np.empty(1 << 40)
+        except MemoryError as error:
+            raise OrtuneError("it does not fit into memory", fix="free some") from error
     if kind == "spin":
         until = time.process_time() + 20
         while time.process_time() < until:
             pass
 
 
-KINDS = ("fine", "refuse", "raise", "die", "hold", "ask", "spin", "fine")
+KINDS = ("fine", "refuse", "raise", "die", "hold", "ask", "swallow", "tell", "spin", "fine")
 
 
 def test_the_watch_sees_what_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +69,7 @@ def test_the_watch_sees_what_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [lambda kind=kind: Case(kind, words=(kind,)) for kind in KINDS]  # type: ignore[misc]
     target = Target("toy", lambda: cases, lambda rng: Case(""), _read)
     seen = [one.finding.kind if one.finding else "" for one in watch(target, 0, range(len(KINDS)))]
-    assert seen == ["", "", "exception", "died", "memory", "memory", "time", ""]
+    assert seen == ["", "", "exception", "died", *["memory"] * 3, "", "time", ""]
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -14,11 +14,15 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
+from numpy._core._exceptions import _ArrayMemoryError
 
 import ortune
 from ortune.core.errors import OrtuneError
@@ -176,7 +180,8 @@ def _one(target: Target, seed: int, index: int, folder: Path) -> Seen:
     gc.collect(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, began, others = _kilobytes("VmHWM"), time.process_time(), _started()
-    found = _tried(target, case, place)
+    with _refused_arrays() as refused:
+        found = _tried(target, case, place, refused)
     took, more = time.process_time() - began, (_kilobytes("VmHWM") - before) * 1024
     shutil.rmtree(place, ignore_errors=True)
     if found is None and more > BYTES + case.size:
@@ -205,12 +210,40 @@ def _kilobytes(key: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _tried(target: Target, case: Case, folder: Path) -> tuple[str, str, str] | None:
+@contextmanager
+def _refused_arrays() -> Iterator[list[str]]:
+    """Note the arrays for which NumPy gets no memory, be the error caught by whoever asked."""
+    refused: list[str] = []
+    before = _ArrayMemoryError.__init__
+
+    def note(self: _ArrayMemoryError, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        before(self, shape, dtype)
+        refused.append("".join(traceback.format_stack()[-12:-1]) + f"{shape} {dtype}")
+
+    _ArrayMemoryError.__init__ = note  # type: ignore[method-assign]
+    try:
+        yield refused
+    finally:
+        _ArrayMemoryError.__init__ = before  # type: ignore[method-assign]
+
+
+def _tells_of_memory(error: BaseException | None) -> bool:
+    """Say whether an error comes of a want of memory, and says so in the end."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _tried(
+    target: Target, case: Case, folder: Path, refused: Sequence[str]
+) -> tuple[str, str, str] | None:
     try:
         target.read(case, folder)
     except OrtuneError as error:
         if type(error).__name__ == "Unexpected":  # two lines in the place of a bug
             return "exception", f"unforeseen {error.what[:60]}", traceback.format_exc()[-4000:]
+        if _tells_of_memory(error):
+            return None
         if "File too large" in str(error):
             return "disk", "file", f"more than {BYTES} bytes are written: {error}"
     except Broken as error:
@@ -219,7 +252,7 @@ def _tried(target: Target, case: Case, folder: Path) -> tuple[str, str, str] | N
         return "memory", _where(), traceback.format_exc()[-4000:]
     except BaseException as error:
         return "exception", f"{type(error).__name__} {_where()}", traceback.format_exc()[-4000:]
-    return None
+    return ("memory", "swallowed", refused[0]) if refused else None
 
 
 def _where() -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 import warnings
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ortune.cli.main import BAD
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import (
     format_ms,
@@ -23,7 +19,6 @@ from ortune.cli.terminal.output import (
     write_remark,
 )
 from ortune.core import wording
-from ortune.core.atomic_write import remove_path
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadData
@@ -99,7 +94,7 @@ def command(options: _Options) -> None:
     load_ns = time.perf_counter_ns() - start
     for warning in caught:
         write_remark(f"warning: {warning.message}")
-    with engine, _limit_memory(options), open_temporary_folder() as folder:
+    with engine, open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder))
         written = None if out is None else _write_outputs(out, Stream(outcome.outputs))
         latencies_ns = outcome.latencies_ns
@@ -176,36 +171,6 @@ def _run_samples(engine: Engine, options: _Options, folder: Path) -> _RunResult:
                 if options.out is not None:
                     add(outputs)
     return _RunResult(first, latencies_ns, folder / "outputs.stream")
-
-
-@contextmanager
-def _limit_memory(options: _Options) -> Iterator[None]:
-    """Hold this process to the memory limit as workers are: the model runs in it."""
-    from ortune.core.hardware import memory
-    from ortune.measurement.allowance import process_allowance
-
-    def end(why: str) -> None:
-        for path in options.makes:
-            remove_path(path)
-        write_remark(f"ortune run: {why}\n  fix: give a higher --memory-limit")
-        sys.stderr.flush()
-        os._exit(BAD)
-
-    current = _CurrentProcess(os.getpid(), memory.count_allowed_bytes(), end)
-    process_allowance().add(current)
-    try:
-        yield
-    finally:
-        process_allowance().drop(current)
-
-
-@dataclass(frozen=True)
-class _CurrentProcess:
-    """This process, as the memory limit sees it."""
-
-    pid: int
-    limit: int
-    end: Callable[[str], None]
 
 
 def summarize_run_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.replace import redirect_uses, remove_node
+from ortune.graph.ir.replace import detach_node, redirect_uses
 from ortune.graph.shapes.infer import infer_graph
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.simplify import clamps, constants, identities, masks, reshapes
@@ -73,11 +73,13 @@ def _drop_identities(model: ir.Model, inferred: SymbolicValues) -> int:
     opset = model.opset_imports.get("", 0)
     count = 0
     for graph in list(edit.walk_graphs(model)):
+        obsolete = []
         for node in list(graph):
             source = identities.find_equal_input(node, inferred, opset)
             if source is not None and redirect_uses(node.outputs[0], source):
-                remove_node(node)
-                count += 1
+                obsolete.append(detach_node(node))
+        graph.remove(obsolete, safe=True)
+        count += len(obsolete)
     return count
 
 

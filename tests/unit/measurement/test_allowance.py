@@ -1,4 +1,4 @@
-"""What all workers take together is bounded, and the one that is ended is told why."""
+"""What processes take together is bounded, and the one that is ended is told why."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
+from ortune.core.errors import OrtuneError
 from ortune.core.hardware import memory
-from ortune.measurement.allowance import Allowance
+from ortune.measurement.allowance import Allowance, limit_process
 
 MB = 2**20
 HOLD = "import sys; x = bytearray(b'1') * (int(sys.argv[1]) << 20); print('ready', flush=True);\
@@ -78,7 +80,7 @@ def test_two_that_fit_alone_do_not_fit_together(held) -> None:
     assert second.why == [why]
     assert why.startswith("ended by the memory limit of 200 MiB: it wanted 15")
     assert "MiB, beside 12" in why
-    assert why.endswith("MiB of other workers")
+    assert why.endswith("MiB of other processes")
     time.sleep(0.3)
     assert not first.why
 
@@ -115,3 +117,45 @@ def test_a_process_that_is_gone_is_no_error(held) -> None:
 def test_the_default_counts_what_workers_hold_already() -> None:
     alone = memory.count_allowed_bytes()
     assert abs(memory.count_allowed_bytes(bytes_in_use=1000 * MB) - alone - 900 * MB) < 200 * MB
+
+
+def test_a_block_that_takes_more_than_the_limit_is_ended_in_this_process_too() -> None:
+    def take() -> None:
+        kept = []
+        for _ in range(400):
+            kept.append(np.ones(MB // 8))
+            time.sleep(0.005)
+
+    with (
+        pytest.raises(OrtuneError, match=r"ended by the memory limit of 100 MiB") as caught,
+        limit_process(100 * MB, pytest.fail),
+    ):
+        take()
+    assert "--memory-limit" in caught.value.fix
+    with limit_process(2000 * MB, pytest.fail):
+        take()
+
+
+def test_a_process_that_does_not_come_back_to_python_is_given_up() -> None:
+    """The main thread waits for a lock for ever, while the memory goes on growing."""
+    code = """
+import os, threading, time
+from ortune.measurement.allowance import limit_process
+
+def grow():
+    kept = []
+    while True:
+        kept.append(bytearray(b"1") * (8 << 20))
+        time.sleep(0.02)
+
+def give_up(why):
+    print(why, flush=True)
+    os._exit(7)
+
+threading.Thread(target=grow, daemon=True).start()
+with limit_process(50 << 20, give_up):
+    threading.Event().wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("ended by the memory limit of 50 MiB: it wanted")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +15,19 @@ import click
 
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
 from ortune.core import settings
+from ortune.core.atomic_write import remove_path
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Event, Note, Sink
 from ortune.core.fields import Libraries
 from ortune.core.outputs import check_output_file
-from ortune.core.request import Request, RequestField, list_request_fields, read_help, run_request
+from ortune.core.request import (
+    Request,
+    RequestField,
+    WorkerRequest,
+    list_request_fields,
+    read_help,
+    run_request,
+)
 
 _ALONE = "`pip install --no-deps ortune` beside numpy and onnxruntime opens bundles: ortune.load"
 _AFRESH = "leave it out: a search begins afresh and leaves no record behind"
@@ -60,6 +70,8 @@ _ARGUMENTS = "ortune.given"
 _VERBOSE = "ortune.verbose"
 _OF_ONE_CALL = {"more", "json_to"}
 """Parameters of every verb that are no settings."""
+_BAD = 2
+"""Exit code of what failed: `cli.main.BAD`, whose module imports this."""
 _OF_EVERY_FORM = {*_OF_ONE_CALL, "quiet"}
 """Parameters that say how the work is shown, whatever it is."""
 
@@ -89,7 +101,8 @@ def make_command(
             with progress.show_progress(quiet=quiet, verbose=more) as shown:
                 meta[DISPLAY] = shown
                 request = read_request(kind, other_forms, values, shown.show_event)
-                return run_request(request, function)
+                with _limit_memory(request):
+                    return run_request(request, function)
 
         module = function.__module__
         return Verb(
@@ -103,6 +116,29 @@ def make_command(
         )
 
     return decorate
+
+
+@contextmanager
+def _limit_memory(request: Request) -> Iterator[None]:
+    """Hold this process to the memory limit together with the workers that it starts."""
+    if not isinstance(request, WorkerRequest):
+        yield
+        return
+    from ortune.core.hardware import memory
+    from ortune.measurement.allowance import limit_process
+
+    fresh = [path for path in request.makes if not path.exists()]
+
+    def give_up(why: str) -> None:
+        for path in fresh:
+            if not request.keeps(path):
+                remove_path(path)
+        sys.stderr.write(f"ortune: {why}\n  fix: give a higher --memory-limit\n")
+        sys.stderr.flush()
+        os._exit(_BAD)
+
+    with limit_process(request.memory_limit or memory.count_allowed_bytes(), give_up):
+        yield
 
 
 def read_request(

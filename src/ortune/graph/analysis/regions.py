@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
 from ortune.core.profile import Region
@@ -127,15 +128,15 @@ def _cut_blocks(origin: Origin) -> Regions:
     """Cut the model where the fewest tensors go on, into up to ten blocks of alike size."""
     names = list(origin.nodes)
     place = {name: at for at, name in enumerate(names)}
-    last: dict[str, int] = {}
-    for value, readers in origin.readers.items():
-        last[value] = max((place[reader] for reader in readers), default=-1)
-    alive: set[str] = set()
-    width: list[int] = []
-    for at, name in enumerate(names):
-        alive |= {v for v in origin.outputs[name] if v not in origin.constant}
-        alive = {v for v in alive if last.get(v, -1) > at}
-        width.append(len(alive))
+    begun = [0] * (len(names) + 1)
+    for name in names:
+        for value in origin.outputs[name]:
+            readers = origin.readers.get(value, ())
+            last = max((place[reader] for reader in readers), default=-1)
+            if value not in origin.constant and last > place[name]:
+                begun[place[name]] += 1
+                begun[last] -= 1
+    width = list(accumulate(begun))
     size = max(1, len(names) // _BLOCKS)
     regions: list[Region] = []
     of: dict[str, str] = {}

@@ -15,6 +15,8 @@ from ortune.graph.diff.matching import NodePairs
 from ortune.graph.diff.result import Group, Kind
 
 _REACH, _CANDIDATES = 5, 40
+_SIDES = ((1, 0), (0, 1))
+"""How many nodes of either model a group of one node has, by the side of the node."""
 _ABSORBING = ("operator", "attributes", "weights: scaled", "weights: changed")
 _AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
 """What is rather folded into the node behind it than into the one before."""
@@ -38,6 +40,11 @@ class NodeGroups:
         count = len(self._graphs.nodes)
         self._root = list(range(count))
         self._members = {node: [node] for node in range(count)}
+        self._counts = {node: _SIDES[self._graphs.side_of_node(node)] for node in range(count)}
+        self._places = [
+            {value: place for place, value in reversed([*enumerate(values)])}
+            for values in (*self._graphs.inputs, *self._graphs.results)
+        ]
         self._settled: set[int] = set()
         self._repeated: set[int] = set()
         self._layers = self._graphs.compute_layers()
@@ -60,21 +67,37 @@ class NodeGroups:
     def _join_enclosed_parts(self, parts: Sequence[list[int]]) -> list[list[int]]:
         """Join parts of both sides that lie between the same groups; return the others."""
         borders = {part[0]: self._find_borders(part) for part in parts}
-        second = [part for part in parts if self._graphs.side_of_node(part[0])]
+        second = {part[0]: part for part in parts if self._graphs.side_of_node(part[0])}
+        beside: dict[tuple[int, str], dict[int, None]] = defaultdict(dict)
+        for key in second:
+            for way in (0, 1):
+                for border in borders[key][way]:
+                    beside[way, border][key] = None
+        place = {key: at for at, key in enumerate(second)}
         unmatched = []
         for part in parts:
             if self._graphs.side_of_node(part[0]):
                 continue
-            before, behind = borders[part[0]]
-            for other in second:
-                near, far = borders[other[0]]
-                if before & near and behind & far:
-                    self._settle_nodes(*part, *other)
-                    second.remove(other)
-                    break
-            else:
+            around = borders[part[0]]
+            sizes = [sum(len(beside[way, b]) for b in around[way]) for way in (0, 1)]
+            fewer = sizes.index(min(sizes))
+            first = (
+                next(
+                    (k for k in beside[fewer, b] if borders[k][1 - fewer] & around[1 - fewer]),
+                    None,
+                )
+                for b in around[fewer]
+            )
+            matches = [key for key in first if key is not None]
+            other = min(matches, key=place.__getitem__, default=None)
+            if other is None:
                 unmatched.append(part)
-        return unmatched + second
+                continue
+            self._settle_nodes(*part, *second.pop(other))
+            for way in (0, 1):
+                for border in borders[other][way]:
+                    del beside[way, border][other]
+        return unmatched + list(second.values())
 
     def _find_root(self, node: int) -> int:
         while self._root[node] != node:
@@ -86,7 +109,13 @@ class NodeGroups:
         first, second = sorted((self._find_root(a), self._find_root(b)))
         if first != second:
             self._root[second] = first
-            self._members[first] += self._members.pop(second)
+            larger, smaller = self._members[first], self._members.pop(second)
+            if len(larger) < len(smaller):
+                larger, smaller = smaller, larger
+            larger += smaller
+            self._members[first] = larger
+            counts, more = self._counts[first], self._counts.pop(second)
+            self._counts[first] = (counts[0] + more[0], counts[1] + more[1])
 
     def _settle_nodes(self, *nodes: int) -> None:
         for node in nodes:
@@ -96,10 +125,13 @@ class NodeGroups:
     def _list_neighbours(self, node: int, way: Callable[[int], list[int]]) -> list[int]:
         """Return the nodes beside one, seen through copies that the other side does not have."""
         role = self._graphs.role
-        beside = way(node)
-        copies = [n for n in beside if n not in self._settled and role[n] in PASSED_ON]
-        further = [n for copy in copies for n in self._list_neighbours(copy, way)]
-        return [n for n in beside if n not in copies] + further
+        beside: list[int] = []
+        pending = [node]
+        for start in pending:
+            for near in way(start):
+                copy = near not in self._settled and role[near] in PASSED_ON
+                (pending if copy else beside).append(near)
+        return beside
 
     def _list_producers(self, node: int) -> list[int]:
         return self._list_neighbours(node, self._graphs.list_producers)
@@ -180,24 +212,24 @@ class NodeGroups:
 
     def _find_borders(self, part: Sequence[int]) -> tuple[set[str], set[str]]:
         """Return the groups before and behind a part; the model's inputs and outputs count too."""
-        graphs, side = self._graphs, self._graphs.side_of_node(part[0])
-        inputs, results = graphs.inputs[side], graphs.results[side]
+        graphs, side, inside = self._graphs, self._graphs.side_of_node(part[0]), set(part)
+        inputs, results = self._places[side], self._places[2 + side]
         before = {
             str(self._find_root(n))
             for node in part
             for n in self._list_producers(node)
-            if n not in part
+            if n not in inside
         }
         behind = {
             str(self._find_root(n))
             for node in part
             for n in self._list_consumers(node)
-            if n not in part
+            if n not in inside
         }
         for node in part:
-            before |= {f"in {inputs.index(v)}" for v in graphs.list_data(node) if v in inputs}
+            before |= {f"in {inputs[v]}" for v in graphs.list_data(node) if v in inputs}
             behind |= {
-                f"out {results.index(v)}" for v in graphs.list_written_values(node) if v in results
+                f"out {results[v]}" for v in graphs.list_written_values(node) if v in results
             }
         return before, behind
 
@@ -213,6 +245,7 @@ class NodeGroups:
             inner.append(part)
             for node in part:
                 self._root[node], self._members[node] = node, [node]
+                self._counts[node] = _SIDES[self._graphs.side_of_node(node)]
         for part in inner:
             for node in part:
                 self._assign_node(node, self._sort_by_depth(node)[:1], behind=False)
@@ -241,17 +274,18 @@ class NodeGroups:
 
         Pairs go with operators that take integers, others where one changed group is around them.
         """
-        graphs = self._graphs
-        before = [n for node in part for n in self._list_producers(node) if n not in part]
-        behind = [n for node in part for n in self._list_consumers(node) if n not in part]
+        graphs, members = self._graphs, set(part)
+        before = [n for node in part for n in self._list_producers(node) if n not in members]
+        behind = [n for node in part for n in self._list_consumers(node) if n not in members]
         if not {graphs.role[node] for node in part} <= QUANTIZE:
             around = {self._find_root(n) for n in (*before, *behind)}
             inside = len(around) == 1 and before and behind and self._may_absorb(before[0])
             return before[0] if inside else None
         for near in (*behind, *before):
-            members = self._members[self._find_root(near)]
             opposite = [
-                n for n in members if graphs.side_of_node(n) != graphs.side_of_node(part[0])
+                n
+                for n in self._members[self._find_root(near)]
+                if graphs.side_of_node(n) != graphs.side_of_node(part[0])
             ]
             if any(is_integer_operator(graphs.op[n]) for n in opposite):
                 return near
@@ -263,9 +297,10 @@ class NodeGroups:
 
     def _may_absorb(self, node: int) -> bool:
         """Say whether a group differs so that it may hold what is missing on the other side."""
-        a, b = self._split_sides(self._members[self._find_root(node)])
-        if len(a) != 1 or len(b) != 1:
-            return bool(a and b)
+        root = self._find_root(node)
+        if self._counts[root] != (1, 1):
+            return all(self._counts[root])
+        a, b = self._split_sides(self._members[root])
         changes = self._pairs.list_changes(a[0], b[0])
         return any(c.startswith(_ABSORBING) or "reordered" in c for c in changes)
 
@@ -307,13 +342,13 @@ class NodeGroups:
         return {self._find_source(n) for n in near} | set(self._list_inputs(node))
 
     def _list_inputs(self, node: int) -> Iterator[str]:
-        inputs = self._graphs.inputs[self._graphs.side_of_node(node)]
-        return (f"in {inputs.index(v)}" for v in self._graphs.list_data(node) if v in inputs)
+        inputs = self._places[self._graphs.side_of_node(node)]
+        return (f"in {inputs[v]}" for v in self._graphs.list_data(node) if v in inputs)
 
     def _find_source(self, node: int) -> str:
         """Name the group behind nodes that the other side does not have."""
         for _ in range(_CANDIDATES):
-            if all(self._split_sides(self._members[self._find_root(node)])):
+            if all(self._counts[self._find_root(node)]):
                 break
             if not (earlier := self._list_producers(node)):
                 return next(self._list_inputs(node), str(self._find_root(node)))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import onnx_ir as ir
 
-from ortune.graph.ir.edit import Graph
+from ortune.graph.ir.edit import Graph, NamesInUse
 from ortune.graph.ir.uses import is_read
 
 
@@ -64,21 +62,3 @@ def _rename_values(bodies: list[Graph]) -> int:
 def _list_values(body: Graph) -> list[ir.Value]:
     initializers = list(body.initializers.values()) if isinstance(body, ir.Graph) else []
     return [*body.inputs, *initializers, *(value for node in body for value in node.outputs)]
-
-
-class NamesInUse:
-    """Names in use; finding one of a thousand of the same stem takes no longer than the first."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = set(names)
-        self._numbers: dict[str, int] = {}
-
-    def reserve_name(self, stem: str, *, bare: bool) -> str:
-        """Return `stem` itself when `bare` and free, else the first free ``stem_N`` from 2 on."""
-        name, number = stem, self._numbers.get(stem, 1)
-        while name in self._names or (number == 1 and not bare):
-            number += 1
-            name = f"{stem}_{number}"
-        self._numbers[stem] = number
-        self._names.add(name)
-        return name

@@ -129,6 +129,10 @@ _OURS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
 
 _DEEPEST_CALLS = 100
 
+_MOST_SLOTS = 10_000
+"""Outputs of a model, inputs or outputs of a node: each edit at one of them goes through all. The
+models in use that have most hand out the states of a hundred layers."""
+
 
 def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
     """Refuse what no runtime takes and what nothing here is written for.
@@ -155,9 +159,20 @@ def validate_model(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
         raise Invalid("it does not say which opset its operators are of")
     _check_opset(versions.get("", 1), newer_opset)
     _check_functions(proto)
+    if (count := len(proto.graph.output)) > _MOST_SLOTS:
+        raise Invalid(
+            f"it has {count:,} outputs, over {_MOST_SLOTS:,}",
+            fix="export fewer of them, or join them by Concat",
+        )
     function_domains = {_normalize_domain(entry.domain) for entry in proto.functions}
     for nodes, opsets in _walk_bodies(proto, versions):
         for node in nodes:
+            if (count := max(len(node.input), len(node.output))) > _MOST_SLOTS:
+                raise Invalid(
+                    f"node '{node.name}' ({node.op_type}) has {count:,} inputs or outputs, over "
+                    f"{_MOST_SLOTS:,}",
+                    fix="export it as several nodes",
+                )
             _check_node(node, opsets)
             _check_domain(node, opsets, function_domains)
     for tensor in external.walk_tensors(proto):

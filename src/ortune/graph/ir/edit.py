@@ -19,6 +19,7 @@ Attributes: TypeAlias = Mapping[str, Any]
 _NOTES = "ortune.notes"
 _REFUSALS = "ortune.refusals"
 _NAMED = 3
+_LONGEST_CHAIN = 16
 _DENSE = tuple(
     f"value{kind}" for kind in ("", "_float", "_floats", "_int", "_ints", "_string", "_strings")
 )
@@ -67,16 +68,29 @@ def const_array(value: ir.Value | None) -> NDArray[Any] | None:
 
 def const_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Like `const_array`, without reading the data: shape, dtype and size only."""
-    while value is not None and (node := value.producer()) is not None:
-        if node.domain or node.op_type not in ("Identity", "Constant"):
-            return None
-        if node.op_type == "Constant":
-            attribute = next(iter(node.attributes.values()), None)
-            if attribute is None or attribute.is_ref() or attribute.name not in _DENSE:
-                return None
-            return ir.convenience.get_const_tensor(value)
+    value = follow_identities(value)
+    if value is None or (node := value.producer()) is None:
+        return value.const_value if value is not None and value.is_initializer() else None
+    if node.domain or node.op_type != "Constant":
+        return None
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref() or attribute.name not in _DENSE:
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def follow_identities(value: ir.Value | None) -> ir.Value | None:
+    """Return the value that a few Identity in a row hand on, be it the value itself.
+
+    Behind `_LONGEST_CHAIN` of them it is the output of one that is returned: a chain is not walked
+    to its start from each of its nodes.
+    """
+    for _ in range(_LONGEST_CHAIN):
+        node = value.producer() if value is not None else None
+        if node is None or node.op_type != "Identity" or node.domain or not node.inputs:
+            break
         value = node.inputs[0]
-    return value.const_value if value is not None and value.is_initializer() else None
+    return value
 
 
 def add_constant(graph: Graph, name: str, array: NDArray[Any]) -> ir.Value:
@@ -109,6 +123,24 @@ def insert_first(graph: Graph, *nodes: ir.Node) -> None:
         graph.insert_before(head, nodes)
 
 
+class NamesInUse:
+    """Names in use; finding one of a thousand of the same stem takes no longer than the first."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = set(names)
+        self._numbers: dict[str, int] = {}
+
+    def reserve_name(self, stem: str, *, bare: bool) -> str:
+        """Return `stem` itself when `bare` and free, else the first free ``stem_N`` from 2 on."""
+        name, number = stem, self._numbers.get(stem, 1)
+        while name in self._names or (number == 1 and not bare):
+            number += 1
+            name = f"{stem}_{number}"
+        self._numbers[stem] = number
+        self._names.add(name)
+        return name
+
+
 class Editor:
     """Adds constants and nodes under names that are free in the graph and all its bodies.
 
@@ -118,12 +150,12 @@ class Editor:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._values: set[str] = set(_value_names(graph))
-        self._nodes: set[str] = {node.name for node in graph.all_nodes() if node.name}
+        self._values = NamesInUse(_value_names(graph))
+        self._nodes = NamesInUse(node.name for node in graph.all_nodes() if node.name)
 
     def reserve_name(self, stem: str) -> str:
         """Return `stem`, or `stem_2` and so on, and take it as a value name."""
-        return _reserve_name(stem, self._values)
+        return self._values.reserve_name(stem, bare=True)
 
     def add_constant(self, name: str, array: NDArray[Any]) -> ir.Value:
         """Add a constant to the editor's graph; bodies inside it see it too."""
@@ -131,7 +163,7 @@ class Editor:
         tensor = ir.tensor(array, name=free)
         if isinstance(self.graph, ir.Function):
             node = ir.node(
-                "Constant", [], {"value": tensor}, name=_reserve_name(free, self._nodes)
+                "Constant", [], {"value": tensor}, name=self._nodes.reserve_name(free, bare=True)
             )
             output = node.outputs[0]
             output.name, output.shape, output.dtype = free, ir.Shape(array.shape), tensor.dtype
@@ -165,7 +197,7 @@ class Editor:
             attributes,
             domain=domain,
             num_outputs=outputs,
-            name=_reserve_name(stem, self._nodes),
+            name=self._nodes.reserve_name(stem, bare=True),
         )
         for index, value in enumerate(node.outputs):
             value.name = self.reserve_name(stem if index == 0 else f"{stem}_{index}")
@@ -177,20 +209,18 @@ def discard_constant(value: ir.Value | None) -> bool:
 
     Initializers leave the graph's inputs too; chains of Identity and Constant are followed.
     """
-    if value is None or is_read(value):
-        return False
-    node = value.producer()
-    if node is not None:
+    count = 0
+    while value is not None and not is_read(value) and (node := value.producer()) is not None:
         if node.domain or node.op_type not in ("Identity", "Constant"):
-            return False
-        sources = list(node.inputs)
+            break
+        value = node.inputs[0] if node.inputs else None
         _require_graph(node).remove(node, safe=True)
-        for source in sources:
-            discard_constant(source)
-        return True
+        count += 1
+    if value is None or is_read(value) or value.producer() is not None:
+        return count > 0
     graph = value.graph
     if graph is None or not value.is_initializer() or value.name is None:
-        return False
+        return count > 0
     if value.is_graph_input():
         graph.inputs.remove(value)
     del graph.initializers[value.name]
@@ -231,14 +261,16 @@ def inline_functions(model: ir.Model, only: Collection[str] = ()) -> int:
     if any(map(can_inline, model.functions.values())):
         common.InlinePass(can_inline)(model)
         # The inliner does not look into bodies: make their value names differ from all others.
-        names: set[str] = set()
+        seen: set[str] = set()
+        tops: list[Graph] = [model.graph, *model.functions.values()]
+        names = NamesInUse(name for top in tops for name in _value_names(top))
         for body in (model.graph, *model.graph.subgraphs()):
             outputs = [value for node in body for value in node.outputs]
             for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *outputs)):
-                if value.name in names and value.name:
-                    value.name = _reserve_name(value.name, names)
+                if value.name in seen and value.name:
+                    value.name = names.reserve_name(value.name, bare=False)
                 elif value.name:
-                    names.add(value.name)
+                    seen.add(value.name)
     return before - len(model.functions)
 
 
@@ -276,15 +308,6 @@ def _require_graph(node: ir.Node) -> ir.Graph:
     if node.graph is None:
         raise ValueError(f"node '{node.name}' is in no graph")
     return node.graph
-
-
-def _reserve_name(stem: str, names: set[str]) -> str:
-    name, number = stem, 1
-    while name in names:
-        number += 1
-        name = f"{stem}_{number}"
-    names.add(name)
-    return name
 
 
 def _value_names(graph: Graph) -> Iterable[str]:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortune.graph.ir.edit import const_array, const_tensor, read_attribute
 from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.uses import list_readers
 from ortune.graph.ir.values import is_overridable, read_fixed_array
 
 NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs")
@@ -41,7 +42,7 @@ def find_producer(value: ir.Value | None, *ops: str) -> ir.Node | None:
 
 def find_consumer(value: ir.Value, *ops: str) -> ir.Node | None:
     """Return the only node that reads a value when it is one of these operators."""
-    readers = {node for node, _ in value.uses()}
+    readers = list_readers(value, 2)
     if len(readers) != 1 or value.is_graph_output():
         return None
     node = readers.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import numpy as np
@@ -9,22 +10,24 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir.edit import walk_graphs
-from ortune.graph.ir.replace import remove_node
+from ortune.graph.ir.replace import detach_node
 from ortune.graph.ir.uses import is_read
 
 _SAMPLED = 64
 _WORTH = 1 << 10
-_PIECE = 1 << 24
 
 
 def drop_dead(model: ir.Model) -> int:
     """Remove nodes and initializers that nothing reads, in all graphs, and return how many."""
     count = 0
     for graph in reversed(list(walk_graphs(model))):
-        for node in reversed(list(graph)):
-            if not any(is_read(value) for value in node.outputs):
-                remove_node(node)
-                count += 1
+        dead = [
+            detach_node(node)
+            for node in reversed(list(graph))
+            if not any(is_read(value) for value in node.outputs)
+        ]
+        graph.remove(dead, safe=True)
+        count += len(dead)
     for body in model.graphs():
         for name, value in list(body.initializers.items()):
             if not (is_read(value) or value.is_graph_input()):
@@ -41,13 +44,12 @@ def share_weights(model: ir.Model) -> int:
     graph where that saves `_WORTH` bytes and only standard operators read it: runtimes look for
     small constants, and for those of their own operators, in the body itself.
     """
-    count = _share_among(model.graph.initializers.values())
-    for body in model.graph.subgraphs():
-        movable = [value for value in body.initializers.values() if _may_leave(value)]
-        if movable:
-            count += _share_among([*model.graph.initializers.values(), *movable])
-        count += _share_among(body.initializers.values())
-    return count
+    bodies = list(model.graph.subgraphs())
+    movable = [
+        value for body in bodies for value in body.initializers.values() if _may_leave(value)
+    ]
+    count = _share_among([*model.graph.initializers.values(), *movable], model.graph)
+    return count + sum(_share_among(body.initializers.values(), body) for body in bodies)
 
 
 def _may_leave(value: ir.Value) -> bool:
@@ -56,7 +58,8 @@ def _may_leave(value: ir.Value) -> bool:
     return standard and tensor is not None and tensor.nbytes >= _WORTH
 
 
-def _share_among(values: Iterable[ir.Value]) -> int:
+def _share_among(values: Iterable[ir.Value], graph: ir.Graph) -> int:
+    """Let initializers of `graph` serve for others, which may be of its bodies."""
     groups: dict[tuple[object, ...], list[ir.Value]] = {}
     for value in values:
         tensor = value.const_value
@@ -64,32 +67,30 @@ def _share_among(values: Iterable[ir.Value]) -> int:
         if tensor is not None and fixed and tensor.dtype != ir.DataType.STRING:
             key = (tensor.dtype, tuple(tensor.shape), tensor.nbytes)
             groups.setdefault(key, []).append(value)
-    return sum(_share_equal(group) for group in groups.values() if len(group) > 1)
+    return sum(_share_equal(group, graph) for group in groups.values() if len(group) > 1)
 
 
-def _share_equal(values: Iterable[ir.Value]) -> int:
+def _share_equal(values: Iterable[ir.Value], graph: ir.Graph) -> int:
     count = 0
-    kept: dict[bytes, list[ir.Value]] = {}
+    sampled: dict[bytes, list[ir.Value]] = {}
     for value in values:
         content = _view_bytes(value)
-        twins = kept.setdefault(content[:: max(1, content.size // _SAMPLED)].tobytes(), [])
-        twin = next(
-            (candidate for candidate in twins if _is_equal(_view_bytes(candidate), content)), None
-        )
-        if twin is None:
-            twins.append(value)
-            continue
-        value.replace_all_uses_with(twin)
-        if value.graph is not None and value.name is not None:
-            del value.graph.initializers[value.name]
-        count += 1
+        sample = content[:: max(1, content.size // _SAMPLED)].tobytes()
+        sampled.setdefault(sample, []).append(value)
+    for alike in sampled.values():
+        twins: dict[bytes, ir.Value] = {}
+        for value in alike if len(alike) > 1 else ():
+            digest = hashlib.sha256(_view_bytes(value).data).digest()
+            if value.graph is graph:
+                twin = twins.setdefault(digest, value)
+            else:
+                twin = twins.get(digest, value)
+            if twin is not value:
+                value.replace_all_uses_with(twin)
+                if value.graph is not None and value.name is not None:
+                    del value.graph.initializers[value.name]
+                count += 1
     return count
-
-
-def _is_equal(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> bool:
-    """Compare in pieces: NumPy makes an array of truth values as long as what it compares."""
-    pieces = range(0, first.size, _PIECE)
-    return all(np.array_equal(first[at : at + _PIECE], second[at : at + _PIECE]) for at in pieces)
 
 
 def _view_bytes(value: ir.Value) -> NDArray[np.uint8]:

@@ -22,6 +22,8 @@ def redirect_uses(old: ir.Value, new: ir.Value) -> bool:
         new.shape = old.shape if old.shape is not None else new.shape
         new.metadata_props.update(old.metadata_props)
         new.doc_string = old.doc_string or new.doc_string
+        # `replace_graph_outputs` would go through all outputs in Python, for each of them.
+        graph.outputs[graph.outputs.index(old)] = new
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     return True
 
@@ -30,6 +32,16 @@ def remove_node(node: ir.Node) -> None:
     """Take a node that nothing reads out of its graph."""
     if node.graph is not None:
         node.graph.remove(node, safe=True)
+
+
+def detach_node(node: ir.Node) -> ir.Node:
+    """Let a node that nothing reads read nothing either, and return it.
+
+    Many are then taken out of a graph at once by `Graph.remove`, which goes through all outputs.
+    """
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+    return node
 
 
 def replace_node(node: ir.Node, *replacements: ir.Node) -> bool:

@@ -13,8 +13,7 @@ from ortune.graph.ir import edit
 
 def is_overridable(value: ir.Value | None) -> bool:
     """Say whether a constant is only the default of an input, which a caller may override."""
-    while value is not None and (node := value.producer()) is not None:
-        value = node.inputs[0] if node.op_type == "Identity" and node.inputs else None
+    value = edit.follow_identities(value)
     return value is not None and value.is_graph_input() and value.is_initializer()
 
 

@@ -21,7 +21,7 @@ from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.ir.prune import share_weights
 from ortune.graph.ir.uses import is_read
 from ortune.graph.ir.values import list_named_weights
-from ortune.graph.parts.extract import find_upstream
+from ortune.graph.parts.extract import find_upstream, list_read_values
 from ortune.graph.parts.probed import walk_graph_protos
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
@@ -194,20 +194,20 @@ def _find_unused(model: ir.Model) -> Iterator[Finding | None]:
 def _list_dead_nodes(model: ir.Model, needed: dict[ir.Value, None]) -> Iterator[ir.Node]:
     """Yield nodes that nothing needs, in bodies by what the body itself gives."""
     for graph in walk_graphs(model):
-        seen = needed if graph is model.graph else find_upstream(graph.outputs, ())
+        inside = graph.graph if isinstance(graph, ir.Function) else graph
+        seen = needed if graph is model.graph else find_upstream(graph.outputs, (), within=inside)
         for node in graph:
             if not any(value in seen for value in node.outputs):
                 yield node
 
 
 def _check_outputs(model: ir.Model) -> Iterator[Finding | None]:
-    fixed, passed = [], []
-    for value in model.graph.outputs:
-        behind = find_upstream([value], ())
-        if value.is_graph_input():
-            passed.append(value.name)
-        elif not any(source.is_graph_input() for source in behind) and not _is_random(behind):
-            fixed.append(value.name)
+    varying = set(model.graph.inputs)
+    for node in model.graph:  # in the order of execution, as every model is loaded
+        if node.op_type in RANDOM or not varying.isdisjoint(list_read_values(node)):
+            varying.update(node.outputs)
+    passed = [value.name for value in model.graph.outputs if value.is_graph_input()]
+    fixed = [value.name for value in model.graph.outputs if value not in varying]
     yield make_finding(
         "constant-output",
         "warning",
@@ -224,11 +224,6 @@ def _check_outputs(model: ir.Model) -> Iterator[Finding | None]:
         "a copy in every run; some tools fail on them",
         "`ortune extract M --to OUTPUT -o OUT` with the other outputs",
     )
-
-
-def _is_random(values: dict[ir.Value, None]) -> bool:
-    makers = (value.producer() for value in values)
-    return any(node is not None and node.op_type in RANDOM for node in makers)
 
 
 def _check_operators(model: ir.Model) -> Iterator[Finding | None]:

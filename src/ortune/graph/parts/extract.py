@@ -147,16 +147,21 @@ class _Names:
         )
 
 
-def find_upstream(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.Value, None]:
+def find_upstream(
+    ends: Iterable[ir.Value], stops: Collection[ir.Value], *, within: ir.Graph | None = None
+) -> dict[ir.Value, None]:
     """Return all values that `find_ends` depend on, `find_ends` among them; `stops` end the way.
 
     In order of distance, the nearest first.
+
+    Args:
+        within: Nodes of other graphs end the way too.
     """
     seen = dict.fromkeys(ends)
     pending = list(seen)
     for value in pending:
         node = value.producer()
-        if value in stops or node is None:
+        if value in stops or node is None or within not in (None, node.graph):
             continue
         for earlier in list_read_values(node):
             if earlier not in seen:

@@ -25,6 +25,8 @@ from ortune.graph.shapes.named_dims import SAME_TYPE, infer_named_shape
 MADE_UP = "unk__"
 """How names begin that onnx's inference makes up, and exporters leave in their files."""
 
+_BEYOND = 1 << 63
+
 
 def infer_graph(graph: Graph, opsets: Mapping[str, int], values: SymbolicValues) -> None:
     """Fill in types and shapes of a graph's values, its bodies included, in order.
@@ -46,7 +48,11 @@ def infer_node(node: ir.Node, opsets: Mapping[str, int], values: SymbolicValues)
 
 
 def merge_shape(value: ir.Value, shape: Sequence[Item]) -> None:
-    """Fill the gaps of a value's shape; a number takes the place of a name, never of a number."""
+    """Fill the gaps of a value's shape; a number takes the place of a name, never of a number.
+
+    A number that no dimension can be, below 0 or above 63 bits, is as good as none.
+    """
+    shape = [None if isinstance(dim, int) and not 0 <= dim < _BEYOND else dim for dim in shape]
     old = shape_of(value)
     if old is None:
         value.shape = ir.Shape(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,9 @@ Item: TypeAlias = int | str | None
 
 LONGEST = 64
 """Elements up to which a tensor is carried along."""
+
+_WIDEST = 8
+"""Bytes of the widest number."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,12 @@ class SymbolicValues:
     Attributes:
         parts: Integer tensors of which something is known, if only names of dimensions.
         arrays: Tensors that are the same in every run.
+        paired: Whether a QuantizeLinear is among the nodes that were gone through.
     """
 
     parts: dict[ir.Value, Partial] = field(default_factory=dict)
     arrays: dict[ir.Value, NDArray[Any]] = field(default_factory=dict)
+    paired: bool = False
 
     def read_partial(self, value: ir.Value | None) -> Partial | None:
         """Return what is known of an integer tensor of rank 0 or 1."""
@@ -78,6 +83,7 @@ class SymbolicValues:
 
 def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
     """Note in `values` what follows about the node's outputs."""
+    values.paired |= node.op_type == "QuantizeLinear"
     if node.domain or not node.outputs or node.op_type == "Constant":
         return
     value = node.outputs[0]
@@ -88,6 +94,7 @@ def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
         else None
     )
     if partial is not None and len(partial.items) <= LONGEST:
+        partial = _wrap_items(partial, value.dtype)
         values.parts[value] = partial
         if partial.whole and value.dtype is not None and value.dtype.is_integer():
             array = np.array(partial.items, value.dtype.numpy())
@@ -96,9 +103,28 @@ def propagate_values(node: ir.Node, values: SymbolicValues, opset: int) -> None:
     arrays = [values.read_array(operand) for operand in node.inputs]
     if any(a is None and v is not None for a, v in zip(arrays, node.inputs, strict=True)):
         return
-    for value, array in zip(node.outputs, evaluate_node(node, arrays, opset) or (), strict=False):
+    results = evaluate_node(node, arrays, opset, largest=_WIDEST * LONGEST) or ()
+    for value, array in zip(node.outputs, results, strict=False):
         if array.size <= LONGEST:
             values.arrays[value] = array
+
+
+def _wrap_items(partial: Partial, dtype: ir.DataType | None) -> Partial:
+    """Let integers wrap around as the tensor's type does in the runtime.
+
+    Where the type is not known, a number that not every type of the rules holds is not either.
+    """
+    typed = dtype if dtype is not None and dtype.is_integer() else None
+    bits = 32 if typed is None else typed.bitwidth
+    half = 1 << (bits - 1) if typed is None or typed.is_signed() else 0
+
+    def wrap(item: Item) -> Item:
+        if not isinstance(item, int):
+            return item
+        wrapped = (item + half) % (1 << bits) - half
+        return wrapped if typed is not None or wrapped == item else None
+
+    return replace(partial, items=tuple(map(wrap, partial.items)))
 
 
 _Rule: TypeAlias = Callable[[ir.Node, Sequence[Partial | None]], Partial | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -477,3 +478,30 @@ def _bytes(model: object) -> bytes:
     assert isinstance(model, ir.Model)
     made: Callable[[ir.Model], onnx.ModelProto] = ir.to_proto
     return bytes(made(model).SerializeToString())
+
+
+def test_a_long_chain_of_copies_is_seen_through() -> None:
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y)'
+    chain = " ".join(f"v{i} = Identity(v{i - 1})" for i in range(1, 2001))
+    before = f"{head} {{ v0 = Relu(x) {chain} s = Sigmoid(v2000) y = Neg(s) }}"
+    after = f"{head} {{ v0 = Relu(x) s = Tanh(v0) y = Neg(s) }}"
+    found = compared(parser.parse_model(before), parser.parse_model(after))
+    assert Counter(group.kind for group in found.groups) == {
+        "matched": 2,
+        "changed": 1,
+        "removed": 2000,
+    }
+
+
+def test_many_parts_between_the_same_groups_are_joined_in_order() -> None:
+    """Each part of one side looked at each of the other."""
+
+    def fan(op: str) -> onnx.ModelProto:
+        leaves = " ".join(f"v{i} = {op}(r) w{i} = Neg(v{i})" for i in range(300))
+        names = ", ".join(f"w{i}" for i in range(300))
+        head = '<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y)'
+        return parser.parse_model(f"{head} {{ r = Relu(x) {leaves} s = Sum({names}) y = Exp(s) }}")
+
+    found = compared(fan("Sigmoid"), fan("Tanh"))
+    assert sum(len(group.a) for group in found.groups) == 603
+    assert all(len(group.a) == len(group.b) for group in found.groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from tests.unit.rewriting import model_of
 
@@ -171,3 +172,47 @@ def test_made_up_names_give_way_to_real_ones() -> None:
     model = model_of(text)
     infer_graph(model.graph, model.opset_imports, SymbolicValues())
     assert list_dims(next(iter(model.graph)).outputs[0].shape) == ("n", 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        ("int32", "<int32 a = {70000}> { y = Mul(a, a) }", 605032704),
+        ("int64", "<int64 a = {1099511627776}> { y = Mul(a, a) }", 0),
+        ("int64", "<int64 a = {4611686018427387904}> { y = Add(a, a) }", -(2**63)),
+        (
+            "int64",
+            "<int64 a = {-9223372036854775808}, int64 b = {1}> {y = Sub(a, b)}",
+            2**63 - 1,
+        ),
+        ("int32", "<int64 a = {9223372036854775807}> { y = Cast<to = 6>(a) }", -1),
+        ("int32", "<int64 a = {4294967301}> { y = Cast<to = 6>(a) }", 5),
+        ("int32", "<int32 a = {-7}, int32 b = {2}> { y = Div(a, b) }", -3),
+    ],
+)
+def test_integers_wrap_as_the_runtime_has_them(kind: str, body: str, expected: int) -> None:
+    """The numbers were read from onnxruntime, which runs the model beside it again."""
+    model = model_of(f"{HEAD} g () => ({kind} y) {body}")
+    values = SymbolicValues()
+    infer_graph(model.graph, model.opset_imports, values)
+    array = values.arrays[model.graph.outputs[0]]
+    assert array.dtype == kind and array == expected
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    assert session.run(None, {})[0] == expected
+
+
+def test_the_smallest_integer_by_minus_1_ends_nothing() -> None:
+    """The runtime itself is ended by the processor for it."""
+    model = inferred(
+        f"{HEAD} g (float[n] x) => (float[] y) <int64[1] a = {{-9223372036854775808}}, "
+        "int64[1] b = {-1}> { c = Div(a, b) y = Expand(x, c) }"
+    )
+    assert shape(model, "c") == (1,)
+
+
+def test_a_size_beyond_64_bits_is_not_known() -> None:
+    model = inferred(
+        f"{HEAD} g (float[1099511627776, 1099511627776] x) => (float[] y) "
+        "<int64[1] all = {-1}> { f = Reshape(x, all) y = Relu(f) }"
+    )
+    assert shape(model, "y") == (None,)

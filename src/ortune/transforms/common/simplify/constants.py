@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ortune.graph.ir.edit import Editor, const_array, const_tensor, note_refusal
 from ortune.graph.ir.evaluate import FOLDED, evaluate_node
 from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.uses import list_readers
 from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.known_values import Item, SymbolicValues
 from ortune.transforms.common.simplify.reshapes import make_copy_target
@@ -24,6 +26,9 @@ LARGE_BYTES = 256 << 20
 
 HELD_BYTES = 1 << 30
 """Results above `SMALL_BYTES` that are held in memory at most, until the file is written."""
+
+_READ_BYTES = 4 << 30
+"""Bytes of constants that are read at most: many nodes may reduce the same large weight."""
 
 _MARK = "_folded"
 _BODIES_HOLD = 4
@@ -39,7 +44,7 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     """
     editor = Editor(model.graph)
     opset = model.opset_imports.get("", 0)
-    room = HELD_BYTES - _count_stored_bytes(model)
+    room, unread = HELD_BYTES - _count_stored_bytes(model), _READ_BYTES
     bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
     count = 0
     for graph in (model.graph, *list(model.graph.subgraphs())):
@@ -47,10 +52,12 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues) -> int:
             if node.op_type == "Constant" and not node.domain:
                 count += _lift_constant(node, graph) if graph is model.graph or bodies_hold else 0
                 continue
-            results = _compute_results(node, symbolic_values, opset, room)
+            results = _compute_results(node, symbolic_values, opset, room, unread)
             if isinstance(results, str):
                 note_refusal(model, node, results)
                 continue
+            if results is not None:
+                unread -= _count_input_bytes(node)
             room -= sum(array.nbytes for array in results or () if array.nbytes > SMALL_BYTES)
             for value, array in zip(node.outputs, results or (), strict=False):
                 if value.uses() and not value.is_graph_output():
@@ -154,7 +161,7 @@ def _count_stored_bytes(model: ir.Model) -> int:
 
 
 def _compute_results(
-    node: ir.Node, symbolic_values: SymbolicValues, opset: int, room: int
+    node: ir.Node, symbolic_values: SymbolicValues, opset: int, room: int, unread: int
 ) -> list[NDArray[Any]] | str | None:
     """Return what a node makes of constants, or why that is not kept though it could be."""
     if node.outputs and all(
@@ -167,18 +174,20 @@ def _compute_results(
             return None
     if not node.inputs or not any(value.uses() for value in node.outputs):
         return None
-    input_bytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    input_bytes = _count_input_bytes(node)
     size = _count_output_bytes(node)
-    if input_bytes > LARGE_BYTES or size > max(SMALL_BYTES, _count_freed_bytes(node)):
+    if input_bytes > min(LARGE_BYTES, unread) or size > max(SMALL_BYTES, _count_freed_bytes(node)):
         return None
     if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
         return "constants computed from weights would fill memory"
-    arrays = evaluate_node(node, [const_array(value) for value in node.inputs], opset)
-    if arrays is None or sum(a.nbytes for a in arrays) > max(
-        SMALL_BYTES, _count_freed_bytes(node)
-    ):
-        return None
-    return arrays
+    largest = max(SMALL_BYTES, _count_freed_bytes(node))
+    arrays = evaluate_node(node, [const_array(value) for value in node.inputs], opset, largest)
+    return None if arrays is None or sum(a.nbytes for a in arrays) > largest else arrays
+
+
+def _count_input_bytes(node: ir.Node) -> int:
+    tensors = map(const_tensor, node.inputs)
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def _count_output_bytes(node: ir.Node) -> int:
@@ -188,9 +197,7 @@ def _count_output_bytes(node: ir.Node) -> int:
         shape = shape_of(value)
         if shape is not None and value.dtype not in (None, ir.DataType.STRING):
             items = [dim for dim in shape if isinstance(dim, int)]
-            total += int(np.prod(items, dtype=np.int64)) * (
-                max(1, value.dtype.bitwidth // 8) if value.dtype else 1
-            )
+            total += math.prod(items) * (max(1, value.dtype.bitwidth // 8) if value.dtype else 1)
     return total
 
 
@@ -199,7 +206,7 @@ def _count_freed_bytes(node: ir.Node) -> int:
     total = 0
     for value in set(node.inputs):
         tensor = const_tensor(value)
-        if value is not None and tensor is not None and len({n for n, _ in value.uses()}) == 1:
+        if value is not None and tensor is not None and len(list_readers(value, 2)) == 1:
             total += tensor.nbytes
     return total
 

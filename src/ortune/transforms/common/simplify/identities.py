@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeAlias
 
@@ -122,8 +123,7 @@ _Rule: TypeAlias = Callable[[ir.Node, SymbolicValues, int], "bool | ir.Value | N
 
 def _sum(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """Among pairs a Sum of one keeps what is behind it out of a runtime's fusions: it stays."""
-    paired = any(other.op_type == "QuantizeLinear" for other in node.graph or ())
-    return len(node.inputs) == 1 and not paired
+    return len(node.inputs) == 1 and not symbolic_values.paired
 
 
 def _dropout(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
@@ -340,6 +340,7 @@ _RULES: Mapping[str, _Rule] = {
 
 
 _LONGEST = 1 << 20
+_MOST_MOVES = 16
 
 
 def drop_zero_states(model: ir.Model) -> int:
@@ -376,13 +377,16 @@ _MOVES = (
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    node = find_producer(value, "ConstantOfShape", *_MOVES)
+    for _ in range(_MOST_MOVES):
+        node = find_producer(value, *_MOVES)
+        if node is None:
+            break
+        value = node.inputs[0]
+    node = find_producer(value, "ConstantOfShape")
     if node is None:
         tensor = const_tensor(value)
         small = tensor is not None and tensor.size <= _LONGEST and not is_overridable(value)
         return small and tensor is not None and not tensor.numpy().any()
-    if node.op_type != "ConstantOfShape":
-        return _is_zero(node.inputs[0])
     filled = read_attribute(node, "value", None)
     return filled is None or not filled.numpy().any()
 
@@ -402,14 +406,14 @@ def share_nodes(model: ir.Model) -> int:
     result is an output of a graph.
     """
     tops: list[Graph] = [model.graph, *model.functions.values()]
-    return sum(_share_nodes(graph, {}) for graph in tops)
+    return sum(_share_nodes(graph, ChainMap()) for graph in tops)
 
 
-def _share_nodes(graph: Graph, seen: dict[Hashable, ir.Node]) -> int:
+def _share_nodes(graph: Graph, seen: ChainMap[Hashable, ir.Node]) -> int:
     count = 0
     for node in list(graph):
         for body in list_bodies(node):
-            count += _share_nodes(body, dict(seen))
+            count += _share_nodes(body, seen.new_child())
         key = _node_key(node)
         if key is None:
             continue

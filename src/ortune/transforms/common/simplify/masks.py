@@ -43,33 +43,57 @@ class Index:
         return None if falls else self.offset
 
 
-def index_of(value: ir.Value | None, symbolic_values: SymbolicValues) -> Index | None:
-    """Return how a tensor follows from positions; None where it does not, or not surely."""
-    if value is None or shape_of(value) is None:
-        return None
-    array = symbolic_values.read_array(value)
-    if array is not None:
+_MOST_TERM = 1 << 20
+"""A larger factor or offset could wrap around in 64 bits: no tensor has 2 ** 40 positions."""
+
+
+@dataclass
+class Positions:
+    """How tensors follow from positions, noted node by node in the order of the graph.
+
+    Attributes:
+        indices: Values behind nodes; what does not follow, or not surely, is not in it.
+    """
+
+    symbolic_values: SymbolicValues
+    indices: dict[ir.Value, Index] = field(default_factory=dict)
+
+    def note_node(self, node: ir.Node) -> None:
+        """Note what follows about a node's first output; its inputs are done."""
+        rule = _RULES.get(node.op_type) if not node.domain else None
+        if rule is None or not node.outputs or shape_of(value := node.outputs[0]) is None:
+            return
+        index = rule(node, self) if value.dtype == ir.DataType.INT64 else None
+        if index is not None and all(
+            not isinstance(number, int) or abs(number) < _MOST_TERM
+            for number in (index.offset, *index.terms.values())
+        ):
+            self.indices[value] = _without_ones(index, value)
+
+    def read_index(self, value: ir.Value | None) -> Index | None:
+        """Return how a tensor follows from positions; None where it does not, or not surely."""
+        if value is None or shape_of(value) is None:
+            return None
+        array = self.symbolic_values.read_array(value)
+        if array is None:
+            return self.indices.get(value)
         same = array.dtype.kind == "i" and array.size and (array == array.flat[0]).all()
         return Index({}, int(array.flat[0])) if same else None
-    node = value.producer()
-    rule = _RULES.get(node.op_type) if node is not None and not node.domain else None
-    index = rule(node, symbolic_values) if rule is not None and node is not None else None
-    return _without_ones(index, value) if index is not None else None
 
 
-def is_always_true(node: ir.Node, symbolic_values: SymbolicValues) -> bool:
+def is_always_true(node: ir.Node, positions: Positions) -> bool:
     """Say whether a comparison of positions with a constant is true everywhere."""
     if node.domain or node.op_type not in _COMPARES or len(node.inputs) != 2:
         return False
     high, low = node.inputs if node.op_type.startswith("Greater") else reversed(node.inputs)
-    high_index, low_index = index_of(high, symbolic_values), index_of(low, symbolic_values)
+    high_index, low_index = positions.read_index(high), positions.read_index(low)
     if high_index is None or low_index is None or low_index.terms or high_index.lowest is None:
         return False
     return high_index.lowest >= low_index.offset + (not node.op_type.endswith("OrEqual"))
 
 
 _COMPARES = ("GreaterOrEqual", "Greater", "LessOrEqual", "Less")
-_Rule: TypeAlias = Callable[[ir.Node, SymbolicValues], Index | None]
+_Rule: TypeAlias = Callable[[ir.Node, Positions], Index | None]
 
 
 def _without_ones(index: Index, value: ir.Value) -> Index:
@@ -78,25 +102,25 @@ def _without_ones(index: Index, value: ir.Value) -> Index:
     return Index(kept, index.offset)
 
 
-def _range(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
-    start, _, step = (symbolic_values.read_partial(value) for value in node.inputs)
+def _range(node: ir.Node, positions: Positions) -> Index | None:
+    start, _, step = (positions.symbolic_values.read_partial(value) for value in node.inputs)
     if start is None or step is None or not start.whole or not step.whole:
         return None
     first, factor = start.items[0], step.items[0]
     return Index({0: factor}, first) if isinstance(first, int) else None
 
 
-def _cast(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
+def _cast(node: ir.Node, positions: Positions) -> Index | None:
     return (
-        index_of(node.inputs[0], symbolic_values)
+        positions.read_index(node.inputs[0])
         if read_attribute(node, "to", 0) == ir.DataType.INT64
         else None
     )
 
 
-def _index_of_reshape(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
+def _index_of_reshape(node: ir.Node, positions: Positions) -> Index | None:
     """Axes of size 1 come and go; the others keep their order."""
-    index = index_of(node.inputs[0], symbolic_values)
+    index = positions.read_index(node.inputs[0])
     before, after = (
         shape_of(before_axes) or (None,) for before_axes in (node.inputs[0], node.outputs[0])
     )
@@ -110,11 +134,9 @@ def _index_of_reshape(node: ir.Node, symbolic_values: SymbolicValues) -> Index |
     return Index({places[axis]: factor for axis, factor in index.terms.items()}, index.offset)
 
 
-def _broadcast_index(
-    value: ir.Value | None, node: ir.Node, symbolic_values: SymbolicValues
-) -> Index | None:
+def _broadcast_index(value: ir.Value | None, node: ir.Node, positions: Positions) -> Index | None:
     """Return an operand's index with the axes of what it is broadcast to."""
-    index = index_of(value, symbolic_values)
+    index = positions.read_index(value)
     before = shape_of(value)
     after = shape_of(node.outputs[0])
     if index is None or before is None or after is None:
@@ -125,8 +147,8 @@ def _broadcast_index(
     return Index({axis + more: factor for axis, factor in index.terms.items()}, index.offset)
 
 
-def _sum(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
-    first, second = (_broadcast_index(value, node, symbolic_values) for value in node.inputs)
+def _sum(node: ir.Node, positions: Positions) -> Index | None:
+    first, second = (_broadcast_index(value, node, positions) for value in node.inputs)
     sign = -1 if node.op_type == "Sub" else 1
     if first is None or second is None:
         return None
@@ -143,10 +165,10 @@ def _sum(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
     return Index(terms, first.offset + sign * second.offset)
 
 
-def _product(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
+def _product(node: ir.Node, positions: Positions) -> Index | None:
     for first, second in (node.inputs, tuple(reversed(node.inputs))):
-        part = symbolic_values.read_partial(second)
-        index = _broadcast_index(first, node, symbolic_values) if part is not None else None
+        part = positions.symbolic_values.read_partial(second)
+        index = _broadcast_index(first, node, positions) if part is not None else None
         if part is None or index is None or len(part.items) != 1 or index.offset:
             continue
         factor = part.items[0]
@@ -160,17 +182,20 @@ def _product(node: ir.Node, symbolic_values: SymbolicValues) -> Index | None:
 
 _RULES: Mapping[str, _Rule] = {
     "Range": _range,
-    "Identity": lambda node, values: index_of(node.inputs[0], values),
+    "Identity": lambda node, positions: positions.read_index(node.inputs[0]),
     "Cast": _cast,
     "Unsqueeze": _index_of_reshape,
     "Squeeze": _index_of_reshape,
     "Reshape": _index_of_reshape,
-    "Expand": lambda node, values: _broadcast_index(node.inputs[0], node, values),
+    "Expand": lambda node, positions: _broadcast_index(node.inputs[0], node, positions),
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,
 }
 
+
+_MOST_NARROWED = 64
+"""Values that one step makes narrower: with more of them it is not looked at to the end."""
 
 _FIRST = 7
 """Opset from which element-wise operators broadcast both ways."""
@@ -193,29 +218,31 @@ def settle_masks(model: ir.Model, symbolic_values: SymbolicValues) -> int:
     if opset < _FIRST:
         return 0
     editor = Editor(model.graph)
+    positions = Positions(symbolic_values)
     count = 0
     for node in walk_nodes(model):
         if node.domain or node.graph is None:
             continue
+        positions.note_node(node)
         if node.op_type == "And":
-            count += _drop_true_mask(node, symbolic_values)
+            count += _drop_true_mask(node, positions)
         elif node.op_type == "Expand":
             count += _forward_narrow(node, node.inputs[0], symbolic_values)
         elif node.op_type in ("GatherND", "Gather"):
-            source = _find_gathered(node, symbolic_values)
+            source = _find_gathered(node, positions)
             count += (
                 _replace_by_unsqueeze(node, source, editor, opset) if source is not None else 0
             )
     return count
 
 
-def _drop_true_mask(node: ir.Node, symbolic_values: SymbolicValues) -> int:
+def _drop_true_mask(node: ir.Node, positions: Positions) -> int:
     for condition, value in (node.inputs, tuple(reversed(node.inputs))):
         maker_of = condition.producer() if condition is not None else None
         if (
             maker_of is not None
-            and is_always_true(maker_of, symbolic_values)
-            and _forward_narrow(node, value, symbolic_values)
+            and is_always_true(maker_of, positions)
+            and _forward_narrow(node, value, positions.symbolic_values)
         ):
             return 1
     return 0
@@ -226,8 +253,8 @@ def _forward_narrow(node: ir.Node, value: ir.Value | None, symbolic_values: Symb
     wide, narrow = shape_of(node.outputs[0]), shape_of(value)
     if value is None or wide is None or narrow is None or None in wide or None in narrow:
         return 0
-    shapes: dict[ir.Value, Sequence[Item]] = {}
-    if wide != narrow and not _is_absorbed(node.outputs[0], wide, narrow, symbolic_values, shapes):
+    shapes: dict[ir.Value, Sequence[Item]] = {node.outputs[0]: narrow}
+    if wide != narrow and not _is_absorbed(node.outputs[0], symbolic_values, shapes):
         return 0
     if not redirect_uses(node.outputs[0], value):
         return 0
@@ -238,34 +265,40 @@ def _forward_narrow(node: ir.Node, value: ir.Value | None, symbolic_values: Symb
 
 
 def _is_absorbed(
-    value: ir.Value,
-    wide: Sequence[Item],
-    narrow: Sequence[Item],
-    symbolic_values: SymbolicValues,
-    shapes: dict[ir.Value, Sequence[Item]],
+    value: ir.Value, symbolic_values: SymbolicValues, shapes: dict[ir.Value, Sequence[Item]]
 ) -> bool:
-    """Say whether all readers make the same of the narrow form; note what becomes narrower."""
-    if value.is_graph_output():
-        return False
-    for node in dict.fromkeys(user for user, _ in value.uses()):
-        after = _compute_reader_shape(node, value, narrow, symbolic_values)
-        before = shape_of(node.outputs[0]) if after is not None else None
-        if after is None or before is None or None in before or None in after:
+    """Say whether all readers make the same of the narrow form.
+
+    Args:
+        shapes: The narrow form of the value; what becomes narrower behind it is added.
+    """
+    todo = [value]
+    while todo:
+        changed = todo.pop()
+        if changed.is_graph_output() or len(shapes) > _MOST_NARROWED:
             return False
-        if list(after) == list(before):
-            continue
-        shapes[node.outputs[0]] = after
-        if not _is_absorbed(node.outputs[0], before, after, symbolic_values, shapes):
-            return False
+        for node in dict.fromkeys(user for user, _ in changed.uses()):
+            after = _compute_reader_shape(node, changed, symbolic_values, shapes)
+            out = node.outputs[0]
+            before = shapes.get(out, shape_of(out)) if after is not None else None
+            if after is None or before is None or None in before or None in after:
+                return False
+            if list(after) != list(before):
+                shapes[out] = after
+                todo.append(out)
     return True
 
 
 def _compute_reader_shape(
-    node: ir.Node, value: ir.Value, narrow: Sequence[Item], symbolic_values: SymbolicValues
+    node: ir.Node,
+    value: ir.Value,
+    symbolic_values: SymbolicValues,
+    shapes: Mapping[ir.Value, Sequence[Item]],
 ) -> Sequence[Item] | None:
-    """Return a reader's shape with the narrow form; None for what may not read it."""
+    """Return a reader's shape with narrow forms; None for what may not read this value's."""
     if node.domain:
         return None
+    narrow = shapes[value]
     if node.op_type in UNARY and node.inputs[0] is value:
         return narrow
     if node.op_type == "Expand" and node.inputs[0] is value and node.inputs[1] is not value:
@@ -273,15 +306,18 @@ def _compute_reader_shape(
         return expand_shape(narrow, to.items) if to is not None else None
     if node.op_type not in ELEMENTWISE:
         return None
-    shapes = [narrow if operand is value else shape_of(operand) for operand in node.inputs]
-    known_shapes = [shape for shape in shapes if shape is not None]
-    return broadcast_shapes(known_shapes) if len(known_shapes) == len(shapes) else None
+    operands = [
+        shapes.get(operand, shape_of(operand)) if operand is not None else None
+        for operand in node.inputs
+    ]
+    known_shapes = [shape for shape in operands if shape is not None]
+    return broadcast_shapes(known_shapes) if len(known_shapes) == len(operands) else None
 
 
-def _find_gathered(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value | None:
+def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
     """Return the tensor whose numbers a Gather gives in their own order."""
     if node.op_type == "GatherND":
-        return _by_axes(node, symbolic_values)
+        return _by_axes(node, positions)
     flat = find_producer(node.inputs[0], "Flatten", "Reshape")
     source = flat.inputs[0] if flat is not None else None
     shape = shape_of(source)
@@ -290,9 +326,9 @@ def _find_gathered(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value |
     if flat.op_type == "Flatten":
         row = read_attribute(flat, "axis", 1) == 2
     else:
-        to = symbolic_values.read_partial(flat.inputs[1])
+        to = positions.symbolic_values.read_partial(flat.inputs[1])
         row = to is not None and to.items == (-1,)
-    index = index_of(node.inputs[1], symbolic_values)
+    index = positions.read_index(node.inputs[1])
     if not row or index is None or index.offset:
         return None
     factors: list[Item] = [shape[1], 1]
@@ -312,7 +348,7 @@ def _find_gathered(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value |
     return source if _in_order(axes, shape, node.inputs[1]) else None
 
 
-def _by_axes(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value | None:
+def _by_axes(node: ir.Node, positions: Positions) -> ir.Value | None:
     source, joined = node.inputs[0], find_producer(node.inputs[1], "Concat")
     shape = shape_of(source)
     at = shape_of(node.inputs[1])
@@ -325,7 +361,7 @@ def _by_axes(node: ir.Node, symbolic_values: SymbolicValues) -> ir.Value | None:
         return None
     axes = []
     for dim, value in enumerate(joined.inputs):
-        index = index_of(value, symbolic_values)
+        index = positions.read_index(value)
         part = shape_of(value)
         if index is None or part is None or part[-1] != 1:
             return None
@@ -374,6 +410,8 @@ def _replace_by_unsqueeze(node: ir.Node, source: ir.Value, editor: Editor, opset
 _SHAPE_PARTS_OPSET = 15
 """Shape takes a start and an end from this opset on."""
 
+_LONGEST_CHAIN = 16
+
 _PASSING = ("Gather", "Slice", "Unsqueeze", "Squeeze", "Reshape")
 
 
@@ -410,10 +448,10 @@ def settle_lengths(model: ir.Model, symbolic_values: SymbolicValues) -> int:
 
 
 def _find_measured(node: ir.Node) -> ir.Value | None:
-    """Return the tensor whose Shape a chain of takings begins with."""
-    before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    if before is None or before.domain:
-        return None
-    if before.op_type == "Shape":
-        return before.inputs[0]
-    return _find_measured(before) if before.op_type in _PASSING else None
+    """Return the tensor whose Shape a short chain of takings begins with."""
+    for _ in range(_LONGEST_CHAIN):
+        before = find_producer(node.inputs[0] if node.inputs else None, "Shape", *_PASSING)
+        if before is None or before.op_type == "Shape":
+            return before.inputs[0] if before is not None else None
+        node = before
+    return None

@@ -11,6 +11,7 @@ from ortune.graph.ir.edit import Editor, const_array, read_attribute, walk_nodes
 from ortune.graph.ir.match import find_producer
 from ortune.graph.ir.replace import redirect_uses, remove_node, replace_node
 from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.uses import list_readers
 from ortune.graph.ir.values import is_overridable
 from ortune.graph.shapes.known_values import Item, SymbolicValues
 
@@ -79,7 +80,7 @@ def _merge_reshapes(
     if node.op_type == "Reshape" and _forgets(node):
         node.replace_input_with(0, source)
         return 1
-    if len({reader for reader, _ in before.outputs[0].uses()}) > 1:
+    if len(list_readers(before.outputs[0], 2)) > 1:
         return 0
     if before.outputs[0].is_graph_output():
         return 0
