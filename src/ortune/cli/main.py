@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from ortune.cli.terminal.command import refuse_retired
+from ortune.cli.terminal.ending import end_soon, handle_interruptions
 from ortune.cli.terminal.output import open_standard_streams, outlive_reader, wrap_for_stream
 from ortune.core.errors import (
     NoPlanFits,
@@ -145,8 +146,19 @@ def root(ctx: click.Context) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    """Run one command line and return its exit code.
+
+    Without words it is that of the program, which ends soon, whatever threads of it still do.
+    """
+    if argv is not None:
+        return _run_command(list(argv))
+    with handle_interruptions(INTERRUPTED):
+        code = _run_command(sys.argv[1:])
+    end_soon(code)
+    return code
+
+
+def _run_command(args: list[str]) -> int:
     # It warns of what our own check refuses: an error is two lines.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
     open_standard_streams()

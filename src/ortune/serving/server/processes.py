@@ -239,8 +239,7 @@ def main() -> int:
         code = _BAD
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    if code:
-        end_soon(code)
+    end_soon(code)
     return code
 
 
