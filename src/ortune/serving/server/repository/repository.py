@@ -141,6 +141,7 @@ class Repository:
     Attributes:
         limits: What is let in.
         explicit: Whether clients may load and unload.
+        memory: For the data of all requests and answers.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Repository:
             note: Is told in one line what changes, and what could not be opened.
         """
         self.limits, self.explicit = limits or Limits(), explicit
+        self.memory = MemoryBudget(self.limits.max_held)
         self._slots = {source.name: Slot(source) for source in model_sources}
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._newest: dict[str, ServedModel] = {}
@@ -166,7 +168,7 @@ class Repository:
         self._counters: dict[tuple[str, str], Counters] = {}
         self._context = ServerContext(
             self.limits,
-            MemoryBudget(self.limits.max_held),
+            self.memory,
             Timeouts(self.limits.timeout_s),
             Decoder(self.limits.max_queue),
             self.find_model,
