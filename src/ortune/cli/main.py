@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from ortune.cli.terminal.command import refuse_retired
-from ortune.cli.terminal.ending import end_soon, handle_interruptions
+from ortune.cli.terminal.ending import handle_interruptions
 from ortune.cli.terminal.output import (
     open_standard_streams,
     outlive_reader,
@@ -36,6 +36,7 @@ from ortune.core.errors import (
     shorten_text,
 )
 from ortune.core.plugins import catalog, sources
+from ortune.core.termination import end_soon
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
 GROUPS: Mapping[str, Sequence[str]] = {

@@ -1,4 +1,4 @@
-"""Runs of a model that another thread can tell to end: a scope around them, as Trio has.
+"""The end of runs, told by another thread in a scope as Trio has, and of the process.
 
 A session that can end a run registers how, by `Termination.watch_run`; one that cannot is let
 finish. Nothing between the scope and the session needs to know of it.
@@ -6,6 +6,7 @@ finish. Nothing between the scope and the session needs to know of it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from contextvars import ContextVar
 
 from ortune.core.errors import OrtuneError
 
+_SOON_S = 3.0
+"""Seconds that what is left of a program may take: threads, and what was interrupted twice."""
 _CURRENT: ContextVar[Termination | None] = ContextVar("termination", default=None)
 
 
@@ -81,3 +84,10 @@ def find_termination() -> Termination | None:
 
 def _make_error() -> RunTerminated:
     return RunTerminated("the run was told to end", fix="allow it more time, or give it less work")
+
+
+def end_soon(code: int) -> None:
+    """End this process in a moment, whatever its threads still do: only one of our own."""
+    timer = threading.Timer(_SOON_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -10,11 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ortune.core.termination import Termination
+from ortune.core.termination import Termination, end_soon
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_SOON_S = 3.0
-"""Seconds that what is left of a program may take: threads, and what was interrupted twice."""
 
 
 @contextmanager
@@ -52,10 +49,3 @@ def handle_interruptions(code: int) -> Iterator[None]:
         signal.set_wakeup_fd(fd)
         signal.signal(signal.SIGTERM, before)
         there.close()
-
-
-def end_soon(code: int) -> None:
-    """End this process in a moment, whatever its threads still do."""
-    timer = threading.Timer(_SOON_S, os._exit, (code,))
-    timer.daemon = True
-    timer.start()

@@ -31,7 +31,7 @@ from ortune.serving.load_testing.client import grpc_channel
 from ortune.serving.load_testing.requests import LoadTest, ServerUrl
 
 _READY_S, _DRAIN_S, _POLL_S = 120.0, 30.0, 0.05
-_TIMEOUT_S, _WHOLE_S = 30.0, 60.0
+_TIMEOUT_S, WHOLE_S = 30.0, 60.0
 """Seconds without a word of an answer, and for all of it."""
 _PAGE_BYTES = 1 << 24
 """Bytes at most of what a server says of itself."""
@@ -243,14 +243,14 @@ class Admin:
             method, _, path = line.partition(" ")
             body = json.dumps(fields).encode() if method == "POST" else None
             try:
-                with _end_after(connection, _WHOLE_S) as is_late:
+                with _end_after(connection, WHOLE_S) as is_late:
                     connection.request(method, path, body, headers)
                     response = connection.getresponse()
                     text = response.read(_PAGE_BYTES + 1)
                 if is_late.is_set() or len(text) > _PAGE_BYTES:
                     raise http.client.HTTPException(
                         f"its answer to {line} has more than {_PAGE_BYTES} bytes, or takes longer "
-                        f"than {_WHOLE_S:g} s"
+                        f"than {WHOLE_S:g} s"
                     )
             except (OSError, http.client.HTTPException) as error:
                 connection.close()

@@ -356,8 +356,8 @@ def split_raw(body: bytes) -> tuple[bytes, list[memoryview], list[memoryview | N
         if key == _INPUTS:
             typed = None
             if stop - start > _SMALL:
-                typed, others = _take_contents(body, start, stop)
-                other_fields.append(encode_field_key(_INPUTS >> 3, len(others)) + others)
+                typed, stripped = _take_contents(body, start, stop)
+                other_fields.append(encode_field_key(_INPUTS >> 3, len(stripped)) + stripped)
             else:
                 other_fields.append(view[at:stop])
             contents.append(typed)
@@ -370,17 +370,17 @@ def _take_contents(body: bytes, start: int, stop: int) -> tuple[memoryview | Non
     """Return the typed contents of an input, and its other fields."""
     view = memoryview(body)
     typed: memoryview | None = None
-    others: list[memoryview] = []
+    stripped: list[memoryview] = []
     for key, at, content, end in _walk_fields(body, start, stop):
-        if len(others) >= _MOST_FIELDS or (key == _CONTENTS_KEY and typed is not None):
+        if len(stripped) >= _MOST_FIELDS or (key == _CONTENTS_KEY and typed is not None):
             raise RequestRefused(
                 f"an input has more than {_MOST_FIELDS} fields, or contents twice"
             )
         if key == _CONTENTS_KEY:
             typed = view[content:end]
         else:
-            others.append(view[at:end])
-    return typed, b"".join(others)
+            stripped.append(view[at:end])
+    return typed, b"".join(stripped)
 
 
 def _walk_fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -1,4 +1,4 @@
-"""A client is one client: what each address may have open, so that none locks out the others."""
+"""What each client may have open, so that none locks out the others."""
 
 from __future__ import annotations
 

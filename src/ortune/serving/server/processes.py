@@ -20,10 +20,11 @@ from typing import Any
 
 from ortune.core.errors import OrtuneError
 from ortune.core.hardware.cpus import divide_cpus, usable_cpus
+from ortune.core.termination import end_soon
 from ortune.serving.server.listeners import Address, Listeners, open_listeners
 from ortune.serving.server.logs import Journal, open_journal
 from ortune.serving.server.settings import Listening, Ready, Serve, parse_request, spell_request
-from ortune.serving.server.signals import end_soon, handle_signals
+from ortune.serving.server.signals import handle_signals
 from ortune.serving.server.tracing import make_spans
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0

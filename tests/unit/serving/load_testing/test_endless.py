@@ -55,7 +55,7 @@ def sending(head: bytes, part: bytes, pause_s: float = 0.0) -> Iterator[int]:
 def test_what_a_server_says_of_itself_is_bounded(
     head: bytes, part: bytes, pause_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_WHOLE_S", 1.0)
+    monkeypatch.setattr(server, "WHOLE_S", 1.0)
     began = time.monotonic()
     no_server = pytest.raises(OrtuneError, match="no server answers")
     with sending(head, part, pause_s) as port, no_server:

@@ -101,7 +101,7 @@ class _Connection(asyncio.Protocol):
         self._head_since: float | None = self._loop.time()
         self._in_head, self._head, self._last = True, 0, b""
         self._received = self._delivered = 0
-        self._taken, self._looked = 0, 0.0
+        self._taken_bytes, self._looked = 0, 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = _Transport(transport, self.inner)
@@ -178,14 +178,14 @@ class _Connection(asyncio.Protocol):
                 self._transport.abort()
             return
         unsent = self._transport.get_write_buffer_size()
-        taken, looked = self._transport.written - unsent, self._looked
+        taken_bytes, looked = self._transport.written - unsent, self._looked
         if (
             unsent
             and self._transport.busy_since < looked
-            and taken - self._taken < RATE * (now - looked)
+            and taken_bytes - self._taken_bytes < RATE * (now - looked)
         ):
             self._transport.abort()
-        self._taken, self._looked = taken, now
+        self._taken_bytes, self._looked = taken_bytes, now
 
 
 def _without_upgrade(data: bytes) -> bytes:

@@ -79,7 +79,7 @@ _COUNTED = 1 << 16
 """Texts of a tensor whose lengths are counted; of more, which take longer, their heads alone."""
 
 
-def count_tensor_bytes(array: NDArray[Any]) -> int:
+def count_held_bytes(array: NDArray[Any]) -> int:
     """Return what a tensor takes in memory, about that for texts."""
     if array.dtype.kind != "O":
         return array.nbytes
@@ -407,7 +407,7 @@ class ServedModel:
                 raise RequestRefused(NOT_READY, RefusalKind.UNAVAILABLE)
             self._check_request(request)
             self._context.memory.reserve_bytes(
-                arrived := sum(map(count_tensor_bytes, request.inputs.values()))
+                arrived := sum(map(count_held_bytes, request.inputs.values()))
             )
             size = arrived
             feeds = self._decode_texts(request.inputs)
@@ -420,7 +420,7 @@ class ServedModel:
             self._context.memory.release_bytes(size)
             size = 0
             self._context.memory.reserve_bytes(
-                held := sum(count_tensor_bytes(output.array) for output in outputs)
+                answer_bytes := sum(count_held_bytes(output.array) for output in outputs)
             )
         except BaseException as error:
             self._raise_refusal(error, began, computing=computing)
@@ -430,7 +430,7 @@ class ServedModel:
             waited = answer.started_ns - answer.queued_ns
             took = answer.ended_ns - answer.started_ns
             return TimedResponse(
-                self.name, self.version, request.id, outputs, {}, rows, waited, took, held
+                self.name, self.version, request.id, outputs, {}, rows, waited, took, answer_bytes
             )
         finally:
             self._context.memory.release_bytes(size)
