@@ -165,8 +165,11 @@ def cut_connection(peer: str) -> None:
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
             with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
                 address = connection.getpeername()
-                if str(address[0]) == host.strip("[]") and str(address[1]) == port:
+                number_of_host = str(address[0]).removeprefix("::ffff:")  # version 4 in 6
+                if number_of_host == host.strip("[]") and str(address[1]) == port:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
