@@ -110,7 +110,8 @@ def lock_run(root: Path) -> AbstractContextManager[None]:
 def _hold_run(root: Path) -> Iterator[None]:
     fix = "wait for it, or choose another -o folder"
     with hold_lock(root / "lock", BadData(f"another search is running in {root}", fix=fix)):
-        before, failure = _identify_folder(root), None
+        before = _identify_folder(root)
+        failure: Exception | None = None
         try:
             yield
         except Exception as error:
