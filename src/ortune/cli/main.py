@@ -21,7 +21,13 @@ from collections.abc import Mapping, Sequence
 import click
 
 from ortune.cli.terminal.command import refuse_retired
-from ortune.cli.terminal.output import open_standard_streams, outlive_reader, wrap_for_stream
+from ortune.cli.terminal.ending import handle_interruptions
+from ortune.cli.terminal.output import (
+    open_standard_streams,
+    outlive_reader,
+    print_text,
+    write_error,
+)
 from ortune.core.errors import (
     NoPlanFits,
     OrtuneError,
@@ -30,6 +36,7 @@ from ortune.core.errors import (
     shorten_text,
 )
 from ortune.core.plugins import catalog, sources
+from ortune.core.termination import end_soon
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -118,7 +125,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, requested: bool) 
         from ortune.core.version import __version__, read_commit
 
         built = read_commit()
-        click.echo(f"ortune {__version__}{f' (commit {built})' if built else ''}")
+        print_text(f"ortune {__version__}{f' (commit {built})' if built else ''}")
         ctx.exit()
 
 
@@ -141,15 +148,27 @@ def root(ctx: click.Context) -> None:
       ortune optimize model.onnx --data samples/ --budget "top1>=base-0.01"
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        with outlive_reader(sys.stdout):
+            click.echo(ctx.get_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    """Run one command line and return its exit code.
+
+    Without words it is that of the program, which ends soon, whatever threads of it still do.
+    """
+    open_standard_streams()
+    if argv is not None:
+        return _run_command(list(argv))
+    with handle_interruptions(INTERRUPTED):
+        code = _run_command(sys.argv[1:])
+    end_soon(code)
+    return code
+
+
+def _run_command(args: list[str]) -> int:
     # It warns of what our own check refuses: an error is two lines.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
-    open_standard_streams()
     name = "ortune"
     try:
         verb = next((arg for arg in args if not arg.startswith("-")), "")
@@ -166,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _print_error(name, error.format_message(), f"see `{name} --help`")
     except (click.Abort, KeyboardInterrupt):
-        sys.stderr.write(f"{name}: interrupted\n")
+        write_error(f"{name}: interrupted")
         return INTERRUPTED
     except OSError as error:
         return _report_os_error(name, error)
@@ -175,11 +194,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         # Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first.
         if {"-v", "--verbose"} & set(args):
-            sys.stderr.write(escape_control_chars("".join(traceback.format_exception(error))))
+            write_error("".join(traceback.format_exception(error)))
         text = "".join((shlex.join(["ortune", *args]), "\n\n", *traceback.format_exception(error)))
-        number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
-        with os.fdopen(number, "wb") as file:
-            file.write(text.encode(errors="backslashreplace"))
+        try:
+            number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
+            with os.fdopen(number, "wb") as file:
+                file.write(text.encode(errors="backslashreplace"))
+        except OSError:  # no room for it
+            log = "what -v shows"
         fix = f"report it with {log}, which has the traceback, and with these files where you may"
         problem = make_unexpected_error(error, args, fix)
         return _print_error(name, problem.what, problem.fix)
@@ -190,9 +212,7 @@ def _print_error(name: str, problem: str, fix: str) -> int:
         f"{name}: {_flatten_text(escape_control_chars(problem))}\n  fix: "
         f"{_flatten_text(escape_control_chars(fix))}"
     )
-    with outlive_reader(sys.stderr):
-        sys.stderr.write(f"{wrap_for_stream(text, sys.stderr)}\n")
-        sys.stderr.flush()
+    write_error(text)
     return BAD
 
 

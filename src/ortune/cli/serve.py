@@ -11,8 +11,8 @@ from ortune.serving.server.settings import Listening, Serve
 @make_command(Serve)
 def command(request: Serve) -> int:
     """Say where it listens, and serve; exit code 1 when an accepted request got no answer."""
+    from ortune.core.termination import end_soon
     from ortune.serving.server.serve import carry_out
-    from ortune.serving.server.signals import end_soon
 
     def ready(listening: Listening) -> None:
         print_result(listening, lambda: print_text(str(listening)))

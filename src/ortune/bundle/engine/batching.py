@@ -17,6 +17,7 @@ from ortune.bundle.engine.joining import Answer, Joint, Outputs
 from ortune.core import wording
 from ortune.core.errors import OrtuneError
 from ortune.core.session import Tensors
+from ortune.core.termination import RunTerminated, Termination
 
 
 class TimedAnswer(NamedTuple):
@@ -39,12 +40,30 @@ class TimedAnswer(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class QueuedRequest:
-    """What one caller waits for."""
+    """What one caller waits for.
+
+    Attributes:
+        batch: What it is computed with; None while it waits.
+    """
 
     feeds: Tensors
     rows: int
     future: asyncio.Future[TimedAnswer]
     queued_ns: int
+    batch: Batch | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """Requests that are computed together, and what ends that."""
+
+    requests: Sequence[QueuedRequest]
+    termination: Termination = field(default_factory=Termination)
+
+    def end_unless_awaited(self) -> None:
+        """Tell the run to end where nobody waits for any of its answers."""
+        if all(request.future.cancelled() for request in self.requests):
+            self.termination.request()
 
 
 @dataclass(eq=False, slots=True)
@@ -152,7 +171,8 @@ class Statistics:
     Attributes:
         depth: Requests that wait now.
         failed: Requests that were computed and got an error.
-        cancelled: Requests that were given up before their turn.
+        cancelled: Requests that were given up before their turn, or that nobody waited for any
+            more: then their run was told to end.
         refused: Requests that found the queue full.
         batches: Rows -> what was computed in batches of so many.
     """
@@ -172,7 +192,8 @@ class Batcher:
 
     Greedy where no delay is set: a free worker takes what waits, however little. Forms take turns.
     Requests are checked by whoever gives them; one that the runtime refuses fails alone. A caller
-    that is cancelled leaves the queue. The arrays of a request must not change before its answer.
+    that is cancelled leaves the queue; where no other one waits for what is being computed, that
+    is told to end. The arrays of a request must not change before its answer.
 
     Args:
         name: The model's, for messages.
@@ -204,7 +225,8 @@ class Batcher:
         self._failed = self._cancelled = self._refused = 0
         self._batches: dict[int, Batches] = {}
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed = self._terminated = False
+        self._computing: set[Batch] = set()
         self._workers = workers
         self._threads: list[threading.Thread] = []
         if at_once:
@@ -236,6 +258,8 @@ class Batcher:
         except asyncio.CancelledError:
             with self._changed:
                 self._cancelled += self._waiting.drop_request(request, key)
+                if request.batch is not None:
+                    request.batch.end_unless_awaited()
             raise
 
     def _enqueue(self, request: QueuedRequest, form: Hashable) -> None:
@@ -273,6 +297,14 @@ class Batcher:
             self._closed = True
             self._changed.notify_all()
 
+    def terminate(self) -> None:
+        """Take no more requests; those that wait or are computed end without an answer."""
+        self.stop()
+        with self._changed:
+            self._terminated = True
+            for batch in self._computing:
+                batch.termination.request()
+
     # --- in a worker ------------------------------------------------------------------------
 
     def _run_worker(self) -> None:
@@ -282,27 +314,32 @@ class Batcher:
     def _compute_batch(self) -> bool:
         """Compute one batch; False when there will be no more. Nothing is held while it waits."""
         batch = self._wait_for_batch()
-        if not batch:
+        if batch is None:
             return False
-        rows, start = sum(request.rows for request in batch), perf_counter_ns()
+        requests = batch.requests
+        rows, start = sum(request.rows for request in requests), perf_counter_ns()
         answers: Sequence[Answer]
         try:
-            answers = self._joint.compute_answers([request.feeds for request in batch])
+            with batch.termination.scope():
+                answers = self._joint.compute_answers([request.feeds for request in requests])
         except Exception as error:  # no worker ends with requests waiting
-            answers = [error] * len(batch)
+            answers = [error] * len(requests)
         end = perf_counter_ns()
         with self._changed:
+            self._computing.discard(batch)
             before = self._batches.get(rows, Batches())
             self._batches[rows] = Batches(
                 before.count + 1,
-                before.requests + len(batch),
-                before.queue_ns + sum(start - request.queued_ns for request in batch),
+                before.requests + len(requests),
+                before.queue_ns + sum(start - request.queued_ns for request in requests),
                 before.compute_ns + end - start,
             )
-            self._failed += sum(isinstance(answer, Exception) for answer in answers)
+            terminated = sum(isinstance(answer, RunTerminated) for answer in answers)
+            self._cancelled += terminated
+            self._failed += sum(isinstance(answer, Exception) for answer in answers) - terminated
         # Every event loop is woken once, however many of its requests are answered.
         loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
-        for request, answer in zip(batch, answers, strict=True):
+        for request, answer in zip(requests, answers, strict=True):
             whole: TimedAnswer | Exception = (
                 answer
                 if isinstance(answer, Exception)
@@ -314,16 +351,22 @@ class Batcher:
                 loop.call_soon_threadsafe(_settle_futures, pairs)
         return True
 
-    def _wait_for_batch(self) -> list[QueuedRequest]:
+    def _wait_for_batch(self) -> Batch | None:
         """Wait for a batch and return it, nothing when the queue is closed and empty."""
         with self._changed:
             while True:
                 form, wait_ns = self._waiting.find_ready(perf_counter_ns(), hurry=self._closed)
                 if form is not None:
-                    if batch := self._drop_cancelled(self._waiting.take_batch(form)):
+                    if requests := self._drop_cancelled(self._waiting.take_batch(form)):
+                        batch = Batch(requests)
+                        for request in requests:
+                            request.batch = batch
+                        self._computing.add(batch)
+                        if self._terminated:
+                            batch.termination.request()
                         return batch
                 elif self._closed:
-                    return []
+                    return None
                 else:
                     self._changed.wait(wait_ns and wait_ns / 1e9)
 

@@ -179,6 +179,13 @@ class Call:
         session = self._instances.find_first_session()
         return session.placement() if session else {}
 
+    def terminate(self) -> None:
+        """Take no more requests, and tell those that wait or are computed to end without answer.
+
+        A runtime looks between two nodes of a model; what one kernel computes goes on.
+        """
+        self._queue.terminate()
+
     def drain(self) -> None:
         """Take no more calls and return when all that run or wait are answered."""
         self._queue.close()

@@ -164,6 +164,11 @@ class Engine:
                 total[provider] = total.get(provider, 0) + nodes
         return total
 
+    def terminate(self) -> None:
+        """Tell all that was submitted to end, without answers where it has none yet."""
+        for call in self._calls.values():
+            call.terminate()
+
     def close(self) -> None:
         """Answer what runs or waits, close the sessions and remove the unpacked files.
 

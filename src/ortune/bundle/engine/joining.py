@@ -17,6 +17,7 @@ from ortune.bundle.engine.manifest import Signature
 from ortune.core.backend import Backend
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
+from ortune.core.termination import RunTerminated
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 Answer: TypeAlias = Outputs | Exception
@@ -97,7 +98,11 @@ class Joint:
         return groups
 
     def compute_answers(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
-        """Return the answer to each of some samples of one form; none fails for another's sake."""
+        """Return the answer to each of some samples of one form; none fails for another's sake.
+
+        Raises:
+            RunTerminated: It was told to end.
+        """
         if len(samples) > 1 and self.prove_joinable(samples):
             together = self._compute_together(samples)
             if together is not None:
@@ -158,6 +163,8 @@ class Joint:
     def _compute_alone(self, feeds: Tensors) -> Answer:
         try:
             return self._run(feeds)
+        except RunTerminated:
+            raise
         except Exception as error:
             return error
 
@@ -169,6 +176,8 @@ class Joint:
             cut = [self._cut_to_bucket(sample) for sample in samples]
             feeds = {n: np.concatenate([sample[n] for sample in cut]) for n in self._inputs}
             outputs = self._run(feeds)
+        except RunTerminated:
+            raise
         except Exception:
             return None
         if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):

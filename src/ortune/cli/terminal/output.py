@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 import click
 
 from ortune.core.atomic_write import keep_files, write_text
-from ortune.core.errors import escape_control_chars
+from ortune.core.errors import OrtuneError, escape_control_chars
 from ortune.core.result import as_json
 
 if TYPE_CHECKING:
@@ -98,18 +98,27 @@ def open_standard_streams() -> None:
 
 @contextmanager
 def outlive_reader(stream: TextIO) -> Iterator[None]:
-    """Let the block print to a stream whose reader may go away, as `head` and terminals do.
+    """Let the block print to a stream that may not take it: its reader is gone, its disk is full.
 
-    What it prints from then on goes nowhere; the work and the exit status are as they would be.
+    What it prints from then on goes nowhere; the work and the exit status are as they would be,
+    but where an answer is lost that somebody still waits for.
+
+    Raises:
+        OrtuneError: The answer cannot be written to stdout, for another reason than that its
+            reader went away, as `head` and terminals do.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):
-            raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+        if stream is sys.stdout and error.errno not in (errno.EPIPE, errno.EIO):
+            reason = error.strerror or str(error)
+            raise OrtuneError(
+                f"the answer cannot be written to stdout: {reason[:1].lower()}{reason[1:]}",
+                fix="send it elsewhere, or free some space; files that were made are kept",
+            ) from None
 
 
 def print_result(result: object, show: Callable[[], None]) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
@@ -99,12 +99,38 @@ def lock_run(root: Path) -> AbstractContextManager[None]:
     """Hold a run's folder for one search.
 
     Raises:
-        BadData: Another search is at work in it, when the context is entered; or, at once, it
-            has links out of it.
+        BadData: Another search is at work in it, when the context is entered; at once, it has
+            links out of it; or, when the context is left, it is not there any more.
     """
     _require_no_links(root)
+    return _hold_run(root)
+
+
+@contextmanager
+def _hold_run(root: Path) -> Iterator[None]:
     fix = "wait for it, or choose another -o folder"
-    return hold_lock(root / "lock", BadData(f"another search is running in {root}", fix=fix))
+    with hold_lock(root / "lock", BadData(f"another search is running in {root}", fix=fix)):
+        before = _identify_folder(root)
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        if _identify_folder(root) != before:
+            raise BadData(
+                f"the run's folder {root} was moved or removed while a search was at work in it",
+                fix="put it back, or name where it is now with -o, and run the same command again",
+            ) from failure
+        if failure is not None:
+            raise failure
+
+
+def _identify_folder(root: Path) -> tuple[int, int] | None:
+    """Return what a folder has for good, wherever it is moved; None where there is none."""
+    with suppress(OSError):
+        status = root.stat()
+        return status.st_dev, status.st_ino
+    return None
 
 
 def _require_no_links(root: Path) -> None:

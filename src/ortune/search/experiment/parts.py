@@ -40,6 +40,8 @@ _SHARE = 40
 """Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
 _SCORING_S = 300.0
 """Scoring a part of the data may take so long at least."""
+_RECORDING_S, _SLOWER = 10.0, 20
+"""Its runs on all samples may take so long at least, or so many times as long as on the first."""
 _PROFILED = 0.02
 """Share of the time budget that the profile by operator may take."""
 _SEARCHED = 2
@@ -224,9 +226,9 @@ class Original:
 
     def _record_outputs(self, indices: Sequence[int], name: str) -> Stream:
         path = self.work / f"{name}.stream"
-        outputs = keep_outputs(
-            self.worker, indices, path, self.timeout_s, without=self._unrecorded
-        )
+        usual_s = len(indices) * self.quick_ns / 1e9
+        limit_s = max(_RECORDING_S, self.experiment.time, _SLOWER * usual_s)
+        outputs = keep_outputs(self.worker, indices, path, limit_s, without=self._unrecorded)
         if not outputs[0]:
             raise BadSettings(
                 "every output is random and ignored: nothing is left to compare",

@@ -39,6 +39,8 @@ from ortune.search.experiment.parts import BaselineData, Original
 from ortune.search.experiment.samples import Feeding
 
 _TIMEOUT_S = 300.0
+_RUNS_S = 10.0
+"""The original's first runs may take so long at least, and as long as the search at most."""
 
 
 def prepare_context(
@@ -218,7 +220,10 @@ class _UserFacingWorker(Worker):
             reason, fix = error.failure.reason, error.failure.fix
             if f"is not {EVALUATE[0]}" not in reason:
                 reason = f"the original does not run: {reason}"
-            usual = "check the model, the data and the baseline's backend; -v shows the log"
+            usual = (
+                "check the model, the data and the baseline's backend, or give more --time; -v "
+                "shows the log"
+            )
             raise BadData(reason, fix=fix or usual) from None
 
 
@@ -233,8 +238,14 @@ def _start_worker(
         Latency(batch=experiment.workload.batch),
         verbose=experiment.verbose,
     )
-    limit = experiment.memory_limit
-    return _UserFacingWorker(job, timeout_s=_TIMEOUT_S, memory_limit=limit, sink=sink)
+    runs_s = max(_RUNS_S, experiment.time)  # a model that takes longer cannot be searched in time
+    return _UserFacingWorker(
+        job,
+        timeout_s=_TIMEOUT_S,
+        memory_limit=experiment.memory_limit,
+        deadlines={"first": runs_s, "burst": runs_s},
+        sink=sink,
+    )
 
 
 def _job_settings(experiment: Experiment, on: str) -> dict[str, Any]:

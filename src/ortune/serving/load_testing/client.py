@@ -32,9 +32,13 @@ LOST = "connection lost"
 REFUSED = "connection refused"
 TIMED_OUT = "timed out"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
+MOST_BYTES = 1 << 28
+"""Bytes of an answer at most: a server may send for ever."""
+_KEPT_BYTES = 1 << 30
+"""Bytes of all answers that are kept to be compared."""
 _GRPC_OPTIONS = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.use_local_subchannel_pool", 1),
 )
 """The last one: without it all channels of a process share one connection."""
@@ -107,7 +111,8 @@ class Report:
         errors: What was wrong; the first, empty, stands for nothing.
         examples: Error -> the text of its first.
         answers: (sample, bytes of JSON at the head or -1, body) -> how many were equal to it.
-        dropped: Answers that were not kept, as too many differ.
+        kept_bytes: Bytes of these answers.
+        dropped: Answers that were not kept, as too many differ, or differ and are large.
         cpu_s: CPU seconds that the process took for it.
         wall_s: How long it took.
     """
@@ -116,6 +121,7 @@ class Report:
     errors: list[str] = field(default_factory=lambda: [""])
     examples: dict[str, str] = field(default_factory=dict)
     answers: Counter[tuple[int, int, bytes]] = field(default_factory=Counter)
+    kept_bytes: int = 0
     dropped: int = 0
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -133,8 +139,12 @@ class Report:
 
     def count_answer(self, answer: tuple[int, int, bytes]) -> None:
         """Count an answer; of many that differ not all are kept."""
-        if answer in self.answers or len(self.answers) < _KINDS:
+        size = len(answer[2])
+        if answer in self.answers:
             self.answers[answer] += 1
+        elif len(self.answers) < _KINDS and self.kept_bytes + size <= _KEPT_BYTES:
+            self.answers[answer] = 1
+            self.kept_bytes += size
         else:
             self.dropped += 1
 
@@ -334,6 +344,7 @@ class _HttpConnection(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[int, bytes, int]] | None = None
         self._head = -1
         self._chunks: list[bytes] = []
+        self._received = 0
 
     async def exchange(self, request: bytes, timeout_s: float) -> tuple[int, bytes, int]:
         """Return the status, the body where it is kept, and the length of its JSON.
@@ -344,6 +355,7 @@ class _HttpConnection(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         self._head, self._chunks, self._answer = -1, [], loop.create_future()
+        self._received = 0
         deadline = loop.call_later(timeout_s, self._fail_answer, TimeoutError())
         self._transport.write(request)
         try:
@@ -369,6 +381,10 @@ class _HttpConnection(asyncio.Protocol):
         self._fail_answer(reason)
 
     def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > MOST_BYTES:
+            self._fail_answer(ConnectionError(f"an answer has more than {MOST_BYTES} bytes"))
+            return
         try:
             self._parser.feed_data(data)
         except self._parser_error as error:

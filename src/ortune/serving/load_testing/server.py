@@ -31,7 +31,10 @@ from ortune.serving.load_testing.client import grpc_channel
 from ortune.serving.load_testing.requests import LoadTest, ServerUrl
 
 _READY_S, _DRAIN_S, _POLL_S = 120.0, 30.0, 0.05
-_TIMEOUT_S = 30.0
+_TIMEOUT_S, WHOLE_S = 30.0, 60.0
+"""Seconds without a word of an answer, and for all of it."""
+_PAGE_BYTES = 1 << 24
+"""Bytes at most of what a server says of itself."""
 _Ask: TypeAlias = Callable[[str, str, Mapping[str, Any]], Any]
 """Given a method and path of HTTP, a method of gRPC, and the fields of the request."""
 
@@ -240,9 +243,15 @@ class Admin:
             method, _, path = line.partition(" ")
             body = json.dumps(fields).encode() if method == "POST" else None
             try:
-                connection.request(method, path, body, headers)
-                response = connection.getresponse()
-                text = response.read()
+                with _end_after(connection, WHOLE_S) as is_late:
+                    connection.request(method, path, body, headers)
+                    response = connection.getresponse()
+                    text = response.read(_PAGE_BYTES + 1)
+                if is_late.is_set() or len(text) > _PAGE_BYTES:
+                    raise http.client.HTTPException(
+                        f"its answer to {line} has more than {_PAGE_BYTES} bytes, or takes longer "
+                        f"than {WHOLE_S:g} s"
+                    )
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if again and isinstance(error, ConnectionError):  # it ends what is idle for long
@@ -293,6 +302,32 @@ class Admin:
             return MessageToDict(answer, preserving_proto_field_name=True)
 
         return ask
+
+
+@contextmanager
+def _end_after(
+    connection: http.client.HTTPConnection, seconds: float
+) -> Iterator[threading.Event]:
+    """End a connection that is still in use then: a server may send its answer byte by byte.
+
+    Yields:
+        Is set when it was ended.
+    """
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with suppress(OSError):
+            if connection.sock is not None:
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_late
+    finally:
+        timer.cancel()
 
 
 def read_statistics(answer: Mapping[str, Any]) -> Counter[str] | None:

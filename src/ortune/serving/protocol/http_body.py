@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,10 +24,12 @@ from ortune.serving.protocol.datatypes import (
     to_raw,
 )
 from ortune.serving.protocol.inference import (
+    DeclaredRequest,
     InferRequest,
     InferResponse,
     Output,
     OutputRequest,
+    declare_tensor,
     refuse_shared_memory,
     validate_class_count,
     validate_parameters,
@@ -44,7 +48,18 @@ _HEADER = "Inference-Header-Content-Length"
 def parse_body(
     body: bytes | bytearray | memoryview, header_length: int | None, model: str = ""
 ) -> InferRequest:
-    """Read the body of an infer request.
+    """Read the body of an infer request: what it declares, and its data.
+
+    Raises:
+        RequestRefused: It is no request, or its data does not fit its shapes.
+    """
+    return declare_body(body, header_length, model).read()
+
+
+def declare_body(
+    body: bytes | bytearray | memoryview, header_length: int | None, model: str = ""
+) -> DeclaredRequest:
+    """Read what the body of an infer request declares; its JSON is parsed, its tensors are not.
 
     Args:
         body: All of it, inflated. Tensors that lie aligned in it become views of it, others
@@ -54,7 +69,7 @@ def parse_body(
         model: Name, for messages.
 
     Raises:
-        RequestRefused: It is no request, or its data does not fit its shapes.
+        RequestRefused: It is no request.
     """
     view = memoryview(body)
     if header_length is None:
@@ -66,16 +81,17 @@ def parse_body(
     content = _require_object(_load_json(view[:header_length]), "the request")
     parameters = dict(_require_object(content.get("parameters", {}), "'parameters'"))
     binary = _require_flag(parameters.pop("binary_data_output", False), "binary_data_output")
-    inputs, datatypes = _read_inputs(content.get("inputs"), view[header_length:], model)
-    return InferRequest(
-        inputs=inputs,
+    declared = _declare_inputs(content.get("inputs"), view[header_length:], model)
+    request = InferRequest(
+        inputs=declared.arrays,
         outputs=_read_outputs(content.get("outputs", []), binary),
         id=_require_text(content.get("id", ""), "id"),
         binary=binary,
         timeout_us=validate_timeout(parameters.pop("timeout", 0)),
         parameters=validate_parameters(parameters),
-        datatypes=datatypes,
+        datatypes=declared.datatypes,
     )
+    return DeclaredRequest(request, declared.readers, declared.parsed_bytes)
 
 
 def encode_response(
@@ -142,16 +158,22 @@ def _load_json(head: memoryview) -> Any:
         raise RequestRefused(f"failed to parse the request JSON buffer: {error}") from None
 
 
-def _read_inputs(
-    entries: Any, data: memoryview, model: str
-) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Read the inputs, whose binary data lies in a row."""
-    inputs: dict[str, NDArray[Any]] = {}
-    datatypes: dict[str, str] = {}
-    at = 0
+@dataclass(slots=True)
+class _DeclaredInputs:
+    """What the inputs of a body declare; see `DeclaredRequest`."""
+
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    datatypes: dict[str, str] = field(default_factory=dict)
+    readers: dict[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
+    parsed_bytes: int = 0
+
+
+def _declare_inputs(entries: Any, data: memoryview, model: str) -> _DeclaredInputs:
+    """Read what the inputs declare; their binary data lies in a row."""
+    declared, at = _DeclaredInputs(), 0
     for entry in _require_tensors(entries, "inputs"):
         name = _require_text(_require_object(entry, "an input").get("name"), "name")
-        if name in inputs:
+        if name in declared.arrays:
             raise RequestRefused(f"input '{name}' already exists in request")
         datatype, shape = _require_text(entry.get("datatype"), "datatype"), entry.get("shape")
         if not isinstance(shape, list):
@@ -166,20 +188,23 @@ def _read_inputs(
             )
         if size is not None and (type(size) is not int or size < 0):
             raise RequestRefused(f"Unable to parse 'binary_data_size' of input '{name}'")
+        declared.arrays[name] = declare_tensor(name, datatype, shape)
+        declared.datatypes[name] = datatype
         if size is None:
-            inputs[name] = _from_json(name, datatype, shape, entry["data"])
+            declared.readers[name] = partial(_from_json, name, datatype, shape, entry["data"])
         else:
             if size > len(data) - at:
                 raise RequestRefused(
                     f"unexpected size for input '{name}', expecting {size - (len(data) - at)} "
                     f"additional bytes for model '{model}'"
                 )
-            inputs[name] = from_raw(name, datatype, shape, data[at : at + size], model)
+            raw = data[at : at + size]
+            declared.readers[name] = partial(from_raw, name, datatype, shape, raw, model)
+            declared.parsed_bytes += size if datatype == "BYTES" else 0
             at += size
-        datatypes[name] = datatype
     if at != len(data):
         raise RequestRefused(f"unexpected additional input data for model '{model}'")
-    return inputs, datatypes
+    return declared
 
 
 def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray[Any]:

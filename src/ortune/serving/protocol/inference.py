@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from ortune.serving.protocol.datatypes import count_elements, find_dtype
 from ortune.serving.protocol.status import RequestRefused
 
 
@@ -48,6 +50,44 @@ class InferRequest:
     timeout_us: int = 0
     parameters: Mapping[str, Any] = field(default_factory=dict)
     datatypes: Mapping[str, str] = field(default_factory=dict)
+
+
+SMALL_BYTES = 1 << 16
+"""What is parsed at once: more is declared first, and then read where it holds nobody up."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredRequest:
+    """A request by what it says of its tensors: their data is not read yet.
+
+    Attributes:
+        request: Its inputs have the declared shapes and no values.
+        readers: Input -> reads its data; it may raise `RequestRefused`.
+        parsed_bytes: Bytes of data that are parsed element by element, not taken as they lie.
+    """
+
+    request: InferRequest
+    readers: Mapping[str, Callable[[], NDArray[Any]]]
+    parsed_bytes: int = 0
+
+    def read(self) -> InferRequest:
+        """Return the request with its data.
+
+        Raises:
+            RequestRefused: It does not fit the shapes.
+        """
+        return replace(self.request, inputs={name: read() for name, read in self.readers.items()})
+
+
+def declare_tensor(name: str, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
+    """Return an array of a declared type and shape, of whatever size, that takes no memory.
+
+    Raises:
+        RequestRefused: There is no such datatype or shape.
+    """
+    kind = find_dtype(datatype)
+    count_elements(name, shape)
+    return np.broadcast_to(np.zeros((), kind), tuple(shape))
 
 
 @dataclass(frozen=True, slots=True)

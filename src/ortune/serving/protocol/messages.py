@@ -8,9 +8,9 @@ by ``tools/open_inference.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any
 
@@ -28,9 +28,11 @@ from ortune.serving.protocol.datatypes import (
     to_raw,
 )
 from ortune.serving.protocol.inference import (
+    DeclaredRequest,
     InferRequest,
     InferResponse,
     OutputRequest,
+    declare_tensor,
     refuse_shared_memory,
     validate_class_count,
     validate_parameters,
@@ -66,11 +68,21 @@ class AddressedRequest:
 
     Attributes:
         version: Empty for the default one.
+        declared: What it says of its tensors, and their data.
     """
 
     model: str
     version: str
-    request: InferRequest
+    declared: DeclaredRequest
+
+    @property
+    def request(self) -> InferRequest:
+        """The request with its data.
+
+        Raises:
+            RequestRefused: It does not fit the shapes.
+        """
+        return self.declared.read()
 
 
 @cache
@@ -103,27 +115,29 @@ def parse_message(infer_message: Any) -> InferRequest:
     Raises:
         RequestRefused: Its data does not fit its shapes.
     """
-    return _read_message(infer_message, infer_message.raw_input_contents)
+    return _declare_message(infer_message, infer_message.raw_input_contents, ()).read()
 
 
 def deserialize_request(body: bytes) -> AddressedRequest:
-    """Read a serialized ``ModelInferRequest``: as `parse_message`, but large tensors are copied
-    once.
+    """Read what a serialized ``ModelInferRequest`` declares; large data is not parsed yet.
+
+    Large tensors are copied once.
 
     Raises:
-        RequestRefused: It is no such message, or its data does not fit its shapes.
+        RequestRefused: It is no such message.
     """
     raw: Sequence[bytes | memoryview] | None = None
+    contents: Sequence[memoryview | None] = ()
     if len(body) > _SMALL:
-        body, raw = split_raw(body)
+        body, raw, contents = split_raw(body)
     try:
         infer_message = find_message_class("ModelInferRequest").FromString(body)
     except DecodeError as error:
         raise RequestRefused(f"failed to parse the request: {error}") from None
-    request = _read_message(
-        infer_message, infer_message.raw_input_contents if raw is None else raw
+    declared = _declare_message(
+        infer_message, infer_message.raw_input_contents if raw is None else raw, contents
     )
-    return AddressedRequest(infer_message.model_name, infer_message.model_version, request)
+    return AddressedRequest(infer_message.model_name, infer_message.model_version, declared)
 
 
 def build_message(response: InferResponse) -> Any:
@@ -176,34 +190,50 @@ def _choose_field(value: Any) -> str:
             return "string_param"
 
 
-def _read_message(infer_message: Any, raw: Sequence[bytes | memoryview]) -> InferRequest:
+def _declare_message(
+    infer_message: Any,
+    raw: Sequence[bytes | memoryview],
+    contents: Sequence[memoryview | None],
+) -> DeclaredRequest:
+    """Read what a message declares.
+
+    Args:
+        contents: Typed contents that were taken out of the message, by place.
+    """
     model = infer_message.model_name
     if len(raw) > len(infer_message.inputs):
         raise RequestRefused(f"unexpected additional input data for model '{model}'")
     inputs: dict[str, NDArray[Any]] = {}
     datatypes: dict[str, str] = {}
+    readers: dict[str, Callable[[], NDArray[Any]]] = {}
+    parsed_bytes = 0
     for place, tensor in enumerate(infer_message.inputs):
-        name, datatype = tensor.name, tensor.datatype
+        name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+        encoded = contents[place] if place < len(contents) else None
         if name in inputs:
             raise RequestRefused(f"input '{name}' already exists in request")
         if tensor.parameters:
             refuse_shared_memory(_read_parameters(tensor.parameters), f"input '{name}'")
-        if tensor.HasField("contents"):
+        if encoded is not None or tensor.HasField("contents"):
             if len(raw):
                 raise RequestRefused(
                     "contents field must not be specified when using raw_input_contents for "
                     f"'{name}' for model '{model}'"
                 )
-            inputs[name] = _read_contents(name, datatype, tensor.shape, tensor.contents, model)
+            typed = tensor.contents if encoded is None else encoded
+            parsed_bytes += 0 if encoded is None else len(encoded)
+            readers[name] = partial(_read_contents, name, datatype, shape, typed, model)
         elif place < len(raw):
-            inputs[name] = from_raw(name, datatype, tensor.shape, raw[place], model)
+            parsed_bytes += len(raw[place]) if datatype == "BYTES" else 0
+            readers[name] = partial(from_raw, name, datatype, shape, raw[place], model)
         else:
             raise RequestRefused(
                 f"unable to find data for input tensor '{name}' for model '{model}' in request."
             )
+        inputs[name] = declare_tensor(name, datatype, shape)
         datatypes[name] = datatype
     parameters = _read_parameters(infer_message.parameters)
-    return InferRequest(
+    request = InferRequest(
         inputs=inputs,
         outputs=_read_outputs(infer_message.outputs),
         id=infer_message.id,
@@ -212,6 +242,7 @@ def _read_message(infer_message: Any, raw: Sequence[bytes | memoryview]) -> Infe
         parameters=validate_parameters(parameters, _KNOWN),
         datatypes=datatypes,
     )
+    return DeclaredRequest(request, readers, parsed_bytes)
 
 
 def _read_parameters(parameters: Any) -> dict[str, Any]:
@@ -238,8 +269,14 @@ def _read_outputs(tensors: Any) -> tuple[OutputRequest, ...]:
 def _read_contents(
     name: str, datatype: str, shape: Sequence[int], contents: Any, model: str
 ) -> NDArray[Any]:
-    """Read an input from the typed field of its datatype."""
+    """Read an input from the typed field of its datatype.
+
+    Args:
+        contents: ``InferTensorContents``, or that serialized.
+    """
     kind, count = find_dtype(datatype), count_elements(name, shape)
+    if isinstance(contents, memoryview):
+        contents = _parse_contents(name, count, contents)
     expected = _CONTENTS.get(datatype, "")
     for descriptor, _ in contents.ListFields():
         if descriptor.name != expected:
@@ -261,6 +298,33 @@ def _read_contents(
         ) from None
 
 
+def _parse_contents(name: str, count: int, encoded: memoryview) -> Any:
+    """Parse typed contents, unless they hold more texts than the shape says.
+
+    Raises:
+        RequestRefused: They do, or are none.
+    """
+    data = bytes(encoded)
+    # A text takes two bytes on the wire and a hundred in memory: see how many there are first.
+    if data.count(_TEXT_KEY) > count:
+        texts = 0
+        for key, *_ in _walk_fields(data, 0, len(data)):
+            texts += key == _TEXT_KEY
+            if texts > count:
+                raise RequestRefused(
+                    f"unexpected number of elements, more than {count}, for inference input "
+                    f"'{name}'"
+                )
+    try:
+        return find_message_class("InferTensorContents").FromString(data)
+    except DecodeError as error:
+        raise RequestRefused(f"failed to parse the request: {error}") from None
+
+
+_TEXT_KEY = 8 << 3 | 2
+"""Key of ``InferTensorContents.bytes_contents``."""
+_INPUTS, _CONTENTS_KEY = 5 << 3 | 2, 5 << 3 | 2
+"""Keys of ``ModelInferRequest.inputs``, and of ``contents`` in one of them."""
 _RAW_INPUT = 7 << 3 | 2
 """Key of ``ModelInferRequest.raw_input_contents``."""
 _MOST_FIELDS = 4 * MOST_TENSORS
@@ -269,21 +333,63 @@ _FIXED = {1: 8, 5: 4}
 """Wire type -> bytes."""
 
 
-def split_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
-    """Take the raw contents out of a ``ModelInferRequest``.
+def split_raw(body: bytes) -> tuple[bytes, list[memoryview], list[memoryview | None]]:
+    """Take the raw contents out of a ``ModelInferRequest``, and the typed ones of large inputs.
 
     Returns:
-        The request without them, and views of them in order.
+        The request without them, views of the raw ones in order, and one of the typed ones for
+        each input; None where these stay.
 
     Raises:
         RequestRefused: It is no protobuf message, or has more fields than a request may.
     """
-    view, at, end = memoryview(body), 0, len(body)
-    other_fields: list[memoryview] = []
+    view = memoryview(body)
+    other_fields: list[bytes | memoryview] = []
     raw: list[memoryview] = []
-    while at < end:
+    contents: list[memoryview | None] = []
+    for key, at, start, stop in _walk_fields(body, 0, len(body)):
         if len(other_fields) + len(raw) >= _MOST_FIELDS:
             raise RequestRefused(f"the request has more than {_MOST_FIELDS} fields")
+        if key == _RAW_INPUT:
+            raw.append(view[start:stop])
+            continue
+        if key == _INPUTS:
+            typed = None
+            if stop - start > _SMALL:
+                typed, stripped = _take_contents(body, start, stop)
+                other_fields.append(encode_field_key(_INPUTS >> 3, len(stripped)) + stripped)
+            else:
+                other_fields.append(view[at:stop])
+            contents.append(typed)
+        else:
+            other_fields.append(view[at:stop])
+    return b"".join(other_fields), raw, contents
+
+
+def _take_contents(body: bytes, start: int, stop: int) -> tuple[memoryview | None, bytes]:
+    """Return the typed contents of an input, and its other fields."""
+    view = memoryview(body)
+    typed: memoryview | None = None
+    stripped: list[memoryview] = []
+    for key, at, content, end in _walk_fields(body, start, stop):
+        if len(stripped) >= _MOST_FIELDS or (key == _CONTENTS_KEY and typed is not None):
+            raise RequestRefused(
+                f"an input has more than {_MOST_FIELDS} fields, or contents twice"
+            )
+        if key == _CONTENTS_KEY:
+            typed = view[content:end]
+        else:
+            stripped.append(view[at:end])
+    return typed, b"".join(stripped)
+
+
+def _walk_fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield key, place, and the start and end of the content of each field of a message.
+
+    Raises:
+        RequestRefused: It is no protobuf message.
+    """
+    while at < end:
         key, start = _read_varint(body, at)
         match key & 7:
             case 0:
@@ -299,12 +405,8 @@ def split_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
             raise RequestRefused(
                 f"failed to parse the request: it ends within the field at byte {at}"
             )
-        if key == _RAW_INPUT:
-            raw.append(view[start:stop])
-        else:
-            other_fields.append(view[at:stop])
+        yield key, at, start, stop
         at = stop
-    return b"".join(other_fields), raw
 
 
 def encode_field_key(number: int, size: int) -> bytes:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SOON_S = 3.0
 
 
 @contextmanager
@@ -39,10 +36,3 @@ def handle_signals(ask_to_end: Callable[[], None]) -> Iterator[None]:
         with suppress(NotImplementedError, RuntimeError, ValueError):
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-
-
-def end_soon(code: int) -> None:
-    """End this process in a moment, whatever its threads still do: only one of our own."""
-    timer = threading.Timer(_SOON_S, os._exit, (code,))
-    timer.daemon = True
-    timer.start()

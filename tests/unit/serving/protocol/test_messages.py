@@ -194,7 +194,7 @@ WRONG = {
 def test_what_is_wrong_is_refused(name: str) -> None:
     sent, text = WRONG[name]
     with pytest.raises(RequestRefused) as caught:
-        messages.deserialize_request(sent.SerializeToString())
+        _ = messages.deserialize_request(sent.SerializeToString()).request
     assert text in caught.value.text and caught.value.status is RefusalKind.INVALID
 
 
@@ -234,7 +234,7 @@ def test_a_flood_of_empty_fields_is_refused() -> None:
 def test_nothing_but_a_refusal_escapes(body: bytes) -> None:
     for given_ in (body, body + b"\x3a\x80\x80\x02" + bytes(32 << 10)):
         try:
-            messages.deserialize_request(given_)
+            _ = messages.deserialize_request(given_).request
         except RequestRefused:
             continue
 
@@ -247,7 +247,7 @@ def test_the_walk_over_the_fields_sees_what_protobuf_sees(data: st.DataObject) -
     for place, size in enumerate(sizes):
         sent.inputs.add(name=str(place), datatype="UINT8", shape=[size])
         sent.raw_input_contents.append(bytes([place]) * size)
-    rest, raw = messages.split_raw(sent.SerializeToString())
+    rest, raw, _ = messages.split_raw(sent.SerializeToString())
     assert [bytes(one) for one in raw] == list(sent.raw_input_contents)
     sent.ClearField("raw_input_contents")
     assert service_pb2.ModelInferRequest.FromString(rest) == sent

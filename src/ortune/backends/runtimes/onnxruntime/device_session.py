@@ -87,13 +87,14 @@ class DeviceSession(ort.OrtSession):
     def _run_bound(self, bound: _BufferSet) -> None:
         """Run and wait; buffers that a wrong shape in the file has made too small are given up."""
         bound.binding.synchronize_inputs()
-        try:
-            self.inner.run_with_iobinding(bound.binding)
-        except Exception:
-            if not bound.sized:
-                raise
-            self._bind_outputs(bound, {})
-            self.inner.run_with_iobinding(bound.binding)
+        with ort.make_run_options() as run_options:
+            try:
+                self.inner.run_with_iobinding(bound.binding, run_options)
+            except Exception:
+                if not bound.sized:
+                    raise
+                self._bind_outputs(bound, {})
+                self.inner.run_with_iobinding(bound.binding, run_options)
         bound.binding.synchronize_outputs()
 
     def _fill_buffers(self, feeds: Tensors) -> _BufferSet:

@@ -18,8 +18,10 @@ from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import InProcess, Tensors
+from ortune.core.termination import find_termination
 
-Run: TypeAlias = Callable[[Sequence[str], Tensors], list[NDArray[Any]]]
+Run: TypeAlias = Callable[[Sequence[str], Tensors, Any], list[NDArray[Any]]]
+"""Runs a session: names of outputs, inputs, and RunOptions or None."""
 
 _TYPE, _ONNX_TYPE = "tensor(bfloat16)", 16
 """As onnxruntime names it; the number of ``TensorProto.BFLOAT16``."""
@@ -38,12 +40,15 @@ def make_bfloat16_runner(session: Any) -> Run | None:
     )
 
 
-def _run_with_ort_values(session: Any, names: Sequence[str], feeds: Tensors) -> list[NDArray[Any]]:
+def _run_with_ort_values(
+    session: Any, names: Sequence[str], feeds: Tensors, run_options: Any = None
+) -> list[NDArray[Any]]:
     kept = {name: np.require(array, requirements="C") for name, array in feeds.items()}
     ort_values = {
         name: _make_ort_value(array) for name, array in kept.items()
     }  # views: `kept` outlives the run
-    return [_read_array(value) for value in session.run_with_ort_values(list(names), ort_values)]
+    ort_outputs = session.run_with_ort_values(list(names), ort_values, run_options)
+    return [_read_array(value) for value in ort_outputs]
 
 
 LEVELS = {
@@ -61,6 +66,26 @@ _NO_START = "Error creating execution provider"
 _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
+@contextmanager
+def make_run_options() -> Iterator[Any]:
+    """Yield the RunOptions of one run that can be told to end; None where nobody will.
+
+    The runtime looks between two nodes, also of the bodies of loops.
+
+    Raises:
+        RunTerminated: It was told to end.
+    """
+    if (termination := find_termination()) is None:
+        yield None
+        return
+    import onnxruntime as ort
+
+    run_options = ort.RunOptions()
+    run_options.log_severity_level = _LOG_FATAL  # that it ends is no error of the model's
+    with termination.watch_run(partial(setattr, run_options, "terminate", True)):
+        yield run_options
+
+
 class OrtSession(InProcess):
     """An onnxruntime session behind the Session protocol."""
 
@@ -70,7 +95,9 @@ class OrtSession(InProcess):
         self._run = make_bfloat16_runner(inner) or inner.run
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return dict(zip(self._names, self._run(self._names, feeds), strict=True))
+        with make_run_options() as run_options:
+            outputs = self._run(self._names, feeds, run_options)
+        return dict(zip(self._names, outputs, strict=True))
 
     def placement(self) -> Mapping[str, int]:
         """Read the runtime's own record of which provider took how many nodes."""

@@ -21,6 +21,7 @@ from ortune.backends.runtimes import own_process
 from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.errors import BadModel, summarize_error
 from ortune.core.session import Executed, InProcess, Operand, Recorded, Recording, Session, Tensors
+from ortune.core.termination import find_termination
 
 _SKIPPED = 2
 """The first runs compile kernels for the shapes they see."""
@@ -117,8 +118,21 @@ class CompiledSession(InProcess):
         return self._local.request
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        """Run once; outputs by name, copied out of the runtime's buffers."""
-        outputs = self.request.infer(dict(feeds), share_inputs=True, share_outputs=True)
+        """Run once; outputs by name, copied out of the runtime's buffers.
+
+        The runtime looks between two layers whether it is to end, not inside the bodies of loops.
+
+        Raises:
+            RunTerminated: It was told to end.
+        """
+        request, termination = self.request, find_termination()
+        if termination is None:
+            outputs = request.infer(dict(feeds), share_inputs=True, share_outputs=True)
+        else:  # what `infer` runs in the caller's thread cannot be cancelled
+            request.start_async(dict(feeds), share_inputs=True)
+            with termination.watch_run(request.cancel):
+                request.wait()
+            outputs = request.results
         return {name: outputs[port].copy() for name, port in self._outputs}
 
     def placement(self) -> Mapping[str, int]:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import stat
 import zlib
 from asyncio import CancelledError, Queue, Semaphore, Task
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NoReturn, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.server.http.exchange import PERIOD_S, RATE
 from ortune.serving.server.logs import Journal, LoggedRequest
 from ortune.serving.server.repository.repository import Repository
 
 RECEIVE_S = 60.0
 """Seconds for the one message of a call: who sends it slower holds no place for ever."""
+IDLE_S = 600.0
+"""Seconds that a stream may be idle behind its first message."""
 _ENDED_S = 1.0
 """Seconds after which the task of a call that gRPC itself has ended is cancelled for certain."""
 _GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
@@ -118,6 +128,51 @@ async def log_refusal(journal: Journal, context: Any, error: RequestRefused) -> 
     await abort_call(context, error)
 
 
+_DESCRIPTORS = Path("/dev/fd")
+
+
+def start_watch(peer: str, size: int) -> asyncio.TimerHandle:
+    """Cut a peer off unless the handle is cancelled by the time that an answer may take.
+
+    Args:
+        peer: As gRPC spells it: ``ipv4:127.0.0.1:50123``.
+        size: Bytes of the answer.
+    """
+    seconds = PERIOD_S + size / RATE
+    return asyncio.get_running_loop().call_later(seconds, cut_connection, peer)
+
+
+@contextmanager
+def cut_if_slow(peer: str, size: int) -> Iterator[None]:
+    """Cut a peer off that has not taken an answer when the time for it is over."""
+    timer = start_watch(peer, size)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def cut_connection(peer: str) -> None:
+    """Shut down this process's connection to a peer; nothing where there is none any more.
+
+    grpcio ends no call whose answer waits for its client: not when its task is cancelled, and not
+    by an abort, which waits behind the answer.
+    """
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    for descriptor in list(_DESCRIPTORS.iterdir()) if _DESCRIPTORS.is_dir() else ():
+        with suppress(OSError, ValueError):
+            number = int(descriptor.name)
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                address = connection.getpeername()
+                number_of_host = str(address[0]).removeprefix("::ffff:")  # version 4 in 6
+                if number_of_host == host.strip("[]") and str(address[1]) == port:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
 IN_FLIGHT = 128
 """Requests of one stream that wait or are computed at the same time; further ones are not read."""
 _MOST_NAME = 128
@@ -129,10 +184,15 @@ _FINAL = "triton_final_response"
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """What a request got: a serialized answer, or a refusal; with its id to echo."""
+    """What a request got: a serialized answer, or a refusal; with its id to echo.
+
+    Attributes:
+        held_bytes: What it holds of the server's memory until it is sent.
+    """
 
     id: str
     answer: bytes | RequestRefused
+    held_bytes: int = 0
 
 
 _Replies: TypeAlias = "Queue[Task[_Reply] | None]"
@@ -151,7 +211,7 @@ class Inference:
 
     def __init__(self, repository: Repository, journal: Journal) -> None:
         self._repository, self._journal = repository, journal
-        self._limits = repository.limits
+        self._limits, self._memory = repository.limits, repository.memory
         self._reading: set[Task[None]] = set()
         self.ending = False
 
@@ -162,9 +222,17 @@ class Inference:
             body = await receive_message(context)
         except RequestRefused as error:
             await log_refusal(self._journal, context, error)
-        answer = (await self._answer_request(body, call)).answer
+        reply = await self._answer_request(body, call)
+        answer = reply.answer
         if isinstance(answer, RequestRefused):
             await abort_call(context, answer)
+        slow, held_bytes = start_watch(context.peer(), len(answer)), reply.held_bytes
+
+        def end(_: Any) -> None:  # the client has it, or is gone
+            slow.cancel()
+            self._memory.release_bytes(held_bytes)
+
+        context.add_done_callback(end)
         return answer
 
     async def infer_stream(self, requests: Any, context: Any) -> None:
@@ -173,6 +241,7 @@ class Inference:
             await abort_call(context, ENDING)
         call = read_caller(context)
         replies: _Replies = Queue()
+        reply: Task[_Reply] | None = None
         room = Semaphore(IN_FLIGHT)
         reading = asyncio.create_task(self._read_requests(context, call, replies, room))
         reading.add_done_callback(lambda _: replies.put_nowait(None))
@@ -181,7 +250,10 @@ class Inference:
             while (reply := await replies.get()) is not None:
                 answer = (replied := await reply).answer
                 if not isinstance(answer, RequestRefused):
-                    await context.write(answer)
+                    with cut_if_slow(context.peer(), len(answer)):
+                        await context.write(answer)
+                    self._memory.release_bytes(replied.held_bytes)
+                    reply = None
                 elif call.ends_on_error:
                     await abort_call(context, answer)
                 else:
@@ -194,12 +266,16 @@ class Inference:
         finally:
             self._reading.discard(reading)
             reading.cancel()
-            while not replies.empty():
-                if (task := replies.get_nowait()) is not None:
-                    task.cancel()
+            while reply is not None or not replies.empty():
+                task, reply = reply or replies.get_nowait(), None
+                if task is not None and not task.cancel() and not task.cancelled():
+                    self._memory.release_bytes(task.result().held_bytes)
         if reading.cancelled():
             await abort_call(context, ENDING)
-        reading.result()
+        try:
+            reading.result()
+        except RequestRefused as error:
+            await abort_call(context, error)
 
     def end_streams(self) -> None:
         """Read no more from streams: they end when what was read is answered; none begins."""
@@ -210,10 +286,22 @@ class Inference:
     async def _read_requests(
         self, context: Any, call: Caller, replies: _Replies, room: Semaphore
     ) -> None:
-        """Ask for every message of a stream; the tasks are in the queue before they end."""
+        """Ask for every message of a stream; the tasks are in the queue before they end.
+
+        Raises:
+            RequestRefused: No message came for long.
+        """
+        seconds = RECEIVE_S
         while True:
             await room.acquire()
-            body = await context.read()
+            try:
+                async with asyncio.timeout(seconds):
+                    body = await context.read()
+            except TimeoutError:
+                raise RequestRefused(
+                    f"the stream was idle for {seconds:g} s", RefusalKind.TIMED_OUT
+                ) from None
+            seconds = IDLE_S
             if body is grpc.aio.EOF:
                 return
             streamed = self._answer_request(body, call, streamed=True)
@@ -227,33 +315,44 @@ class Inference:
         model = version = id = error = ""
         status, queue_ms, rows = "OK", 0.0, 0
         answer: bytes | RequestRefused
+        held_bytes = answer_bytes = 0
         try:
+            self._memory.reserve_bytes(len(body))
+            held_bytes = len(body)
             addressed = messages.deserialize_request(
                 await inflate_message(body, self._limits.max_body)
             )
-            model, version, id = addressed.model, addressed.version, addressed.request.id
+            model, version = addressed.model, addressed.version
+            id = addressed.declared.request.id
             served = self._repository.find_model(model, version)
             version = served.version
-            request = addressed.request
+            request = await served.read(addressed.declared)
             if call.seconds is not None:  # it waits no longer than its call
                 remaining_us = max(1, int(call.seconds * 1e6))
                 if remaining_us < (
                     request.timeout_us or self._limits.timeout_s * 1e6 or remaining_us + 1
                 ):
                     request = replace(request, timeout_us=remaining_us)
+            self._memory.release_bytes(held_bytes)  # its inputs count from here on
+            held_bytes, body = 0, b""
             response = await served.infer(request)
+            answer_bytes = response.held_bytes
             queue_ms, rows = response.queue_ns / 1e6, response.rows
             if streamed:
                 final = {**response.parameters, _FINAL: True}
                 response = replace(response, parameters=final)
             answer = messages.serialize_response(response, streamed=streamed)
+            self._memory.reserve_bytes(len(answer))  # a copy
+            answer_bytes += len(answer)
         except CancelledError:
             status = RefusalKind.CANCELLED.grpc
             raise
         except Exception as raised:
-            answer = make_refusal(raised)
+            self._memory.release_bytes(answer_bytes)
+            answer_bytes, answer = 0, make_refusal(raised)
             status, error = answer.status.grpc, answer.text
         finally:
+            self._memory.release_bytes(held_bytes)
             self._journal.log_request(
                 LoggedRequest(
                     front="grpc",
@@ -268,4 +367,4 @@ class Inference:
                     trace=call.trace,
                 )
             )
-        return _Reply(id, answer)
+        return _Reply(id, answer, answer_bytes)

@@ -22,7 +22,9 @@ from ortune.serving.server.grpc.inference import (
 )
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
+from ortune.serving.server.peers import PeerLimit
 from ortune.serving.server.repository.repository import Repository
+from ortune.serving.server.repository.served import Limits
 
 Content: TypeAlias = Mapping[str, Any]
 """A message in the protocol's JSON form."""
@@ -49,7 +51,17 @@ _HANDSHAKE_MS = 10_000
 LAME_DUCK_S = 0.5
 """Seconds in which clients that go on asking learn that they should not."""
 _BESIDE = 64
-"""Calls beside those that a model's queue can hold: metadata, health, statistics."""
+"""Calls beside those that a model's queue can hold: metadata and statistics; of one client about
+the server's health."""
+
+
+_MOST_WATCHING = 16 * _BESIDE
+"""Calls about the server's health, of all clients; they have places of their own."""
+
+
+def count_calls(limits: Limits) -> int:
+    """Return how many calls may be open: twice what may wait, and some. A client has half."""
+    return 2 * limits.max_queue + _BESIDE
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -66,16 +78,23 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.inference = Inference(repository, journal)
         self._repository, self._access, self._journal = repository, access, journal
         prefix = f"/{messages.SERVICE}"
+        most = count_calls(repository.limits)
+        calls = PeerLimit(most, most // 2, "calls")
+        watching = PeerLimit(_MOST_WATCHING, _BESIDE, "calls about its health")
         unary = grpc.stream_unary_rpc_method_handler
+        infer_unary = self._limit_peers(calls, self.inference.infer_unary)
+        infer_stream = self._limit_peers(calls, self.inference.infer_stream)
         self._handlers = {
-            f"{prefix}/ModelInfer": unary(self.inference.infer_unary),
-            f"{prefix}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(
-                self.inference.infer_stream
-            ),
-            _HEALTH: unary(self._check_health),
+            f"{prefix}/ModelInfer": unary(infer_unary),
+            f"{prefix}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(infer_stream),
+            _HEALTH: unary(self._limit_peers(watching, self._check_health)),
         }
         for name, operation in self._list_operations().items():
-            self._handlers[f"{prefix}/{name}"] = unary(self._make_handler(name, operation))
+            path = f"{prefix}/{name}"
+            limit = watching if path in _OPEN else calls
+            self._handlers[path] = unary(
+                self._limit_peers(limit, self._make_handler(name, operation))
+            )
         self._deny = grpc.stream_stream_rpc_method_handler(self._refuse_unauthenticated)
         self._end = grpc.stream_stream_rpc_method_handler(self._refuse_ending)
 
@@ -89,6 +108,24 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             return handler
         headers = dict(handler_call_details.invocation_metadata or ())
         return handler if self._access.allows(headers.get("authorization")) else self._deny
+
+    def _limit_peers(
+        self, limit: PeerLimit, answer: Callable[[Any, Any], Awaitable[Any]]
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
+        """Return what answers as long as the client has not too many calls open."""
+
+        async def answer_one(requests: Any, context: Any) -> Any:
+            host = context.peer().rpartition(":")[0]
+            try:
+                limit.open_one(host)
+            except RequestRefused as error:
+                await log_refusal(self._journal, context, error)
+            try:
+                return await answer(requests, context)
+            finally:
+                limit.close_one(host)
+
+        return answer_one
 
     def _list_operations(self) -> dict[str, Callable[[Any], Content | Awaitable[Content]]]:
         """Return each method that asks no model: its request's message to its answer's content."""
@@ -248,7 +285,7 @@ class GrpcServer:
         address: str,
     ) -> None:
         limits = repository.limits
-        calls = 2 * limits.max_queue + _BESIDE  # twice what may wait, and some
+        calls = count_calls(limits)
         self._service = Service(repository, access, journal)
         self._inner = grpc.aio.server(
             handlers=(self._service,),
@@ -264,7 +301,6 @@ class GrpcServer:
                 ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
                 ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
             ],
-            maximum_concurrent_rpcs=calls,
         )
         try:
             if certificate is None:

@@ -45,7 +45,8 @@ class App:
     def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
         limits = repository.limits
         self._access, self._journal = access, journal
-        self._routes = Routes(repository, Bodies(limits.max_body, limits.max_held))
+        self._memory = repository.memory
+        self._routes = Routes(repository, Bodies(limits.max_body, repository.memory))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request.
@@ -62,23 +63,26 @@ class App:
             reply, error = await self._answer_exchange(exchange)
         finally:
             watching.end()
-        if reply.status >= 400 or exchange.logs_success:
-            self._journal.log_request(
-                LoggedRequest(
-                    front="http",
-                    model=exchange.model[:_MOST_NAME],
-                    version=exchange.version[:_MOST_NAME],
-                    id=exchange.id,
-                    status=reply.status,
-                    ms=(perf_counter_ns() - began) / 1e6,
-                    queue_ms=exchange.queue_ms,
-                    rows=exchange.rows,
-                    error=error,
-                    trace=exchange.read_header(b"traceparent"),
+        try:
+            if reply.status >= 400 or exchange.logs_success:
+                self._journal.log_request(
+                    LoggedRequest(
+                        front="http",
+                        model=exchange.model[:_MOST_NAME],
+                        version=exchange.version[:_MOST_NAME],
+                        id=exchange.id,
+                        status=reply.status,
+                        ms=(perf_counter_ns() - began) / 1e6,
+                        queue_ms=exchange.queue_ms,
+                        rows=exchange.rows,
+                        error=error,
+                        trace=exchange.read_header(b"traceparent"),
+                    )
                 )
-            )
-        if not exchange.gone:
-            await send_reply(exchange, reply, send)
+            if not exchange.gone:
+                await send_reply(exchange, reply, send)
+        finally:
+            self._memory.release_bytes(reply.held_bytes)
 
     async def _answer_exchange(self, exchange: Exchange) -> tuple[Reply, str]:
         """Return the answer, and the error that it tells."""

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.server.repository.served import MemoryBudget
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -34,11 +35,13 @@ class Reply:
     Attributes:
         chunks: Its body.
         headers: All but its length.
+        held_bytes: What it holds of the server's memory until it is sent.
     """
 
     status: int = 200
     chunks: Sequence[bytes | memoryview] = ()
     headers: tuple[Header, ...] = (JSON,)
+    held_bytes: int = 0
 
 
 class HttpError(Exception):
@@ -146,14 +149,16 @@ class _Body:
 class Bodies:
     """Reads bodies: none larger than the cap, and not everybody's largest at once.
 
+    Attributes:
+        memory: What they take of it, they hold until it is released.
+
     Args:
         cap: Bytes of a body at most, before and after it is inflated.
-        most: Bytes of all that are held; one alone may have more.
+        memory: For all that are held, and for what is made of them; one alone may have more.
     """
 
-    def __init__(self, cap: int, most: int) -> None:
-        self._cap, self._most = cap, max(cap, most)
-        self._used_bytes = 0
+    def __init__(self, cap: int, memory: MemoryBudget) -> None:
+        self._cap, self.memory = cap, memory
 
     async def read_body(self, exchange: Exchange, head: int = 0) -> bytes | memoryview:
         """Return the body of a request, inflated; it counts as held until it is released.
@@ -191,13 +196,9 @@ class Bodies:
             if inflater is not None and not inflater.eof:
                 raise _make_inflation_error("it ends too early")
         except BaseException:
-            self._used_bytes -= body.size
+            self.memory.release_bytes(body.size)
             raise
         return body.parts[0] if len(body.parts) == 1 else _join_parts(body.parts, body.size, head)
-
-    def release_bytes(self, size: int) -> None:
-        """Hold so many bytes less."""
-        self._used_bytes -= size
 
     async def _inflate_part(self, body: _Body, inflater: Any, part: bytes) -> None:
         """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
@@ -217,9 +218,9 @@ class Bodies:
     def _append_part(self, body: _Body, part: bytes) -> None:
         body.parts.append(part)
         body.size += len(part)
-        self._used_bytes += len(part)
+        self.memory.used_bytes += len(part)
         self._require_fitting_size(body.size)
-        if self._used_bytes > self._most:
+        if self.memory.used_bytes > max(self._cap, self.memory.max_bytes):
             raise RequestRefused("too many large requests at once", RefusalKind.UNAVAILABLE)
 
     def _require_fitting_size(self, size: int) -> None:
@@ -252,7 +253,8 @@ PATIENCE_S = 0.1
 PERIOD_S = 10.0
 """Seconds that a body may take, or so much of it as `RATE` says."""
 RATE = 1 << 14
-"""Bytes a second that a client sends at least, where its body takes longer."""
+"""Bytes a second that a client sends at least where its body takes longer, and of an answer
+takes."""
 
 
 class ClientWatch:
@@ -293,10 +295,16 @@ class ClientWatch:
             self._answering.cancel()
 
 
+_PIECE = 1 << 18
+"""Bytes of an answer that are handed over at once."""
+
+
 async def send_reply(exchange: Exchange, reply: Reply, send: Send) -> None:
     """Send a reply; a client that is still sending its request is heard out for a while.
 
-    Its connection would else be reset while it sends, and many clients read no answer then.
+    Its connection would else be reset while it sends, and many clients read no answer then. A
+    large one goes in pieces, each when the client has taken those before, and `send` waits for
+    that: nearly all of it has arrived when this returns.
     """
     chunks = reply.chunks
     size = sum(map(len, chunks))
@@ -306,9 +314,11 @@ async def send_reply(exchange: Exchange, reply: Reply, send: Send) -> None:
     if exchange.pending:
         headers.append(_CLOSE)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    for chunk in chunks[:-1]:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    last = chunks[-1] if chunks else b""
+    for chunk in chunks if size > _PIECE else chunks[:-1]:
+        for start in range(0, len(chunk), _PIECE):
+            piece = chunk[start : start + _PIECE]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    last = chunks[-1] if chunks and size <= _PIECE else b""
     if exchange.pending:
         await send({"type": "http.response.body", "body": last, "more_body": True})
         if not exchange.late:

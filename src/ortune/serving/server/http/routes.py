@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import orjson
@@ -11,7 +13,7 @@ import orjson
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol import http_body, metadata
 from ortune.serving.protocol.datatypes import find_datatype, find_dtype, from_raw
-from ortune.serving.protocol.inference import InferRequest, InferResponse
+from ortune.serving.protocol.inference import SMALL_BYTES, InferRequest
 from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.http.exchange import (
     BINARY,
@@ -23,7 +25,7 @@ from ortune.serving.server.http.exchange import (
 )
 from ortune.serving.server.repository.counters import METRICS_TYPE, metrics_text
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.served import ServedModel
+from ortune.serving.server.repository.served import ServedModel, TimedResponse
 
 PICTURES = ("image/jpeg", "image/png")
 _LENGTH = b"inference-header-content-length"
@@ -121,10 +123,27 @@ class Routes:
         length = exchange.headers.get(_LENGTH)
         head = None if length is None else http_body.parse_header_length(length.decode("latin-1"))
         body = await self._bodies.read_body(exchange, head or 0)
+        held_bytes = len(body)
         try:
-            return await _infer_body(exchange, served, body, head)
+            kind = exchange.read_header(b"content-type").partition(";")[0].strip().lower()
+            if kind in PICTURES:
+                exchange.rows, request = 1, InferRequest({})
+                response = await served.infer_picture(bytes(body), exchange.id)
+            else:
+                request = await _parse_infer(exchange, served, body, head)
+                self._bodies.memory.release_bytes(held_bytes)  # its inputs count from here on
+                held_bytes, body = 0, b""
+                response = await served.infer(request)
         finally:
-            self._bodies.release_bytes(len(body))
+            self._bodies.memory.release_bytes(held_bytes)
+        exchange.queue_ms = response.queue_ns / 1e6
+        try:
+            if response.held_bytes > SMALL_BYTES and not (request.binary or request.outputs):
+                return await asyncio.to_thread(_build_reply, response, request)  # JSON of it
+            return _build_reply(response, request)
+        except BaseException:
+            self._bodies.memory.release_bytes(response.held_bytes)
+            raise
 
     # --- the server -------------------------------------------------------------------------
 
@@ -182,7 +201,7 @@ class Routes:
     async def _read_json_body(self, exchange: Exchange) -> dict[str, Any]:
         """Return the JSON of a request that may have none."""
         body = await self._bodies.read_body(exchange)
-        self._bodies.release_bytes(len(body))
+        self._bodies.memory.release_bytes(len(body))
         try:
             content = orjson.loads(body) if body else {}
         except orjson.JSONDecodeError as error:
@@ -206,35 +225,34 @@ def _find_memory_route(kind: str, segments: Sequence[str]) -> Route | None:
     return None
 
 
-async def _infer_body(
+async def _parse_infer(
     exchange: Exchange, served: ServedModel, body: bytes | memoryview, head: int | None
-) -> Reply:
-    kind = exchange.read_header(b"content-type").partition(";")[0].strip().lower()
-    if kind in PICTURES:
-        exchange.rows = 1
-        response = await served.infer_picture(bytes(body), exchange.id)
-        exchange.queue_ms = response.queue_ns / 1e6
-        return _build_reply(response, InferRequest({}))
+) -> InferRequest:
+    """Return the request that a body holds; what is large is parsed in a thread."""
+    json_bytes = len(body) if head is None else head
     if head == 0:
         request = raw_request(body, served.inputs, batched=served.max_batch > 0)
+    elif json_bytes <= SMALL_BYTES:
+        request = await served.read(http_body.declare_body(body, head, served.name))
     else:
-        request = http_body.parse_body(body, head, served.name)
+        served.check_json_size(json_bytes)
+        declared = await asyncio.to_thread(http_body.declare_body, body, head, served.name)
+        request = await served.read(replace(declared, parsed_bytes=json_bytes))
     exchange.id = request.id or exchange.id
     if served.max_batch:
         array = next(iter(request.inputs.values()), None)
         exchange.rows = len(array) if array is not None and array.ndim else 1
-    response = await served.infer(request)
-    exchange.queue_ms = response.queue_ns / 1e6
-    return _build_reply(response, request)
+    return request
 
 
-def _build_reply(response: InferResponse, request: InferRequest) -> Reply:
+def _build_reply(response: TimedResponse, request: InferRequest) -> Reply:
     chunks, length = http_body.encode_response(response, request)
     if sum(map(len, chunks)) <= _JOINED:
         chunks = [b"".join(chunks)]
     if length is None:
-        return Reply(200, chunks)
-    return Reply(200, chunks, (BINARY, (_LENGTH, str(length).encode())))
+        return Reply(200, chunks, held_bytes=response.held_bytes)
+    headers = (BINARY, (_LENGTH, str(length).encode()))
+    return Reply(200, chunks, headers, response.held_bytes)
 
 
 def raw_request(

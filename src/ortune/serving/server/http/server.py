@@ -11,13 +11,15 @@ from typing import Any, TypeAlias
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ortune.serving.server.http.exchange import Message, Receive, Send
+from ortune.serving.protocol.status import RequestRefused
+from ortune.serving.server.http.exchange import RATE, Message, Receive, Send
 from ortune.serving.server.listeners import Certificate
+from ortune.serving.server.peers import PeerLimit
 
 Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HEAD_S = 20.0
-"""Seconds that a client may take for a request's head, and for a part of an answer."""
+"""Seconds that a client may take for a request's head, and until its rate is looked at."""
 _HEAD_BYTES = 64 << 10
 """Bytes of a request's head at most: httptools knows no limit."""
 _UNREAD_BYTES = 1 << 20
@@ -34,6 +36,8 @@ _BAD_REQUEST = (
 )
 _CLOSE = (b"connection", b"close")
 _KEEP_ALIVE_S = 75
+_MOST_CONNECTIONS = 1 << 15
+"""Half of the files that a server opens at most; a client has half of these."""
 _LAME_DUCK_S = 1.0
 """Seconds in which connections that are kept alive learn that they end, each with an answer."""
 _POLL_S = 0.05
@@ -47,10 +51,14 @@ class _Transport:
     Attributes:
         inner: The protocol that it is for.
         is_held: Whether it was to read on, and does not.
+        written: Bytes of answers so far.
+        busy_since: When the first of those that the client has not taken were written.
     """
 
     def __init__(self, transport: asyncio.Transport, inner: HttpToolsProtocol) -> None:
         self._transport, self.inner, self.is_held = transport, inner, False
+        self._loop = asyncio.get_running_loop()
+        self.written, self.busy_since = 0, 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -62,6 +70,9 @@ class _Transport:
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
+            if not self._transport.get_write_buffer_size():
+                self.busy_since = self._loop.time()
+            self.written += len(data)
             self._transport.write(data)
 
 
@@ -70,6 +81,7 @@ class _Connection(asyncio.Protocol):
 
     Args:
         open_connections: Holds this one while it is open.
+        peers: Says whether its client may have one more.
 
     Attributes:
         inner: Parses what comes and writes answers.
@@ -79,8 +91,9 @@ class _Connection(asyncio.Protocol):
     inner: HttpToolsProtocol
     _transport: _Transport
 
-    def __init__(self, open_connections: set[_Connection]) -> None:
-        self._open_connections = open_connections
+    def __init__(self, open_connections: set[_Connection], peers: PeerLimit) -> None:
+        self._open_connections, self._peers = open_connections, peers
+        self._host: str | None = None
         self._loop = asyncio.get_running_loop()
         self.lost = False
         self.writable = asyncio.Event()
@@ -88,15 +101,23 @@ class _Connection(asyncio.Protocol):
         self._head_since: float | None = self._loop.time()
         self._in_head, self._head, self._last = True, 0, b""
         self._received = self._delivered = 0
-        self._unsent = 0
+        self._taken_bytes, self._looked = 0, 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = _Transport(transport, self.inner)
+        host = str((transport.get_extra_info("peername") or ("",))[0])
+        try:
+            self._peers.open_one(host)
+            self._host = host
+        except RequestRefused:
+            transport.abort()
         self._open_connections.add(self)
         self.inner.connection_made(self._transport)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open_connections.discard(self)
+        if self._host is not None:
+            self._peers.close_one(self._host)
         self.lost = True
         self.writable.set()
         self.inner.connection_lost(exc)
@@ -151,15 +172,20 @@ class _Connection(asyncio.Protocol):
             self._received = self._delivered = 0
 
     def cut_if_stuck(self, now: float) -> None:
-        """Cut it off where the client sends no head, or takes no answer, for too long."""
+        """Cut it off where the client sends no head, or takes its answer too slowly."""
         if self._head_since is not None:
             if now - self._head_since > HEAD_S:
                 self._transport.abort()
             return
         unsent = self._transport.get_write_buffer_size()
-        if unsent and unsent == self._unsent:
+        taken_bytes, looked = self._transport.written - unsent, self._looked
+        if (
+            unsent
+            and self._transport.busy_since < looked
+            and taken_bytes - self._taken_bytes < RATE * (now - looked)
+        ):
             self._transport.abort()
-        self._unsent = unsent
+        self._taken_bytes, self._looked = taken_bytes, now
 
 
 def _without_upgrade(data: bytes) -> bytes:
@@ -191,6 +217,7 @@ class HttpServer(uvicorn.Server):
         self._app = app
         self.ending = False
         self.open_connections: set[_Connection] = set()
+        self._peers = PeerLimit(_MOST_CONNECTIONS, _MOST_CONNECTIONS // 2, "connections")
         super().__init__(
             uvicorn.Config(
                 self._answer_request,
@@ -213,7 +240,7 @@ class HttpServer(uvicorn.Server):
 
     def _make_connection(self, *, app_state: dict[str, Any], **options: Any) -> _Connection:
         """Return the protocol of a new connection; the scope of its requests names it."""
-        connection = _Connection(self.open_connections)
+        connection = _Connection(self.open_connections, self._peers)
         state = {**app_state, "connection": connection}
         connection.inner = HttpToolsProtocol(app_state=state, **options)
         return connection

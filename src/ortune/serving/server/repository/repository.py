@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 from ortune.bundle.engine.engine import Engine
 from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.termination import Termination
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository import sources
 from ortune.serving.server.repository.counters import Counters
@@ -29,6 +31,8 @@ from ortune.serving.server.repository.sources import NAME, ModelSource, State
 Opener: TypeAlias = Callable[[Path], Engine]
 """Opens a file; it may block and raise any error."""
 Note: TypeAlias = Callable[[str], None]
+_TERMINATED_S = 1.0
+"""Seconds for runs that were told to end."""
 NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 
@@ -91,11 +95,14 @@ class Slot:
 
 
 def open_changed(
-    slot: Slot, open_: Opener
+    slot: Slot, open_: Opener, termination: Termination | None = None
 ) -> tuple[list[str], dict[str, tuple[Engine, State]], Exception | None]:
     """Open the files of a source that are not open as they are now, and warm them up. It blocks.
 
     Each is seen before it is opened: one that changes meanwhile is another at the next look.
+
+    Args:
+        termination: Ends the runs that warm it up.
 
     Returns:
         The versions that there are now; version -> engine of a file that is new, and its state;
@@ -114,8 +121,8 @@ def open_changed(
         try:
             engine = open_(path)
             try:
-                with suppress(BadData):  # who takes no zeros is warmed up by the first request
-                    engine.warm_up()
+                with (termination or Termination()).scope(), suppress(BadData):
+                    engine.warm_up()  # who takes no zeros is warmed up by the first request
             except BaseException:
                 engine.close()
                 raise
@@ -134,6 +141,7 @@ class Repository:
     Attributes:
         limits: What is let in.
         explicit: Whether clients may load and unload.
+        memory: For the data of all requests and answers.
     """
 
     def __init__(
@@ -152,6 +160,7 @@ class Repository:
             note: Is told in one line what changes, and what could not be opened.
         """
         self.limits, self.explicit = limits or Limits(), explicit
+        self.memory = MemoryBudget(self.limits.max_held)
         self._slots = {source.name: Slot(source) for source in model_sources}
         self._versions: dict[str, dict[str, ServedModel]] = {}
         self._newest: dict[str, ServedModel] = {}
@@ -159,13 +168,14 @@ class Repository:
         self._counters: dict[tuple[str, str], Counters] = {}
         self._context = ServerContext(
             self.limits,
-            MemoryBudget(self.limits.max_held),
+            self.memory,
             Timeouts(self.limits.timeout_s),
             Decoder(self.limits.max_queue),
             self.find_model,
             lambda name: sorted(self._versions.get(name, ()), key=int),
         )
         self._opening = ThreadPoolExecutor(1, "ortune open")
+        self._warming = Termination()
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive: set[OpenFile] = set()
         self._started = self._draining = False
@@ -308,19 +318,28 @@ class Repository:
     async def drain(self, seconds: float) -> int:
         """Let no request in, answer those that run, and close the models.
 
+        What is not answered in time is told to end; a model whose kernel goes on all the same is
+        left to the end of the process.
+
         Returns:
-            Requests that were not answered in time; their models are not closed.
+            Requests that were not answered in time.
         """
         self._draining = True
+        self._warming.request()
         for file in list(self._alive):
             for served in file.served:
                 served.stop()
             self._retire_file(file)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
+        unanswered = sum(served.running for file in self._alive for served in file.served)
+        for file in self._alive:
+            file.engine.terminate()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_TERMINATED_S)
         self._opening.shutdown(wait=False, cancel_futures=True)
         self._context.decoder.close()
-        return sum(served.running for file in self._alive for served in file.served)
+        return unanswered
 
     # --- how --------------------------------------------------------------------------------
 
@@ -365,7 +384,7 @@ class Repository:
             slot.is_active, slot.reason = True, ""
             loop = asyncio.get_running_loop()
             versions, engines, failure = await loop.run_in_executor(
-                self._opening, open_changed, slot, self._open
+                self._opening, open_changed, slot, self._open, self._warming
             )
             files, unfit = dict(slot.open), []
             for version, (engine, state) in engines.items():
@@ -378,7 +397,7 @@ class Repository:
                 slot, {number: files[number] for number in versions if number in files}
             )
             for engine in unfit:
-                await asyncio.to_thread(engine.close)
+                await _close_engine(engine)
             if failure is not None:
                 slot.reason = make_refusal(failure).text
                 stands = "; what was open answers on" if slot.open else ""
@@ -442,7 +461,7 @@ class Repository:
             for served in file.served:
                 await served.close()
                 served.counters.retire_call(served.call)
-            await asyncio.to_thread(file.engine.close)
+            await _close_engine(file.engine)
             self._alive.discard(file)
 
         if not file.leaving:
@@ -464,6 +483,22 @@ class Repository:
 
     async def _run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.shield(self._spawn_task(work))
+
+
+async def _close_engine(engine: Engine) -> None:
+    """Close an engine in a thread; one that never ends does not hold up the end of the loop."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+
+    def close() -> None:
+        try:
+            engine.close()
+        finally:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(closed.set)
+
+    threading.Thread(target=close, name="ortune close", daemon=True).start()
+    await closed.wait()
 
 
 async def watch_files(repository: Repository, seconds: float = 1.0) -> None:

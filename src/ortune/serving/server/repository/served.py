@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -29,7 +30,14 @@ from ortune.serving.protocol.datatypes import (
     find_datatype,
     has_datatype,
 )
-from ortune.serving.protocol.inference import InferRequest, InferResponse, Output, OutputRequest
+from ortune.serving.protocol.inference import (
+    SMALL_BYTES,
+    DeclaredRequest,
+    InferRequest,
+    InferResponse,
+    Output,
+    OutputRequest,
+)
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
 from ortune.serving.server.repository.counters import Counters
 
@@ -40,7 +48,7 @@ LATE = "Request timeout expired"
 
 @dataclass(eq=False, slots=True)
 class MemoryBudget:
-    """Memory for the data of requests that are not answered yet.
+    """Memory for the data of requests, and for answers until their clients have taken them.
 
     Attributes:
         max_bytes: Bytes.
@@ -59,6 +67,24 @@ class MemoryBudget:
         if self.used_bytes and self.used_bytes + size > self.max_bytes:
             raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
         self.used_bytes += size
+
+    def release_bytes(self, size: int) -> None:
+        """Hold so many bytes less."""
+        self.used_bytes -= size
+
+
+_TEXT_BYTES = 41
+"""What a `bytes` object takes beside its content: its head, and the pointer to it."""
+_COUNTED = 1 << 16
+"""Texts of a tensor whose lengths are counted; of more, which take longer, their heads alone."""
+
+
+def count_held_bytes(array: NDArray[Any]) -> int:
+    """Return what a tensor takes in memory, about that for texts."""
+    if array.dtype.kind != "O":
+        return array.nbytes
+    texts = array.ravel().tolist() if array.size <= _COUNTED else ()
+    return array.size * _TEXT_BYTES + sum(map(len, texts))
 
 
 T = TypeVar("T")
@@ -215,7 +241,8 @@ class Limits:
         timeout_s: Seconds after which a request that names no time-out of its own is given up; 0
             for none.
         max_body: Bytes of a request at most, also when they are unpacked.
-        max_held: Bytes of all requests that are not answered yet at most; one alone may have more.
+        max_held: Bytes of all requests and answers, until these are sent, at most; one alone may
+            have more.
     """
 
     max_queue: int = 1024
@@ -232,11 +259,29 @@ class TimedResponse(InferResponse):
         rows: Of the request.
         queue_ns: What it waited.
         infer_ns: What its run took.
+        held_bytes: What its outputs hold of the server's `MemoryBudget`; who sends them gives it
+            back when the client has taken them.
     """
 
     rows: int = 1
     queue_ns: int = 0
     infer_ns: int = 0
+    held_bytes: int = 0
+
+
+_NUMBER_CHARS = 64
+"""Characters of a number in JSON at most, with its place in a list that is set out by lines."""
+
+
+def _bound_json_bytes(inputs: Sequence[TensorSpec], max_batch: int) -> int | None:
+    """Return what the JSON of a request may take; None where a text or a dimension is free."""
+    count = 0
+    for spec in inputs:
+        dims = [max_batch, *(spec.shape or ())[1:]] if max_batch else spec.shape
+        if dims is None or not all(isinstance(dim, int) for dim in dims) or spec.dtype == "str":
+            return None
+        count += math.prod(dim for dim in dims if isinstance(dim, int))
+    return SMALL_BYTES + _NUMBER_CHARS * count
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,9 +345,50 @@ class ServedModel:
             for specs in (self.inputs, self.outputs)
         )  # one free dimension where the rank is not known
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
+        self._most_json_bytes = _bound_json_bytes(self.inputs, self.max_batch)
         self.running = 0
         self._stopped = self._closed = False
         self._idle = asyncio.Event()
+
+    async def read(self, declared: DeclaredRequest) -> InferRequest:
+        """Return a request with its data; of a large one what it declares is checked first.
+
+        What is parsed element by element then is so in a thread, while the loop goes on.
+
+        Raises:
+            RequestRefused: It does not fit the model, or its data does not fit its shapes.
+        """
+        if declared.parsed_bytes <= SMALL_BYTES:
+            return declared.read()
+        began = perf_counter_ns()
+        try:
+            self._check_request(declared.request)
+        except RequestRefused as error:
+            self._raise_refusal(error, began)
+        return await asyncio.to_thread(declared.read)
+
+    def check_json_size(self, size: int) -> None:
+        """Refuse JSON that is larger than that of any request that the model takes.
+
+        Raises:
+            RequestRefused: It is.
+        """
+        if self._most_json_bytes is not None and size > self._most_json_bytes:
+            raise RequestRefused(
+                f"{size} bytes of JSON are more than any inputs of model '{self.name}' take: "
+                f"{self._most_json_bytes}",
+                RefusalKind.TOO_LARGE,
+                "send as many rows and elements as the model takes",
+            )
+
+    def _check_request(self, request: InferRequest) -> None:
+        check_request(
+            request,
+            self.inputs,
+            max_batch=self.max_batch,
+            model=self.name,
+            outputs=self.outputs if request.outputs or self._raw_only else (),
+        )
 
     async def infer(self, request: InferRequest) -> TimedResponse:
         """Answer one request.
@@ -319,15 +405,9 @@ class ServedModel:
             # Refuse what the model cannot take, before it waits.
             if self._stopped or self._closed:
                 raise RequestRefused(NOT_READY, RefusalKind.UNAVAILABLE)
-            check_request(
-                request,
-                self.inputs,
-                max_batch=self.max_batch,
-                model=self.name,
-                outputs=self.outputs if request.outputs or self._raw_only else (),
-            )
+            self._check_request(request)
             self._context.memory.reserve_bytes(
-                arrived := sum(tensor.nbytes for tensor in request.inputs.values())
+                arrived := sum(map(count_held_bytes, request.inputs.values()))
             )
             size = arrived
             feeds = self._decode_texts(request.inputs)
@@ -337,6 +417,11 @@ class ServedModel:
             outputs = [
                 await self._make_output(tensor, answer.outputs[tensor.name]) for tensor in chosen
             ]
+            self._context.memory.release_bytes(size)
+            size = 0
+            self._context.memory.reserve_bytes(
+                answer_bytes := sum(count_held_bytes(output.array) for output in outputs)
+            )
         except BaseException as error:
             self._raise_refusal(error, began, computing=computing)
         else:
@@ -345,10 +430,10 @@ class ServedModel:
             waited = answer.started_ns - answer.queued_ns
             took = answer.ended_ns - answer.started_ns
             return TimedResponse(
-                self.name, self.version, request.id, outputs, {}, rows, waited, took
+                self.name, self.version, request.id, outputs, {}, rows, waited, took, answer_bytes
             )
         finally:
-            self._context.memory.used_bytes -= size
+            self._context.memory.release_bytes(size)
             self.running -= 1
             if not self.running:
                 self._idle.set()

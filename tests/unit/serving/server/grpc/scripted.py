@@ -13,12 +13,12 @@ import numpy as np
 
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.datatypes import find_datatype
-from ortune.serving.protocol.inference import InferRequest, Output
+from ortune.serving.protocol.inference import DeclaredRequest, InferRequest, Output
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal, LoggedRequest
-from ortune.serving.server.repository.served import Limits, TimedResponse
+from ortune.serving.server.repository.served import Limits, MemoryBudget, TimedResponse
 
 T = TypeVar("T")
 
@@ -49,6 +49,9 @@ class Doubling:
 
     build_config = build_statistics = build_metadata
 
+    async def read(self, declared: DeclaredRequest) -> InferRequest:
+        return declared.read()
+
     async def infer(self, request: InferRequest) -> TimedResponse:
         self.seen.append(request)
         try:
@@ -74,6 +77,7 @@ class Models:
 
     def __init__(self, model: Doubling | None = None, **limits: Any) -> None:
         self.only, self.limits = model or Doubling(), Limits(**limits)
+        self.memory = MemoryBudget(self.limits.max_held)
 
     def find_model(self, name: str, version: str = "") -> Doubling:
         if name != self.only.name:

@@ -1,0 +1,51 @@
+"""The end of the program: signals that interrupt it, and an exit that nothing holds up."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ortune.core.termination import Termination, end_soon
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def handle_interruptions(code: int) -> Iterator[None]:
+    """Have SIGTERM interrupt this program as Ctrl-C does; a second of both ends it for certain.
+
+    Python hears of a signal between two of its instructions alone. A thread hears of it at once,
+    and tells a model that runs in the main thread to end.
+
+    Args:
+        code: Of a program that was ended by the second.
+    """
+    termination, (here, there) = Termination(), socket.socketpair()
+    there.setblocking(False)
+
+    def watch() -> None:
+        seen = 0
+        while numbers := here.recv(1):
+            if numbers[0] in _SIGNALS:
+                seen += 1
+                termination.request()
+                if seen > 1:
+                    end_soon(code)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    fd = signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=watch, name="ortune signals", daemon=True).start()
+    try:
+        with termination.scope():
+            yield
+    finally:
+        signal.set_wakeup_fd(fd)
+        signal.signal(signal.SIGTERM, before)
+        there.close()
