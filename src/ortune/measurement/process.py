@@ -336,7 +336,7 @@ def single_model_job(
     """
     out = worker_folder(root.resolve() / "workers", label)
     return WorkerJob(
-        {MAIN: model.resolve()},
+        {MAIN: model.absolute()},
         backend,
         {MAIN: stream.resolve()},
         out,
@@ -405,7 +405,7 @@ def optimize_offline(
     """
     backend = codec.build_dataclass(Cpu, {"level": level, "custom_ops": custom_ops})
     with TemporaryDirectory(prefix="ortune-") as folder:
-        job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, Path(folder))
         try:
             with Worker(job) as worker:
                 worker.ask("optimize", out=str(out.resolve()))
