@@ -134,6 +134,22 @@ def test_what_archives_unpack_to_is_bounded_before_it_is_unpacked(tmp_path: Path
         assert len(list(sources.open_source(tmp_path, inputs, ignore_note))) == 3
 
 
+def test_what_tables_unpack_to_is_bounded_too(tmp_path: Path) -> None:
+    """A run of equal values takes a few bytes in the file, whatever its length."""
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    values = [[0.0] * 4096] * 64
+    parquet.write_table(arrow.table({"x": values}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 16
+    inputs = [TensorSpec("x", "float32", (None, 4096))]
+    with regular_file.limit_unpacking(1 << 20), pytest.raises(BadData, match="would be unpacked"):
+        list(sources.open_source(tmp_path / "a.parquet", inputs, ignore_note))
+    with regular_file.limit_unpacking(3 << 20):
+        read = list(sources.open_source(tmp_path / "a.parquet", inputs, ignore_note))
+    assert len(read) == 64
+
+
 def test_a_few_bytes_do_not_promise_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     with pytest.raises(BadData, match=r"at most 1\.0 GiB"):

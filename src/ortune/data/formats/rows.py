@@ -131,6 +131,8 @@ def _open_picture(value: Any, where: str) -> Any:
 PARQUET = frozenset({".parquet", ".pq"})
 _ROWS = 64
 """Read at once, of a row group."""
+_WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
+"""Bytes of a value as it is stored: a run of equal ones takes none of them in the file."""
 _VALUE = 8
 """Bytes that a value takes at most, before it is one of the input's type."""
 
@@ -167,7 +169,10 @@ def read_parquet_blocks(
         with source, file:
             packed += path.stat().st_size
             unpacked += sum(
-                max(column.total_uncompressed_size, column.num_values)
+                max(
+                    column.total_uncompressed_size,
+                    _WIDTHS.get(column.physical_type, 1) * column.num_values,
+                )
                 for group in map(file.metadata.row_group, range(file.num_row_groups))
                 for column in map(group.column, range(group.num_columns))
             )
