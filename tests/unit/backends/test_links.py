@@ -68,3 +68,14 @@ def test_a_model_without_links_is_opened_where_it_lies(tmp_path: Path) -> None:
     path = file.save(model_of(MODEL, {"w": normal(16, 8, seed=1)}), tmp_path / "m.onnx")
     with replace_links(path) as plain:
         assert plain == path
+
+
+def test_data_outside_the_folder_is_not_brought_in(tmp_path: Path) -> None:
+    path = save_as_cached(model_of(MODEL, {"w": normal(16, 8, seed=1)}), tmp_path)
+    data = path.parent / "model.onnx.data"
+    content = data.read_bytes()
+    data.unlink()
+    (tmp_path / "elsewhere").write_bytes(content)
+    data.symlink_to(tmp_path / "elsewhere")
+    with replace_links(path) as plain:
+        assert plain == path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.core.errors import OrtuneError
+from ortune.core import regular_file
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.graph.io.locations import list_locations
+from ortune.graph.io.protobuf import Malformed
 
 
 @contextmanager
@@ -21,7 +25,7 @@ def replace_links(path: Path) -> Iterator[Path]:
     folder are hard links, and copies where the disk is another.
 
     Raises:
-        BadModel: As `ortune.graph.io.file.load`, of a model with a link beside it.
+        BadModel: It is no regular file.
         OrtuneError: There is no room for the copies.
     """
     with os.scandir(path.parent) as entries:
@@ -29,19 +33,35 @@ def replace_links(path: Path) -> Iterator[Path]:
     if not linked:
         yield path
         return
-    from ortune.graph.io import external, file  # workers need no onnx for models without links
-
-    files = external.list_files(path, file.parse_outline(path))
-    if not any(source.is_symlink() for source in files.values()):
-        yield path
+    files = [path, *(path.parent / place for place in _list_places(path))]
+    homes = path.parent.resolve(), path.resolve().parent
+    regular = all(
+        any(file.resolve().is_relative_to(home) for home in homes) and file.is_file()
+        for file in files
+    )
+    if not regular or not any(file.is_symlink() for file in files):
+        yield path  # what leads out of the folder the runtime itself refuses
         return
     with TemporaryDirectory(prefix="ortune-") as folder:
-        model = Path(folder) / path.name
-        for source in files.values():
-            target = Path(folder) / source.relative_to(path.parent)
+        for file in files:
+            target = Path(folder) / file.relative_to(path.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy_file(source.resolve(), target)
-        yield model
+            _copy_file(file.resolve(), target)
+        yield Path(folder) / path.name
+
+
+def _list_places(path: Path) -> list[str]:
+    """Return where a model's external data lies, but for what climbs out of its folder."""
+    with regular_file.open_regular(path, BadModel) as file:
+        if not path.stat().st_size:
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                places = list(dict.fromkeys(list_locations(data)))
+            except Malformed:
+                return []  # the runtime says what is wrong with it
+    climbs = any(".." in Path(place).parts or Path(place).is_absolute() for place in places)
+    return [] if climbs else places
 
 
 def _copy_file(source: Path, target: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.external import list_locations
 from ortune.core import regular_file
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.wording import format_count
+from ortune.graph.io.locations import list_locations
 from ortune.graph.io.protobuf import Malformed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
