@@ -16,7 +16,7 @@ from ortune.graph.io import file
 from ortune.graph.io.links import replace_links
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
-g (float[b,16] x) => (float[b,8] y) { y = MatMul(x, w) }"""
+g (float[b,64] x) => (float[b,32] y) { y = MatMul(x, w) }"""
 
 
 def save_as_cached(model: ir.Model, root: Path) -> Path:
@@ -35,28 +35,30 @@ def save_as_cached(model: ir.Model, root: Path) -> Path:
 
 @pytest.mark.parametrize("on", ["cpu", "simulated", "reference", "openvino", "bucketed"])
 def test_every_backend_opens_a_cached_model(tmp_path: Path, on: str) -> None:
-    weight = normal(16, 8, seed=1)
+    weight = normal(64, 32, seed=1)
     path = save_as_cached(model_of(MODEL, {"w": weight}), tmp_path)
     backend = parse_plugin(Backend, on)
     if reason := backend.missing():
         pytest.skip(reason)
-    feeds = {"x": normal(1, 16, seed=2)}
+    feeds = {"x": normal(1, 64, seed=2)}
     with backend.open(path) as session:
         answer = session.run(feeds)["y"]
-    np.testing.assert_allclose(answer, feeds["x"] @ weight, rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(answer, feeds["x"] @ weight, rtol=2e-2, atol=5e-2)
 
 
 def test_the_reference_reads_hard_links(tmp_path: Path) -> None:
-    weight = normal(16, 8, seed=1)
+    weight = normal(64, 32, seed=1)
     path = file.save(model_of(MODEL, {"w": weight}), tmp_path / "m.onnx", external_above=0)
     os.link(tmp_path / "m.onnx.data", tmp_path / "kept")
-    feeds = {"x": normal(1, 16, seed=2)}
+    feeds = {"x": normal(1, 64, seed=2)}
     with parse_plugin(Backend, "reference").open(path) as session:
-        np.testing.assert_allclose(session.run(feeds)["y"], feeds["x"] @ weight, rtol=1e-4)
+        np.testing.assert_allclose(
+            session.run(feeds)["y"], feeds["x"] @ weight, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_links_are_replaced_for_the_block_alone(tmp_path: Path) -> None:
-    path = save_as_cached(model_of(MODEL, {"w": normal(16, 8, seed=1)}), tmp_path)
+    path = save_as_cached(model_of(MODEL, {"w": normal(64, 32, seed=1)}), tmp_path)
     with replace_links(path) as plain:
         assert plain != path
         assert not any(entry.is_symlink() for entry in plain.parent.iterdir())
@@ -65,13 +67,13 @@ def test_links_are_replaced_for_the_block_alone(tmp_path: Path) -> None:
 
 
 def test_a_model_without_links_is_opened_where_it_lies(tmp_path: Path) -> None:
-    path = file.save(model_of(MODEL, {"w": normal(16, 8, seed=1)}), tmp_path / "m.onnx")
+    path = file.save(model_of(MODEL, {"w": normal(64, 32, seed=1)}), tmp_path / "m.onnx")
     with replace_links(path) as plain:
         assert plain == path
 
 
 def test_data_outside_the_folder_is_not_brought_in(tmp_path: Path) -> None:
-    path = save_as_cached(model_of(MODEL, {"w": normal(16, 8, seed=1)}), tmp_path)
+    path = save_as_cached(model_of(MODEL, {"w": normal(64, 32, seed=1)}), tmp_path)
     data = path.parent / "model.onnx.data"
     content = data.read_bytes()
     data.unlink()
