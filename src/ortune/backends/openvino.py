@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
+from ortune.graph.io import links
 
 _STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
 """AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""
@@ -281,7 +282,8 @@ class Openvino(Backend):
                 properties[key] = _TEXTS.get(str(value), str(value))
         return properties | checks.parse_config(self.config, _PROPERTIES_WITH_FIELD)
 
-    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         """Open a session with every option that matters written out.
 
         OpenVINO's own format (``.xml``) is for its own runtime alone.
@@ -289,35 +291,43 @@ class Openvino(Backend):
         Raises:
             BadSettings: The installed OpenVINO does not know a property.
         """
-        if path.suffix != ".xml" and self._uses_plugin():
-            properties = self.build_properties()
-            return plugin.open_plugin_session(
-                path, self.threads, properties, verbose=verbose, device=self._name
-            )
-        return native.open_native_session(path, self.build_properties(), self._name)
+        properties, name = self.build_properties(), self._name
+        with _replace_links(path) as plain:
+            if path.suffix != ".xml" and self._uses_plugin():
+                session = plugin.open_plugin_session(
+                    plain, self.threads, properties, verbose=verbose, device=name
+                )
+            else:
+                session = native.open_native_session(plain, properties, name)
+            with session as opened:
+                yield opened
 
-    def record(
-        self, path: Path, folder: Path, *, verbose: bool = False
-    ) -> AbstractContextManager[Recording]:
+    @contextmanager
+    def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler, or OpenVINO's counters, on."""
-        if self._uses_plugin():
-            properties, name = self.build_properties(), self._name
-            return plugin.open_plugin_recording(
-                path, self.threads, properties, folder, verbose=verbose, device=name
-            )
-        return native.open_native_recording(path, self.build_properties(), self._name)
+        properties, name = self.build_properties(), self._name
+        with _replace_links(path) as plain:
+            if self._uses_plugin():
+                recording = plugin.open_plugin_recording(
+                    plain, self.threads, properties, folder, verbose=verbose, device=name
+                )
+            else:
+                recording = native.open_native_recording(plain, properties, name)
+            with recording as opened:
+                yield opened
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
-        if self._uses_plugin():
-            return plugin.query_plugin_nodes(
-                path, self.threads, self.build_properties(), self._name
-            )
-        return native.query_native_nodes(path, self.build_properties(), self._name)
+        properties, name = self.build_properties(), self._name
+        with _replace_links(path) as plain:
+            if self._uses_plugin():
+                return plugin.query_plugin_nodes(plain, self.threads, properties, name)
+            return native.query_native_nodes(plain, properties, name)
 
     def compile(self, path: Path, out: Path) -> None:
         """Write the model as the plug-in compiles it: OpenVINO's own runtime opens none."""
-        plugin.compile_ahead(path, out, self.threads, self.build_properties(), self._name)
+        with _replace_links(path) as plain:
+            plugin.compile_ahead(plain, out, self.threads, self.build_properties(), self._name)
 
     def compiled_for(self) -> Mapping[str, str]:
         """Return the releases and the device that the plug-in compiles for."""
@@ -325,7 +335,8 @@ class Openvino(Backend):
 
     def save(self, path: Path, out: Path) -> None:
         """Write the model in OpenVINO's own format: `out`, ending in ``.xml``, and a ``.bin``."""
-        native.write_ir(path, out)
+        with _replace_links(path) as plain:
+            native.write_ir(plain, out)
 
     def _uses_plugin(self) -> bool:
         """Return which of the two ways is taken, once it is known to take all properties."""
@@ -361,3 +372,7 @@ class Openvino(Backend):
                     if close
                     else "leave it out",
                 )
+
+
+def _replace_links(path: Path) -> AbstractContextManager[Path]:
+    return nullcontext(path) if path.suffix == ".xml" else links.replace_links(path)

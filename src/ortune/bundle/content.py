@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from ortune.backends.runtimes.onnxruntime.compiled import CompilingBackend
-from ortune.bundle.engine.archive import is_safe_member
+from ortune.bundle.engine.archive import TEXTS, is_safe_member
 from ortune.bundle.engine.consent import is_code, list_factories
 from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
 from ortune.bundle.engine.inputs import read_pictures
@@ -30,7 +30,7 @@ from ortune.bundle.engine.manifest import (
     name_plan_member,
 )
 from ortune.bundle.engine.plans import HOME, CompiledPlan
-from ortune.core import preprocess
+from ortune.core import preprocess, regular_file
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
@@ -328,7 +328,7 @@ def read_extras(
     if settings_file is None and not path.is_file():
         return {}
     try:
-        content = path.read_bytes()
+        content = regular_file.read_bytes(path, TEXTS[PREPROCESS])
     except OSError as error:
         raise BadData(
             f"cannot read {path}: {error.strerror or error}", fix="give a preprocess.toml"

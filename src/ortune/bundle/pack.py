@@ -320,7 +320,7 @@ def find_trial(study: Study, key: str) -> Trial:
         keys = list(matches) or list({t.key: None for t in study.trials})
         raise OrtuneError(
             f"{problem} with '{key}'",
-            fix=f"use one of: {', '.join(candidate[:8] for candidate in keys[:12])}",
+            fix=f"use a whole key, such as {', '.join(candidate[:8] for candidate in keys[:12])}",
         )
     trial = next(iter(matches.values()))
     if trial.error or trial.status is Status.FAILED:

@@ -25,7 +25,7 @@ from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.fields import Option, Out
 from ortune.core.outputs import check_output_file, check_output_folder
-from ortune.core.request import request
+from ortune.core.request import UnpackRequest, request
 from ortune.core.temporary_folder import open_temporary_folder
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FOR_P90 = 20
 
 
 @request
-class _Options(CustomOpsRequest):
+class _Options(CustomOpsRequest, UnpackRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files.
 
     Example:

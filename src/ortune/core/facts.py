@@ -89,7 +89,40 @@ class Facts:
         """The model arrived with integer arithmetic in it."""
         return self.has(*_INTEGER, *(f"com.microsoft::{op}" for op in _FOREIGN))
 
+    @property
+    def has_float_layers(self) -> bool:
+        """A quantizer of weights has something to do: some layer's weights are no integers yet.
 
+        Trees, classical classifiers and text operators keep their numbers in attributes. A
+        DequantizeLinear without its counterpart stands in front of a stored weight.
+        """
+        layers = sum(self.ops.get(op, 0) for op in _LAYERS) + self.embeds
+        stored = 0 if self.quantized else self.ops.get("DequantizeLinear", 0)
+        if not self.precisions:
+            return layers > stored
+        floats = sum(self.precisions.get(dtype, 0) for dtype in _FLOATS)
+        integers = sum(self.precisions.get(dtype, 0) for dtype in _STORED)
+        return layers > 0 and (not stored or layers > stored or floats > integers)
+
+
+_LAYERS = (
+    "Conv",
+    "ConvTranspose",
+    "MatMul",
+    "Gemm",
+    "Einsum",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "com.microsoft::Attention",
+    "com.microsoft::EmbedLayerNormalization",
+    "com.microsoft::FusedConv",
+    "com.microsoft::FusedGemm",
+    "com.microsoft::FusedMatMul",
+)
+"""Operators with weights that quantizers know."""
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+_STORED = ("int8", "uint8", "int4", "uint4", "int2", "uint2", "float8e4m3fn", "float8e5m2")
 _INTEGER = (
     "QuantizeLinear",
     "DynamicQuantizeLinear",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import stored, user_function
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 SETTINGS = "preprocess.toml"
 
+_LARGEST = 1 << 16
+"""Bytes of a settings file; ours have a few hundred."""
 _SIDE = stored.integer(1, 16384)
 _SIDES = stored.either(_SIDE, stored.items(_SIDE, 2))
 _FACTOR = stored.number(-1e9, 1e9)
@@ -86,7 +89,7 @@ def read_preprocess_keys(path: Path) -> dict[str, Any]:
         BadData: It cannot be read.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(regular_file.read_text(path, _LARGEST))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

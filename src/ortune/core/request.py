@@ -17,6 +17,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
+from ortune.core import regular_file
 from ortune.core.atomic_write import clean_up_on_failure
 from ortune.core.errors import BadSettings, wrap_unexpected_errors
 from ortune.core.event import Sink, ignore_event
@@ -86,7 +87,20 @@ class Request:
 
 
 @request
-class DataRequest(Request):
+class UnpackRequest(Request):
+    """Work on samples that may be packed.
+
+    Attributes:
+        unpack_limit: Bound on what .npz and .parquet files are unpacked to, such as 8G; 1 GiB, or
+            a hundred times the files, if not given.
+    """
+
+    _: KW_ONLY
+    unpack_limit: ByteSize = ByteSize(None)
+
+
+@request
+class DataRequest(UnpackRequest):
     """Samples, or how to make them up.
 
     Attributes:
@@ -276,7 +290,12 @@ def run_request(instance: Q, run: Callable[[Q], T]) -> T:
     """Run a request within its memory limit; when it fails, nothing that it made stays behind."""
     warn_of_runtime_conflict(instance.sink)
     limit = instance.memory_limit if isinstance(instance, WorkerRequest) else None
-    with memory.limit_memory(limit), clean_up_on_failure(instance.makes, instance.keeps):
+    unpacked = instance.unpack_limit if isinstance(instance, UnpackRequest) else None
+    with (
+        memory.limit_memory(limit),
+        regular_file.limit_unpacking(unpacked),
+        clean_up_on_failure(instance.makes, instance.keeps),
+    ):
         return run(instance)
 
 

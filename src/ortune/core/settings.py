@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ortune.core import regular_file
 from ortune.core.errors import OrtuneError, shorten_text
 from ortune.core.plugins import user_file
 from ortune.core.request import Request, RequestField, list_request_fields
@@ -88,7 +89,7 @@ def _read_content(path: Path) -> bytes:
     Raises:
         OrtuneError: It has too many.
     """
-    with path.open("rb") as file:
+    with regular_file.open_regular(path, OrtuneError) as file:
         data = file.read(_LARGEST + 1)
     if len(data) > _LARGEST:
         raise OrtuneError(

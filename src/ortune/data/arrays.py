@@ -15,6 +15,7 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.plugins import user_function
 from ortune.core.wording import format_count
@@ -74,7 +75,11 @@ def open_npz(path: Path) -> NamedArrays:
     Raises:
         BadData: It cannot be read.
     """
-    with translate_read_errors(path), zipfile.ZipFile(path) as archive:
+    with (
+        translate_read_errors(path),
+        regular_file.open_regular(path) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
         members = [name for name in archive.namelist() if name.endswith(".npy")]
         columns = {
             name.removesuffix(".npy"): _open_member(path, archive, name) for name in members
@@ -87,7 +92,7 @@ def open_npz(path: Path) -> NamedArrays:
 def map_npy(path: Path) -> Column:
     """Map a .npy file. Raises BadData: it cannot be read."""
     with translate_read_errors(path):
-        with path.open("rb") as file:
+        with regular_file.open_regular(path) as file:
             shape, _, dtype = _read_header(file)
             _require_complete(path.name, shape, dtype, path.stat().st_size - file.tell())
         if math.prod(shape) * dtype.itemsize == 0:  # it cannot be mapped
@@ -116,7 +121,8 @@ def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
         sizes.require_memory(sizes.array_bytes(shape, dtype), f"'{name}' in {path}")
         with (
             translate_read_errors(path),
-            zipfile.ZipFile(path) as archive,
+            regular_file.open_regular(path) as source,
+            zipfile.ZipFile(source) as archive,
             archive.open(name) as file,
         ):
             values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
@@ -125,7 +131,8 @@ def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
     def rows() -> Iterator[NDArray[Any]]:
         with (
             translate_read_errors(path),
-            zipfile.ZipFile(path) as archive,
+            regular_file.open_regular(path) as source,
+            zipfile.ZipFile(source) as archive,
             archive.open(name) as file,
         ):
             _read_header(file)

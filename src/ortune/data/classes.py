@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.data import arrays, sizes
 from ortune.data.checks import Note
@@ -83,7 +84,7 @@ def number_classes(
     if listed.is_file():
         with arrays.translate_read_errors(listed):
             sizes.require_memory(8 * listed.stat().st_size, f"classes in {listed}")
-            lines = listed.read_text(encoding="utf-8-sig").splitlines()
+            lines = regular_file.read_bytes(listed).decode("utf-8-sig").splitlines()
         lines = [line.strip() for line in lines]
         numbers, missing = _find_numbers(names, lines)
         if missing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import preprocess
+from ortune.core import preprocess, regular_file
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, user_function
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Picture: TypeAlias = "str | Path | Image | NDArray[np.uint8]"
 _PIXEL = 3 * 4
 """Bytes of a pixel as three floats."""
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+"""What pictures may be in Pillow's words, whatever a file is called: it would else try all that it
+knows, PostScript by starting Ghostscript."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
@@ -110,13 +113,15 @@ def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec)
     """
     try:
         from PIL import Image as PillowImage
+        from PIL import UnidentifiedImageError
     except ImportError:
         raise BadData("reading images needs Pillow", fix="pip install ortune[images]") from None
     name = str(picture) if isinstance(picture, (str, Path)) else "the picture"
     try:
         with ExitStack() as stack:
             if isinstance(picture, (str, Path)):
-                opened: Image = stack.enter_context(PillowImage.open(picture))
+                file = stack.enter_context(regular_file.open_regular(picture))
+                opened: Image = stack.enter_context(PillowImage.open(file, formats=FORMATS))
             elif isinstance(picture, np.ndarray):
                 flat = picture[..., 0] if picture.shape[2:] == (1,) else picture
                 opened = PillowImage.fromarray(np.ascontiguousarray(flat))
@@ -127,6 +132,11 @@ def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec)
                 wide, high = preprocess.compute_resized_size(opened.size, settings.resize)
             sizes.require_memory(_PIXEL * max(wide * high, opened.size[0] * opened.size[1]), name)
             image = opened.convert("L" if settings.channels == "gray" else "RGB")
+    except UnidentifiedImageError:
+        raise BadData(
+            f"cannot read {name}: it is no picture of {', '.join(FORMATS)}",
+            fix="remove it, or save it as one of them",
+        ) from None
     except (OSError, ValueError, PillowImage.DecompressionBombError) as error:
         raise BadData(
             f"cannot read {name}: {user_function.describe_error(error)}",

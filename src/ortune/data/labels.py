@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortune.core import wording
+from ortune.core import regular_file, wording
 from ortune.core.errors import BadData
 from ortune.data import arrays, sizes
 from ortune.data.formats import coco
@@ -165,7 +166,9 @@ def read_label_file(
     if path.suffix == ".csv":
         with (
             arrays.translate_read_errors(path),
-            path.open(newline="", encoding="utf-8-sig") as file,
+            io.TextIOWrapper(
+                regular_file.open_regular(path), encoding="utf-8-sig", newline=""
+            ) as file,
         ):
             sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
             try:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortune.core import wording
+from ortune.core import regular_file, wording
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
 from ortune.core.plugins import user_function
-from ortune.data import arrays, checks, images
+from ortune.data import arrays, checks, images, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import GROUP, LABEL
 from ortune.data.checks import Note
@@ -62,7 +63,7 @@ def open_source(
         return _open_folder(path, inputs, needed, note, pictures, classes)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return iter([arrays.open_npz(path)])
+        return _open_archives([path])
     if suffix in (".jsonl", ".ndjson"):
         return _read_lines(path, inputs)
     if suffix in images.SUFFIXES:
@@ -101,7 +102,7 @@ def _open_folder(
                 f"{wording.format_count(len(archives), '.npz file')}; not read: "
                 f"{wording.format_count(other_count, 'other')} in the folder"
             )
-        return (arrays.open_npz(path) for path in archives)
+        return _open_archives(archives)
     parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
     if parts:
         return _read_per_input(folder, parts, inputs, needed)
@@ -119,6 +120,17 @@ def _open_folder(
         + ("it is empty" if not entries else "no file is of a known kind"),
         fix=f"give {_KINDS}",
     )
+
+
+def _open_archives(paths: Sequence[Path]) -> Iterator[NamedArrays]:
+    packed = unpacked = 0
+    for path in paths:
+        opened = arrays.open_npz(path)
+        packed += path.stat().st_size
+        columns = opened.columns.values()
+        unpacked += sum(sizes.array_bytes(column.shape, column.dtype) for column in columns)
+        regular_file.require_unpacked(unpacked, packed, path)
+        yield opened
 
 
 def _select_by_suffix(files: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
@@ -163,7 +175,10 @@ def _read_per_input(
 
 def _read_lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
     most = max(_LINE, memory.count_allowed_bytes() // _GROWTH)
-    with arrays.translate_read_errors(path), path.open(encoding="utf-8") as file:
+    with (
+        arrays.translate_read_errors(path),
+        io.TextIOWrapper(regular_file.open_regular(path), encoding="utf-8") as file,
+    ):
         for number, line in enumerate(iter(lambda: file.readline(most), ""), 1):
             if not line.strip():
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
 _IDS = 100
+_LENGTHS = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
+"""Words in the name of an input that tells how long sequences are."""
 _DIMENSIONS = 64
 """Of a NumPy array."""
 _DRAWN = np.dtype(np.float64)
@@ -57,10 +60,10 @@ def generate_feeds(
 
     Shapes not given: the first dimension and every dimension named as a batch are 1, height and
     width of an image 224, the length of a signal (floats of rank 2) 512, other dynamic ones 16; a
-    dimension that a given shape names has its size everywhere.
+    named dimension has one size everywhere, that of a given shape first.
     Values not given: floats standard normal; masks 1; token types 0; positions 0, 1, 2, ...; what
     indexes a table any of its rows, other bytes 0 to 255, other integers 0 to 99; booleans true;
-    text "a".
+    text "a"; lengths of sequences 1 to the shortest sequence.
 
     Raises:
         BadData: A name is no input, a shape or a range does not fit it, an input's shape is
@@ -86,7 +89,10 @@ def generate_feeds(
     notes = []
     for spec in inputs:
         shape = chosen[spec.name]
-        words, draws[spec.name] = _make_draw(spec, shape, ranges.get(spec.name))
+        limits = ranges.get(spec.name)
+        if limits is None and _is_length(spec):
+            limits = 1, _find_shortest(spec, inputs, chosen)
+        words, draws[spec.name] = _make_draw(spec, shape, limits)
         notes.append(f"made up: {spec.name} {spec.dtype} {checks.format_shape(shape)}, {words}")
     digests: list[str] = []
 
@@ -142,6 +148,11 @@ def _resolve_dim_sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str
         if shape is not None and spec.shape is not None and len(shape) == len(spec.shape):
             named = zip(spec.shape, shape, strict=True)
             dim_sizes |= {dim: size for dim, size in named if isinstance(dim, str)}
+    for spec in inputs:  # what one input's look says of a name holds for all that have it
+        for axis, size in _guess_sizes(spec).items():
+            dim = (spec.shape or ())[axis]
+            if isinstance(dim, str):
+                dim_sizes.setdefault(dim, size)
     return dim_sizes
 
 
@@ -163,6 +174,37 @@ def _choose_shape(spec: TensorSpec, dim_sizes: Mapping[str, int]) -> tuple[int, 
         else:
             dims.append(guesses.get(axis, _FREE))
     return tuple(dims)
+
+
+def _is_length(spec: TensorSpec) -> bool:
+    """Say whether an input tells how long sequences are, one number each."""
+    if spec.dtype in checks.TEXT or spec.rows is not None or len(spec.shape or ()) > 1:
+        return False
+    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", spec.name).lower())
+    return stream.parse_dtype(spec.dtype).kind in "iu" and not _LENGTHS.isdisjoint(words)
+
+
+def _find_shortest(
+    spec: TensorSpec, inputs: Sequence[TensorSpec], chosen: Mapping[str, tuple[int, ...]]
+) -> int:
+    """Return a length that no sequence falls short of.
+
+    Sequences are the inputs of rank 2 and more; their time is a dimension of open size, the
+    first where the second is the batch, of that name among the lengths.
+    """
+    batch = spec.shape[0] if spec.shape else None
+    open_sizes: list[int] = []
+    all_sizes: list[int] = []
+    for other in inputs:
+        dims, shape = other.shape or (), chosen[other.name]
+        if len(dims) < 2:
+            continue
+        time_first = isinstance(batch, str) and dims[1] == batch
+        axes = (0, *range(2, len(dims))) if time_first else range(1, len(dims))
+        all_sizes += [shape[axis] for axis in axes]
+        open_sizes += [shape[axis] for axis in axes if not isinstance(dims[axis], int)]
+    shortest = min(open_sizes or all_sizes, default=_FREE)
+    return max(1, min(shortest, int(np.iinfo(stream.parse_dtype(spec.dtype)).max)))
 
 
 def _guess_sizes(spec: TensorSpec) -> dict[int, int]:

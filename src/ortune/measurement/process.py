@@ -337,7 +337,7 @@ def single_model_job(
     """
     out = worker_folder(root.resolve() / "workers", label)
     return WorkerJob(
-        {MAIN: model.resolve()},
+        {MAIN: model.absolute()},
         backend,
         {MAIN: stream.resolve()},
         out,
@@ -403,7 +403,7 @@ def optimize_offline(model: Path, backend: Cpu, out: Path) -> Path:
         BadModel: The runtime does not load the model.
     """
     with open_temporary_folder() as folder:
-        job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder)
         try:
             with Worker(job) as worker:
                 worker.ask("optimize", out=str(out.resolve()))

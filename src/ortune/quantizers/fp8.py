@@ -76,7 +76,7 @@ class Fp8(Quantizer):
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
-        if "fp8" in backend.arithmetic and not facts.quantized:
+        if "fp8" in backend.arithmetic and not facts.quantized and facts.has_float_layers:
             yield cls()
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:

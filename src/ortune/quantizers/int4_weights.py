@@ -35,7 +35,8 @@ class Int4Weights(BlockWeights):
         """Yield blocks that are exact and blocks that are small, for networks of products."""
         weights = {"int8-dynamic", "int8-weights"} & backend.arithmetic
         products = facts.has("MatMul", "Gemm") and not facts.has("Conv", "LSTM", "GRU", "RNN")
-        if weights and products and not facts.quantized and not facts.has(PACKED):
+        packed = facts.quantized or facts.has(*PACKED) or not facts.has_float_layers
+        if weights and products and not packed:
             yield cls()
             yield cls(block=128)
 

@@ -83,7 +83,11 @@ class Int8Dynamic(Quantizer):
 
         The last product behind recurrent layers costs accuracy.
         """
-        if "int8-dynamic" not in backend.arithmetic or facts.quantized:
+        if (
+            "int8-dynamic" not in backend.arithmetic
+            or facts.quantized
+            or not facts.has_float_layers
+        ):
             return
         products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
         if facts.has("LSTM", "com.microsoft::Attention") or products > 1:

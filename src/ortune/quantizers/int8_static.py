@@ -104,7 +104,7 @@ class Int8Static(Quantizer):
         if not self.observer.covers:
             raise BadSettings(
                 f"observer={self.observer} does not say where values lie",
-                fix="use min-max, percentile, entropy or mse",
+                fix="use one that does, such as min-max, percentile, entropy or mse",
             )
 
     @property
@@ -124,7 +124,7 @@ class Int8Static(Quantizer):
         tried with clipped ranges and with the first convolutions in float. One more has in
         integers what plain rounding leaves in float, tables and the head: half the file.
         """
-        if "int8" not in backend.arithmetic or facts.quantized:
+        if "int8" not in backend.arithmetic or facts.quantized or not facts.has_float_layers:
             return
         base = cls._choose_settings(backend, capabilities)
         products = int8_rescues.count_products(facts)

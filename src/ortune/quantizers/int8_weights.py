@@ -88,7 +88,7 @@ class Int8Weights(BlockWeights):
         the same error. OpenVINO is as fast with blocks of 32, which are 4 dB cleaner.
         """
         alone = facts.has("MatMul") and not facts.has("Conv", "LSTM", "GRU", "RNN")
-        if facts.quantized or facts.has(PACKED):
+        if facts.quantized or facts.has(*PACKED) or not facts.has_float_layers:
             return
         if "int8-weights" in backend.arithmetic:
             if alone:

@@ -39,7 +39,9 @@ class RaiseOpset(Transform):
             BadModel: An operator has no way to the new version.
             Refused: There is no such version.
         """
-        if (opset := model.opset_imports.get("", self.to)) >= self.to:
-            edit.add_note(model, f"the opset is {opset}")
+        opset = model.opset_imports.get("")
+        if opset is None or opset >= self.to:
+            note = f"the opset is {opset}" if opset else "it has no operator of the default domain"
+            edit.add_note(model, note)
             return 0
         return raise_to(model, self.to) + 1

@@ -211,10 +211,10 @@ GOOD = riff(tone(100).tobytes())
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"", "Format not recognised"),
-        (b"hello world", "Format not recognised"),
+        (b"", "no RIFF/WAVE file"),
+        (b"hello world", "no RIFF/WAVE file"),
         (GOOD[:30], "promises 256 bytes, and there are 30"),
-        (b"RIFF\0\0\0\0AVI " + GOOD[12:], "Format not recognised"),
+        (b"RIFF\0\0\0\0AVI " + GOOD[12:], "no RIFF/WAVE file"),
         (GOOD[:-20], "promises 256 bytes, and there are 236"),
         (riff(b"\0" * 8, kind=85), "Malformed"),
         (riff(b"\0" * 8, bits=64, kind=3), "DOUBLE is not read"),

@@ -132,3 +132,47 @@ def test_a_range_beyond_the_table_names_the_one_that_fits(tmp_path: Path) -> Non
     with pytest.raises(BadData) as found:
         generate_feeds([ids], tmp_path, shapes={}, ranges={"ids": (0, 7)})
     assert "--range ids:0..6" in found.value.fix
+
+
+def test_inputs_that_share_a_name_share_its_size(tmp_path: Path) -> None:
+    inputs = [
+        TensorSpec("mask", "int64", ("batch", "time")),
+        TensorSpec("signal", "float32", ("batch", "time")),
+        TensorSpec("picture", "float32", ("batch", 3, "height", "width")),
+        TensorSpec("weights", "float32", ("batch", "width", "height", 8)),
+    ]
+    arrays = one(inputs, tmp_path)
+    assert arrays["mask"].shape == arrays["signal"].shape == (1, 512)
+    assert arrays["picture"].shape[2:] == arrays["weights"].shape[1:3] == (224, 224)
+    chosen = one(inputs, tmp_path / "chosen", shapes={"mask": (1, 40)})
+    assert chosen["signal"].shape == (1, 40)
+
+
+@pytest.mark.parametrize(
+    ("length", "sequence", "most"),
+    [
+        (TensorSpec("lengths", "int64", ("b",)), TensorSpec("x", "float32", ("b", "t", 80)), 16),
+        (
+            TensorSpec("seq_lens", "int32", ("b",)),
+            TensorSpec("x", "float32", (7, "b", 80)),
+            7,
+        ),
+        (TensorSpec("seqLen", "int32", (1,)), TensorSpec("x", "float32", (1, 9, 80)), 9),
+        (TensorSpec("x_len", "int64", ()), TensorSpec("x", "float32", ("b", "t")), 512),
+        (TensorSpec("len", "int8", (2,)), TensorSpec("x", "float32", (2, 400)), 127),
+    ],
+)
+def test_lengths_stay_within_the_sequence(
+    tmp_path: Path, length: TensorSpec, sequence: TensorSpec, most: int
+) -> None:
+    fed = generate_feeds([length, sequence], tmp_path, shapes={}, ranges={}, count=40)
+    drawn = [
+        int(value) for sample in Stream(fed.stream) for value in np.ravel(sample[length.name])
+    ]
+    assert 1 <= min(drawn) <= max(drawn) <= most
+    assert len(set(drawn)) > 3
+
+
+def test_a_range_of_lengths_is_as_given(tmp_path: Path) -> None:
+    inputs = [TensorSpec("lengths", "int64", (1,)), TensorSpec("x", "float32", (1, "t", 8))]
+    assert one(inputs, tmp_path, ranges={"lengths": (90, 90)})["lengths"].tolist() == [90]

@@ -258,3 +258,32 @@ def test_four_bits_that_lose_too_much_are_tried_with_float_tables_first() -> Non
     assert [one.method for (one,) in tables.rescues(facts)] == ["gptq"] * 2
     without = [str(one) for (one,) in Int4Weights().rescues(replace(facts, table_bytes=0))]
     assert without[0] == "int4-weights(method=gptq)"
+
+
+EVERYTHING = CPU | OPENVINO | {"fp8"}
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        {"ai.onnx.ml::TreeEnsembleClassifier": 1, "ai.onnx.ml::ZipMap": 1, "Cast": 1},
+        {"ai.onnx.ml::TreeEnsemble": 1, "Reshape": 1},
+        {"ai.onnx.ml::LinearClassifier": 1, "ai.onnx.ml::Normalizer": 1},
+        {"StringNormalizer": 1, "TfIdfVectorizer": 1, "ai.onnx.ml::LabelEncoder": 1},
+        {"StringSplit": 1, "RegexFullMatch": 1, "Gather": 2},
+        {"DequantizeLinear": 4, "MatMul": 4, "Softmax": 1},
+        {"DequantizeLinear": 4, "Conv": 2, "Relu": 1},
+        {"com.microsoft::MatMulNBits": 4, "com.microsoft::GatherBlockQuantized": 1},
+    ],
+    ids=lambda ops: next(iter(ops)),
+)
+def test_nothing_is_offered_where_no_weight_is_float(ops: dict[str, int]) -> None:
+    assert offers(EVERYTHING, ops) == []
+
+
+def test_layers_beside_stored_weights_are_offered_something() -> None:
+    assert "int8-weights" in offers(OPENVINO, {"DequantizeLinear": 2, "MatMul": 4})
+    facts = Facts({"DequantizeLinear": 8, "Conv": 6}, 14, 1, 1, {}, 17, 8, (), ())
+    assert not facts.has_float_layers
+    assert replace(facts, precisions={"float32": 900, "int8": 100}).has_float_layers
+    assert not replace(facts, precisions={"float32": 100, "int8": 900}).has_float_layers

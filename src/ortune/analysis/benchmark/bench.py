@@ -26,7 +26,7 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
-from ortune.core import custom_ops
+from ortune.core import custom_ops, regular_file
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadSettings, OrtuneError
@@ -263,7 +263,7 @@ def _measure_rows(
     fingerprints: dict[Path, tuple[str, int]] = {}
     for path in dict.fromkeys(row.contestant.model for row in rows):
         if archive.is_bundle(path):
-            with path.open("rb") as opened:
+            with regular_file.open_regular(path) as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()[:32]
             fingerprints[path] = digest, path.stat().st_size
         else:

@@ -23,6 +23,7 @@ from statistics import median
 from typing import TypeAlias
 
 from ortune.analysis.benchmark.requests import Compare
+from ortune.core import regular_file
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.fields import make_paths
@@ -182,7 +183,7 @@ def read_run(path: Path) -> SavedRun:
     """
     fix = "give a file that `ortune bench --json FILE.json` or `ortune loadtest` wrote"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular_file.read_text(path)
         content = codec.decode(_File, json.loads(text), known_only=True)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise BadData(f"{path} is not JSON: {error}", fix=fix) from None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, InputShapes, Option, Out, Source
-from ortune.core.request import request
+from ortune.core.request import UnpackRequest, request
 from ortune.data.sequences.request import SequenceRequest
 
 OBSERVERS = (
@@ -26,7 +26,7 @@ OBSERVERS = (
 
 
 @request
-class CalibrationRequest(SequenceRequest, CustomOpsRequest):
+class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
     """What both have in common.
 
     Attributes:

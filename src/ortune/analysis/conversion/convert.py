@@ -218,7 +218,7 @@ def check_target(request: Convert, path: Path) -> None:
 
 def _check_loading(path: Path, folder: Path, backend: Backend) -> None:
     try:
-        ask_once(WorkerJob({MAIN: path.resolve()}, backend, {}, (folder / "load").resolve()))
+        ask_once(WorkerJob({MAIN: path.absolute()}, backend, {}, (folder / "load").resolve()))
     except WorkerFailed as error:
         where = "the CPU" if backend.name() == "cpu" else backend.name()
         raise BadModel(

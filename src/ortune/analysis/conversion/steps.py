@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.core import preprocess, wording
+from ortune.core import preprocess, regular_file, wording
 from ortune.core.augmentation import Augmentation
 from ortune.core.errors import (
     BadData,
@@ -343,7 +343,7 @@ def read_sensitive_layers(file: Path, threshold: float) -> tuple[str, ...]:
         BadData: The file is not there, no JSON, or not of this form.
     """
     try:
-        read = json.loads(file.read_text(encoding="utf-8"))
+        read = json.loads(regular_file.read_text(file))
     except OSError as error:
         raise BadData(f"{file}: {error.strerror}", fix=_FIX) from None
     except ValueError as error:

@@ -21,6 +21,7 @@ from ortune.analysis.costs.requests import (
     read_overhead,
     read_price,
 )
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.fields import make_paths
 from ortune.core.request import make_verb
@@ -92,7 +93,7 @@ def read_priced_source(source: Path) -> PricedSource:
     if source.is_dir():
         return of_study(read_study(source))
     try:
-        content = json.loads(source.read_text(encoding="utf-8"))
+        content = json.loads(regular_file.read_text(source))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         content = None
     except FileNotFoundError:

@@ -454,7 +454,7 @@ def run(request: TimelineRequest) -> Timeline:
         )
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
         quantizer = quantizer_for(request.step, facts, backend, sink)
-        subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
+        subject = Subject(source.absolute(), facts, backend, quantizer, material, root, sink)
         clock = Clock(list(make_variants(subject)), subject, fed.stream)
         starts, imports = clock.time_starts(request.starts)
         rows = _build_rows(clock.variants, starts, *clock.time_ratios(request.seconds))

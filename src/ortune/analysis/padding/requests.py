@@ -8,11 +8,11 @@ from typing import Annotated
 
 from ortune.core.custom_ops import BackendRequest
 from ortune.core.fields import Option, Source
-from ortune.core.request import request
+from ortune.core.request import UnpackRequest, request
 
 
 @request
-class BucketsRequest(BackendRequest):
+class BucketsRequest(BackendRequest, UnpackRequest):
     """Find the padding in an encoder's data, prove that it can be cut, choose lengths.
 
     The answer is a backend to give to --on of any verb, and to ot.load: it cuts every call down

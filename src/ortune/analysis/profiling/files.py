@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.analysis.profiling.roofline import verdicts
+from ortune.core import regular_file
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError, escape_control_chars
 from ortune.core.plugins import codec
@@ -153,7 +154,7 @@ def read_profile(folder: Path) -> Profile:
     """
     path = folder / WHOLE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(regular_file.read_text(path))
         return codec.decode(Profile, {field.name: values[field.name] for field in fields(Profile)})
     except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
         text = str(error).splitlines()[0]

@@ -442,7 +442,7 @@ def load_labelled_model(path: Path, folder: Path) -> tuple[ir.Model, Path, tuple
     mine = [(n.name, *(v.name or "" for v in n.outputs)) for n in edit.walk_nodes(model)]
     theirs = _list_node_names(onnx.load(path, load_external_data=False).graph)
     if not calls and sorted(mine) == sorted(theirs):
-        return model, path.resolve(), ()
+        return model, path.absolute(), ()
     copy = folder / "labelled" / path.name
     copy.parent.mkdir(exist_ok=True)
     file.save(model, copy, durable=False)

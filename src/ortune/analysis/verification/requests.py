@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.fields import File, Option, Out, Source
-from ortune.core.request import DataRequest, request
+from ortune.core.request import DataRequest, UnpackRequest, request
 from ortune.data.sequences.request import SequenceRequest
 
 
@@ -70,7 +70,7 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
 
 
 @request
-class Extract(CustomOpsRequest):
+class Extract(CustomOpsRequest, UnpackRequest):
     """Cut the part of MODEL between named tensors out into a model of its own.
 
     What it needs comes along: weights, functions, captured values, and paths that go round

@@ -27,6 +27,7 @@ from ortune.bundle.engine.manifest import (
     name_plan_member,
     read_manifest,
 )
+from ortune.core import regular_file
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.plugins import stored
 
@@ -90,7 +91,7 @@ def is_bundle(path: Path) -> bool:
         BadModel: There is no such file.
     """
     try:
-        with path.open("rb") as file:
+        with regular_file.open_regular(path, BadModel) as file:
             return file.read(len(_ZIP)) == _ZIP
     except OSError as error:
         raise BadModel(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.bundle.engine.manifest import Manifest, PackedPlan
-from ortune.core import wording
+from ortune.core import regular_file, wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
@@ -92,7 +92,7 @@ def require_listed(backend: Backend, libraries: Sequence[str]) -> None:
 
 def is_code(path: Path) -> bool:
     """Say whether a file is what a bundle may carry as a library: a shared library, or Python."""
-    with path.open("rb") as file:
+    with regular_file.open_regular(path, BadModel) as file:
         return path.suffix == ".py" or file.read(4).startswith(_LIBRARIES)
 
 

@@ -3,76 +3,13 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from ortune.core.errors import BadModel
 from ortune.core.plugins import stored
-from ortune.graph.io.protobuf import Bytes, Malformed, read_varint
-
-_INNER: dict[str, dict[int, str]] = {
-    "model": {7: "graph", 20: "training", 25: "function"},
-    "training": {1: "graph", 2: "graph"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "function": {7: "node", 11: "attribute"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "place"},
-    "place": {},
-}
-"""Message of onnx.proto -> field number -> message in it, as far as it leads to external data."""
-_KEY, _VALUE, _LOCATION = 1, 2, b"location"
-_VARINT, _LEN = 0, 2
-_FIXED = {1: 8, 5: 4}
-"""Wire type -> bytes."""
-_MOST = 3_000_000
-"""Fields that are looked at, in about five seconds; a large model has a tenth of it."""
-
-
-def list_locations(data: Bytes) -> Iterator[str]:
-    """Yield the files that the tensors of a serialized model refer to.
-
-    Raises:
-        Malformed: These are not the bytes of a model, or of one in far too many pieces.
-    """
-    if data.find(_LOCATION) < 0:
-        return
-    pending, seen = [(0, len(data), "model")], 0
-    while pending:
-        start, end, kind = pending.pop()
-        pair: dict[int, bytes] = {}
-        for number, body, stop in _read_fields(data, start, end):
-            seen += 1
-            if kind == "place":
-                pair[number] = data[body:stop]
-            elif number in _INNER[kind]:
-                pending.append((body, stop, _INNER[kind][number]))
-        if seen > _MOST:
-            raise Malformed(f"it has more than {_MOST} fields")
-        if pair.get(_KEY) == _LOCATION:
-            yield pair.get(_VALUE, b"").decode("utf-8", "backslashreplace")
-
-
-def _read_fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of every field of bytes in a message."""
-    at = start
-    while at < end:
-        key, body = read_varint(data, at, end)
-        wire = key & 7
-        if wire == _LEN:
-            size, body = read_varint(data, body, end)
-            at = body + size
-        elif wire == _VARINT:
-            at = read_varint(data, body, end)[1]
-        elif wire in _FIXED:
-            at = body + _FIXED[wire]
-        else:
-            raise Malformed(f"wire type {wire} at byte {at}")
-        if at > end:
-            raise Malformed(f"a field ends {at - end} bytes behind its message")
-        if wire == _LEN:
-            yield key >> 3, body, at
+from ortune.graph.io.locations import list_locations
+from ortune.graph.io.protobuf import Malformed
 
 
 def require_inside(folder: Path, member: str, members: Collection[str]) -> None:

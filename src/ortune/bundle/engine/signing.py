@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortune.core import regular_file
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, summarize_error
 
@@ -65,6 +66,7 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
     """
     path, key = Path(path), Path(key)
     with _wrap_key_errors(key, "public", _PUBLIC):
+        regular_file.require_regular(key, BadSettings)
         _, verifying = _import_signing()
         config = verifying.Config().use_elliptic_key_verifier(public_key=key)
     place = signature_of(path)
@@ -87,9 +89,7 @@ def _require_signature(place: Path, bundle: str) -> None:
             fix=_DISTRUST,
         )
     try:
-        if place.stat().st_size > _MOST:
-            raise ValueError(f"it has more than {_MOST} bytes")
-        signature: Any = json.loads(place.read_bytes())
+        signature: Any = json.loads(regular_file.read_bytes(place, _MOST, BadModel))
         if not isinstance(signature["verificationMaterial"]["publicKey"]["hint"], str):
             raise ValueError("it names no key")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ortune.core import regular_file
 from ortune.core.errors import BadSettings, Refused, UnknownPlugin, with_article
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.user_function import NeighbourFinder, describe_error
@@ -27,6 +28,8 @@ from ortune.core.plugins.user_function import NeighbourFinder, describe_error
 P = TypeVar("P", bound=Plugin)
 
 _SPELLED = re.compile(r"(?P<file>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?")
+_LARGEST = 1 << 24
+"""Bytes of a file of Python."""
 _DIGEST = "__ortune_digest__"
 
 
@@ -63,7 +66,7 @@ def run_file(path: Path) -> ModuleType:
 
 def _read_file(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return regular_file.read_bytes(path, _LARGEST, BadSettings)
     except OSError:
         raise UnknownPlugin(
             f"no file '{path}'", fix="give the path of a Python file, such as ./my_rules.py:NAME"

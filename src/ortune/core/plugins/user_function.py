@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ortune.core import regular_file
 from ortune.core.errors import BadSettings
 
 _ENDINGS = (".py", ".so", ".dll", ".dylib")
@@ -199,7 +200,7 @@ def find_source(name: str) -> Path | None:
 
 def digest_file(path: Path) -> str:
     """Digest a file's bytes."""
-    with path.open("rb") as file:
+    with regular_file.open_regular(path) as file:
         return file_digest(file, "sha256").hexdigest()
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.data import arrays, sizes
 
@@ -66,7 +67,7 @@ def read_annotations(path: Path) -> Annotations:
     with arrays.translate_read_errors(path):
         sizes.require_memory(_GROWTH * path.stat().st_size, f"labels in {path}")
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(regular_file.read_text(path))
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
     try:

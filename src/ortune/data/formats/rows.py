@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import preprocess
+from ortune.core import preprocess, regular_file
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
@@ -123,7 +123,7 @@ def _open_picture(value: Any, where: str) -> Any:
             f"{where}: a picture that lies in another file", fix="put its bytes into the table"
         )
     try:
-        return Image.open(io.BytesIO(value["bytes"]))
+        return Image.open(io.BytesIO(value["bytes"]), formats=images.FORMATS)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise BadData(f"{where}: no picture: {error}", fix="leave the row out") from error
 
@@ -131,6 +131,8 @@ def _open_picture(value: Any, where: str) -> Any:
 PARQUET = frozenset({".parquet", ".pq"})
 _ROWS = 64
 """Read at once, of a row group."""
+_WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
+"""Bytes of a value as it is stored: a run of equal ones takes none of them in the file."""
 _VALUE = 8
 """Bytes that a value takes at most, before it is one of the input's type."""
 
@@ -159,10 +161,22 @@ def read_parquet_blocks(
         ) from None
     needed = [spec for spec in inputs if spec.name not in optional]
     tensor = make_picture_reader(files[0].parent, pictures, needed, note)
+    packed = unpacked = 0
     for path in files:
         with arrays.translate_read_errors(path):
-            file = parquet.ParquetFile(path)
-        with file:
+            source = regular_file.open_regular(path)
+            file = parquet.ParquetFile(source)
+        with source, file:
+            packed += path.stat().st_size
+            unpacked += sum(
+                max(
+                    column.total_uncompressed_size,
+                    _WIDTHS.get(column.physical_type, 1) * column.num_values,
+                )
+                for group in map(file.metadata.row_group, range(file.num_row_groups))
+                for column in map(group.column, range(group.num_columns))
+            )
+            regular_file.require_unpacked(unpacked, packed, path)
             columns = select_columns(file.schema_arrow.names, inputs, note, path.name, optional)
             at = 0
             for group in range(file.num_row_groups):
@@ -240,15 +254,25 @@ def read_hub_blocks(
     needed = [spec for spec in inputs if spec.name not in optional]
     tensor = make_picture_reader(folder if saved else Path(), pictures, needed, note)
     table = table.with_format(None).select_columns(columns)
+    for name, feature in table.features.items():
+        if isinstance(feature, (datasets.Image, datasets.Audio)):  # its readers take any format
+            table = table.cast_column(name, type(feature)(decode=False))
     for at in range(len(table)):
         try:
-            row = table[at]
+            row = {name: _read_linked(value) for name, value in table[at].items()}
         except Exception as error:
             raise BadData(
                 f"{source} row {at}: {user_function.describe_error(error)}",
                 fix="leave the row out",
             ) from error
         yield make_row_block(row, f"{source} row {at}", inputs, tensor)
+
+
+def _read_linked(value: Any) -> Any:
+    """Put the bytes of a local file into a picture of a dataset that names it alone."""
+    if isinstance(value, Mapping) and value.get("bytes", b"") is None and value.get("path"):
+        return {**value, "bytes": regular_file.read_bytes(value["path"])}
+    return value
 
 
 def _parse_source(source: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core import preprocess
+from ortune.core import preprocess, regular_file
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
@@ -120,11 +120,13 @@ def open_wav(path: Path) -> Wav:
     """
     soundfile = _import_library("soundfile")
     with arrays.translate_read_errors(path):
-        with path.open("rb") as file:
-            head = file.read(8)
-        length, size = int.from_bytes(head[4:], "little"), path.stat().st_size
+        with regular_file.open_regular(path) as file:
+            head = file.read(12)
+        length, size = int.from_bytes(head[4:8], "little"), path.stat().st_size
         if head[:4] == b"RIFF" and size - 8 < length != _OPEN_END:
             raise EOFError(f"it ends early: it promises {length + 8} bytes, and there are {size}")
+        if head[:4] not in (b"RIFF", b"RIFX") or head[8:] != b"WAVE":
+            raise ValueError("it is no RIFF/WAVE file")  # else every format would be tried
         try:
             info = soundfile.info(path)
         except soundfile.SoundFileError as error:

@@ -27,6 +27,8 @@ from ortune.measurement.worker.tasks import TASKS
 from ortune.measurement.worker.workbench import Workbench
 
 _PR_SET_PDEATHSIG = 1
+_NAMED = 4
+"""Inputs that a fix names at most."""
 
 
 def main(path: str, make_workbench: Callable[..., Workbench] = Workbench) -> int:
@@ -65,17 +67,27 @@ def _answer_command(bench: Workbench, command: Mapping[str, Any]) -> dict[str, A
         traceback.print_exc()
         return {
             "error": f"{type(error).__name__}: {summarize_error(error)}",
-            "fix": _suggest_fix(error),
+            "fix": _suggest_fix(error, bench),
             "interruption": find_interruption(error),
         }
 
 
-def _suggest_fix(error: Exception) -> str:
-    """Say what to do about integers that index beyond a table, the usual fault of made-up ids."""
-    match = re.search(r"out of data bounds.*?range \[-\d+,(\d+)\]", str(error))
-    if match is None:
+def _suggest_fix(error: Exception, bench: Workbench) -> str:
+    """Name the input, and the option that helps, where a runtime refuses what it was fed."""
+    text, feeds = str(error), next(iter(bench.feeds.values()), None)
+    sample = feeds[0] if feeds else {}
+    if shape := re.search(r"dimensions for input: (\S+).*?Got: (\d+) Expected: (\d+)", text):
+        name, size, expected = shape.groups()
+        return f"give data that fits, or --shape {name}:... with {expected} in the place of {size}"
+    if bounds := re.search(r"out of data bounds.*?range \[-\d+,(\d+)\]", text):
+        last = int(bounds[1])
+        whole = {name: array for name, array in sample.items() if array.dtype.kind in "iu"}
+        beyond = [name for name, array in whole.items() if (array > last).any()]
+        return f"give data that fits, or --range {(beyond or ['INPUT'])[0]}:0..{last}"
+    if not type(error).__module__.startswith("onnxruntime") or not sample:
         return ""
-    return f"give data that fits, or --range INPUT:0..{match[1]} of the input that holds them"
+    names = f"{'such as ' if len(sample) > _NAMED else ''}{', '.join(list(sample)[:_NAMED])}"
+    return f"give data that fits, or change what is made up by --shape and --range of {names}"
 
 
 def _claim_stdout() -> IO[str]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.plugins import codec
@@ -141,7 +142,7 @@ def read_ranges(path: Path) -> SavedRanges:
         BadData: It is neither, is damaged, or is of a later version.
     """
     try:
-        raw = path.read_bytes()
+        raw = regular_file.read_bytes(path)
         text = raw.decode("utf-8")
     except OSError as error:
         raise BadData(f"cannot read {path}: {error.strerror or error}", fix=_FIX) from None

@@ -115,7 +115,7 @@ class Context:
     def worker_job(self, models: Mapping[str, Path], backend: Backend, folder: Path) -> WorkerJob:
         """Return the job that opens these models on a backend."""
         return WorkerJob(
-            {name: path.resolve() for name, path in models.items()},
+            {name: path.absolute() for name, path in models.items()},
             backend,
             {name: path.resolve() for name, path in self.feeds.items()},
             folder.resolve(),

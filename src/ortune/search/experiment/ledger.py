@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
+from ortune.core import regular_file
 from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
@@ -291,6 +292,6 @@ def _load_json(path: Path) -> Any | None:
     if not path.is_file():
         return None
     try:
-        return stored.parse_json(path.read_text(encoding="utf-8"))
+        return stored.parse_json(regular_file.read_text(path))
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None

@@ -11,7 +11,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from ortune.core import preprocess
+from ortune.core import preprocess, regular_file
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, BadSettings
@@ -98,7 +98,7 @@ def prepare_context(
             grown = replace(header, parts=baseline.division, outlook=baseline.outlook)
             write_header(root, replace(grown, seconds=experiment.time))
     else:
-        paths = {name: str(path.resolve()) for name, path in models.items()}
+        paths = {name: str(path.absolute()) for name, path in models.items()}
         about = Header(job, whole, command, paths, baseline.division, outlook=baseline.outlook)
         about = replace(about, by_operator=baseline.by_operator, by_region=by_region)
         about = replace(about, doubt=baseline.doubt, agreement=agreement)
@@ -162,7 +162,7 @@ def _keep_preprocess(source: str | Path | Callable[[], Any] | None, root: Path) 
     data = Path(source)
     beside = (data if data.is_dir() else data.parent) / preprocess.SETTINGS
     if beside.is_file():
-        write_text(root / preprocess.SETTINGS, beside.read_text(encoding="utf-8"))
+        write_text(root / preprocess.SETTINGS, regular_file.read_text(beside))
 
 
 def _measure_original(
@@ -231,7 +231,7 @@ def _start_worker(
     experiment: Experiment, root: Path, streams: Mapping[str, Path], sink: Sink
 ) -> Worker:
     job = WorkerJob(
-        {name: path.resolve() for name, path in experiment.models.items()},
+        {name: path.absolute() for name, path in experiment.models.items()},
         experiment.baseline,
         {name: path.resolve() for name, path in streams.items()},
         worker_folder(root.resolve() / "workers", "setup"),

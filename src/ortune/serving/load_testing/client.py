@@ -22,9 +22,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ortune.core import regular_file
 from ortune.serving.load_testing.requests import ServerUrl
 
 NOT_SENT = "not sent in time"
@@ -267,7 +267,7 @@ def grpc_channel(module: Any, url: ServerUrl, ca: str) -> Any:
 
     if not url.tls:
         return module.insecure_channel(url.netloc, options=_GRPC_OPTIONS)
-    trusted = grpc.ssl_channel_credentials(Path(ca).read_bytes() if ca else None)
+    trusted = grpc.ssl_channel_credentials(regular_file.read_bytes(ca) if ca else None)
     return module.secure_channel(url.netloc, trusted, options=_GRPC_OPTIONS)
 
 

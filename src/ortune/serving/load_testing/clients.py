@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData, OrtuneError, summarize_error
 from ortune.core.python_process import make_python_command
 from ortune.core.session import Tensors
@@ -76,7 +77,7 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
             f"a load test over {address.protocol} needs {package}",
             fix="pip install 'ortune[serve]'",
         )
-    token = Path(request.token_file).read_text(encoding="utf-8") if request.token_file else ""
+    token = regular_file.read_text(request.token_file, 1 << 16) if request.token_file else ""
     with ExitStack() as stack:
         admin = Admin(address, ca=str(request.ca or ""), token=token.strip())
         stack.enter_context(closing(admin))

@@ -15,6 +15,7 @@ import numpy as np
 from ortune.analysis.benchmark.interleave import NoiseVerdict
 from ortune.analysis.benchmark.row_figures import summarize_latency
 from ortune.bundle.engine.load import load_engine
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
@@ -191,7 +192,7 @@ def _describe_model(request: LoadTest, load_clients: Clients, protocol: str) -> 
     model, path = load_clients.model, Path(request.target)
     name, digest, size = model.name, None, None
     if not is_url(request.target) and path.is_file():
-        with path.open("rb") as file:
+        with regular_file.open_regular(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         name, size = path.name, path.stat().st_size
     return {

@@ -17,6 +17,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+from ortune.core import regular_file
 from ortune.core.errors import BadSettings, summarize_error
 from ortune.serving.server.settings import Serve
 
@@ -76,7 +77,7 @@ def read_tokens(path: str | Path | None, warn: Warn) -> Access:
         return Access()
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with regular_file.open_regular(path, BadSettings) as file:
             lines = file.read(_TOKEN_FILE_BYTES + 1).decode("ascii").splitlines()
             mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
@@ -133,6 +134,8 @@ def check_certificate(
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        for file in (path, key):
+            regular_file.require_regular(file, BadSettings)
         context.load_cert_chain(path, key, password=refuse_encrypted)
     except OSError as error:
         problem = f"--tls-cert {path} with --tls-key {key}: {summarize_error(error)}"

@@ -100,7 +100,7 @@ def optimize_in_worker(
     """
     with open_temporary_folder() as folder:
         root = Path(folder).resolve()
-        job = WorkerJob({"": model.resolve()}, backend, {}, root, environment=environment)
+        job = WorkerJob({"": model.absolute()}, backend, {}, root, environment=environment)
         with Worker(job, timeout_s=timeout_s) as worker:
             worker.ask("optimize", out=str(out.resolve()))
 
@@ -174,5 +174,5 @@ def _make_job(
     environment: str,
 ) -> WorkerJob:
     out = worker_folder(root / "workers", "package")
-    files = {name: path.resolve() for name, path in models.items()}
+    files = {name: path.absolute() for name, path in models.items()}
     return WorkerJob(files, backend, feeds, out, environment=environment)

@@ -12,11 +12,15 @@ import pytest
 from onnx import numpy_helper
 
 from ortune.core.errors import OrtuneError
+from ortune.core.reading import read_step
+from ortune.core.step import Transform
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.analysis.weight_values import weight_values
 from ortune.graph.io import file
+from ortune.graph.ir import edit
 from ortune.graph.lint.rules import Finding, lint_model, make_finding
 from ortune.graph.shapes.infer import infer_copy
+from ortune.transforms.raise_opset import RaiseOpset
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> '
 PLAIN = HEAD + (
@@ -134,6 +138,53 @@ def test_a_model_newer_than_the_runtime_is_told_the_step_that_writes_an_older_on
     assert set(found) == found_rules
     lowered = {rule for rule, one in found.items() if '"lower-opset(to=26)"' in one.action}
     assert lowered == (found_rules if opset > 26 else set())
+
+
+EQUAL = (
+    HEAD + "g (float[n, 128] x) => (float[n, 128] y) { [a] h = MatMul(x, w) [b] y = MatMul(h, v) }"
+)
+CURED = {rule: HEAD + body for rule, body in BODY.items()} | {
+    "old-opset": PLAIN.replace('"" : 18', '"" : 9'),
+    "deprecated-operator": (
+        '<ir_version: 8, opset_import: ["" : 9]> g (float[1, 1, 2, 2] x) => (float[a, b, c, d] y) '
+        '<float[4] s = {1, 1, 2, 2}> { [up] y = Upsample<mode = "nearest">(x, s) }'
+    ),
+    "equal-weights": EQUAL,
+}
+
+
+@pytest.mark.parametrize("rule", CURED)
+def test_a_step_that_is_advised_takes_the_fault_away(rule: str, tmp_path: Path) -> None:
+    same = np.ones((128, 128), np.float32)
+    arrays = {"w": same, "v": same} if rule == "equal-weights" else {}
+    fault = rules(linted(CURED[rule], tmp_path, **arrays))[rule]
+    advised = re.match(r"apply ([\w-]+)", fault.action)
+    if advised is None:
+        assert "apply" not in fault.action.split()[:1]
+        return
+    model = file.load(tmp_path / "m.onnx", newer_opset=True)
+    step = read_step(advised[1])
+    assert isinstance(step, Transform)
+    assert step.apply(model) > 0
+    file.save(model, tmp_path / "cured.onnx")
+    cured = file.load(tmp_path / "cured.onnx")
+    left = lint_model(cured, infer_copy(cured)[0], file.parse_outline(tmp_path / "cured.onnx"), [])
+    assert rule not in rules(list(left))
+
+
+def test_a_model_of_trees_is_not_told_to_raise_an_opset(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 6, opset_import: ["ai.onnx.ml" : 3]> g (float[n, 4] x) => (float[n, 1] y) '
+        "{ [trees] y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, nodes_treeids = [0], "
+        'nodes_nodeids = [0], nodes_featureids = [0], nodes_modes = ["LEAF"], '
+        "nodes_values = [0.0], nodes_truenodeids = [0], nodes_falsenodeids = [0], "
+        "target_treeids = [0], target_nodeids = [0], target_ids = [0], "
+        "target_weights = [1.0]>(x) }"
+    )
+    assert [one for one in linted(text, tmp_path) if "raise-opset" in one.action] == []
+    model = file.load(tmp_path / "m.onnx")
+    assert RaiseOpset().apply(model) == 0
+    assert "no operator of the default domain" in edit.take_notes(model)
 
 
 def test_inputs_that_only_dead_nodes_read_are_unused_too(tmp_path: Path) -> None:

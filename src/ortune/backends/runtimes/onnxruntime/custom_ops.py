@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.backends.runtimes import own_process
+from ortune.core import regular_file
 from ortune.core.errors import BadSettings, OrtuneError, summarize_error
 from ortune.core.plugins import user_file, user_function
 from ortune.core.plugins.user_function import import_local, is_path
@@ -93,7 +94,7 @@ def demand_loadable(libraries: tuple[str, ...]) -> None:
 
 def find_foreign_platform(path: Path) -> str:
     """Return the machine or system of a library that is of another one than this; else empty."""
-    with path.open("rb") as file:
+    with regular_file.open_regular(path) as file:
         head = file.read(20)
     if head[:4] == b"\x7fELF":
         order = "little" if head[5] == 1 else "big"

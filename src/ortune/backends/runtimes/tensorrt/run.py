@@ -17,6 +17,7 @@ from ortune.backends.runtimes.tensorrt import build, library, profiles
 from ortune.backends.runtimes.tensorrt.build import BuildOptions
 from ortune.backends.runtimes.tensorrt.library import CudaDevice
 from ortune.backends.runtimes.tensorrt.profiles import Profile, ShapeRange
+from ortune.core import regular_file
 from ortune.core.errors import BadData, BadModel
 from ortune.core.session import InProcess, Session, Tensors
 
@@ -47,7 +48,11 @@ def open_engine(path: Path, options: BuildOptions) -> Iterator[Session]:
         BadModel: TensorRT does not take the file.
         BadSettings: An input is of open size and has no range.
     """
-    plan = path.read_bytes() if path.suffix in SUFFIXES else build.build_engine(path, options)
+    if path.suffix in SUFFIXES:
+        with regular_file.open_regular(path, BadModel) as file:
+            plan = file.read()
+    else:
+        plan = build.build_engine(path, options)
     opened = TensorrtSession(plan, options)
     try:
         yield opened

@@ -44,7 +44,7 @@ Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
 BLOCK_OPSET = 21
 """DequantizeLinear has blocks and 4-bit types from here on."""
 
-PACKED = "com.microsoft::MatMulNBits"
+PACKED = ("com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4")
 """In a model that arrived with weights in blocks."""
 
 

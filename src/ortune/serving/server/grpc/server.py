@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from ortune.core import regular_file
 from ortune.core.errors import BadSettings
 from ortune.serving.protocol import messages, metadata
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
@@ -306,7 +307,10 @@ class GrpcServer:
             if certificate is None:
                 self.port = self._inner.add_insecure_port(address)
             else:
-                pair = certificate.key.read_bytes(), certificate.path.read_bytes()
+                pair = (
+                    regular_file.read_bytes(certificate.key),
+                    regular_file.read_bytes(certificate.path),
+                )
                 credentials = grpc.ssl_server_credentials([pair])
                 self.port = self._inner.add_secure_port(address, credentials)
         except RuntimeError:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortune.bundle.engine import archive
-from ortune.bundle.engine.external import list_locations
+from ortune.core import regular_file
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.wording import format_count
+from ortune.graph.io.locations import list_locations
 from ortune.graph.io.protobuf import Malformed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -128,6 +129,9 @@ def _list_weight_files(path: Path, seen: _Look) -> tuple[Path, ...]:
     with suppress(OSError, ValueError, OrtuneError, Malformed):
         if archive.is_bundle(path):
             return ()
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        with (
+            regular_file.open_regular(path) as file,
+            mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+        ):
             return tuple(path.parent / name for name in sorted(set(list_locations(data))))
     return ()
