@@ -38,11 +38,11 @@ Draw: TypeAlias = Callable[[Rng, int, int], Drawn]
 """By how many samples and plans."""
 
 COUNTS = (50, 100, 200, 500, 1000)
-PLANS = (1, 3, 10, 30)
+PLANS = (1, 30)
 ALIKE = 0.7
 """How often plans that share their losses fail on the same samples."""
-_FIGURES = 60
-"""Draws of a figure: each judgement of one is a bootstrap."""
+_SLOW = 40
+"""Draws at most of what takes long to judge: a bootstrap, or many bets."""
 _OBJECTS, _RECALL = 5.0, 0.9
 
 
@@ -232,7 +232,8 @@ def hand_out(case: Case, rng: Rng, count: int, plans: int, draws: int) -> dict[s
     `formerly` counts what would be were it enough that the estimate on all samples is inside.
     """
     budget, parts = Budget.parse(case.budget), divide_samples(case.budget, count)
-    draws = min(draws, _FIGURES) if budget.metric.kind() is Kind.FIGURE else draws
+    slow = budget.metric.kind() in (Kind.FIGURE, Kind.MEAN)
+    draws = min(draws, _SLOW) if slow else draws
     handed = first = proved = formerly = 0
     for turn in range(draws):
         records, base = case.draw(rng, count, plans)

@@ -151,8 +151,8 @@ def is_within_reach(score: Score, samples: int, plans: int) -> bool:
         plans: How many were looked at.
     """
     if score.verdict in (Verdict.PROVED, Verdict.FAILS) or score.chance is None:
-        return score.verdict is not Verdict.FAILS
-    expected = score.chance ** (samples / max(1, score.samples))
+        return score.verdict in (Verdict.PROVED, Verdict.LIKELY)
+    expected = math.pow(score.chance, samples / max(1, score.samples))
     return expected <= LIKELY_ERROR / max(1, plans)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
@@ -271,6 +271,8 @@ class _Loop:
         candidates = self._list_finalists()
         chosen = candidates[:FINALISTS]
         for index, trial in enumerate(chosen, 1):
+            if index > FINALISTS and self._find_winner() is not None:
+                break
             reserve, leader = self._make_reserve(), self._find_winner()
             needed = reserve.final_s(trial) + reserve.closing_s
             if (index > 1 or leader is not None) and self.aim.remaining_s() < needed:
@@ -286,20 +288,18 @@ class _Loop:
                     trial, reserve.seconds_each(trial, self.aim.remaining_s())
                 )
             if index == FINALISTS and self._find_winner() is None:
-                chosen += self._list_safe(candidates[FINALISTS:])[:1]
+                chosen += self._list_safe(candidates[FINALISTS:])
         return finished
 
     def _list_safe(self, candidates: Sequence[Trial]) -> list[Trial]:
-        """Return plans to be re-measured that change no numbers, or lose so little in the search
-        that all samples will accept them if they go on like that."""
-        samples = sum(len(part.records) for part in self.context.evaluation_parts())
+        """Return the fastest plan that changes no numbers, and before it the fastest that will be
+        accepted if it loses as little on all samples as on those of the search."""
+        samples = len({i for part in self.context.parts.values() for i in part.indices})
         plans = self.attempts.ledger.count_looked_at()
-        return [
-            t
-            for t in candidates
-            if not self._is_confirmed(t)
-            and (not t.plan.lossy or (t.score and is_within_reach(t.score, samples, plans)))
-        ]
+        left = [trial for trial in candidates if not self._is_confirmed(trial)]
+        exact = next((at for at, trial in enumerate(left) if not trial.plan.lossy), len(left))
+        close = (t for t in left[:exact] if t.score and is_within_reach(t.score, samples, plans))
+        return [*islice(close, 1), *left[exact : exact + 1]]
 
     def _list_finalists(self) -> list[Trial]:
         return select_finalists(
