@@ -188,7 +188,8 @@ def describe_change(study: Study, score: Score) -> str:
         for number in (change.value, change.low, change.high, budget.limit)
     )
     least = "at least" if metric.higher_is_better else "at most"
-    return f"{name} {value}{unit} [{low}, {high}] on {samples}, {least} {limit} is allowed"
+    asked = f"the budget asks for {least} {limit}{unit}"
+    return f"{name} {value}{unit} [{low}, {high}] on {samples}, {asked}"
 
 
 def describe_scores(study: Study, score: Score) -> str:

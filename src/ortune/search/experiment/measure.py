@@ -244,12 +244,12 @@ def judge_trial(
         learnt: How far pairs differ, from the rest of the run.
         plans: How many were looked at, for a finalist's accuracy; None leaves it as it is.
     """
-    if trial.measurement is None:
+    if (measured := trial.measurement) is None:
         return trial
     if plans is not None and trial.score is not None:
         judged_scores = (decide_likely(trial.score, plans), *trial.scores[1:])
         trial = replace(trial, scores=judged_scores)
-    pairs = trial.measurement.pairs
+    pairs = measured.pairs
     ratio = stats.latency_ratio(pairs, learnt=learnt)
     sure = ratio if trial.part == "final" else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
     status, why = decide_status(context, sure, trial.scores)
