@@ -203,6 +203,18 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class ScoreChange:
+    """What a budget limits, with the ends of the interval that holds it with 90 %.
+
+    In relative budgets it is the paired change of the score, which may be negative.
+    """
+
+    value: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
 class Score:
     """One metric of one plan over one part of the data.
 
@@ -227,8 +239,7 @@ class Score:
         chance: Of so good a result, at most, were the plan just outside the budget; None where
             nothing tests that.
         plans: How many were looked at: so many times smaller `chance` has to be.
-        change: What the budget limits, on all samples: the paired change where it is relative,
-            with the interval that holds it with 90 %; None where it is not known.
+        change: What the budget limits, on all samples; None where it is not known.
     """
 
     metric: str
@@ -248,7 +259,7 @@ class Score:
     unit: str = "sample"
     chance: float | None = None
     plans: int = 1
-    change: Interval | None = None
+    change: ScoreChange | None = None
 
 
 class Status(enum.StrEnum):

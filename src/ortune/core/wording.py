@@ -178,14 +178,14 @@ def describe_change(study: Study, score: Score) -> str:
         return describe_scores(study, score)
     name, samples = shorten_metric(score.metric), format_count(score.samples, "sample")
     if score.share is not None:
-        span = f"[{100 * change.low:.3g}, {100 * change.high:.3g}]"
+        span = f"[{100 * change.least:.3g}, {100 * change.most:.3g}]"
         inside = f"{100 * change.value:.3g} % {span} of {samples} keep {name} {budget.limit:g}"
         return f"{inside}, at least {100 * score.share:g} % have to"
     scale, unit = (100, " points") if metric.kind() is Kind.RIGHT else (1, "")
     sign = "+" if budget.relative else ""
     value, low, high, limit = (
         f"{scale * number:{sign}.3g}"
-        for number in (change.value, change.low, change.high, budget.limit)
+        for number in (change.value, change.least, change.most, budget.limit)
     )
     least = "at least" if metric.higher_is_better else "at most"
     asked = f"the budget asks for {least} {limit}{unit}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
-from ortune.core.trial import Interval
+from ortune.core.trial import ScoreChange
 from ortune.measurement.statistics import betting, binomial, bootstrap, paired
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Evidence:
     inside: float | None
     basis: str
     chance: float = 1.0
-    change: Interval | None = None
+    change: ScoreChange | None = None
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def _test_right_answers(data: PairedRecords, value: float, base: float) -> Evide
         chance = paired.p_value(len(data.counted), *changes, delta, data.error)
         low = -paired.estimate_loss_bound(total, losses, wins, _END)
         high = paired.estimate_loss_bound(total, wins, losses, _END)
-        change = Interval(value - base, min(low, value - base), max(high, value - base))
+        change = ScoreChange(value - base, min(low, value - base), max(high, value - base))
     else:
         right = int(data.scores[data.proof].sum())
         bound = binomial.compute_clopper_pearson(right, n, data.error)
@@ -256,12 +256,12 @@ def _count_changes(scores: Floats) -> tuple[int, int]:
     return int((scores < 0).sum()), int((scores > 0).sum())
 
 
-def _find_share(count: int, total: int) -> Interval:
+def _find_share(count: int, total: int) -> ScoreChange:
     """Return the share of samples with its interval by Clopper and Pearson."""
     if not total:
-        return Interval(math.nan, 0.0, 1.0)
+        return ScoreChange(math.nan, 0.0, 1.0)
     ends = [binomial.compute_clopper_pearson(k, total, _END) for k in (count, total - count)]
-    return Interval(count / total, ends[0], 1 - ends[1])
+    return ScoreChange(count / total, ends[0], 1 - ends[1])
 
 
 def _test_mean(
@@ -296,7 +296,7 @@ def _test_mean(
         inside=None,
         basis=f"sequential test on {data.describe_count(len(sums))}",
         chance=math.exp(-betting.compute_log_capital(*counted, goal, least)),
-        change=Interval(value - base if relative else value, ends[0], -ends[1]),
+        change=ScoreChange(value - base if relative else value, ends[0], -ends[1]),
     )
 
 
@@ -375,7 +375,7 @@ def _bootstrap_figure(data: PairedRecords, value: float, base: float, why: str) 
         inside=None,
         basis=basis,
         chance=max(_compute_drawn_chance(data, estimates, base), unseen),
-        change=Interval(value - middle, low - middle, high - middle),
+        change=ScoreChange(value - middle, low - middle, high - middle),
     )
 
 

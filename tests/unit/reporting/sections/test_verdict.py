@@ -16,7 +16,7 @@ from ortune.core.plugins import codec
 from ortune.core.section import Text
 from ortune.core.study import Study
 from ortune.core.trial import Block as Turn
-from ortune.core.trial import Burst, Interval, Pair, Trial, Verdict
+from ortune.core.trial import Burst, Interval, Pair, ScoreChange, Trial, Verdict
 from ortune.measurement.timing import stats
 from ortune.reporting.sections.noise import NoiseSection
 from ortune.reporting.sections.notes import NotesSection
@@ -131,7 +131,7 @@ def undecided(study: Study, **more: object) -> Study:
         verdict=Verdict.UNDECIDED,
         needed=1530,
         chance=0.4,
-        change=Interval(-0.005, -0.014, 0.002),
+        change=ScoreChange(-0.005, -0.014, 0.002),
         **more,
     )
     budget = Budget.parse("top1>=base-0.01")
@@ -163,7 +163,9 @@ def test_what_is_faster_and_undecided_is_named_first_with_its_change_and_one_cou
 def test_of_a_share_the_interval_is_of_what_is_inside(study: Study) -> None:
     made = undecided(study, share=0.95)
     made = replace(made, header=study.header)
-    score = replace(made.trials[-1].scores[0], metric="cosine", change=Interval(0.98, 0.94, 0.995))
+    score = replace(
+        made.trials[-1].scores[0], metric="cosine", change=ScoreChange(0.98, 0.94, 0.995)
+    )
     final = replace(made.trials[-1], scores=(score,))
     assert (
         ": 98 % [94, 99.5] of 200 samples keep cosine 0.999, at least 95 % have to (90 % interval)"
