@@ -188,8 +188,8 @@ def describe_change(study: Study, score: Score) -> str:
         for number in (change.value, change.least, change.most, budget.limit)
     )
     least = "at least" if metric.higher_is_better else "at most"
-    asked = f"the budget asks for {least} {limit}{unit}"
-    return f"{name} {value}{unit} [{low}, {high}] on {samples}, {asked}"
+    limit_text = f"the budget asks for {least} {limit}{unit}"
+    return f"{name} {value}{unit} [{low}, {high}] on {samples}, {limit_text}"
 
 
 def describe_scores(study: Study, score: Score) -> str:

@@ -296,10 +296,14 @@ class _Loop:
         accepted if it loses as little on all samples as on those of the search."""
         samples = len({i for part in self.context.parts.values() for i in part.indices})
         plans = self.attempts.ledger.count_looked_at()
-        left = [trial for trial in candidates if not self._is_confirmed(trial)]
-        exact = next((at for at, trial in enumerate(left) if not trial.plan.lossy), len(left))
-        close = (t for t in left[:exact] if t.score and is_within_reach(t.score, samples, plans))
-        return [*islice(close, 1), *left[exact : exact + 1]]
+        remaining = [trial for trial in candidates if not self._is_confirmed(trial)]
+        exact = next(
+            (at for at, trial in enumerate(remaining) if not trial.plan.lossy), len(remaining)
+        )
+        close = (
+            t for t in remaining[:exact] if t.score and is_within_reach(t.score, samples, plans)
+        )
+        return [*islice(close, 1), *remaining[exact : exact + 1]]
 
     def _list_finalists(self) -> list[Trial]:
         return select_finalists(
