@@ -1,4 +1,4 @@
-"""How often what is just outside a budget is called proved, and how often what is inside is.
+"""How often what is outside a budget is called proved or handed out, and what is inside.
 
     python -m benchmarks.accuracy.coverage [--draws 2000] [--jobs 1] [--only share ...] [--fresh]
 
@@ -7,7 +7,9 @@ budget may be called proved in 5 % of the draws, and an exact binomial test, Bon
 cells, says whether more were; figures without a test must never be. The choice among 30 plans goes
 through the whole selection: the search's samples throw out and choose, the final ones prove, the
 error is divided by the finalists. Honest populations give the power, beside the former rule's.
-Cells are kept in ``build/coverage.jsonl`` as they end. No quiet machine is needed. Results:
+What a search hands out is proved or likely (`acceptance.py`): where every plan is outside, 20 % of
+the searches may hand one out. Parts that are not drawn keep their rows. Cells are kept in
+``build/coverage.jsonl`` as they end. No quiet machine is needed. Results:
 ``benchmarks/results/coverage.json``."""
 
 from __future__ import annotations
@@ -25,18 +27,21 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.accuracy import acceptance
 from benchmarks.accuracy.coverage_cells import Population, honest, never, outside
 from benchmarks.accuracy.former_rule import proved as formerly
 from benchmarks.accuracy.selection import SELECTIONS, chosen
 from benchmarks.speed.fresh import Kept
 from ortune.core.budget import Budget
 from ortune.core.trial import Verdict
-from ortune.measurement.accuracy import judge_accuracy
+from ortune.core.wording import format_count
+from ortune.measurement.accuracy import ERROR, LIKELY_ERROR, judge_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "coverage.json"
 KEPT = ROOT / "build" / "coverage.jsonl"
-ERROR = 0.05
+HANDED_OUT = ERROR + LIKELY_ERROR
+"""Of searches whose plans are all outside, in which one of them may be handed out."""
 COUNTS = (4, 8, 20, 59, 100, 200, 299, 400, 1000, 2000)
 POWER_COUNTS = (20, 59, 100, 200, 299, 400, 1000, 2000)
 DRAWS = 2000
@@ -77,16 +82,23 @@ def main() -> None:
                     flush=True,
                 )
     rows = [row for row in kept.rows() if asked.trust_kept or row["rules"] == rules]
+    if asked.out.exists():
+        rows += [
+            row
+            for row in json.loads(asked.out.read_text())["rows"]
+            if row["part"] not in asked.only
+        ]
     asked.out.write_text(json.dumps(summary(rows), indent=1) + "\n")
     print(told(json.loads(asked.out.read_text())))
 
 
 def judged_by() -> str:
     """Return a digest of the code that judges: cells of other rules do not count."""
-    from ortune import measurement, statistics
+    from ortune import measurement
 
-    homes = [Path(one.__path__[0]) for one in (measurement, statistics)]
-    paths = [homes[0] / "accuracy.py", homes[0] / "evidence.py", *sorted(homes[1].glob("*.py"))]
+    home = Path(measurement.__path__[0])
+    tests = sorted((home / "statistics").glob("*.py"))
+    paths = [home / "accuracy.py", home / "evidence.py", *tests]
     return sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
 
 
@@ -98,6 +110,8 @@ def cells(part: str) -> list[tuple[int, int]]:
     """Return the cells of a part: which population, how many samples; large ones first."""
     if part == "selection":
         return [(index, one.count) for index, one in enumerate(SELECTIONS)]
+    if part == "handed out":
+        return [(i, n) for n in reversed(acceptance.COUNTS) for i in range(len(PARTS[part]()))]
     counts = {"power": POWER_COUNTS, "never": (59, 2000)}.get(part, COUNTS)
     return [(i, n) for n in reversed(counts) for i in range(len(PARTS[part]()))]
 
@@ -106,6 +120,9 @@ def name(part: str, index: int) -> str:
     """Return what a cell's row is called."""
     if part == "selection":
         return SELECTIONS[index].name
+    if part == "handed out":
+        case, plans = PARTS[part]()[index]
+        return f"{case.name}, {format_count(plans, 'plan')}"
     one = PARTS[part]()[index]
     return f"{one.kind}: {one.name}"
 
@@ -121,6 +138,9 @@ PARTS: Mapping[str, Callable[[], list[Any]]] = {
     "never": never,
     "selection": lambda: list(SELECTIONS),
     "power": honest,
+    "handed out": lambda: [
+        (case, plans) for case in acceptance.list_cases() for plans in acceptance.PLANS
+    ],
 }
 
 
@@ -132,6 +152,9 @@ def _cell(task: tuple[str, int, int, int]) -> Row:
     row: Row = {"part": part, "name": called, "n": n}
     if part == "selection":
         row |= chosen(SELECTIONS[index], rng, max(1, draws // 4))
+    elif part == "handed out":
+        case, plans = PARTS[part]()[index]
+        row |= acceptance.hand_out(case, rng, n, plans, max(1, draws // 5))
     else:
         row |= _judged(PARTS[part]()[index], part, rng, n, draws)
     return row | {"seconds": round(time.monotonic() - began, 2)}
@@ -158,6 +181,10 @@ def summary(rows: Sequence[Row]) -> Row:
     for row in tested:
         row["p"] = float(f"{tail(row['proved'], row['draws'], ERROR):.3g}")
     rejected = [row for row in tested if row["p"] < strict]
+    searches = [row for row in rows if row["part"] == "handed out" and row["outside"]]
+    for row in searches:
+        row["p"] = float(f"{tail(row['handed out'], row['draws'], HANDED_OUT):.3g}")
+    refused = [row for row in searches if row["p"] < ERROR / len(searches)]
     order = {part: k for k, part in enumerate(PARTS)}
     rates = [row["proved"] / row["draws"] for row in tested]
     return {
@@ -167,6 +194,12 @@ def summary(rows: Sequence[Row]) -> Row:
         "significance of a cell": strict,
         "cells rejected": [f"{row['name']}, {row['n']} samples" for row in rejected],
         "largest share falsely proved": max(rates, default=0.0),
+        "handed out": {
+            "error": HANDED_OUT,
+            "cells": len(searches),
+            "cells rejected": [f"{row['name']}, {row['n']} samples" for row in refused],
+            "largest share": max((r["handed out"] / r["draws"] for r in searches), default=0.0),
+        },
         "never provable, proved": sum(r["proved"] for r in rows if r["part"] == "never"),
         "bars": bars(),
         "rows": sorted(rows, key=lambda row: (order[row["part"]], row["name"], row["n"])),
@@ -201,6 +234,9 @@ def told(found: Row) -> str:
     return (
         f"{found['cells']} cells, {found['draws']} draws; falsely proved in"
         f" {found['largest share falsely proved']:.1%} at most; rejected: {rejected}\n"
+        f"searches whose plans are all outside hand one out in"
+        f" {found['handed out']['largest share']:.1%} at most;"
+        f" rejected: {', '.join(found['handed out']['cells rejected']) or 'none'}\n"
         f"never provable and proved: {found['never provable, proved']}\n{found['bars']}"
     )
 

@@ -98,11 +98,13 @@ class Machine:
         worker: SimulatedWorker,
         plan: Plan,
         *parts: ScoredPart,
+        plans: int | None = None,
         **given: Any,
     ) -> tuple[Score, ...]:
         """Score a loaded plan on one part or on all.
 
         Args:
+            plans: Recorded scores are judged already: it changes none.
             given: What decides how long it may take.
 
         Raises:

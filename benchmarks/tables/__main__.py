@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result_files import RESULTS, find_results
-from benchmarks.tables.accuracy import coverage, detector, lost, power
+from benchmarks.tables.accuracy import coverage, detector, handed_out, lost, offered, power
 from benchmarks.tables.features import (
     buckets,
     openvino_overhead,
@@ -50,6 +50,8 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "clock": ("clock", uninterrupted),
     "coverage": ("coverage", coverage),
     "power": ("coverage", power),
+    "handed out": ("coverage", handed_out),
+    "offered": ("coverage", offered),
     "accuracy lost": ("accuracy_lost", lost),
     "again": ("again", again),
     "buckets": ("buckets", buckets),
@@ -72,12 +74,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
 }
 """Name of a table -> the results that it is written from, and its writer."""
 _TABLED = (
-    "benchmarks",
-    "detectors",
-    "gpu",
-    "looking",
-    "peers",
-    "providers-more",
+    *("accuracy", "benchmarks", "detectors", "gpu", "looking", "peers", "providers-more"),
     "rewriting",
     "sequences",
 )

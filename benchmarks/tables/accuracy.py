@@ -54,6 +54,54 @@ def power(results: Results) -> str:
     return table(head, rows)
 
 
+def handed_out(results: Results) -> str:
+    """Return how often a search hands a plan out where all are outside, beside the former rule."""
+    mine = [r for r in results["rows"] if r["part"] == "handed out" and r["outside"]]
+    found = results["handed out"]
+    head = "every plan is outside: handed out (formerly)"
+    rejected = ", ".join(found["cells rejected"]) or "none"
+    said = (
+        f"{len(mine)} cells of {min(r['draws'] for r in mine)} to {max(r['draws'] for r in mine)}"
+        f" searches; at most {percent(found['largest share'])} of a cell. Cells in which an exact"
+        f' binomial test rejects "at most {percent(found["error"], 0)}" (Bonferroni): {rejected}.'
+    )
+    return f"{_searches(mine, head, 'handed out')}\n\n{said}"
+
+
+def offered(results: Results) -> str:
+    """Return how often the fastest plan is handed out where it alone is inside."""
+    mine = [r for r in results["rows"] if r["part"] == "handed out" and not r["outside"]]
+    return _searches(
+        mine, "the fastest plan is inside: it is handed out (formerly any)", "fastest"
+    )
+
+
+def _searches(rows: Sequence[Results], head: str, key: str) -> str:
+    """Return a row a case, with cells of one and of 30 plans for each number of samples."""
+    counts = sorted({row["n"] for row in rows})
+    ends = min(row["plans"] for row in rows), max(row["plans"] for row in rows)
+    by_cell = {(_case(row), row["n"], row["plans"]): row for row in rows}
+    lines = []
+    for case in dict.fromkeys(map(_case, rows)):
+        cells = [by_cell.get((case, count, plans)) for plans in ends for count in counts]
+        shares = [
+            ""
+            if cell is None
+            else " ".join(
+                (percent(cell[key] / cell["draws"], 0),
+                 f"({percent(cell['formerly'] / cell['draws'], 0)})")
+            )
+            for cell in cells
+        ]  # fmt: skip
+        lines.append([case, *shares])
+    heads = [f"{count:,} samples, {plans}" for plans in ends for count in counts]
+    return table([f"{head}, of plans", *heads], lines)
+
+
+def _case(row: Results) -> str:
+    return str(row["name"]).rpartition(", ")[0]
+
+
 def lost(results: Results) -> str:
     """Return the scores that int8 loses: every file of both tools, a verdict a model."""
     rows = []

@@ -118,12 +118,17 @@ def _print_costs(costs: Costs, gpus: bool) -> None:
         print_text(f"  assumed: {text}")
 
 
+def _name_doubt(accuracy: str) -> str:
+    return f" ({accuracy})" if accuracy not in ("", "proved") else ""
+
+
 def _make_option_cells(
     row: PricedOption, terms: Terms, loaded: bool, first: PricedOption
 ) -> Sequence[str]:
     figures = row.figures
     return (
-        row.option.name + (f" ({row.option.accuracy})" if row.option.accuracy == "likely" else ""),
+        row.option.name
+        + f" ({row.option.accuracy})" * (row.option.accuracy not in ("", "proved")),
         f"{row.option.inference_s * 1e3:.3f}",
         f"{figures.total_s * 1e3:.3f}",
         f"{figures.fps_process:.4g}",

@@ -191,7 +191,7 @@ def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
         and trial.ratio is not None
         and trial.ratio.high < 1
         and trial.score is not None
-        and trial.score.verdict is Verdict.LIKELY
+        and trial.score.verdict in (Verdict.LIKELY, Verdict.UNDECIDED)
         for trial in {trial.key: trial for trial in study.trials}.values()
     )
     return NO if unproved else DONE

@@ -123,8 +123,14 @@ LOST = (Outcome.SLOWER, Outcome.FAILS, Outcome.FAILED)
 
 
 def is_accepted(trial: Trial, *, strict: bool) -> bool:
-    """Say whether a trial ran and kept the budget; `strict` wants that proved."""
+    """Say whether a trial ran and kept the budget; `strict` wants that proved.
+
+    Of a finalist nothing is accepted that is undecided; what a search measured once may turn out
+    to be anything that it does not fail.
+    """
     if trial.status is not Status.OK or trial.score is None:
+        return False
+    if trial.score.verdict is Verdict.UNDECIDED and trial.part == "final":
         return False
     return trial.score.verdict is Verdict.PROVED or not strict
 

@@ -16,7 +16,7 @@ from ortune.core.facts import Facts
 from ortune.core.plan_label import label_plan
 from ortune.core.result import TableResult
 from ortune.core.self_agreement import SelfAgreement
-from ortune.core.trial import BESIDE, Interval, Plan, Trial, UntriedPlan
+from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
 
@@ -279,6 +279,19 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         return tuple(
             t for near in goal.group_trials(fit) for t in near if goal.is_ahead(t, self.best)
         )
+
+    @property
+    def undecided(self) -> tuple[Trial, ...]:
+        """Finalists that are faster than the best, or wanted more, and whose accuracy may be
+        outside the budget as far as samples tell: they are not handed out; best first."""
+        goal, best = self.job.wanted, self.best
+        fit = [
+            t
+            for t in self.final
+            if t.status is Status.OK and t.score and not self.accepts(t)
+            if is_faster(t) and not t.is_disturbed and goal.keeps_bounds(t)
+        ]
+        return tuple(t for near in goal.group_trials(fit) for t in near if goal.is_ahead(t, best))
 
     @property
     def unconfirmed(self) -> tuple[Trial, ...]:

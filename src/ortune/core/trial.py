@@ -198,7 +198,20 @@ class Verdict(enum.StrEnum):
 
     PROVED = "proved"
     LIKELY = "likely"
+    UNDECIDED = "undecided"
     FAILS = "fails"
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """What a budget limits, with the ends of the interval that holds it with 90 %.
+
+    In relative budgets it is the paired change of the score, which may be negative.
+    """
+
+    value: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -214,7 +227,8 @@ class Score:
         high: What it is at most, where lower is better; else infinity.
         samples: How many samples were scored.
         verdict: Against the budget; None for a metric that is only reported along with it.
-        needed: Independent unread samples that would prove what is likely; None where none would.
+        needed: Independent samples that would prove what is not; None where none would. Where a
+            search divides them, so many in all.
         basis: How the verdict was reached, in a few words.
         error: The chance at most, that what is outside the budget is called proved.
         proved_on: Independent samples (groups count once) behind a proof; None without any.
@@ -222,6 +236,10 @@ class Score:
         inside: Share of the samples, groups counting once, that do.
         claim: What the budget asks for, as a clause that a sentence can end on.
         unit: What counts as independent: ``sample``, or ``group`` where samples share one.
+        chance: Of so good a result, at most, were the plan just outside the budget; None where
+            nothing tests that.
+        plans: How many were looked at: so many times smaller `chance` has to be.
+        change: What the budget limits, on all samples; None where it is not known.
     """
 
     metric: str
@@ -239,6 +257,9 @@ class Score:
     inside: float | None = None
     claim: str = ""
     unit: str = "sample"
+    chance: float | None = None
+    plans: int = 1
+    change: ScoreChange | None = None
 
 
 class Status(enum.StrEnum):

@@ -150,19 +150,46 @@ def explain_verdict(score: Score | None) -> str:
             f"fails: on {format_count(score.samples, 'sample')} {result}; the budget requires "
             f"that {claim}"
         )
-    more = "no number of samples like these would prove it"
-    if score.needed is not None:
-        noun = f"held-out independent {score.unit}"
-        like = " (such as photos or speakers)" if score.unit == "group" else ""
-        more = f"proving it needs about {format_count(_round_up(score.needed), noun)}{like}"
-    seen = f"on {format_count(score.samples, 'sample')} ({score.basis})"
-    return f"likely, not proved: {claim} {seen}; {more}"
+    looks = ""
+    if score.chance is not None:
+        cases = f"in up to {100 * score.chance:.2g} % of cases"
+        plans = format_count(score.plans, "plan")
+        looks = f"; one just outside would look so {cases}, {plans} looked at"
+    result = f"{claim} on {format_count(score.samples, 'sample')} ({score.basis})"
+    name = "likely, not proved" if score.verdict is Verdict.LIKELY else "undecided"
+    return f"{name}: {result}{looks}; {describe_needed(score)}"
 
 
-def _round_up(number: int) -> int:
-    """Return a number of two digits and zeros that is at least as large."""
-    step = int("1" + "0" * max(0, len(str(number)) - 2))
-    return math.ceil(number / step) * step
+def describe_needed(score: Score) -> str:
+    """Say how many samples in all would prove a score that is not proved."""
+    if score.needed is None:
+        return "no number of samples like these would prove it"
+    like = " (such as photos or speakers)" if score.unit == "group" else ""
+    count = format_count(score.needed, f"independent {score.unit}")
+    return f"proving it needs about {count}{like} in all"
+
+
+def describe_change(study: Study, score: Score) -> str:
+    """Write what the budget limits with its 90 % interval, beside what the budget allows."""
+    from ortune.core.metric import Kind
+
+    metric, budget, change = study.budget.metric, study.budget, score.change
+    if change is None:
+        return describe_scores(study, score)
+    name, samples = shorten_metric(score.metric), format_count(score.samples, "sample")
+    if score.share is not None:
+        span = f"[{100 * change.least:.3g}, {100 * change.most:.3g}]"
+        inside = f"{100 * change.value:.3g} % {span} of {samples} keep {name} {budget.limit:g}"
+        return f"{inside}, at least {100 * score.share:g} % have to"
+    scale, unit = (100, " points") if metric.kind() is Kind.RIGHT else (1, "")
+    sign = "+" if budget.relative else ""
+    value, low, high, limit = (
+        f"{scale * number:{sign}.3g}"
+        for number in (change.value, change.least, change.most, budget.limit)
+    )
+    least = "at least" if metric.higher_is_better else "at most"
+    limit_text = f"the budget asks for {least} {limit}{unit}"
+    return f"{name} {value}{unit} [{low}, {high}] on {samples}, {limit_text}"
 
 
 def describe_scores(study: Study, score: Score) -> str:

@@ -1,8 +1,10 @@
 """The accuracy verdict: is a candidate within the budget, and how surely?
 
 * **fails**: the estimate on all samples is outside the budget, or is NaN;
-* **likely**: the estimate is inside;
-* **proved**: besides, samples that no earlier choice read say so, with an error of 5 % at most.
+* **undecided**: the estimate is inside, and so it might be were the plan outside;
+* **likely**: all samples say that it is inside; of searches in which every plan that they looked
+  at is outside, 15 % at most call one so;
+* **proved**: samples that no earlier choice read say so, with an error of 5 % at most.
 
 What can be proved goes by the kind of the metric (`ortune.core.metric.Kind`); ``docs/accuracy.md``
 has the tests, their sources and what they cost. A plan of exact steps whose outputs equal the
@@ -34,7 +36,13 @@ from ortune.metrics.common.fidelity import SHARE, Fidelity
 
 ERROR = 0.05
 """The chance, at most, that what is outside the budget is called proved."""
+LIKELY_ERROR = 0.15
+"""The chance, at most, that a search whose plans are all outside calls one of them likely: with
+`ERROR` it is 20 % in which it hands one out."""
 EXACT_DB = 80.0
+"""Outputs so close are equal: exact steps are proved by it."""
+_SAME_DB = 60.0
+"""Outputs of exact steps that are a thousandth apart differ by rounding, not by a fault."""
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +54,8 @@ def judge_accuracy(
     groups: Sequence[str] | None = None,
     *,
     proof: Sequence[int] | None = None,
+    counted: Sequence[int] | None = None,
+    plans: int | None = 1,
     error: float = ERROR,
     seed: int = 0,
     exact: bool = False,
@@ -57,35 +67,46 @@ def judge_accuracy(
     Args:
         groups: Of each sample; None where every sample counts by itself.
         proof: Rows that no earlier choice read: a proof rests on them alone; None takes all.
+        counted: Rows that may make it likely: samples that differ; None takes all.
+        plans: How many were looked at on these rows, this one among them; None where it is not
+            known yet, and nothing is likely by its samples.
         error: Of a proof; to be divided by the number of candidates that may be proved.
         seed: Of the order in which means are bet on; best a digest of the data.
         exact: The plan claims to compute the same.
         snr_db: Signal to noise of its outputs against the baseline's; None when unknown.
-        provable: False of a baseline that does not know the answers: likely is the most there is.
+        provable: False of a baseline that does not know the answers: nothing that changes them
+            is more than undecided.
 
     Raises:
         BadData: A record is outside the bounds that the metric declares.
     """
     metric, units = budget.metric, number_groups(groups, len(candidate))
-    rows = np.arange(len(candidate)) if proof is None else np.asarray(proof, np.int64)
-    data = PairedRecords(budget, candidate, baseline, units, rows, error, seed)
+    everything = np.arange(len(candidate))
+    proof_rows, counted_rows = (
+        everything if rows is None else np.asarray(rows, np.int64) for rows in (proof, counted)
+    )
+    data = PairedRecords(budget, candidate, baseline, units, proof_rows, error, seed, counted_rows)
     evidence = weigh_evidence(data)
     share = metric.kept_by if evidence.inside is not None else None
     basis = evidence.basis if evidence.units != 0 else "no held-out samples"
-    verdict, needed, units_behind = Verdict.LIKELY, evidence.needed, None
+    verdict, needed, units_behind = Verdict.UNDECIDED, evidence.needed, None
+    chance: float | None = evidence.chance
     nan = math.isnan(evidence.value) or math.isnan(evidence.base)
     if nan or not budget.admits(evidence.value, evidence.base):
         verdict, needed = Verdict.FAILS, None
     elif not provable:
-        needed, basis = None, "the original does not know the answers"
+        verdict = Verdict.LIKELY if exact else Verdict.UNDECIDED
+        needed, chance, basis = None, None, "the original does not know the answers"
     elif exact and snr_db is not None and snr_db >= EXACT_DB:
         verdict, needed = Verdict.PROVED, None
         basis = f"exact steps, outputs equal to {snr_db:.0f} dB"
     elif evidence.proved:
         verdict, needed, units_behind = Verdict.PROVED, None, evidence.units
+    elif exact and not (snr_db is not None and snr_db < _SAME_DB):
+        verdict, chance = Verdict.LIKELY, None
     better = metric.higher_is_better
     bound = (min if better else max)(evidence.bound, evidence.value)
-    return Score(
+    score = Score(
         str(metric),
         evidence.value,
         evidence.base,
@@ -101,7 +122,38 @@ def judge_accuracy(
         inside=evidence.inside,
         claim=describe_claim(budget, metric.kind(baseline), groups is not None),
         unit=data.noun,
+        chance=chance,
+        change=evidence.change,
     )
+    return score if plans is None else decide_likely(score, plans)
+
+
+def decide_likely(score: Score, plans: int) -> Score:
+    """Return a score that is likely or undecided, by how many plans were looked at.
+
+    Each of them may be called likely with an equal part of `LIKELY_ERROR`, whatever they have in
+    common (Bonferroni), so that the samples which chose among them count too. What is proved,
+    fails or keeps the budget by construction stays so, as do scores of older runs.
+    """
+    if score.chance is None or score.verdict not in (Verdict.LIKELY, Verdict.UNDECIDED):
+        return score
+    is_likely = score.chance <= LIKELY_ERROR / max(1, plans)
+    verdict = Verdict.LIKELY if is_likely else Verdict.UNDECIDED
+    return replace(score, verdict=verdict, plans=max(1, plans))
+
+
+def is_within_reach(score: Score, samples: int, plans: int) -> bool:
+    """Say whether so many samples would make a plan likely, were all like those of this score.
+
+    The chance of a result falls with the power of the samples that it rests on.
+
+    Args:
+        plans: How many were looked at.
+    """
+    if score.verdict in (Verdict.PROVED, Verdict.FAILS) or score.chance is None:
+        return score.verdict in (Verdict.PROVED, Verdict.LIKELY)
+    expected = math.pow(score.chance, samples / max(1, score.samples))
+    return expected <= LIKELY_ERROR / max(1, plans)
 
 
 def compute_score(metric: Metric, records: Floats, groups: Sequence[str] | None = None) -> float:
@@ -191,5 +243,4 @@ def warn_coarse_budget(budget: Budget, samples: int, baseline: Floats | None = N
     if fine <= 0 or fine * samples >= 1 - 1e-9:
         return ""
     resolution = f"cannot tell {fine:.4g}: one is {1 / samples:.2g}"
-    required = math.ceil(1 / fine - 1e-9)
-    return f"{format_count(samples, 'scored sample')} {resolution}; {required:,} would"
+    return f"{format_count(samples, 'scored sample')} {resolution}"

@@ -13,12 +13,19 @@ from numpy.typing import NDArray
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
+from ortune.core.trial import ScoreChange
 from ortune.measurement.statistics import betting, binomial, bootstrap, paired
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 _SLACK = 1e-9
 """Of a record beside its declared bounds: rounding."""
+_END = 0.05
+"""Error of each end of the interval that is shown."""
+_FEWEST = 2
+"""Units that a bootstrap can draw from."""
+_FIGURE_SHARE = 0.05
+"""Samples that may fail under a figure whose limit says no share: as many as under `share`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,10 @@ class Evidence:
         needed: Independent samples, not read before, that would prove it.
         inside: Share of all independent samples that keep the limit; None where none is asked.
         basis: In a few words.
+        chance: Of so good a result on the samples that count, at most, were the plan just outside
+            the budget.
+        change: What the budget limits, on all samples, with 90 %: the share inside, or the score,
+            in relative budgets its change.
     """
 
     value: float
@@ -44,6 +55,8 @@ class Evidence:
     needed: int | None
     inside: float | None
     basis: str
+    chance: float = 1.0
+    change: ScoreChange | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class PairedRecords:
         proof: Rows that may prove something.
         error: Of a proof, one-sided.
         seed: Of the order in which units are bet on, and of the bootstrap.
+        counted: Rows that may make it likely.
     """
 
     budget: Budget
@@ -65,6 +79,7 @@ class PairedRecords:
     proof: Rows
     error: float
     seed: int
+    counted: Rows
 
     @cached_property
     def sign(self) -> float:
@@ -130,14 +145,34 @@ def weigh_evidence(data: PairedRecords) -> Evidence:
     return _test_mean(data, value, base, metric.bounds)
 
 
+def _read_allowance(budget: Budget) -> float:
+    """Return the share of samples that may fail altogether, as far as a budget says one."""
+    metric, limit = budget.metric, abs(budget.limit)
+    if budget.relative:
+        return min(limit, 1.0)
+    return 1 - limit if metric.bounds == (0, 1) and limit < 1 else _FIGURE_SHARE
+
+
+def _list_margins(data: PairedRecords, rows: Rows) -> Floats:
+    """Return by how much units keep the limit's side, each being as good as its worst sample."""
+    metric = data.budget.metric
+    margin = data.sign * metric.each(data.candidate)
+    if data.budget.relative:
+        margin = margin - data.sign * metric.each(data.baseline)
+    return _worst_of_units(margin[rows], data.units[rows])
+
+
+def _count_outside(margins: Floats, data: PairedRecords) -> int:
+    """Count units outside: what is broken keeps nothing."""
+    return int((~(margins >= data.goal - data.slack)).sum())
+
+
 def _test_share(data: PairedRecords) -> Evidence:
     """Count the units inside, each being as good as its worst sample."""
     metric, share = data.budget.metric, data.budget.metric.kept_by
-    candidate = data.sign * metric.each(data.candidate)
     base = data.sign * metric.each(data.baseline)
-    margin = candidate - base if data.budget.relative else candidate
-    worst = _worst_of_units(margin, data.units)
-    proof = _worst_of_units(margin[data.proof], data.units[data.proof])
+    worst = _list_margins(data, np.arange(len(data.units)))
+    proof, counted = _list_margins(data, data.proof), _list_margins(data, data.counted)
     proof[np.isnan(proof)] = -np.inf  # what is broken keeps nothing
     kept = _compute_kept_score(worst, share)
     worst_base = _compute_kept_score(_worst_of_units(base, data.units), share)
@@ -145,7 +180,7 @@ def _test_share(data: PairedRecords) -> Evidence:
     inside = float(np.mean(worst >= data.goal - data.slack)) if len(worst) else math.nan
     may = binomial.find_allowed_outside(len(proof), share, data.error)
     bound = float(np.sort(proof)[may]) if may >= 0 else -math.inf
-    outside = int((proof < data.goal - data.slack).sum())
+    outside = _count_outside(proof, data)
     return Evidence(
         value=data.sign * value,
         base=data.sign * worst_base,
@@ -155,6 +190,8 @@ def _test_share(data: PairedRecords) -> Evidence:
         needed=binomial.find_required_samples(inside, share, data.error),
         inside=inside,
         basis=f"{len(proof) - outside} of {data.describe_count(len(proof))} inside",
+        chance=binomial.cdf(_count_outside(counted, data), len(counted), 1 - share),
+        change=_find_share(len(worst) - _count_outside(worst, data), len(worst)),
     )
 
 
@@ -187,24 +224,44 @@ def _compute_kept_score(scores: Floats, share: float) -> float:
 
 def _test_right_answers(data: PairedRecords, value: float, base: float) -> Evidence:
     """Test right and wrong answers of independent samples exactly."""
-    scores, n = data.scores[data.proof], len(data.proof)
-    total = len(data.scores)
+    n, total = len(data.proof), len(data.scores)
     if data.budget.relative:
-        delta, lost, won = -data.goal, int((scores < 0).sum()), int((scores > 0).sum())
+        delta, (lost, won) = -data.goal, _count_changes(data.scores[data.proof])
         proved = paired.p_value(n, lost, won, delta, data.error) <= data.error
         bound = base - paired.estimate_loss_bound(n, lost, won, data.error)
         limit = base - delta
         bound = max(bound, limit) if proved else min(bound, math.nextafter(limit, -math.inf))
         basis = f"{lost} lost, {won} won of {data.describe_count(n)}, exact"
-        losses, wins = int((data.scores < 0).sum()), int((data.scores > 0).sum())
+        losses, wins = _count_changes(data.scores)
         needed = paired.estimate_required_samples(losses / total, wins / total, delta, data.error)
+        changes = _count_changes(data.scores[data.counted])
+        chance = paired.p_value(len(data.counted), *changes, delta, data.error)
+        low = -paired.estimate_loss_bound(total, losses, wins, _END)
+        high = paired.estimate_loss_bound(total, wins, losses, _END)
+        change = ScoreChange(value - base, min(low, value - base), max(high, value - base))
     else:
-        right = int(scores.sum())
+        right = int(data.scores[data.proof].sum())
         bound = binomial.compute_clopper_pearson(right, n, data.error)
         proved = bound >= data.goal - data.slack
         basis = f"{right} right of {data.describe_count(n)}, exact"
         needed = binomial.find_required_samples(value, data.goal, data.error)
-    return Evidence(value, base, bound, proved, n, needed, None, basis)
+        wrong = len(data.counted) - int(data.scores[data.counted].sum())
+        chance = binomial.cdf(wrong, len(data.counted), 1 - data.goal)
+        change = _find_share(int(data.scores.sum()), total)
+    return Evidence(value, base, bound, proved, n, needed, None, basis, chance, change)
+
+
+def _count_changes(scores: Floats) -> tuple[int, int]:
+    """Return how many answers were lost, and how many won."""
+    return int((scores < 0).sum()), int((scores > 0).sum())
+
+
+def _find_share(count: int, total: int) -> ScoreChange:
+    """Return the share of samples with its interval by Clopper and Pearson."""
+    if not total:
+        return ScoreChange(math.nan, 0.0, 1.0)
+    ends = [binomial.compute_clopper_pearson(k, total, _END) for k in (count, total - count)]
+    return ScoreChange(count / total, ends[0], 1 - ends[1])
 
 
 def _test_mean(
@@ -214,24 +271,43 @@ def _test_mean(
     low, high = bounds
     for records in (data.candidate, data.baseline):
         check_bounds(data.budget.metric, records)
-    least = low - high if data.budget.relative else min(data.sign * low, data.sign * high)
-    sums, sizes = _sum_units(data.scores[data.proof], data.units[data.proof])
-    # Whole units are shuffled: of shuffled samples the largest groups would come up first.
-    order = np.random.default_rng(data.seed).permutation(len(sums))
-    sums, sizes = sums[order], sizes[order]
-    all_units = _sum_units(data.scores, data.units)
-    goal, error = data.goal, data.error
-    lower_bound = betting.lower_bound(sums, sizes, least, error)
-    return Evidence(
-        value,
-        base,
-        data.sign * lower_bound + (base if data.budget.relative else 0.0),
-        betting.is_mean_above(sums, sizes, goal, least, error),
-        len(sums),
-        betting.estimate_required_units(*all_units, goal, least, error),
-        None,
-        f"sequential test on {data.describe_count(len(sums))}",
+    relative, goal, error = data.budget.relative, data.goal, data.error
+    least = low - high if relative else min(data.sign * low, data.sign * high)
+    sums, sizes = _shuffle_units(data, data.proof)
+    counted, everything = (
+        _shuffle_units(data, rows) for rows in (data.counted, np.arange(len(data.units)))
     )
+    bound = betting.lower_bound(sums, sizes, least, error)
+    # The same bound from both sides: what is lost at most is what is gained at least, turned.
+    ends = [
+        betting.lower_bound(sign * everything[0], everything[1], end, _END)
+        for sign, end in (
+            (data.sign, low - high if relative else low),
+            (-data.sign, low - high if relative else -high),
+        )
+    ]
+    return Evidence(
+        value=value,
+        base=base,
+        bound=data.sign * bound + (base if relative else 0.0),
+        proved=betting.is_mean_above(sums, sizes, goal, least, error),
+        units=len(sums),
+        needed=betting.estimate_required_units(*everything, goal, least, error),
+        inside=None,
+        basis=f"sequential test on {data.describe_count(len(sums))}",
+        chance=math.exp(-betting.compute_log_capital(*counted, goal, least)),
+        change=ScoreChange(value - base if relative else value, ends[0], -ends[1]),
+    )
+
+
+def _shuffle_units(data: PairedRecords, rows: Rows) -> tuple[Floats, Floats]:
+    """Return the sum and the size of each unit, whole units in an order that says nothing.
+
+    Of shuffled samples the largest groups would come up first.
+    """
+    sums, sizes = _sum_units(data.scores[rows], data.units[rows])
+    order = np.random.default_rng(data.seed).permutation(len(sums))
+    return sums[order], sizes[order]
 
 
 def _sum_units(scores: Floats, units: Rows) -> tuple[Floats, Floats]:
@@ -260,7 +336,11 @@ def check_bounds(metric: Metric, records: Floats) -> None:
 
 
 def _bootstrap_figure(data: PairedRecords, value: float, base: float, why: str) -> Evidence:
-    """Draw units anew; at best that makes something likely."""
+    """Draw units anew; at best that makes something likely.
+
+    The bootstrap sees no failure that no sample has: the chance is no less than that of missing
+    one as frequent as the budget allows.
+    """
     metric, relative = data.budget.metric, data.budget.relative
 
     def score_draw(rows: Rows) -> float:
@@ -270,14 +350,46 @@ def _bootstrap_figure(data: PairedRecords, value: float, base: float, why: str) 
     def mean(rows: Rows) -> float:
         return data.sign * float(data.scores[rows].mean()) + (base if relative else 0.0)
 
-    order = np.argsort(data.units, kind="stable")
+    order = data.counted[np.argsort(data.units[data.counted], kind="stable")]
     members = np.split(order, np.flatnonzero(np.diff(data.units[order])) + 1)
-    statistic = mean if metric.kind(data.baseline) is not Kind.FIGURE else score_draw
-    low, high = bootstrap.compute_interval(statistic, members, data.error, data.seed)
-    bound = low if data.sign > 0 else high
     noun = data.noun if len(members) == 1 else f"{data.noun}s"
     basis = f"bootstrap over {len(members)} {noun}; {why}"
-    return Evidence(value, base, bound, False, None, None, None, basis)
+    if len(members) < _FEWEST:
+        bound = -data.sign * math.inf
+        return Evidence(value, base, bound, False, None, None, None, basis)
+    statistic = mean if metric.kind(data.baseline) is not Kind.FIGURE else score_draw
+    estimates = bootstrap.draw_estimates(statistic, members, data.seed)
+    bound, low, high = (
+        float(np.percentile(estimates, 100 * share))
+        for share in (data.error if data.sign > 0 else 1 - data.error, _END, 1 - _END)
+    )
+    unseen = (1 - _read_allowance(data.budget)) ** len(members)
+    middle = base if relative else 0.0
+    return Evidence(
+        value=value,
+        base=base,
+        bound=bound,
+        proved=False,
+        units=None,
+        needed=None,
+        inside=None,
+        basis=basis,
+        chance=max(_compute_drawn_chance(data, estimates, base), unseen),
+        change=ScoreChange(value - middle, low - middle, high - middle),
+    )
+
+
+def _compute_drawn_chance(data: PairedRecords, estimates: Floats, base: float) -> float:
+    """Return twice the share of draws that are outside, or of a normal law of their spread.
+
+    The draws spread as the sample does, which lost less than the budget allows: were that the
+    loss, they would spread more. Twice makes up for it (``benchmarks.accuracy.acceptance``).
+    """
+    outside = sum(not data.budget.admits(float(score), base) for score in estimates)
+    ahead = data.sign * (float(estimates.mean()) - data.budget.bound(base))
+    spread = float(estimates.std())
+    tail = math.erfc(ahead / spread / math.sqrt(2)) / 2 if spread else 0.0
+    return min(1.0, 2 * max(outside / len(estimates), tail))
 
 
 def _is_binary(records: Floats) -> bool:

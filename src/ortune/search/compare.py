@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import chain
 
@@ -19,7 +18,7 @@ _OF_ONE_SIZE = 2
 def select_leaders(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
     """Return verified plans that may win, those first that are wanted most.
 
-    Accuracy that is only likely will do: proof may come with all samples.
+    Of accuracy only what fails is left out: proof may come with all samples.
 
     Args:
         trials: The original first.
@@ -42,27 +41,6 @@ def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
             trial for group in _group_leaders(trials, goal) for trial in _diversify_leaders(group)
         ]
     return [trial for group in _group_leaders(trials, goal) for trial in group[:_OF_ONE_SIZE]]
-
-
-def order_remaining(
-    candidates: Sequence[Trial], measured: Sequence[Trial], trials: Sequence[Trial], higher: bool
-) -> list[Trial]:
-    """Return the finalists that are left, those last that scored no better in the search than one
-    whose final left the budget: all samples have judged that score.
-
-    Args:
-        candidates: All of them, best bet first.
-        measured: Those that were re-measured.
-        trials: Of the whole search, finals among them.
-        higher: More is better in the budget's metric.
-    """
-    fell = {t.key for t in trials if t.part == "final" and t.status is Status.FAILS}
-    sign = 1.0 if higher else -1.0
-    judged = (t.score for t in trials if t.part == "search" and t.key in fell)
-    least = max((sign * score.value for score in judged if score), default=-math.inf)
-    keys = {trial.key for trial in measured}
-    remaining = (trial for trial in candidates if trial.key not in keys)
-    return sorted(remaining, key=lambda t: t.score is not None and sign * t.score.value <= least)
 
 
 def _diversify_leaders(ordered: Sequence[Trial]) -> list[Trial]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
@@ -17,6 +17,7 @@ from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
 from ortune.core.wording import format_count
+from ortune.measurement.accuracy import is_within_reach
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.search import conclusion, fixed_shapes
@@ -25,7 +26,6 @@ from ortune.search.compare import (
     has_proved_speedup,
     is_beaten,
     is_estimated_faster,
-    order_remaining,
     select_finalists,
     select_leaders,
 )
@@ -265,12 +265,14 @@ class _Loop:
     def _confirm_finalists(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten.
 
-        What scored as one that then left the budget comes last. Where no finalist keeps the
-        budget, the fastest plan that changes no numbers is one too.
+        Their order is the search's: nothing that held-out samples tell changes it. Where no
+        finalist is accepted, the fastest of the others that is safe is one too.
         """
         candidates = self._list_finalists()
-        chosen, higher = candidates[:FINALISTS], self.context.budget.metric.higher_is_better
+        chosen = candidates[:FINALISTS]
         for index, trial in enumerate(chosen, 1):
+            if index > FINALISTS and self._find_winner() is not None:
+                break
             reserve, leader = self._make_reserve(), self._find_winner()
             needed = reserve.final_s(trial) + reserve.closing_s
             if (index > 1 or leader is not None) and self.aim.remaining_s() < needed:
@@ -285,14 +287,23 @@ class _Loop:
                 self.attempts.measure_final(
                     trial, reserve.seconds_each(trial, self.aim.remaining_s())
                 )
-            if index < FINALISTS:
-                remaining = order_remaining(candidates, chosen[:index], self.trials, higher)
-                chosen[index:] = remaining[: FINALISTS - index]
-            elif index == FINALISTS and self._find_winner() is None:
-                chosen += [t for t in candidates if not (t.plan.lossy or self._is_confirmed(t))][
-                    :1
-                ]
+            if index == FINALISTS and self._find_winner() is None:
+                chosen += self._list_safe(candidates[FINALISTS:])
         return finished
+
+    def _list_safe(self, candidates: Sequence[Trial]) -> list[Trial]:
+        """Return the fastest plan that changes no numbers, and before it the fastest that will be
+        accepted if it loses as little on all samples as on those of the search."""
+        samples = len({i for part in self.context.parts.values() for i in part.indices})
+        plans = self.attempts.ledger.count_looked_at()
+        remaining = [trial for trial in candidates if not self._is_confirmed(trial)]
+        exact = next(
+            (at for at, trial in enumerate(remaining) if not trial.plan.lossy), len(remaining)
+        )
+        close = (
+            t for t in remaining[:exact] if t.score and is_within_reach(t.score, samples, plans)
+        )
+        return [*islice(close, 1), *remaining[exact : exact + 1]]
 
     def _list_finalists(self) -> list[Trial]:
         return select_finalists(
@@ -333,10 +344,11 @@ class _Loop:
         return select_winner(finals, original, strict=self.aim.strict, goal=self.goal)
 
     def rejudge_finals(self) -> None:
-        """Judge every finalist again: those measured after it told how far pairs differ here."""
+        """Judge every finalist again: others told since how far pairs differ here, and count."""
+        plans = self.attempts.ledger.count_looked_at()
         for trial in self._list_finals():
             learnt = measure.pool_variance(self.trials, but=trial.key)
-            judged = measure.judge_trial(self.context, trial, learnt)
+            judged = measure.judge_trial(self.context, trial, learnt, plans)
             if judged != trial:
                 self.attempts.ledger.append(judged)
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.accuracy.acceptance import Case, divide_samples, hand_out, list_cases
 from benchmarks.accuracy.coverage import PARTS, cells, name, summary, tail
 from benchmarks.accuracy.coverage_cells import Population, honest, outside
 from benchmarks.accuracy.former_rule import proved, wilson
 from benchmarks.accuracy.selection import PLANS, SELECTIONS
-from benchmarks.tables.accuracy import coverage, power
+from benchmarks.tables.accuracy import coverage, handed_out, offered, power
 
 from ortune.core.budget import Budget
+from ortune.core.metric import Kind
 
 MANY = 60_000
 
@@ -81,12 +83,22 @@ def test_the_former_rule_proved_by_two_samples() -> None:
     assert wilson(0.5, 100)[0] == pytest.approx(0.404, abs=1e-3)
 
 
+def searches(name: str, hits: int, outside: bool, plans: int = 1) -> dict[str, Any]:
+    """Return a row of 400 searches."""
+    return {
+        "part": "handed out", "name": f"{name}, {plans} plans", "n": 100, "draws": 400,
+        "plans": plans, "outside": outside, "handed out": hits, "fastest": hits, "formerly": 380,
+    }  # fmt: skip
+
+
 def rows() -> list[dict[str, Any]]:
     def one(part: str, hits: int, **more: Any) -> dict[str, Any]:
         return {"part": part, "name": part, "n": 100, "draws": 2000, "proved": hits, **more}
 
     return [
         one("share", 100), one("right", 200), one("never", 0), one("power", 1500, formerly=1900),
+        searches("labels", 90, True), searches("labels", 30, True, 30),
+        searches("half", 280, False),
     ]  # fmt: skip
 
 
@@ -104,3 +116,43 @@ def test_too_many_false_proofs_reject_a_cell() -> None:
 def test_the_bars_are_the_least_numbers_that_prove() -> None:
     bars = summary(rows())["bars"]
     assert list(bars.values()) == ["proved", "likely", "proved", "likely"]
+
+
+def test_too_many_bad_plans_handed_out_reject_a_cell() -> None:
+    found = summary([*rows(), searches("SNR", 120, True)])
+    assert found["handed out"]["cells rejected"] == ["SNR, 1 plans, 100 samples"]
+    assert found["handed out"]["cells"] == 3
+    text = handed_out(found)
+    assert "| labels | 22 % (95 %) | 8 % (95 %) |" in text and "at most 30.0 % of a cell" in text
+    assert "| half | 70 % (95 %) |" in offered(summary(rows()))
+
+
+@pytest.mark.parametrize("case", list_cases(), ids=lambda case: case.name)
+def test_plans_of_a_search_are_where_their_case_says(case: Case) -> None:
+    records, base = case.draw(np.random.default_rng(4), 40_000, 2)
+    budget = Budget.parse(case.budget)
+    slack = 0.004
+    for at, plan in enumerate(records):
+        if budget.metric.kind(base) is Kind.SHARE:
+            each = budget.metric.each(plan)
+            inside = float(np.mean([budget.admits(float(score), 0.0) for score in each]))
+            ahead = inside - budget.metric.kept_by
+        else:
+            value, before = budget.metric.aggregate(plan), budget.metric.aggregate(base)
+            ahead = value - budget.bound(before)
+        assert (ahead > 0) if at == 0 and not case.outside else (ahead < slack)
+
+
+def test_samples_are_divided_as_a_search_divides_them() -> None:
+    parts = divide_samples("top1>=base-0.01", 1000)
+    assert (len(parts.search), len(parts.scored), len(parts.proof)) == (464, 872, 408)
+    assert len(divide_samples("cosine>=0.999", 50).scored) == 38
+
+
+def test_a_search_hands_out_what_is_proved_or_likely_and_formerly_any_estimate() -> None:
+    by_name = {case.name: case for case in list_cases()}
+    rng = np.random.default_rng(0)
+    bad = hand_out(by_name["labels, 2 points lost"], rng, 200, 30, 40)
+    assert bad["handed out"] == 0 and bad["formerly"] > 25
+    good = hand_out(by_name["labels, a tenth lost"], rng, 1000, 1, 40)
+    assert good["handed out"] == good["fastest"] > 35

@@ -467,3 +467,13 @@ def test_what_was_timed_too_briefly_to_tell_is_not_called_no_faster(
 ) -> None:
     trial = replace(final(PLAIN, 0.5), ratio=ratio, part=part, measurement=None)
     assert classify_outcome(trial) is word
+
+
+def test_an_undecided_finalist_is_not_handed_out_and_what_a_search_saw_may_become_one() -> None:
+    seen = trial("aa11" * 4, LOSSY, 0.5, verdict=Verdict.UNDECIDED)
+    judged = replace(seen, part="final")
+    likely = replace(judged, scores=(replace(judged.scores[0], verdict=Verdict.LIKELY),))
+    assert [is_accepted(t, strict=False) for t in (seen, judged, likely)] == [True, False, True]
+    assert not any(is_accepted(t, strict=True) for t in (seen, judged, likely))
+    assert select_winner([judged], baseline(), strict=False) is None
+    assert select_winner([judged, likely], baseline(), strict=False) == likely

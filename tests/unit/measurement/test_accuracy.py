@@ -20,6 +20,8 @@ from ortune.core.trial import Score, Verdict
 from ortune.core.wording import explain_verdict
 from ortune.measurement.accuracy import (
     count_provable_samples,
+    decide_likely,
+    is_within_reach,
     judge_accuracy,
     require_provable,
     warn_coarse_budget,
@@ -61,7 +63,7 @@ def test_losses_and_gains_are_paired() -> None:
 def test_groups_count_once() -> None:
     groups = [f"photo{i // 100}" for i in range(2000)]
     assert judge_accuracy(TOP1, *flips(2000, 4)).verdict is Verdict.PROVED
-    assert judge_accuracy(TOP1, *flips(2000, 4), groups).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, *flips(2000, 4), groups).verdict is Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize(("n", "verdict"), [(58, Verdict.LIKELY), (59, Verdict.PROVED)])
@@ -82,9 +84,10 @@ def test_exact_plans_with_equal_outputs_are_proved_by_few_samples() -> None:
     cand, base = flips(10, 0)
     proved = judge_accuracy(TOP1, cand, base, exact=True, snr_db=110.0)
     assert (proved.verdict, proved.proved_on) == (Verdict.PROVED, None)
-    assert judge_accuracy(TOP1, cand, base, exact=True, snr_db=40.0).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, cand, base, exact=True, snr_db=40.0).verdict is Verdict.UNDECIDED
     assert judge_accuracy(TOP1, cand, base, exact=True, snr_db=math.nan).verdict is Verdict.LIKELY
-    assert judge_accuracy(TOP1, cand, base, exact=False, snr_db=110.0).verdict is Verdict.LIKELY
+    lossy = judge_accuracy(TOP1, cand, base, exact=False, snr_db=110.0)
+    assert lossy.verdict is Verdict.UNDECIDED
 
 
 def test_a_budget_is_met_exactly_in_spite_of_binary_fractions() -> None:
@@ -93,10 +96,7 @@ def test_a_budget_is_met_exactly_in_spite_of_binary_fractions() -> None:
 
 
 def test_a_budget_finer_than_the_data_is_said() -> None:
-    assert (
-        warn_coarse_budget(TOP1, 60)
-        == "60 scored samples cannot tell 0.01: one is 0.017; 100 would"
-    )
+    assert warn_coarse_budget(TOP1, 60) == "60 scored samples cannot tell 0.01: one is 0.017"
     assert warn_coarse_budget(TOP1, 100) == ""
 
 
@@ -141,19 +141,19 @@ def test_a_group_is_inside_when_all_its_samples_are() -> None:
     assert "59 of 59 groups inside" in explain_verdict(score)
     records[3] = 0.9
     score = judge_accuracy(COSINE, column(records), column(np.ones(118)), groups)
-    assert (score.verdict, score.inside) == (Verdict.LIKELY, 58 / 59)
+    assert (score.verdict, score.inside) == (Verdict.UNDECIDED, 58 / 59)
 
 
 def test_the_value_is_what_a_share_keeps() -> None:
     records = column(1 - np.arange(100) / 100)
     score = judge_accuracy(Budget.parse("cosine(share=0.9)>=0.11"), records, column(np.ones(100)))
     assert score.value == pytest.approx(0.11)
-    assert (score.verdict, score.inside, score.needed) == (Verdict.LIKELY, 0.9, None)
+    assert (score.verdict, score.inside, score.needed) == (Verdict.UNDECIDED, 0.9, None)
     score = judge_accuracy(Budget.parse("cosine(share=0.9)>=0.111"), records, column(np.ones(100)))
     assert score.verdict is Verdict.FAILS
     errors = column(np.arange(100.0))
     score = judge_accuracy(Budget.parse("max-error(share=0.9)<=89"), errors, errors * 0)
-    assert (score.value, score.verdict) == (89.0, Verdict.LIKELY)
+    assert (score.value, score.verdict) == (89.0, Verdict.UNDECIDED)
     assert (score.low, score.high > 89) == (-math.inf, True)
 
 
@@ -210,7 +210,7 @@ def test_one_decision_a_sample_is_right_or_wrong_and_several_are_a_share() -> No
     assert count_provable_samples(agreement, several) == 59
     lost = single.copy()
     lost[:2, 0] = 0
-    assert judge_accuracy(agreement, lost, single).verdict is Verdict.LIKELY
+    assert judge_accuracy(agreement, lost, single).verdict is Verdict.UNDECIDED
     lost[2, 0] = 0
     assert judge_accuracy(agreement, lost, single).verdict is Verdict.FAILS
 
@@ -238,7 +238,7 @@ def test_an_absolute_mean_and_one_where_lower_is_better() -> None:
     score = judge_accuracy(budget("unit>=0.85"), good, good)
     assert score.verdict is Verdict.PROVED
     assert 0.85 <= score.low < score.value
-    assert judge_accuracy(budget("unit>=0.899"), good, good).verdict is Verdict.LIKELY
+    assert judge_accuracy(budget("unit>=0.899"), good, good).verdict is Verdict.UNDECIDED
     score = judge_accuracy(budget("loss<=base+0.05"), good + 0.01, good)
     assert (score.verdict, score.low) == (Verdict.PROVED, -math.inf)
     assert score.value < score.high <= score.base + 0.05
@@ -341,8 +341,8 @@ def test_the_bound_keeps_the_limit_just_where_it_is_proved(
 @pytest.mark.parametrize(
     ("samples", "text", "said"),
     [
-        (60, "top1>=0.995", "60 scored samples cannot tell 0.005: one is 0.017; 200 would"),
-        (1, "agreement>=0.9", "1 scored sample cannot tell 0.1: one is 1; 10 would"),
+        (60, "top1>=0.995", "60 scored samples cannot tell 0.005: one is 0.017"),
+        (1, "agreement>=0.9", "1 scored sample cannot tell 0.1: one is 1"),
         (60, "cosine>=0.999", ""),
         (60, "top1>=base", ""),
         (60, "top1>=base-0.02", ""),
@@ -365,8 +365,12 @@ def test_a_sentence_for_every_verdict() -> None:
         "fails: on 200 samples top1 is 0.975; the budget requires that top1 falls by at most 0.01"
     )
     assert explain_verdict(judge_accuracy(TOP1, *flips(100, 0))).startswith(
-        "likely, not proved: top1 falls by at most 0.01 on 100 samples (0 lost, 0 won of 100 "
+        "undecided: top1 falls by at most 0.01 on 100 samples (0 lost, 0 won of 100 samples, "
+        "exact); one just outside would look so in up to 37 % of cases, 1 plan looked at; "
     )
+    likely = explain_verdict(judge_accuracy(TOP1, *flips(200, 0)))
+    assert likely.startswith("likely, not proved: top1 falls by at most 0.01 on 200 samples ")
+    assert likely.endswith("; proving it needs about 299 independent samples in all")
     assert explain_verdict(judge_accuracy(TOP1, *flips(9, 0), exact=True, snr_db=99.0)) == (
         "proved by construction: top1 falls by at most 0.01 (exact steps, outputs equal to 99 dB)"
     )
@@ -388,3 +392,62 @@ def test_a_score_of_before_reads_as_it_was() -> None:
     assert explain_verdict(score).startswith(
         "likely, not proved: cosine is within the budget on 200 samples"
     )
+
+
+def test_likely_is_held_against_the_plans_that_were_looked_at() -> None:
+    """Of 30 plans that are outside one looks good by chance, so each needs a thirtieth of it."""
+    score = judge_accuracy(TOP1, *flips(200, 0))
+    assert (score.verdict, score.plans) == (Verdict.LIKELY, 1)
+    assert score.chance == pytest.approx(0.99**200, abs=1e-3)
+    assert decide_likely(score, 2).verdict is Verdict.UNDECIDED
+    assert decide_likely(decide_likely(score, 2), 1).verdict is Verdict.LIKELY
+    many = judge_accuracy(TOP1, *flips(600, 0), plans=30)
+    assert many.verdict is Verdict.PROVED
+    assert judge_accuracy(TOP1, *flips(600, 0), plans=30, proof=()).verdict is Verdict.LIKELY
+    assert judge_accuracy(TOP1, *flips(200, 0), plans=None).verdict is Verdict.UNDECIDED
+
+
+def test_what_is_not_likely_by_samples_stays_what_it_is() -> None:
+    proved = judge_accuracy(TOP1, *flips(299, 0))
+    fails = judge_accuracy(TOP1, *flips(200, 5))
+    exact = judge_accuracy(TOP1, *flips(9, 0), exact=True)
+    for score in (proved, fails, exact, replace(exact, verdict=Verdict.UNDECIDED)):
+        assert decide_likely(score, 1000) == score
+
+
+def test_only_different_samples_make_it_likely() -> None:
+    cand, base = flips(200, 0)
+    assert judge_accuracy(TOP1, cand, base, counted=range(40)).verdict is Verdict.UNDECIDED
+    assert judge_accuracy(TOP1, cand, base, counted=()).chance == 1
+    good = column(np.full(200, 0.9999))
+    for text in ("cosine>=0.999", "cosine(share=0)>=0.999"):
+        score = judge_accuracy(Budget.parse(text), good, good, proof=(), counted=range(30))
+        assert (score.verdict, score.chance) == (Verdict.UNDECIDED, pytest.approx(0.95**30))
+        score = judge_accuracy(Budget.parse(text), good, good, proof=(), counted=range(100))
+        assert score.verdict is Verdict.LIKELY
+
+
+def test_a_baseline_that_knows_nothing_makes_nothing_likely_but_exact_steps() -> None:
+    for exact, verdict in ((False, Verdict.UNDECIDED), (True, Verdict.LIKELY)):
+        score = judge_accuracy(TOP1, *flips(2000, 0), exact=exact, provable=False)
+        assert (score.verdict, score.chance) == (verdict, None)
+
+
+def test_the_interval_of_the_change_holds_the_estimate() -> None:
+    score = judge_accuracy(TOP1, *flips(1000, 8, won=3))
+    assert score.change is not None
+    assert score.change.value == pytest.approx(-0.005)
+    assert -0.013 < score.change.least < -0.008 and 0 < score.change.most < 0.003
+    share = judge_accuracy(COSINE, column([*[0.5] * 2, *[1.0] * 98]), column(np.ones(100)))
+    assert share.change is not None
+    assert share.change.value == 0.98
+    assert 0.93 < share.change.least < 0.95 and 0.99 < share.change.most < 1
+
+
+def test_a_plan_is_within_reach_if_all_samples_would_make_it_likely() -> None:
+    seen = judge_accuracy(TOP1, *flips(100, 0), plans=None)
+    assert not is_within_reach(seen, 150, 1)
+    assert is_within_reach(seen, 200, 1)
+    assert not is_within_reach(seen, 200, 2)
+    assert is_within_reach(seen, 600, 30)
+    assert not is_within_reach(judge_accuracy(TOP1, *flips(100, 9)), 10_000, 1)

@@ -18,7 +18,6 @@ from ortune.search.compare import (
     is_beaten,
     is_clearly_faster,
     is_estimated_faster,
-    order_remaining,
     select_finalists,
     select_leaders,
     to_beat,
@@ -58,29 +57,6 @@ def of(steps: str, ratio: float, **settings: object) -> Trial:
 def scored(name: str, score: float, part: str = "search", **more: object) -> Trial:
     found = replace(measured(0.5, 0.4, 0.6, name), part=part, **more)
     return replace(found, scores=(replace(found.scores[0], value=score),))
-
-
-@pytest.mark.parametrize(("higher", "sign"), [(True, 1.0), (False, -1.0)])
-def test_what_scored_no_better_than_one_that_fell_comes_last(higher: bool, sign: float) -> None:
-    fell, alike, worse, better = (
-        scored(name, sign * score)
-        for name, score in (("f", 0.9), ("a", 0.9), ("w", 0.8), ("b", 0.91))
-    )
-    unscored = replace(worse, key="u", scores=())
-    final = scored("f", sign * 0.7, "final", status=Status.FAILS)
-    kept = scored("b", sign * 0.99, "final")
-    found = [fell, alike, worse, unscored, better]
-    last = [unscored, better, alike, worse]
-    assert order_remaining(found, [fell], [*found, final, kept], higher) == last
-    low = scored("l", sign * 0.5)
-    lucky = scored("l", sign * 0.95, "final", status=Status.FAILS)
-    assert order_remaining(found, [fell], [*found, final, low, lucky], higher) == last, (
-        "of the search"
-    )
-    out = scored("o", sign * 0.99, status=Status.FAILS)
-    assert order_remaining(found, [fell], [*found, final, out], higher) == last, "in a final alone"
-    assert order_remaining(found, [fell], [*found, kept], higher) == found[1:]
-    assert order_remaining(found, [], found, higher) == found
 
 
 def test_the_second_finalist_is_of_other_steps_where_one_is_near() -> None:

@@ -47,7 +47,7 @@ class ServingOption:
         inference_s: One run of one process alone.
         ratio: Its latency over the first option's, 99 %; None where both were not timed in turns.
         samples: In one run.
-        accuracy: ``proved``, ``likely``, or empty where it was not judged.
+        accuracy: ``proved``, ``likely``, ``undecided``, or empty where it was not judged.
         confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
             machine that was calm enough for a verdict.
     """
@@ -470,7 +470,8 @@ def make_recommendation(
             "stay", best.option.name if best else "", _explain_no_speedup(best), rule
         )
     saved, back, name = best.saving_per_month, best.months, best.option.name
-    likely = ", accuracy not proved" if best.option.accuracy == "likely" else ""
+    is_proved = best.option.accuracy in ("", "proved")
+    likely = "" if is_proved else ", accuracy not proved"
     low, high = terms.format_money(saved.low), terms.format_money(saved.high)
     once = f"{terms.format_money(one_time)} once" if one_time else "nothing spent"
     gain = f"saves {terms.format_money(saved.value)} per month [{low}, {high}]{likely}"

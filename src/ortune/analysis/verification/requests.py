@@ -18,7 +18,8 @@ from ortune.data.sequences.request import SequenceRequest
 class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
     """Judge whether OTHER answers like REFERENCE, within the budget.
 
-    Exit code 0 for proved and likely, 1 when it fails. Without --data the inputs are made up.
+    Exit code 0 for proved, likely and undecided, 1 when it fails. Without --data the inputs are
+    made up.
 
     Example:
         ortune verify model.onnx small.onnx --data samples/ --budget "top1>=base-0.01"
@@ -38,7 +39,7 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
             model.
         out: Folder of the small model that --bisect writes; ortune-bisect by default.
         force: Overwrite an existing output.
-        strict: A verdict that is only likely is a no, too.
+        strict: A verdict that is not proved is a no, too.
         environment: Run OTHER in one of `ortune doctor env list`; REFERENCE runs here.
 
     Raises:

@@ -106,7 +106,7 @@ class Comparison(TableResult):
         if not self.provable:
             return False
         return self.verdict is Verdict.PROVED or (
-            self.verdict is Verdict.LIKELY and not self.strict
+            self.verdict is not Verdict.FAILS and not self.strict
         )
 
     @property

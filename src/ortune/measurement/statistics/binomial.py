@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,7 @@ def find_allowed_outside(n: int, share: float, error: float) -> int:
     return low
 
 
+@lru_cache(maxsize=4096)
 def compute_clopper_pearson(successes: int, n: int, error: float) -> float:
     """Return Clopper and Pearson's lower bound of a proportion, one-sided at `error`."""
     low, high = 0.0, 1.0
@@ -77,6 +78,7 @@ def count_needed_samples(share: float, error: float) -> int:
     return math.ceil(math.log(error) / math.log(share) - 1e-9)
 
 
+@lru_cache(maxsize=4096)
 def find_required_samples(inside: float, share: float, error: float) -> int | None:
     """Return the least samples that prove `share` if the share `inside` of them is inside.
 

@@ -17,7 +17,18 @@ _TURNS = 500
 def compute_interval(
     statistic: Callable[[Rows], float], members: Sequence[Rows], error: float, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the interval of a statistic, each end one-sided at `error`.
+    """Return the interval of a statistic, each end one-sided at `error`; see `draw_estimates`."""
+    if len(members) < 2:
+        return -math.inf, math.inf
+    estimates = draw_estimates(statistic, members, seed)
+    low, high = np.percentile(estimates, [100 * error, 100 * (1 - error)])
+    return float(low), float(high)
+
+
+def draw_estimates(
+    statistic: Callable[[Rows], float], members: Sequence[Rows], seed: int = 0
+) -> Floats:
+    """Return the statistic of draws from two groups or more.
 
     Widened for few groups by sqrt(n / (n - 1)) (Davison and Hinkley 1997, section 2.5). It is too
     narrow where what matters is rare.
@@ -27,15 +38,11 @@ def compute_interval(
         members: Rows of each group.
     """
     n = len(members)
-    if n < 2:
-        return -math.inf, math.inf
     value = statistic(np.concatenate(members))
     rng = np.random.default_rng(seed)
     draw = _make_resampler(members)
     estimates = np.array([statistic(draw(rng.integers(0, n, n))) for _ in range(_TURNS)])
-    estimates = value + (estimates - value) * math.sqrt(n / (n - 1))
-    low, high = np.percentile(estimates, [100 * error, 100 * (1 - error)])
-    return float(low), float(high)
+    return np.asarray(value + (estimates - value) * math.sqrt(n / (n - 1)), np.float64)
 
 
 def _make_resampler(members: Sequence[Rows]) -> Callable[[Rows], Rows]:

@@ -28,6 +28,7 @@ _cached_lower_bound = lru_cache(maxsize=256)(binomial.compute_clopper_pearson)
 """Asked anew for each limit that is tried on the same outcome."""
 
 
+@lru_cache(maxsize=4096)
 def p_value(n: int, lost: int, won: int, delta: float, error: float) -> float:
     """Return the p-value of "the share lost less the share won is `delta` or more".
 
@@ -116,6 +117,7 @@ def _list_likely_counts(n: int, rates: Floats) -> Counts:
     return np.arange(first, min(n, math.ceil(high + _TAIL * math.sqrt(high)) + _MORE) + 1)
 
 
+@lru_cache(maxsize=4096)
 def estimate_loss_bound(n: int, lost: int, won: int, error: float) -> float:
     """Return about what the share lost less the share won is at most: the test, inverted.
 

@@ -19,8 +19,9 @@ class NotesSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield a line a note."""
         # How many samples a proof needs is said once: the verdict knows it from what was measured.
-        score = study.best.score
-        is_in_verdict = study.best.key != study.baseline.key and score is not None and score.needed
+        is_changed = study.best.key != study.baseline.key
+        shown = [*study.undecided[:1], *[study.best] * is_changed]
+        is_in_verdict = any(trial.score and trial.score.needed for trial in shown)
         notes = [
             text for text in ("" if is_in_verdict else study.header.outlook, *study.notes) if text
         ]

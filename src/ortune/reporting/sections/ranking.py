@@ -115,6 +115,8 @@ def _name_baseline_or_winner(study: Study, trial: Trial) -> str:
 def _explain_loss(study: Study, trial: Trial) -> str:
     """Say why a plan that is faster than the original is not the winner."""
     if not study.accepts(trial):
+        if not study.strict:
+            return "too few samples tell whether it is within the accuracy budget"
         return "its accuracy is not proved, which --strict asks for"
     best = study.best
     goal = study.job.wanted

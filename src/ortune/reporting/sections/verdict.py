@@ -25,7 +25,8 @@ _ENDS = {
 
 _JUDGED = {
     Verdict.PROVED: ", proved within the accuracy budget",
-    Verdict.LIKELY: ", within the accuracy budget, not proved",
+    Verdict.LIKELY: ", likely within the accuracy budget, not proved",
+    Verdict.UNDECIDED: ", within the accuracy budget or not: too few samples tell",
     Verdict.FAILS: ", outside the accuracy budget",
 }
 _WAITING, _BUSY = 0.02, 0.5
@@ -46,6 +47,7 @@ class VerdictSection(Section):
         if study.header.doubt:
             yield Text(f"{study.header.doubt}.", "warn")
         yield Text(describe_answer(study), _select_tone(study, best))
+        yield from (Text(line, "warn") for line in describe_undecided(study))
         yield from (Text(line, tone) for line, tone in describe_choice(study))
         if best.key != study.baseline.key and (meaning := say.explain_verdict(best.score)):
             yield Text(f"Accuracy {meaning}.")
@@ -95,6 +97,19 @@ def describe_answer(study: Study) -> str:
     return f"{saved}{faster} by {study.label(best.plan)}; {accuracy}"
 
 
+def describe_undecided(study: Study) -> Iterable[str]:
+    """Say what is faster and not handed out, as too few samples speak for its accuracy."""
+    for trial in study.undecided[:1]:
+        assert trial.score is not None
+        speed = say.describe_speedup(trial.ratio)
+        change = say.describe_change(study, trial.score)
+        needed = say.describe_needed(trial.score)
+        yield (
+            f"Faster, but not handed out: {study.label(trial.plan)}, {speed}: {change} "
+            f"(90 % interval); that does not decide it. {needed[0].upper()}{needed[1:]}."
+        )
+
+
 def describe_choice(study: Study) -> Iterable[tuple[str, str]]:
     """Say by what the winner was chosen and whether it keeps its bounds, each with its tone."""
     goal, best = study.job.wanted, study.best
@@ -130,6 +145,8 @@ def _explain_no_plan(study: Study) -> str:
         return "the machine was too noisy to tell any plan from it"
     if study.unconfirmed:
         return "no faster plan was re-measured yet"
+    if study.undecided:
+        return "too few samples show that a faster plan is within the accuracy budget"
     prefer = study.job.wanted.prefer
     if prefer != "speed":
         return f"no plan of less {prefer} was within the accuracy budget and no slower"

@@ -35,6 +35,7 @@ class ScoredPart:
         records: The baseline's records [samples, k].
         proof: Places in `indices` on which a proof may rest: different samples that nothing was
             chosen by.
+        different: Places of samples that equal none before them; None takes all.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ScoredPart:
     labels: tuple[Any, ...] | None = None
     groups: tuple[str, ...] | None = None
     proof: tuple[int, ...] = ()
+    different: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,8 @@ class Attempts:
             sink=self.sink,
             learnt=learnt,
             provable=self._can_prove_more(),
+            plans=self.ledger.count_looked_at(),
+            chosen_by_samples=trial.key in {outcome.key for outcome in self.journal.mixtures},
             former_scores=cached.scores if cached is not None else (),
         )
         return self._record_trial(final, Proposal(trial.plan, "final", "among the fastest"))

@@ -22,7 +22,7 @@ from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whol
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Ending, Header, Job, Study
-from ortune.core.trial import Score, Status, Trial
+from ortune.core.trial import BESIDE, Score, Status, Trial
 from ortune.core.version import __version__
 from ortune.metrics.common.user_metric import UserMetric
 
@@ -80,6 +80,20 @@ class Ledger:
             if trial.part == "final" and (score := trial.score) is not None:
                 judged[trial.key, score.samples, score.value] = score
         return list(judged.values())
+
+    def count_looked_at(self) -> int:
+        """Count the plans whose accuracy was read in the search, but those that change no numbers.
+
+        Those that answer alike, by all their scores, count once. What is tried after the choice,
+        to tell what each change brought, is no choice.
+        """
+        scores = {
+            tuple(repr(score.value) for score in trial.scores)
+            for trial in (*self.trials, *self.former)
+            if trial.part == "search" and trial.plan.lossy and trial.scores
+            if trial.stage not in (BESIDE, "history")
+        }
+        return max(1, len(scores))
 
 
 def has_trials(root: Path) -> bool:

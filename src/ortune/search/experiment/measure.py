@@ -25,6 +25,7 @@ from ortune.core.trial import (
     Trial,
     Verdict,
 )
+from ortune.measurement.accuracy import decide_likely
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
@@ -74,7 +75,7 @@ def measure_plan(
             low = stats.latency_ratio(measured.pairs, stats.SEARCHING).low
             may_win = scored == "unless slower" and low < HOPELESS and not stop_rule.why
             if scored == "always" or may_win:
-                scores = score_plan(context, worker, plan, part, run_ns=_run_ns(pair))
+                scores = score_plan(context, worker, plan, part, run_ns=_run_ns(pair), plans=None)
             blank = replace(blank, stopped=stop_rule.why)
     except BaselineFailed:
         raise
@@ -96,6 +97,8 @@ def measure_finalist(
     sink: Sink,
     learnt: stats.PooledVariance,
     provable: bool = False,
+    plans: int = 1,
+    chosen_by_samples: bool = False,
     former_scores: tuple[Score, ...] = (),
 ) -> Trial:
     """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
@@ -103,6 +106,8 @@ def measure_finalist(
     Args:
         learnt: How far pairs differ, from the rest of the run.
         provable: The held-out samples may prove its accuracy: see `Context.finalists`.
+        plans: How many were looked at so far.
+        chosen_by_samples: The search's samples designed it: the held-out ones alone count.
         former_scores: Scores that stand: none are taken.
     """
     began, blank = time.perf_counter(), _make_blank(trial.key, trial.plan, "final", files)
@@ -116,6 +121,8 @@ def measure_finalist(
         lambda partial_pair, done: sink(Timing(partial_pair, done)),
     )
     parts = context.evaluation_parts()
+    if chosen_by_samples:
+        parts = tuple(replace(part, different=part.proof) for part in parts)
     if not provable:
         parts = tuple(replace(part, proof=()) for part in parts)
     try:
@@ -124,7 +131,12 @@ def measure_finalist(
                 if not timed:
                     first, quick = fresh_pair, _run_ns(fresh_pair.pair)
                     scores = former_scores or score_plan(
-                        context, fresh_pair.candidate, trial.plan, *parts, run_ns=quick
+                        context,
+                        fresh_pair.candidate,
+                        trial.plan,
+                        *parts,
+                        run_ns=quick,
+                        plans=plans,
                     )
                 timed.append(fresh_pair.pair)
     except BaselineFailed:
@@ -221,17 +233,23 @@ def pool_variance(trials: Iterable[Trial], but: str = "") -> stats.PooledVarianc
     return stats.PooledVariance.pool(groups, equal)
 
 
-def judge_trial(context: Context, trial: Trial, learnt: stats.PooledVariance) -> Trial:
+def judge_trial(
+    context: Context, trial: Trial, learnt: stats.PooledVariance, plans: int | None = None
+) -> Trial:
     """Return a measured trial with interval, status and reason by what its run has learnt.
 
     A search sorts by less sure intervals than those that are shown.
 
     Args:
         learnt: How far pairs differ, from the rest of the run.
+        plans: How many were looked at, for a finalist's accuracy; None leaves it as it is.
     """
-    if trial.measurement is None:
+    if (measured := trial.measurement) is None:
         return trial
-    pairs = trial.measurement.pairs
+    if plans is not None and trial.score is not None:
+        judged_scores = (decide_likely(trial.score, plans), *trial.scores[1:])
+        trial = replace(trial, scores=judged_scores)
+    pairs = measured.pairs
     ratio = stats.latency_ratio(pairs, learnt=learnt)
     sure = ratio if trial.part == "final" else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
     status, why = decide_status(context, sure, trial.scores)

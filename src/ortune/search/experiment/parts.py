@@ -370,12 +370,15 @@ def _find_shared_groups(feeds: Feeds) -> tuple[str, ...] | None:
 
 
 def _mark_proof(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
-    """Mark what a proof may rest on: samples that differ, in a part that no choice read."""
-    marked, last = dict(parts), list(parts)[-1]
+    """Mark samples that differ, and as proof those of them in a part that no choice read."""
+    marked = {
+        name: replace(part, different=split.find_distinct(feeds, part.indices))
+        for name, part in parts.items()
+    }
+    last = list(parts)[-1]
     shared = set(parts["search"].indices) & set(parts[last].indices)
     if last == "search" or not shared:
-        proof = split.find_distinct(feeds, parts[last].indices)
-        marked[last] = replace(parts[last], proof=proof)
+        marked[last] = replace(marked[last], proof=marked[last].different or ())
     return marked
 
 

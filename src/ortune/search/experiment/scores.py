@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric, stack_records
 from ortune.core.trial import Plan, Score, Verdict
+from ortune.data.split import compute_split_minimum
 from ortune.measurement.accuracy import compute_score, judge_accuracy
 from ortune.measurement.process import Worker
 from ortune.search.experiment.context import Context, ScoredPart, list_shown_metrics
@@ -21,7 +22,12 @@ Records = NDArray[np.float64]
 
 
 def score_plan(
-    context: Context, worker: Worker, plan: Plan, *parts: ScoredPart, run_ns: int = 0
+    context: Context,
+    worker: Worker,
+    plan: Plan,
+    *parts: ScoredPart,
+    run_ns: int = 0,
+    plans: int | None = 1,
 ) -> tuple[Score, ...]:
     """Score a loaded plan on parts of the data together: the budget's metric first.
 
@@ -30,9 +36,12 @@ def score_plan(
 
     Args:
         run_ns: What its runs take, for the deadline.
+        plans: How many were looked at on these samples; None where more will be.
     """
+    exact = not plan.lossy
     if context.evaluate:
-        return (_judge_records(context, parts, _evaluate_records(context, worker, parts, run_ns)),)
+        rows = _evaluate_records(context, worker, parts, run_ns)
+        return (_judge_records(context, parts, rows, plans, exact=exact),)
     metric = context.budget.metric
     beside = [*list_shown_metrics(context.budget), *(limit.metric for limit in context.watched)]
     answers = [
@@ -51,7 +60,7 @@ def score_plan(
         m.aggregate(rows) for m, rows in [(metric, metric_records), *figures] if m.name() == "snr"
     ]
     verdict = _judge_records(
-        context, parts, metric_records, exact=not plan.lossy, snr_db=pooled[0] if pooled else None
+        context, parts, metric_records, plans, exact=exact, snr_db=pooled[0] if pooled else None
     )
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
@@ -108,28 +117,40 @@ def _judge_records(
     context: Context,
     parts: Sequence[ScoredPart],
     rows: Records,
+    plans: int | None,
     *,
     exact: bool = False,
     snr_db: float | None = None,
 ) -> Score:
-    """Judge records of all parts; a proof rests on the samples that nothing was chosen by."""
-    starts = np.cumsum([0, *(len(part.indices) for part in parts)])
-    return judge_accuracy(
+    """Judge records of all parts; a proof rests on the samples that nothing was chosen by.
+
+    Where a search holds some out, what a proof needs is so many in all, as its outlook says.
+    """
+    held_out = len(context.evaluation_parts()) > 1
+    starts = np.cumsum([0, *(len(part.indices) for part in parts)]).tolist()
+    score = judge_accuracy(
         context.budget,
         rows,
         stack_records([part.records for part in parts]),
         _group_names(parts),
         proof=[
-            start + at
-            for start, part in zip(starts.tolist(), parts, strict=False)
-            for at in part.proof
+            start + at for start, part in zip(starts, parts, strict=False) for at in part.proof
         ],
+        counted=[
+            start + at
+            for start, part in zip(starts, parts, strict=False)
+            for at in (range(len(part.indices)) if part.different is None else part.different)
+        ],
+        plans=plans,
         error=context.error,
         seed=context.seed,
         exact=exact,
         snr_db=snr_db,
         provable=context.provable,
     )
+    if score.needed is None or not held_out:
+        return score
+    return replace(score, needed=compute_split_minimum(score.needed))
 
 
 def _group_names(parts: Sequence[ScoredPart]) -> list[str] | None:

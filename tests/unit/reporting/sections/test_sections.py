@@ -115,10 +115,10 @@ def test_what_proved_means_is_one_sentence_of_the_report(study: Study) -> None:
 
 def test_a_likely_winner_says_what_would_prove_it(study: Study) -> None:
     likely = with_final(study, scores=scored(Verdict.LIKELY, 1232))
-    assert first_line(likely).endswith("within the accuracy budget, not proved")
+    assert first_line(likely).endswith("likely within the accuracy budget, not proved")
     (meaning,) = meanings(likely)
     assert meaning.startswith("Accuracy likely, not proved: cosine is within the budget on 32 ")
-    assert meaning.endswith("; proving it needs about 1,300 held-out independent samples.")
+    assert meaning.endswith("; proving it needs about 1,232 independent samples in all.")
     unknown = with_final(study, scores=scored(Verdict.LIKELY, None))
     assert meanings(unknown)[0].endswith("; no number of samples like these would prove it.")
     assert blocks("verdict", unknown)[0] == Text(first_line(unknown), "warn")

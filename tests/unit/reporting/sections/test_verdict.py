@@ -11,13 +11,15 @@ from tests.unit import studies
 
 from ortune.bundle.pack import pack
 from ortune.bundle.read import collect_evidence, read_bundle
+from ortune.core.budget import Budget
 from ortune.core.plugins import codec
 from ortune.core.section import Text
 from ortune.core.study import Study
 from ortune.core.trial import Block as Turn
-from ortune.core.trial import Burst, Interval, Pair, Trial, Verdict
+from ortune.core.trial import Burst, Interval, Pair, ScoreChange, Trial, Verdict
 from ortune.measurement.timing import stats
 from ortune.reporting.sections.noise import NoiseSection
+from ortune.reporting.sections.notes import NotesSection
 from ortune.reporting.sections.verdict import VerdictSection
 
 FORESEEN = Interval(0.52, 0.491, 0.552)
@@ -116,3 +118,55 @@ def test_a_machine_too_noisy_for_a_verdict_says_so_and_what_to_change(study: Stu
     warned = [b for b in NoiseSection().blocks(noisy) if isinstance(b, Text)]
     assert [one.tone for one in warned] == ["warn", "warn"]
     assert not any("too noisy" in text for text in texts(studies.changed(study, advice=advice)))
+
+
+def undecided(study: Study, **more: object) -> Study:
+    """A study whose only finalist may be outside its budget of a point."""
+    score = replace(
+        study.best.scores[0],
+        metric="top1",
+        value=0.895,
+        base=0.9,
+        samples=200,
+        verdict=Verdict.UNDECIDED,
+        needed=1530,
+        chance=0.4,
+        change=ScoreChange(-0.005, -0.014, 0.002),
+        **more,
+    )
+    budget = Budget.parse("top1>=base-0.01")
+    header = replace(study.header, job=replace(study.header.job, budget=budget), outlook="612 do")
+    final = replace(study.trials[-1], scores=(score,))
+    return replace(study, header=header, trials=(*study.trials[:-1], final))
+
+
+def test_what_is_faster_and_undecided_is_named_first_with_its_change_and_one_count(
+    study: Study,
+) -> None:
+    made = undecided(study)
+    assert made.best == made.baseline and made.undecided == (made.trials[-1],)
+    first, second, *_ = texts(made)
+    assert first == (
+        "the original stays: too few samples show that a faster plan is within the accuracy budget"
+    )
+    assert second == (
+        "Faster, but not handed out: optimized graph · 1 thread, 1.92x [1.87, 1.96]: top-1 -0.5 "
+        "points [-1.4, +0.2] on 200 samples, the budget asks for at least -1 points (90 % "
+        "interval); that does not decide it. Proving it needs about 1,530 independent samples "
+        "in all."
+    )
+    notes = [one.text for one in NotesSection().blocks(made) if isinstance(one, Text)]
+    assert "612 do" not in notes, "another count"
+    assert not any("not handed out" in text for text in texts(study))
+
+
+def test_of_a_share_the_interval_is_of_what_is_inside(study: Study) -> None:
+    made = undecided(study, share=0.95)
+    made = replace(made, header=study.header)
+    score = replace(
+        made.trials[-1].scores[0], metric="cosine", change=ScoreChange(0.98, 0.94, 0.995)
+    )
+    final = replace(made.trials[-1], scores=(score,))
+    assert (
+        ": 98 % [94, 99.5] of 200 samples keep cosine 0.999, at least 95 % have to (90 % interval)"
+    ) in texts(replace(made, trials=(*made.trials[:-1], final)))[1]

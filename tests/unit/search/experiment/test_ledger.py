@@ -18,7 +18,8 @@ from ortune.backends.cpu import Cpu
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
-from ortune.core.step import AS_IS
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.study import Ending
 from ortune.core.trial import (
     Block,
@@ -28,6 +29,7 @@ from ortune.core.trial import (
     Pair,
     Plan,
     Score,
+    ScoreChange,
     Status,
     Trial,
     Verdict,
@@ -71,6 +73,42 @@ def test_trials_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.trials == [trial("a"), trial("a", "final")]
     assert again.find("a", "final") == trial("a", "final")
     assert again.find("b", "search") is None
+
+
+def test_a_score_that_fell_and_nothing_known_come_back_as_they_were(tmp_path: Path) -> None:
+    """A change may be negative, which no latency ratio is."""
+    change = ScoreChange(-0.005, -0.014, 0.002)
+    score = replace(trial("a").scores[0], verdict=Verdict.UNDECIDED, chance=0.4, change=change)
+    ledger = Ledger(tmp_path)
+    ledger.append(replace(trial("a"), scores=(score,)))
+    write_header(tmp_path, study(tmp_path / "made").header)
+    assert Ledger(tmp_path).trials[0].scores == (score,)
+    assert read_study(tmp_path).trials[0].scores == (score,)
+
+
+def test_plans_that_were_looked_at_count_once_if_they_answer_alike(tmp_path: Path) -> None:
+    lossy = Plan(Recipe("int8", (parse_plugin(Quantizer, "int8-dynamic"),)), Cpu())
+
+    def scored(key: str, value: float, **more: object) -> Trial:
+        scores = (replace(trial("a").scores[0], value=value),)
+        return replace(trial(key), **{"plan": lossy, "scores": scores} | more)
+
+    ledger = Ledger(tmp_path)
+    assert ledger.count_looked_at() == 1, "the one that is judged"
+    for looked in (
+        scored("a", 0.9),
+        scored("b", 0.9),
+        scored("c", 0.8, status=Status.FAILS),
+        scored("d", 0.7, stage="history"),
+        scored("e", 0.6, part="final"),
+        scored("f", 0.5, scores=()),
+        scored("g", 0.4, plan=trial("a").plan),
+        scored("h", 0.3),
+    ):
+        ledger.append(looked)
+    assert ledger.count_looked_at() == 3
+    ledger.set_aside(lambda each: each.key == "h")
+    assert ledger.count_looked_at() == 3, "it was looked at all the same"
 
 
 def test_a_later_line_replaces_the_former_and_nothing_is_overwritten(tmp_path: Path) -> None:

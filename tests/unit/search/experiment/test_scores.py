@@ -219,7 +219,7 @@ class TestEvaluate:
         worker: Any = Answering(records=[[0.0], [0.1], [0.2], [0.3]])
         (found,) = score_plan(context, worker, EXACT, context.parts["search"])
         assert judged[0]["rows"] == [[0.0], [0.2]] and found.samples == 2
-        assert judged[0]["exact"] is False, "its outputs were not compared"
+        assert judged[0]["exact"] and judged[0]["snr_db"] is None, "its outputs were not compared"
         given(context, worker)
         assert judged[1]["rows"] == [[0.0], [0.2], [0.1], [0.3]]
         assert judged[1]["proof"] == [3]

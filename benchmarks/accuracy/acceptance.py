@@ -1,0 +1,292 @@
+"""What a search hands out: where every plan is outside its budget, and where one loses half of it.
+
+Plans are drawn in the order of their speed and go the way of a search: the samples are divided
+as `optimize` divides them, the search's throw out what fails on them, the fastest that are left
+are judged on all. A plan that is proved or likely is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.accuracy.populations import HERE, LIMIT, OUT, Rng
+from ortune.core.budget import Budget
+from ortune.core.metric import Kind
+from ortune.core.trial import Score, Verdict
+from ortune.data import split
+from ortune.data.feeds import Feeds
+from ortune.measurement.accuracy import (
+    ERROR,
+    compute_score,
+    count_provable_samples,
+    is_within_reach,
+    judge_accuracy,
+)
+from ortune.search.loop import FINALISTS
+
+Floats: TypeAlias = NDArray[np.float64]
+Drawn: TypeAlias = tuple[Floats, Floats]
+"""Records [plans, samples, k] of the candidates, and those [samples, k] of the baseline."""
+Draw: TypeAlias = Callable[[Rng, int, int], Drawn]
+"""By how many samples and plans."""
+
+COUNTS = (50, 100, 200, 500, 1000)
+PLANS = (1, 30)
+ALIKE = 0.7
+"""How often plans that share their losses fail on the same samples."""
+_SLOW = 40
+"""Draws at most of what takes long to judge: a bootstrap, or many bets."""
+_OBJECTS, _RECALL = 5.0, 0.9
+
+
+@dataclass(frozen=True)
+class Case:
+    """Plans, and the budget that they are judged by.
+
+    Attributes:
+        outside: Every plan is; else the fastest alone is inside.
+    """
+
+    name: str
+    budget: str
+    draw: Draw
+    outside: bool = True
+
+
+def _levels(rng: Rng, plans: int, n: int, alike: float) -> Floats:
+    """Return uniform numbers [plans, samples], some the same for all plans."""
+    numbers = rng.random((plans, n))
+    if alike:
+        numbers = np.where(rng.random((plans, n)) < alike, rng.random(n), numbers)
+    return numbers
+
+
+def _answers(
+    rng: Rng,
+    n: int,
+    plans: int,
+    *,
+    lost: tuple[float, float],
+    won: float = 0.0,
+    alike: float = 0.0,
+) -> Drawn:
+    """Right and wrong answers, lost by the fastest plan and by each other one so often."""
+    base = (rng.random(n) < 0.8).astype(np.float64)
+    base_column = base[:, None]
+    rates = np.full((plans, 1), lost[1])
+    rates[0] = lost[0]
+    numbers = _levels(rng, plans, n, alike)
+    flipped = np.where(base == 1, numbers < (rates + won) / 0.8, numbers < won / 0.2)
+    return np.where(flipped, 1 - base, base)[:, :, None], base_column
+
+
+def _decisions(rng: Rng, n: int, plans: int, *, share: float, alike: float = 0.0) -> Drawn:
+    """One decision a sample, which is not always the original's."""
+    same = _levels(rng, plans, n, alike) >= share
+    records = np.stack([same.astype(np.float64), np.ones(same.shape)], 2)
+    return records, np.ones((n, 2))
+
+
+def _shares(rng: Rng, n: int, plans: int, *, share: float, alike: float = 0.0) -> Drawn:
+    """Cosines of which too many are broken."""
+    broken = _levels(rng, plans, n, alike) < share
+    return np.where(broken, 0.5, 0.99999)[:, :, None], np.ones((n, 1))
+
+
+def _signals(rng: Rng, n: int, plans: int, *, share: float) -> Drawn:
+    """Loud and quiet samples around the limit of 30 dB, of which too many are below."""
+    shift = NormalDist().inv_cdf(share)
+    loud = np.exp(2 * rng.standard_normal(n))
+    db = 30 + 3 * (rng.standard_normal((plans, n)) - shift)
+    signal = np.broadcast_to(loud, db.shape)
+    base = np.stack([loud, np.zeros(n)], 1)
+    return np.stack([signal, signal * 10 ** (-db / 10)], 2), base
+
+
+def _scores(rng: Rng, n: int, plans: int, *, lost: float) -> Drawn:
+    """Scores between 0 and 1, of which few fall to 0."""
+    return np.where(rng.random((plans, n)) < lost, 0.0, 1.0)[:, :, None], np.ones((n, 1))
+
+
+def _objects(rng: Rng, n: int, plans: int, *, lost: float, whole: bool) -> Drawn:
+    """Objects in pictures: found, and there; some that the original found are lost.
+
+    Args:
+        whole: All of a picture at once.
+    """
+    there = rng.poisson(_OBJECTS, n) + 1
+    found = rng.binomial(there, _RECALL)
+    if whole:
+        gone = np.where(rng.random((plans, n)) < lost, found, 0)
+    else:
+        gone = rng.binomial(np.broadcast_to(found, (plans, n)), lost)
+    records = np.stack([found - gone, np.broadcast_to(there, gone.shape)], 2)
+    return records.astype(np.float64), np.stack([found, there], 1).astype(np.float64)
+
+
+def recall(expected: Any, actual: Any, label: Any) -> float:
+    """Stand for the share of all objects that are found; only records are drawn."""
+    raise NotImplementedError
+
+
+recall.bounds = (0.0, 1.0)  # type: ignore[attr-defined]
+recall.aggregate = lambda rows: float(rows[:, 0].sum() / rows[:, 1].sum())  # type: ignore[attr-defined]
+_TOP1, _RECALLED = "top1>=base-0.01", f"{__name__}:recall>=base-0.02"
+_JUST = 0.01 * OUT
+
+
+def _one_in(draw: Draw, good: Draw) -> Draw:
+    """Return plans of which the fastest is drawn by another law."""
+
+    def drawn(rng: Rng, n: int, plans: int) -> Drawn:
+        others, base = draw(rng, n, plans)
+        first, _ = good(rng, n, 1)
+        return np.concatenate([first, others[1:]]), base
+
+    return drawn
+
+
+@cache
+def list_cases() -> tuple[Case, ...]:
+    """Return every case, those in which all plans are outside first."""
+    bad = 0.05 * OUT
+    lost = 0.02 * OUT / _RECALL
+    outside = [
+        Case("labels, just outside", _TOP1, partial(_answers, lost=(_JUST, _JUST))),
+        Case("labels, just outside, 2 % won", _TOP1,
+             partial(_answers, lost=(_JUST, _JUST), won=0.02)),
+        Case("labels, just outside, losses shared", _TOP1,
+             partial(_answers, lost=(_JUST, _JUST), alike=ALIKE)),
+        Case("labels, 2 points lost", _TOP1, partial(_answers, lost=(0.02, 0.02))),
+        Case("labels, 2 points lost, losses shared", _TOP1,
+             partial(_answers, lost=(0.02, 0.02), alike=ALIKE)),
+        Case("agreement", "agreement>=0.99", partial(_decisions, share=_JUST)),
+        Case("agreement, losses shared", "agreement>=0.99",
+             partial(_decisions, share=_JUST, alike=ALIKE)),
+        Case("SNR", "snr>=30", partial(_signals, share=bad)),
+        Case("cosine, some broken", f"cosine>={LIMIT}", partial(_shares, share=bad)),
+        Case("cosine, some broken, losses shared", f"cosine>={LIMIT}",
+             partial(_shares, share=bad, alike=ALIKE)),
+        Case("bounded scores", f"{HERE}:quality>=base-0.02", partial(_scores, lost=0.02 * OUT)),
+        Case("detection, objects lost", _RECALLED, partial(_objects, lost=lost, whole=False)),
+        Case("detection, pictures lost", _RECALLED, partial(_objects, lost=lost, whole=True)),
+    ]  # fmt: skip
+    half = lost / 2
+    inside = [
+        Case("labels, half of the budget lost", _TOP1, partial(_answers, lost=(0.005, 0.02))),
+        Case("labels, half lost, 0.5 % won", _TOP1,
+             partial(_answers, lost=(0.005, 0.02), won=0.005)),
+        Case("labels, a tenth lost", _TOP1, partial(_answers, lost=(0.001, 0.02))),
+        Case("agreement, half", "agreement>=0.99",
+             _one_in(partial(_decisions, share=0.02), partial(_decisions, share=0.005))),
+        Case("SNR, 1 % below", "snr>=30",
+             _one_in(partial(_signals, share=0.1), partial(_signals, share=0.01))),
+        Case("cosine, 1 % broken", f"cosine>={LIMIT}",
+             _one_in(partial(_shares, share=0.1), partial(_shares, share=0.01))),
+        Case("detection, half lost", _RECALLED, _first_objects(half, 2 * lost)),
+    ]  # fmt: skip
+    return (*outside, *(Case(c.name, c.budget, c.draw, outside=False) for c in inside))
+
+
+def _first_objects(first: float, others: float) -> Draw:
+    """Return plans that lose objects of the same pictures, the fastest fewer."""
+
+    def draw(rng: Rng, n: int, plans: int) -> Drawn:
+        rates = np.full((plans, 1), others)
+        rates[0] = first
+        return _objects(rng, n, plans, lost=rates, whole=False)  # type: ignore[arg-type]
+
+    return draw
+
+
+@dataclass(frozen=True)
+class Division:
+    """Which samples search, and which of those that are scored prove."""
+
+    search: NDArray[np.int64]
+    scored: NDArray[np.int64]
+    proof: NDArray[np.int64]
+
+
+@cache
+def divide_samples(budget: str, count: int) -> Division:
+    """Divide so many different samples as a search does that has time for all of them."""
+    feeds = Feeds(Path(), count, tuple(map(str, range(count))), None, None)
+    unchanged = np.ones((count, 2))
+    needed = count_provable_samples(Budget.parse(budget), unchanged, ERROR / FINALISTS)
+    parts = split.split_samples(feeds, None, needed)
+    scored = np.array([*parts.search, *parts.final])
+    return Division(np.array(parts.search), scored, np.arange(len(parts.search), len(scored)))
+
+
+def hand_out(case: Case, rng: Rng, count: int, plans: int, draws: int) -> dict[str, Any]:
+    """Count the draws in which a plan is handed out, and those in which the fastest is.
+
+    `formerly` counts what would be were it enough that the estimate on all samples is inside.
+    """
+    budget, parts = Budget.parse(case.budget), divide_samples(case.budget, count)
+    slow = budget.metric.kind() in (Kind.FIGURE, Kind.MEAN)
+    draws = min(draws, _SLOW) if slow else draws
+    handed = first = proved = formerly = 0
+    for turn in range(draws):
+        records, base = case.draw(rng, count, plans)
+        judge = partial(_judge, budget, base, parts, plans, turn)
+        scores = judge_finalists(budget, records, base, parts, judge)
+        accepted = [
+            at for at, score in scores.items() if score.verdict in (Verdict.PROVED, Verdict.LIKELY)
+        ]
+        handed += bool(accepted)
+        first += 0 in accepted
+        proved += any(score.verdict is Verdict.PROVED for score in scores.values())
+        formerly += any(score.verdict is not Verdict.FAILS for score in scores.values())
+    return {
+        "budget": case.budget, "draws": draws, "plans": plans, "outside": case.outside,
+        "handed out": handed, "fastest": first, "proved": proved, "formerly": formerly,
+    }  # fmt: skip
+
+
+def judge_finalists(
+    budget: Budget, records: Floats, base: Floats, parts: Division, judge: Callable[..., Score]
+) -> dict[int, Score]:
+    """Return the scores of the plans that a search would judge at its end, by their places."""
+    candidates = [
+        at for at in range(len(records)) if _holds(budget, records[at], base, parts.search)
+    ]
+    scores = {at: judge(records[at]) for at in candidates[:FINALISTS]}
+    accepted = any(s.verdict in (Verdict.PROVED, Verdict.LIKELY) for s in scores.values())
+    unchanged = judge(base, search=True)
+    if not accepted and is_within_reach(unchanged, len(parts.scored), len(records)):
+        for at in candidates[FINALISTS:]:
+            seen = judge(records[at], search=True)
+            if is_within_reach(seen, len(parts.scored), len(records)):
+                scores[at] = judge(records[at])
+                break
+    return scores
+
+
+def _holds(budget: Budget, records: Floats, base: Floats, rows: NDArray[np.int64]) -> bool:
+    value, unchanged = (compute_score(budget.metric, side[rows]) for side in (records, base))
+    return budget.admits(value, unchanged)
+
+
+def _judge(
+    budget: Budget, base: Floats, parts: Division, plans: int, seed: int, records: Floats,
+    *, search: bool = False,
+) -> Score:  # fmt: skip
+    rows = parts.search if search else parts.scored
+    return judge_accuracy(
+        budget,
+        records[rows],
+        base[rows],
+        proof=() if search else parts.proof,
+        plans=plans,
+        error=ERROR / FINALISTS,
+        seed=seed,
+    )
