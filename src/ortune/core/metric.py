@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,17 +73,37 @@ class Metric(Plugin):
         """Return what `record` does, knowing the sample's inputs: none where nobody has them."""
         return self.record(expected, actual, label)
 
+    def average_expected(self, expected: Iterable[Tensors]) -> Tensors | None:
+        """Return what `record_about` is to know of all samples' outputs; None of most metrics.
+
+        Args:
+            expected: The baseline's outputs, read only where they are needed.
+        """
+        return None
+
+    def record_about(
+        self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors, mean: Tensors | None
+    ) -> float | Sequence[float]:
+        """Return what `record_with` does, knowing what `average_expected` returned."""
+        return self.record_with(expected, actual, label, inputs)
+
+    def find_objection(self, records: NDArray[np.float64]) -> str:
+        """Say why no score of these records [samples, k] is within a budget; mostly nothing."""
+        return ""
+
     def records(
         self,
         expected: Sequence[Tensors],
         actual: Sequence[Tensors],
         labels: Sequence[Any] | None,
         inputs: Sequence[Tensors] | None = None,
+        mean: Tensors | None = None,
     ) -> NDArray[np.float64]:
         """Return one row of numbers a sample, shape [samples, k].
 
         Args:
             inputs: Of the samples, for a metric that `reads_inputs`.
+            mean: What `average_expected` returned of all samples that are judged together.
 
         Raises:
             BadData: Labels are needed and not given, or a sample cannot be scored.
@@ -95,7 +115,7 @@ class Metric(Plugin):
         sample_labels = [None] * len(expected) if labels is None else labels
         fed = [{}] * len(expected) if inputs is None else inputs
         rows = [
-            self.record_with(*sample)
+            self.record_about(*sample, mean)
             for sample in zip(expected, actual, sample_labels, fed, strict=True)
         ]
         return self.table(rows).reshape(len(rows), -1 if rows else 1)

@@ -10,12 +10,18 @@ Derived before anything is measured and printed with the rule that fired. The fi
    inputs with one decision each 99 % must keep it; of inputs with several, 95 % must keep 99 % of
    theirs.
    Class scores are floats of rank 2 or 3 with 2 to 100,000 columns whose rows sum to 1, or whose
-   name contains logit or prob (at rank 2 also score or class).
-3. **Every float output is an embedding**: rank 2 with rows of length 1, rank 3 (hidden states), or
-   rank 2 as wide as the hidden states beside it: ``cosine>=0.999``, which 95 % of inputs must
-   keep.
-4. **Anything else**: ``snr>=30`` (dB), that is 3 % of error in amplitude; 95 % of inputs must
-   keep it.
+   name contains logit or prob (at rank 2 also score or class) and that do not all lie within 0
+   and 1: those are probabilities, each by itself.
+3. **Every float output is an embedding**: rank 2 with rows of length 1, rank 3 with a length that
+   differs between inputs or a name that says so (hidden states), or rank 2 as wide as the hidden
+   states beside it: ``cosine>=0.999``, which 95 % of inputs must keep.
+4. **Anything else**: ``parity>=30`` (dB), that is 3 % of error in amplitude of the worst output;
+   95 % of inputs must keep it.
+
+In 2 to 4 every *group* must besides follow the original (`metrics.common.groups`): each column of
+class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
+head that is clearly the shorter one. Where that is not clear, each along either: that is stricter,
+and the rule says so.
 
 With several outputs a rule must fit all of them (the first: one), so that none goes unwatched.
 """
@@ -24,7 +30,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +38,18 @@ from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
+from ortune.core.metric import Metric
+from ortune.core.plugins import catalog, codec
 
 Arrays = Sequence[NDArray[Any]]
 _WIDEST = 100_000
+_MOST_GROUPS = 1024
+"""Groups along an axis; a longer one is of places, or of a vocabulary's words."""
+_CLEARLY = 4
+"""An axis this many times shorter than another is that of the channels."""
 _SCORES = re.compile(r"logit|prob", re.IGNORECASE)
 _FLAT_SCORES = re.compile(r"logit|prob|score|class", re.IGNORECASE)
+_HIDDEN = re.compile(r"hidden|embed|encod|feature|context", re.IGNORECASE)
 _TOLERANCE = 2e-3
 """For sums and lengths of 1: float16 has 11 bits."""
 
@@ -70,24 +83,40 @@ def derive_budget(
             f"{metric}>=base-0.01"
         ), f"{rule}: top-1 of all inputs may fall by 1 point"
     shown = ", ".join(f"'{name}' {_format_dims(arrays)}" for name, arrays in outputs.items())
-    if all(
-        _is_discrete(arrays) or _is_score_output(name, arrays) for name, arrays in outputs.items()
-    ):
+    deciding = {name for name in outputs if _is_deciding(name, outputs[name])}
+    if len(deciding) == len(outputs):
         requirement = "99 % of inputs must keep their decision"
         if any(_count_decisions(array) > 1 for arrays in outputs.values() for array in arrays):
             requirement = "95 % of inputs must keep 99 % of their decisions"
-        return Budget.parse("agreement>=0.99"), f"outputs that decide ({shown}): {requirement}"
+        groups, judged = _choose_groups(outputs, deciding)
+        budget = _make_budget("agreement", 0.99, groups=groups)
+        return budget, f"outputs that decide ({shown}): {requirement}{judged}"
     floats = {name: arrays for name, arrays in outputs.items() if not _is_discrete(arrays)}
-    widths = {arrays[0].shape[-1] for arrays in floats.values() if arrays[0].ndim == 3}
+    hidden = {name for name, arrays in floats.items() if _is_hidden(name, arrays)}
+    widths = {outputs[name][0].shape[-1] for name in hidden}
     if all(
-        arrays[0].ndim == 3
+        name in hidden
         or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _has_unit_rows(arrays)))
-        for arrays in floats.values()
+        for name, arrays in floats.items()
     ):
+        groups, judged = _choose_groups(outputs, set(outputs))
         requirement = "95 % of inputs must keep cosine 0.999"
-        return Budget.parse("cosine>=0.999"), f"embeddings ({shown}): {requirement}"
-    requirement = "95 % of inputs must keep 30 dB"
-    return Budget.parse("snr>=30"), f"outputs of no special kind ({shown}): {requirement}"
+        budget = _make_budget("cosine", 0.999, groups=groups)
+        return budget, f"embeddings ({shown}): {requirement}{judged}"
+    groups, judged = _choose_groups(outputs, deciding | hidden)
+    scores = [name for name in deciding if name in floats]
+    probabilities = [
+        name for name, arrays in floats.items() if name not in deciding and _is_probable(arrays)
+    ]
+    requirement = "95 % of inputs must keep 30 dB" + " of each output" * (len(outputs) > 1)
+    budget = _make_budget(
+        "parity", 30, groups=groups, decisions=scores, probabilities=probabilities
+    )
+    return budget, f"outputs of no special kind ({shown}): {requirement}{judged}"
+
+
+def _make_budget(name: str, limit: float, **fields: Sequence[str]) -> Budget:
+    return Budget(codec.build_dataclass(catalog.load_plugin(Metric, name), fields), limit)
 
 
 def describe_unused_labels(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str:
@@ -110,6 +139,55 @@ def describe_unused_labels(outputs: Mapping[str, Arrays], labels: Sequence[Any])
                 "order of the labels and how classes are numbered"
             )
     return ""
+
+
+def _choose_groups(
+    outputs: Mapping[str, Arrays], columns: Collection[str]
+) -> tuple[tuple[str, ...], str]:
+    """Return the groups that must each follow the original, and what is to be said of them.
+
+    Args:
+        columns: Outputs whose last axis is the one that counts.
+    """
+    entries: list[str] = []
+    notes: list[str] = []
+    for name, arrays in outputs.items():
+        if _is_text(arrays):
+            continue
+        axes = [] if arrays[0].dtype.kind in "iu" else _find_channel_axes(arrays, name in columns)
+        scale = "%" if arrays[0].dtype.kind == "f" and _is_probable(arrays) else ""
+        entries += [f"{axis}{scale}:{name}" for axis in axes] or [f"all{scale}:{name}"]
+        if not axes and arrays[0].dtype.kind in "fc" and max(arrays[0].shape, default=1) > 1:
+            most = f"{_MOST_GROUPS:,}"
+            notes.append(f"'{name}' as a whole: it has no axis of 2 to {most} channels")
+        if len(axes) > 1:
+            which = " and ".join(map(str, axes))
+            notes.append(f"'{name}' by each place along axes {which}, as either may hold channels")
+    if not entries:
+        return (), ""
+    return tuple(entries), "; ".join([", and each group must follow the original", *notes])
+
+
+def _find_channel_axes(arrays: Arrays, columns: bool) -> list[int]:
+    """Return the axes along which an output's places may mean something by themselves."""
+    ranks = {array.ndim for array in arrays}
+    rank = ranks.pop()
+    if ranks:
+        return []
+    lengths = [{array.shape[axis] for array in arrays} for axis in range(rank)]
+    fixed = {
+        axis: next(iter(seen))
+        for axis, seen in enumerate(lengths)
+        if len(seen) == 1 and 1 < next(iter(seen)) <= _MOST_GROUPS
+    }
+    if columns:
+        return [rank - 1] if rank - 1 in fixed else []
+    if rank >= 4:
+        ends = [axis for axis in (1, rank - 1) if axis in fixed]
+        return [min(ends, key=fixed.__getitem__)] if len(ends) == 2 or 1 in fixed else []
+    inner = {axis: length for axis, length in fixed.items() if axis or rank == 1}
+    near = [axis for axis in inner if inner[axis] < _CLEARLY * min(inner.values())]
+    return ([0] if 0 in fixed and rank > 1 else []) + near
 
 
 def _find_classified_output(outputs: Mapping[str, Arrays], labels: Sequence[Any]) -> str | None:
@@ -174,17 +252,36 @@ def _is_discrete(arrays: Arrays) -> bool:
     return arrays[0].dtype.kind in "iubUSO"
 
 
+def _is_text(arrays: Arrays) -> bool:
+    return arrays[0].dtype.kind in "USO"
+
+
+def _is_deciding(name: str, arrays: Arrays) -> bool:
+    return _is_discrete(arrays) or _is_score_output(name, arrays)
+
+
+def _is_hidden(name: str, arrays: Arrays) -> bool:
+    """Say whether an output [inputs, positions, width] is of hidden states."""
+    ranks = {array.ndim for array in arrays}
+    is_one_a_word = len({array.shape[1:2] for array in arrays}) > 1
+    return ranks == {3} and (is_one_a_word or bool(_HIDDEN.search(name)))
+
+
+def _is_probable(arrays: Arrays) -> bool:
+    """Say whether all elements of an output of rank 3 at most lie between 0 and 1."""
+    return arrays[0].ndim <= 3 and all(
+        bool((array >= 0).all() and (array <= 1).all()) for array in arrays
+    )
+
+
 def _is_score_output(name: str, arrays: Arrays) -> bool:
     rank = arrays[0].ndim
     if not 2 <= _count_columns(arrays) <= _WIDEST or rank not in (2, 3):
         return False
-    if (_FLAT_SCORES if rank == 2 else _SCORES).search(name):
-        return True
-    rows = (array.astype(np.float64) for array in arrays)
-    return all(
-        (scores >= 0).all() and np.allclose(scores.sum(axis=-1), 1, rtol=0, atol=_TOLERANCE)
-        for scores in rows
-    )
+    rows = [array.astype(np.float64) for array in arrays]
+    if _is_probable(rows):
+        return all(np.allclose(scores.sum(axis=-1), 1, rtol=0, atol=_TOLERANCE) for scores in rows)
+    return bool((_FLAT_SCORES if rank == 2 else _SCORES).search(name))
 
 
 def _has_unit_rows(arrays: Arrays) -> bool:

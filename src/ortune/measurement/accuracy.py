@@ -94,6 +94,8 @@ def judge_accuracy(
     nan = math.isnan(evidence.value) or math.isnan(evidence.base)
     if nan or not budget.admits(evidence.value, evidence.base):
         verdict, needed = Verdict.FAILS, None
+    elif objection := metric.find_objection(candidate):
+        verdict, needed, basis = Verdict.FAILS, None, objection
     elif not provable:
         verdict = Verdict.LIKELY if exact else Verdict.UNDECIDED
         needed, chance, basis = None, None, "the original does not know the answers"
@@ -164,6 +166,9 @@ def compute_score(metric: Metric, records: Floats, groups: Sequence[str] | None 
 def describe_claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
     """Say as a clause what a budget asks for, such as ``top1 falls by at most 0.01``."""
     metric, limit = budget.metric, f"{abs(budget.limit):g}"
+    if isinstance(metric, Fidelity) and metric.groups:
+        plain = replace(budget, metric=replace(metric, groups=()))
+        return f"{describe_claim(plain, kind, grouped)}, and each group of outputs follows"
     name, better = getattr(metric, "path", "") or str(metric), metric.higher_is_better
     worse = (budget.limit < 0) is better
     if kind is Kind.SHARE:

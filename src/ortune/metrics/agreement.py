@@ -43,7 +43,7 @@ class Agreement(Fidelity):
         arrays = [expected[name] for name in deciding]
         rows = [1 if outputs.is_exact(array) else max(1, array.shape[-1]) for array in arrays]
         count = max(array.size // row for array, row in zip(arrays, rows, strict=True))
-        return min(_compute_agreement(expected, actual, name) for name in deciding), count
+        return min(compute_agreement(expected, actual, name) for name in deciding), count
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -67,7 +67,8 @@ def _is_deciding(expected: Tensors, name: str) -> bool:
     return outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
 
 
-def _compute_agreement(expected: Tensors, actual: Tensors, name: str) -> float:
+def compute_agreement(expected: Tensors, actual: Tensors, name: str) -> float:
+    """Return the share of an output's positions that decide alike; 0 where its shape changed."""
     reference, candidate = expected[name], actual.get(name)
     if candidate is None or candidate.shape != reference.shape:
         return 0.0

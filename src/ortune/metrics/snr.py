@@ -68,14 +68,14 @@ class Snr(Fidelity):
         """Return dB from the summed powers."""
         if not len(records):
             return float("nan")
-        return float(_compute_decibels(records.sum(axis=0, keepdims=True))[0])
+        return float(compute_decibels(records.sum(axis=0, keepdims=True))[0])
 
     def each(self, records: Floats) -> Floats:
         """Return the dB of every sample."""
-        return _compute_decibels(records)
+        return compute_decibels(records)
 
 
-def _compute_decibels(powers: Floats) -> Floats:
+def compute_decibels(powers: Floats) -> Floats:
     """Return dB of rows (signal, noise); equal zeros are equal outputs."""
     signal, noise = powers[:, 0], powers[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):

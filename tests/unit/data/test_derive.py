@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.data.derive import derive_budget
+from ortune.metrics.common.fidelity import Fidelity
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -31,15 +35,25 @@ def best(arrays: list[np.ndarray]) -> list[object]:
 
 
 def spelled(outputs: dict[str, list[np.ndarray]], labels: list[object] | None = None) -> str:
+    """Spell the budget without its groups."""
     budget, rule = derive_budget(outputs, labels)
     assert len(rule.splitlines()) == 1
+    assert Budget.parse(str(budget)) == budget
+    if isinstance(budget.metric, Fidelity):
+        budget = replace(budget, metric=replace(budget.metric, groups=()))
     return str(budget)
+
+
+def grouped(outputs: dict[str, list[np.ndarray]]) -> tuple[str, ...]:
+    metric = derive_budget(outputs)[0].metric
+    assert isinstance(metric, Fidelity)
+    return metric.groups
 
 
 def test_labels_that_are_classes() -> None:
     scores = logits()
     assert spelled({"out": scores}, best(scores)) == "top1>=base-0.01"
-    assert spelled({"out": scores}, [3] * N) == "snr>=30"
+    assert spelled({"out": scores}, [3] * N) == "parity>=30"
     rows = [RNG.standard_normal((1, 4, 6)) for _ in range(N)]
     assert spelled({"out": rows}, best(rows)) == "top1>=base-0.01"
 
@@ -83,7 +97,7 @@ def test_names_of_scores(name: str) -> None:
 def test_rows_that_sum_to_one() -> None:
     assert spelled({"out": probabilities(1, 5)}) == "agreement>=0.99"
     assert spelled({"out": probabilities(1, 7, 5)}) == "agreement>=0.99"
-    assert spelled({"out": probabilities(1, 2, 7, 5)}) == "snr>=30"
+    assert spelled({"out": probabilities(1, 2, 7, 5)}) == "parity>=30"
 
 
 def test_outputs_that_are_integers() -> None:
@@ -100,15 +114,16 @@ def test_embeddings() -> None:
     assert spelled({"out": hidden()}) == "cosine>=0.999"
     pooled = {"last_hidden_state": hidden(32), "pooler_output": logits(32)}
     assert spelled(pooled) == "cosine>=0.999"
-    assert spelled({"last_hidden_state": hidden(32), "other": logits(31)}) == "snr>=30"
+    assert spelled({"last_hidden_state": hidden(32), "other": logits(31)}) == "parity>=30"
 
 
 def test_anything_else() -> None:
-    assert spelled({"out": logits()}) == "snr>=30"
-    assert spelled({"prob": [np.full((1, 1), 0.5)] * N}) == "snr>=30"
-    assert spelled({"image": [np.ones((1, 3, 8, 8), np.float32)] * N}) == "snr>=30"
-    assert spelled({"scores": logits(), "boxes": [np.ones((1, 4, 4, 4))] * N}) == "snr>=30"
-    assert spelled({"value": [np.float32(3)] * N}) == "snr>=30"
+    assert spelled({"out": logits()}) == "parity>=30"
+    assert spelled({"prob": [np.full((1, 1), 0.5)] * N}) == "parity(probabilities=[prob])>=30"
+    assert spelled({"image": [np.ones((1, 3, 8, 8), np.float32)] * N}) == "parity>=30"
+    mixed = {"scores": logits(), "boxes": [np.ones((1, 4, 4, 4))] * N}
+    assert spelled(mixed) == "parity(decisions=[scores])>=30"
+    assert spelled({"value": [np.float32(3)] * N}) == "parity>=30"
 
 
 def test_outputs_that_cannot_be_judged() -> None:
@@ -123,9 +138,51 @@ def test_outputs_that_cannot_be_judged() -> None:
 
 def test_the_rule_says_what_is_claimed() -> None:
     tokens = {"tags": [np.zeros((1, 5), np.int64)] * 3}
-    assert derive_budget(tokens)[1].endswith("95 % of inputs must keep 99 % of their decisions")
+    assert "95 % of inputs must keep 99 % of their decisions, and" in derive_budget(tokens)[1]
     answers = {"logits": [np.eye(1, 4, k, np.float32) for k in range(3)]}
-    assert derive_budget(answers)[1].endswith("99 % of inputs must keep their decision")
-    assert derive_budget({"y": [np.full((1, 3), 7.0)] * 3})[1].endswith(
-        "95 % of inputs must keep 30 dB"
+    assert derive_budget(answers)[1].endswith(
+        "99 % of inputs must keep their decision, and each group must follow the original"
     )
+    assert (
+        "95 % of inputs must keep 30 dB, and"
+        in derive_budget({"y": [np.full((1, 3), 7.0)] * 3})[1]
+    )
+    unclear = derive_budget({"y": [np.ones((1, 30, 40))] * 3})[1]
+    assert "'y' by each place along axes 1 and 2, as either may hold channels" in unclear
+    words = derive_budget({"logits": [np.eye(1, 2000, k) for k in range(3)]})[1]
+    assert "'logits' as a whole: it has no axis of 2 to 1,024 channels" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "groups"),
+    [
+        ("logits", [(1, 10)], ["1:logits"]),
+        ("logits", [(1, 3, 9), (1, 5, 9)], ["2:logits"]),
+        ("output0", [(1, 84, 8400)], ["1:output0"]),
+        ("output0", [(1, 300, 6)], ["2:output0"]),
+        ("output0", [(1, 84, 100)], ["1:output0", "2:output0"]),
+        ("output0", [(8, 84, 8400)], ["0:output0", "1:output0"]),
+        ("state", [(2, 1, 128)], ["0:state", "2:state"]),
+        ("hidden", [(1, 7, 64)], ["2:hidden"]),
+        ("image", [(1, 3, 64, 48)], ["1:image"]),
+        ("image", [(1, 64, 48, 3)], ["3:image"]),
+        ("map", [(1, 1, 64, 48)], ["all:map"]),
+        ("value", [()], ["all:value"]),
+        ("prob", [(1, 1)], ["all:prob"]),
+    ],
+)
+def test_groups(name: str, shapes: list[tuple[int, ...]], groups: list[str]) -> None:
+    arrays = [RNG.standard_normal(shapes[at % len(shapes)]) for at in range(4)]
+    assert list(grouped({name: arrays})) == groups
+
+
+def test_groups_of_probabilities() -> None:
+    assert grouped({"out": probabilities(1, 5)}) == ("1%:out",)
+    assert grouped({"prob": [RNG.random((1, 1)) for _ in range(N)]}) == ("all%:prob",)
+
+
+def test_probabilities_that_lie_side_by_side() -> None:
+    labels = {"class_probs": [RNG.random((1, 14)) for _ in range(N)]}
+    assert spelled(labels) == "parity(probabilities=[class_probs])>=30"
+    head = {"dets": [9 * RNG.random((1, 50, 4)) for _ in range(N)], "logits": logits(5)}
+    assert spelled(head) == "parity(decisions=[logits])>=30"

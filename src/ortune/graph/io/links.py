@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.core import regular_file
 from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.io.locations import list_locations
 from ortune.graph.io.protobuf import Malformed
 
@@ -42,12 +42,12 @@ def replace_links(path: Path) -> Iterator[Path]:
     if not regular or not any(file.is_symlink() for file in files):
         yield path  # what leads out of the folder the runtime itself refuses
         return
-    with TemporaryDirectory(prefix="ortune-") as folder:
+    with open_temporary_folder() as folder:
         for file in files:
-            target = Path(folder) / file.relative_to(path.parent)
+            target = folder / file.relative_to(path.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy_file(file.resolve(), target)
-        yield Path(folder) / path.name
+        yield folder / path.name
 
 
 def _list_places(path: Path) -> list[str]:

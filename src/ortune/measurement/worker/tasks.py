@@ -369,6 +369,16 @@ def score(
     beside_rows: list[list[list[float]] | None] = [[] for _ in shown]
     session, backend = bench.sessions[MAIN], bench.job.backend
 
+    def references() -> Iterator[Tensors]:
+        if truth is not None:
+            for place, index in enumerate(indices):
+                yield backend.compared({**bench.sample(index), **more}, truth[place])
+
+    means, shown_means = (
+        [metric.average_expected(references()) if truth else None for metric in kind]
+        for kind in (scorers, shown)
+    )
+
     def outputs() -> Iterator[dict[str, NDArray[Any]]]:
         for place, index in enumerate(indices):
             bench.report_progress("running samples", place, len(indices))
@@ -377,10 +387,11 @@ def score(
             seen = backend.compared(feeds, actual)
             reference = backend.compared(feeds, truth[place]) if truth else seen
             label = None if labels is None else [_decode_label(labels[place])]
-            for scorer, scorer_rows in zip(scorers, rows, strict=True):
-                scorer_rows.append(scorer.records([reference], [seen], label, [feeds])[0].tolist())
-            for at, scorer in enumerate(shown):
-                beside_rows[at] = _append_score(beside_rows[at], scorer, reference, seen)
+            for scorer, scorer_rows, mean in zip(scorers, rows, means, strict=True):
+                record = scorer.records([reference], [seen], label, [feeds], mean)
+                scorer_rows.append(record[0].tolist())
+            for at, (scorer, mean) in enumerate(zip(shown, shown_means, strict=True)):
+                beside_rows[at] = _append_score(beside_rows[at], scorer, reference, seen, mean)
             yield {name: array for name, array in actual.items() if name not in without}
 
     if save:
@@ -391,13 +402,17 @@ def score(
 
 
 def _append_score(
-    rows: list[list[float]] | None, metric: Metric, reference: Tensors, seen: Tensors
+    rows: list[list[float]] | None,
+    metric: Metric,
+    reference: Tensors,
+    seen: Tensors,
+    mean: Tensors | None,
 ) -> list[list[float]] | None:
     """Add the row of one more sample; None once a sample cannot be scored."""
     if rows is None:
         return None
     try:
-        rows.append(metric.records([reference], [seen], None)[0].tolist())
+        rows.append(metric.records([reference], [seen], None, None, mean)[0].tolist())
     except Exception:  # nobody asked for this figure: whatever it says must not stop the others
         return None
     return rows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.metric import Kind, Metric
 from ortune.core.plugins import bounds
 from ortune.core.session import Tensors
-from ortune.metrics.common import outputs
+from ortune.metrics.common import groups, outputs
 
 SHARE = 0.95
 """Of the inputs that must keep the limit, where a metric is given none."""
@@ -26,13 +27,21 @@ class Fidelity(Metric):
         output: The only output that counts; empty takes all.
         share: Of the samples (of the groups, where there are some) that must keep the limit;
             0 takes the one figure over all samples, which no number of samples proves.
+        groups: Parts of the outputs that must each follow the original over all samples,
+            ``AXIS:OUTPUT`` each: every place along the axis is one; ``all:OUTPUT`` is one.
+            With ``%:`` they are probabilities, judged where they move by more than 0.1.
     """
+
+    added: ClassVar[frozenset[str]] = frozenset({"groups"})
 
     output: str = ""
     share: Annotated[float, bounds.SHARE] = SHARE
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_share(self.share, self.name())
+        for entry in self.groups:
+            groups.parse_group(entry)
 
     def __str__(self) -> str:
         """Return the command-line spelling, which says ``share=0``."""
@@ -46,6 +55,26 @@ class Fidelity(Metric):
     def kind(self, baseline: NDArray[np.float64] | None = None) -> Kind:
         """Return share, or figure where `share` is 0."""
         return Kind.SHARE if self.share else Kind.FIGURE
+
+    def average_expected(self, expected: Iterable[Tensors]) -> Tensors | None:
+        """Return the mean of the outputs where groups are compared with it."""
+        return groups.average_outputs(expected) if self.groups else None
+
+    def record_about(
+        self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors, mean: Tensors | None
+    ) -> float | Sequence[float]:
+        """Return the metric's own numbers, those of the groups, and how many those are."""
+        record = self.record_with(expected, actual, label, inputs)
+        if not self.groups:
+            return record
+        row = [] if mean is None else groups.measure_groups(self.groups, expected, actual, mean)
+        return [*np.atleast_1d(record).tolist(), *row, float(len(row))]
+
+    def find_objection(self, records: NDArray[np.float64]) -> str:
+        """Say which group does not follow the original, whatever share of the samples is alike."""
+        if not self.groups or not len(records) or not (length := int(records[0, -1])):
+            return ""
+        return groups.find_unlike_group(self.groups, records[:, -1 - length : -1])
 
     def select_outputs(self, expected: Tensors) -> list[str]:
         """Return the names of the outputs that count.
