@@ -42,6 +42,7 @@ ELSEWHERE = {
         "allow_custom_ops": "custom_ops",
         "opt_level": "on",
         "memory_limit": "the limit of the process that calls",
+        "unpack_limit": "whoever reads the samples",
     },
 }
 """Option -> what stands for it in Python."""

@@ -110,7 +110,9 @@ def find_interruption(error: BaseException) -> Interruption | None:
     the words of the system alone.
     """
     seen: BaseException | None = error
-    while seen is not None:
+    chain: list[BaseException] = []  # one that was raised from itself would have no end
+    while seen is not None and seen not in chain:
+        chain.append(seen)
         if interruption := getattr(seen, "interruption", None):
             return Interruption(interruption)
         full = isinstance(seen, OSError) and seen.errno in _DISK_FULL

@@ -87,7 +87,6 @@ def judge_accuracy(
     )
     data = PairedRecords(budget, candidate, baseline, units, proof_rows, error, seed, counted_rows)
     evidence = weigh_evidence(data)
-    share = metric.kept_by if evidence.inside is not None else None
     basis = evidence.basis if evidence.units != 0 else "no held-out samples"
     verdict, needed, units_behind = Verdict.UNDECIDED, evidence.needed, None
     chance: float | None = evidence.chance
@@ -120,7 +119,7 @@ def judge_accuracy(
         basis=basis,
         error=error,
         proved_on=units_behind,
-        share=share,
+        share=None if evidence.inside is None else metric.kept_by,
         inside=evidence.inside,
         claim=describe_claim(budget, metric.kind(baseline), groups is not None),
         unit=data.noun,

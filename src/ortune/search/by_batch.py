@@ -16,6 +16,7 @@ from ortune.core.study import Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial
 from ortune.core.wording import describe_speedup, format_count
 from ortune.data.batches import check_batch
+from ortune.measurement.accuracy import decide_likely
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, time_pair
@@ -26,18 +27,23 @@ from ortune.search.experiment import measure
 from ortune.search.experiment.build import build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.experiment import Experiment
-from ortune.search.experiment.ledger import Ledger
+from ortune.search.experiment.ledger import Ledger, count_looked_at
 
 
 @dataclass
 class BatchTrials:
-    """One batch: the trials so far, and how plans become more of them."""
+    """One batch: the trials so far, and how plans become more of them.
+
+    Attributes:
+        searched: Trials of the search, whose scores were looked at before.
+    """
 
     batch: int
     context: Context
     ledger: Ledger
     pair_seconds: float
     sink: Sink
+    searched: Sequence[Trial] = ()
 
     def __post_init__(self) -> None:
         self._effort = Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
@@ -92,6 +98,8 @@ class BatchTrials:
         self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
         files = build_all(self.context, trial.plan, self.sink)
         learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
+        plans = count_looked_at((*self.searched, *self.ledger.trials))
+        scores = tuple(decide_likely(score, plans) for score in trial.scores)
         effort = claim_effort(self.pair_seconds)
         final = measure.measure_finalist(
             self.context,
@@ -101,7 +109,7 @@ class BatchTrials:
             effort=effort,
             sink=self.sink,
             learnt=learnt,
-            former_scores=trial.scores,
+            former_scores=scores,
         )
         return self._record_trial(replace(final, stage=trial.stage, proposed=trial.proposed))
 

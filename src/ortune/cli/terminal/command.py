@@ -133,7 +133,7 @@ def _limit_memory(request: Request) -> Iterator[None]:
         for path in fresh:
             if not request.keeps(path):
                 remove_path(path)
-        sys.stderr.write(f"ortune: {why}\n  fix: give a higher --memory-limit\n")
+        write_remark(f"ortune: {why}\n  fix: give a higher --memory-limit")
         sys.stderr.flush()
         os._exit(_BAD)
 

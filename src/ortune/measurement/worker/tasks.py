@@ -258,7 +258,7 @@ def record(bench: Workbench, folder: str) -> dict[str, Any]:
     except BackendMissing as error:
         return {"missing": error.what, "remedy": error.fix}
     except BadModel as error:
-        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from error
+        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from None
 
 
 def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def load(bench: Workbench) -> dict[str, Any]:
     try:
         bench.open_sessions()
     except BadModel as error:
-        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from error
+        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from None
     duration = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():

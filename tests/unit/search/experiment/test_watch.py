@@ -52,10 +52,10 @@ def test_one_that_falls_is_named_and_does_not_decide(task: tuple[Path, Path, Pat
     found = ot.verify(one, two, data=data, budget="top1(output=logits)>=base-0.05")
     assert found.verdict is not Verdict.FAILS
     (said,) = list_failed_outputs(found.scores)
-    assert said.startswith("cosine(output=hidden) is 0.")
+    assert said.startswith('cosine(output=hidden, groups=["2:hidden"]) is 0.')
     assert "does not read" in said
-    watched = [s.metric for s in found.scores if "output=" in s.metric]
-    assert watched == ["top1(output=logits)", "cosine(output=hidden)", "snr(output=value)"]
+    watched = [s.metric.partition(", groups")[0] for s in found.scores if "output=" in s.metric]
+    assert watched == ["top1(output=logits)", "cosine(output=hidden", "parity(output=value"]
     assert not list_failed_outputs(
         ot.verify(one, one, data=data, budget="top1(output=logits)>=base").scores
     )
@@ -115,6 +115,6 @@ def test_top1_reads_the_only_scores_that_fit() -> None:
     outputs = [{name: OUTPUTS[0][name] for name in ("logits", "value", "count")}]
     found = parts.make_output_limits(Budget.parse("top1>=base").metric, outputs, [1], ())
     assert [str(limit) for limit in found] == [
-        "snr(output=value)>=30",
+        'parity(output=value, groups=["all%:value"], probabilities=[value])>=30',
         "agreement(output=count)>=0.99",
     ]

