@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
+from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT, write_remark
 from ortune.core import settings
 from ortune.core.atomic_write import remove_path
 from ortune.core.errors import BadSettings, OrtuneError

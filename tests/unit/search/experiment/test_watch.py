@@ -116,5 +116,5 @@ def test_top1_reads_the_only_scores_that_fit() -> None:
     found = parts.make_output_limits(Budget.parse("top1>=base").metric, outputs, [1], ())
     assert [str(limit) for limit in found] == [
         'parity(output=value, groups=["all%:value"], probabilities=[value])>=30',
-        "agreement(output=count)>=0.99",
+        "agreement(output=count, groups=[all:count])>=0.99",
     ]
