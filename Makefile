@@ -33,7 +33,7 @@ wheel: | $(PY)  ## sdist and wheel with version and commit, into dist/
 pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 	$(PY) -m tools.pythons dist/*.whl
 
-pythons-fast: wheel  ## the same with few of the unit tests, for each landing
+pythons-fast: wheel  ## the same with few of the unit tests
 	$(PY) -m tools.pythons dist/*.whl --fast
 
 test: dev lint  ## lint, types, layers and every test that is not marked long, but for fuzzing
