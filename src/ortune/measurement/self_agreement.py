@@ -7,19 +7,20 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.errors import Interruption
 from ortune.core.facts import Facts
 from ortune.core.self_agreement import SelfAgreement
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.measurement.process import Worker, WorkerFailed, single_model_job
 
-_SAMPLES = 4
+_SAMPLES, _LIMIT_S = 4, 300.0
 _LEAST_DB, _COARSE_DB = 60.0, 20.0
 """Signal to noise that a right rewrite keeps: of float32, and of what is rounded on the way."""
 _COARSE = frozenset({"float16", "bfloat16"})
 
 
 def compare_with_itself(
-    model: Path, facts: Facts, stream: Path, backend: Backend
+    model: Path, facts: Facts, stream: Path, backend: Backend, limit_s: float = _LIMIT_S
 ) -> SelfAgreement:
     """Run a model on the first samples twice, with no optimizer, and then as a backend does.
 
@@ -27,6 +28,7 @@ def compare_with_itself(
 
     Args:
         stream: Samples of its inputs.
+        limit_s: Seconds after which nothing is known: a model may run for ever.
 
     Raises:
         WorkerFailed: Something from outside has ended the worker.
@@ -41,10 +43,11 @@ def compare_with_itself(
     with open_temporary_folder() as folder:
         job = single_model_job(model, plain, stream, folder, "self")
         try:
-            with Worker(job) as worker:
+            with Worker(job, timeout_s=limit_s) as worker:
                 answer = worker.ask("compare_with_itself", samples=_SAMPLES, least_db=least_db)
         except WorkerFailed as error:
-            error.demand_verdict()
+            if error.interruption is not Interruption.TIME:
+                error.demand_verdict()
             return SelfAgreement()
     disable = answer["disable"]
     return SelfAgreement(

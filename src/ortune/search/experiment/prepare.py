@@ -139,9 +139,12 @@ def _judge_agreement(
     if header is not None:
         return header.agreement, experiment
     sink(Progress("comparing the original with itself"))
+    limit_s = max(_RUNS_S, experiment.time)
     agreement = join_agreements(
         [
-            compare_with_itself(path, facts[name], feeding.streams[name], experiment.baseline)
+            compare_with_itself(
+                path, facts[name], feeding.streams[name], experiment.baseline, limit_s
+            )
             for name, path in experiment.models.items()
         ]
     )
