@@ -83,22 +83,22 @@ class Ledger:
 
     def count_looked_at(self) -> int:
         """Count the plans whose accuracy was read in the search: see `count_looked_at`."""
-        return count_looked_at((*self.trials, *self.former))
+        return count_looked_at((*self.former, *self.trials))
 
 
 def count_looked_at(trials: Iterable[Trial]) -> int:
     """Count the plans whose accuracy was read in a search, but those that change no numbers.
 
-    Those that answer alike, by all their scores, count once. What is tried after the choice, to
-    tell what each change brought, is no choice.
+    Those that answer alike, by all their last scores, count once. What is tried after the choice,
+    to tell what each change brought, is no choice.
     """
     scores = {
-        tuple(repr(score.value) for score in trial.scores)
+        trial.key: tuple(repr(score.value) for score in trial.scores)
         for trial in trials
         if trial.part == "search" and trial.plan.lossy and trial.scores
         if trial.stage not in (BESIDE, "history")
     }
-    return max(1, len(scores))
+    return max(1, len(set(scores.values())))
 
 
 def has_trials(root: Path) -> bool:
