@@ -100,7 +100,7 @@ def _export_model(path: Path) -> None:
 def _load_views(photo: Path) -> NDArray[Any]:
     from PIL import Image
 
-    with Image.open(photo, formats=("JPEG",)) as image:
+    with Image.open(photo, formats=("JPEG", "PNG")) as image:
         crops = [np.asarray(view, np.float32) for view in _make_crops(image.convert("RGB"))]
     scaled = (np.stack(crops) - 127.0) / 128.0
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32)
