@@ -46,7 +46,9 @@ def read_settings(
             person may who types it.
     """
     try:
-        values = tomllib.loads(_read_content(path).decode("utf-8"))
+        values = tomllib.loads(
+            regular_file.read_bytes(path, _LARGEST, OrtuneError).decode("utf-8")
+        )
     except ValueError as error:  # also of bytes that are no text, and of endless numbers
         raise OrtuneError(f"{path} is not TOML: {error}", fix="correct that line") from None
     except RecursionError:
@@ -81,22 +83,6 @@ def _demand_allowed(path: Path, key: str, setting: Any) -> None:
             backends += (backend for backend, _ in spelling.parse_list(Backend, text))
     for backend in backends:
         stored.demand_safe_data(codec.encode(backend), f"{path}: {key}", fix=_TYPED)
-
-
-def _read_content(path: Path) -> bytes:
-    """Return the bytes of a settings file; of what has no end no more than one may have is read.
-
-    Raises:
-        OrtuneError: It has too many.
-    """
-    with regular_file.open_regular(path, OrtuneError) as file:
-        data = file.read(_LARGEST + 1)
-    if len(data) > _LARGEST:
-        raise OrtuneError(
-            f"{path} is no settings file: it has more than {_LARGEST} bytes",
-            fix="give the ortune.toml of a run, or one like it",
-        )
-    return data
 
 
 def demand_typed(path: Path, key: str, value: Any, types: tuple[type, ...]) -> None:

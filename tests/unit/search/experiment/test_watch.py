@@ -54,8 +54,12 @@ def test_one_that_falls_is_named_and_does_not_decide(task: tuple[Path, Path, Pat
     (said,) = list_failed_outputs(found.scores)
     assert said.startswith('cosine(output=hidden, groups=["2:hidden"]) is 0.')
     assert "does not read" in said
-    watched = [s.metric.partition(", groups")[0] for s in found.scores if "output=" in s.metric]
-    assert watched == ["top1(output=logits)", "cosine(output=hidden", "parity(output=value"]
+    watched = [s.metric for s in found.scores if "output=" in s.metric]
+    assert watched == [
+        "top1(output=logits)",
+        'cosine(output=hidden, groups=["2:hidden"])',
+        "parity(output=value, groups=[all:value])",
+    ]
     assert not list_failed_outputs(
         ot.verify(one, one, data=data, budget="top1(output=logits)>=base").scores
     )
