@@ -72,8 +72,12 @@ def run(request: Apply) -> AppliedSteps:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     with open_temporary_folder() as folder:
         data = request.read_inputs(model).read_data(folder, sink)
-        target = folder / "built" / model.name
-        target.parent.mkdir()
+        lossy = any(isinstance(step, Quantizer) for step in steps_to_apply)
+        keeps_io = all(step.keeps_io for step in steps_to_apply)
+        checked = data.feeds if lossy and keeps_io else None
+        target = out if checked is None else folder / "built" / model.name
+        if checked is not None:
+            target.parent.mkdir()
         built = build(
             model,
             Recipe("apply", steps_to_apply),
@@ -83,10 +87,9 @@ def run(request: Apply) -> AppliedSteps:
             custom_ops=request.custom_ops,
             sink=sink,
         )
-        lossy = any(isinstance(step, Quantizer) for step in steps_to_apply)
-        if data.feeds is not None and lossy and all(step.keeps_io for step in steps_to_apply):
-            refuse_broken_answers(request, built.path, data.feeds, folder)
-        file.save(file.load(built.path), out)
+        if checked is not None:
+            refuse_broken_answers(request, built.path, checked, folder)
+            file.save(file.load(built.path), out)
     steps.warn_of_saturation(out, model, sink)
     steps.warn_of_growth(out, model, sink)
     sizes = file.count_file_bytes(model), file.count_file_bytes(out)
