@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result_files import RESULTS, find_results
-from benchmarks.tables.accuracy import coverage, detector, handed_out, lost, offered, power
+from benchmarks.tables.accuracy import (
+    coverage,
+    dead_outputs,
+    detector,
+    handed_out,
+    lost,
+    noisy_outputs,
+    offered,
+    power,
+)
 from benchmarks.tables.features import (
     buckets,
     openvino_overhead,
@@ -55,7 +64,9 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "accuracy lost": ("accuracy_lost", lost),
     "again": ("again", again),
     "buckets": ("buckets", buckets),
+    "dead outputs": ("dead_outputs", dead_outputs),
     "detector": ("detector", detector),
+    "noisy outputs": ("dead_outputs", noisy_outputs),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
     "gpu levels": ("gpu", levels),

@@ -102,6 +102,38 @@ def _case(row: Results) -> str:
     return str(row["name"]).rpartition(", ")[0]
 
 
+def dead_outputs(results: Results) -> str:
+    """Return by how many dB what is dead or swapped follows the original, and what passed."""
+    rows = []
+    for model in dict.fromkeys(row["model"] for row in results["dead"]):
+        mine = [row for row in results["dead"] if row["model"] == model]
+        cases = ", ".join(f"{row['dead']} {row['group, dB']:.1f}" for row in mine)
+        rows.append([model, cases, str(sum(row["verdict"] != "fails" for row in mine))])
+    passed = sum(row["verdict"] != "fails" for row in results["dead"])
+    said = (
+        f"{len(results['dead'])} changes, {results['samples']} samples each: {passed} proved,"
+        " likely or undecided."
+    )
+    return f"{table(['model', 'dead or swapped, dB', 'passed'], rows)}\n\n{said}"
+
+
+def noisy_outputs(results: Results) -> str:
+    """Return the verdicts on noise of several sizes, with what decoded answers make of it."""
+    heads = [
+        f"noise {percent(cell['noise'], 0)}{', bfloat16' if cell['rounded'] else ''}"
+        for cell in results["noisy"][0]["cells"]
+    ]
+    rows = []
+    for row in results["noisy"]:
+        cells = [row["model"], f"`{row['budget'].partition('(')[0]}`"]
+        for cell in row["cells"]:
+            alike = cell["decoded alike"]
+            kept = "" if alike is None else f", {percent(alike / results['samples'], 0)} alike"
+            cells.append(f"{cell['verdict']}, {cell['group, dB']:.0f} dB{kept}")
+        rows.append(cells)
+    return table(["model", "budget", *heads], rows)
+
+
 def lost(results: Results) -> str:
     """Return the scores that int8 loses: every file of both tools, a verdict a model."""
     rows = []

@@ -9,6 +9,7 @@ has at least as much noise as that, for nothing constant lies nearer than the me
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -146,8 +147,23 @@ def find_unlike_group(entries: Sequence[str], records: Floats) -> str:
         entries: See `parse_group`.
         records: Rows of `measure_groups`, one a sample.
     """
+    decibels, group = find_worst_group(entries, records)
+    if decibels >= FOLLOWS_DB:
+        return ""
+    return (
+        f"{group} does not follow the original: its noise lies {decibels:.1f} dB below what it "
+        f"varies, {FOLLOWS_DB:g} are asked"
+    )
+
+
+def find_worst_group(entries: Sequence[str], records: Floats) -> tuple[float, str]:
+    """Return how far the noise of the worst group lies below what it varies, in dB, and the group.
+
+    Returns:
+        Infinity and nothing where no group varies or none has noise.
+    """
     totals, at = np.nansum(records, axis=0), 0
-    worst, reason = FOLLOWS_DB, ""
+    worst, place = math.inf, ""
     for entry in entries:
         count = int(records[0, at])
         varied, noise, loud = totals[at + 1 : at + 1 + 3 * count].reshape(3, count)
@@ -157,11 +173,8 @@ def find_unlike_group(entries: Sequence[str], records: Floats) -> str:
             if decibels < worst:
                 worst, (name, axis, _) = decibels, parse_group(entry)
                 where = "" if count == 1 else f"place {group} of {count} along axis {axis} of "
-                reason = (
-                    f"{where}output '{name}' does not follow the original: its noise lies "
-                    f"{decibels:.1f} dB below what it varies, {FOLLOWS_DB:g} are asked"
-                )
-    return reason
+                place = f"{where}output '{name}'"
+    return worst, place
 
 
 def _read_numbers(array: NDArray[np.generic]) -> Floats | None:
