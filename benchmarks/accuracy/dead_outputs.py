@@ -281,9 +281,10 @@ def main() -> None:
         for error, change in ((BFLOAT16, round_values), *((error, None) for error in NOISES)):
             changed = change_outputs(kind, change, error)
             score, decibels = judge(kind, changed)
+            alike = count_alike(kind, changed)
             cells.append(
                 {"noise": error, "rounded": change is not None, "verdict": str(score.verdict),
-                 "group, dB": round(decibels, 1) + 0.0, "decoded alike": count_alike(kind, changed)}
+                 "group, dB": round(decibels, 1) + 0.0, "decoded alike": alike}
             )  # fmt: skip
             print(f"{kind}: {cells[-1]}", flush=True)
         noisy.append({"model": kind, "budget": str(budget), "rule": rule, "cells": cells})
