@@ -15,7 +15,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel pythons pythons-fast lint format unit test check check-packages mutants fuzz fuzz-commands clean
+.PHONY: demo install dev wheel release pythons pythons-fast lint format unit test check check-packages mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -29,6 +29,18 @@ wheel: | $(PY)  ## sdist and wheel with version and commit, into dist/
 	rm -rf dist
 	$(PY) -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
 	$(PIP_RUN) wheel --no-deps --no-build-isolation -w dist dist/*.tar.gz
+
+# The list is of a clean environment with what the lock names, in the form of CycloneDX.
+release: wheel  ## what a release uploads, checked, and build/release/ortune.cdx.json, its SBOM
+	rm -rf build/release
+	$(PYTHON) -m venv build/release/tools
+	build/release/tools/bin/pip --no-input -qq install -r requirements/release.txt
+	build/release/tools/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --without-pip build/release/installed
+	$(PIP_RUN) --python build/release/installed install --no-compile -c requirements/dev.lock \
+		"$$(echo dist/*.whl)[openvino,serve]"
+	build/release/tools/bin/cyclonedx-py environment --pyproject pyproject.toml \
+		--output-reproducible -o build/release/ortune.cdx.json build/release/installed
 
 pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 	$(PY) -m tools.pythons dist/*.whl
@@ -44,6 +56,7 @@ lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)
 	$(VENV)/bin/ruff format -q --check $(SOURCES)
 	$(VENV)/bin/mypy --no-error-summary
+	$(VENV)/bin/mypy --no-error-summary --platform win32 --cache-dir .mypy_cache/win32
 	$(VENV)/bin/lint-imports --no-logo
 
 format: dev

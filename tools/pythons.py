@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("pythons", nargs="*", help="default: those on PATH and of pyenv")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--fast", action="store_true", help="the wheel, its demo and few tests")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     until = time.monotonic() + asked.seconds
     found = interpreters(asked.pythons)
     every = [

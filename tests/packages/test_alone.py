@@ -1,4 +1,4 @@
-"""`pip install --no-deps ortune` in an environment that has numpy and onnxruntime alone."""
+"""`pip install --no-deps` of the wheel in an environment that has numpy and onnxruntime alone."""
 
 from __future__ import annotations
 

@@ -36,6 +36,8 @@ HOME = Path(__file__).parents[2]
 VERB = re.compile(r"\bortune (?!\{|\w+\[)([a-z][\w-]*)([^`;]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_OTHER_PROGRAMS = {"--force-reinstall", "--break-system-packages"}
+EXTRAS = re.compile(r"(?:\.|\.whl|ortune)\[([\w,-]+)\]")
+BY_NAME = re.compile(r"pip install [^`\n#]*?(?<=[\s'\"])ortune(?![\w./-]).*")
 NOT_VERBS = {
     "or",
     "itself",
@@ -193,18 +195,35 @@ def test_options_exist() -> None:
     )
 
 
-def test_extras_and_pages_exist() -> None:
+def test_extras_exist_and_no_index_is_said_to_have_the_package() -> None:
     project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pages = [
+        HOME / "README.md",
+        *(HOME / "docs").rglob("*.md"),
+        *(HOME / "examples").rglob("*.y*ml"),
+    ]
+    texts = [(path.name, path.read_text(encoding="utf-8")) for path in pages]
+    texts += [(where, text) for where, text, _ in list_fixes()]
     problems = []
-    for where, text, _ in list_fixes():
-        extras = [
-            name for names in re.findall(r"ortune\[([\w,-]+)\]", text) for name in names.split(",")
+    for where, text in texts:
+        asked = [
+            names
+            for line in re.findall(r"pip install (.*)", text)
+            for names in EXTRAS.findall(line)
         ]
         problems += [
-            f"{where}: no extra '{name}': {text}"
-            for name in extras
+            f"{where}: no extra '{name}'"
+            for names in asked
+            for name in names.split(",")
             if name not in project["optional-dependencies"]
         ]
+        problems += [f"{where}: {name}" for name in BY_NAME.findall(text)]
+    report(problems)
+
+
+def test_pages_exist() -> None:
+    problems = []
+    for where, text, _ in list_fixes():
         problems += [
             f"{where}: no page {page}: {text}"
             for page in re.findall(r"docs/[\w./-]+\.md", text)

@@ -23,9 +23,6 @@ from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine
 assert effective_cpus() >= 1 and describe_machine()["cpu"] and noise.read_current_state()
 assert noise.compare_snapshots(noise.take_snapshot(), noise.take_snapshot()).format_readings()
-from pathlib import Path
-from ortune.core.hardware.memory import peak_rss
-assert peak_rss(Path("no /proc here")) == 0
 print(len(names))
 """
 

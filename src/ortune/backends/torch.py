@@ -56,7 +56,7 @@ class Torch(Backend):
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("torch") is None:
-            return "pip install ortune[torch]"
+            return "pip install torch==2.13.0"
         compiler = native.compiler_missing() if self.compile else None
         if compiler is not None:
             return f"install the C++ compiler {compiler}, or leave compile=true out"

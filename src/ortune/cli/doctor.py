@@ -235,7 +235,7 @@ def measure_memory() -> dict[str, int | None]:
     limit: int | None = None
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            text = Path(path).read_text().strip()
+            text = Path(path).read_text(encoding="utf-8").strip()
         except OSError:
             continue
         if text.isdigit() and int(text) < virtual.total:

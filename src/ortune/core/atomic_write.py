@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ortune.core.errors import OrtuneError
 from ortune.core.outputs import check_output_file
+from ortune.core.system import lock_file
 
 
 @contextmanager
@@ -214,8 +215,6 @@ def report_write_errors(path: Path) -> Iterator[None]:
 def hold_lock(path: Path, conflict: OrtuneError, wait_s: float = 0.0) -> Iterator[None]:
     """Hold a lock file; the system frees it when the process dies.
 
-    Where there is no ``fcntl`` nothing is held.
-
     Args:
         conflict: Raised where another process holds it.
         wait_s: Seconds to wait for that process.
@@ -223,24 +222,15 @@ def hold_lock(path: Path, conflict: OrtuneError, wait_s: float = 0.0) -> Iterato
     Raises:
         OrtuneError: `conflict`, or there is no writing there.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
     with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        file = path.open("ab")
     until = time.monotonic() + wait_s
     with file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise conflict from None
-                time.sleep(0.05)
+        while not lock_file(file.fileno()):
+            if time.monotonic() >= until:
+                raise conflict
+            time.sleep(0.05)
         yield
 
 

@@ -83,9 +83,7 @@ class TableResult(Result):
         try:
             import pandas
         except ImportError:
-            raise OrtuneError(
-                "pandas is not installed", fix='pip install "ortune[dataframe]"'
-            ) from None
+            raise OrtuneError("pandas is not installed", fix="pip install pandas") from None
         return pandas.DataFrame(list(self.records()))
 
     def _repr_html_(self) -> str:

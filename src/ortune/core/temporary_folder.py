@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
+from ortune.core.system import lock_folder
+
 _NAME = re.compile(r"ortune-\w{8}\.tmp")
 _DRAFT = ".new"
 
@@ -21,11 +23,11 @@ def open_temporary_folder() -> Iterator[Path]:
     """Give a folder that is gone when the block ends, or the process, however it ends.
 
     A lock on the folder says that it is in use: the system frees it when the process dies. Where
-    there is no ``fcntl`` nothing is held, and nothing of others is removed.
+    folders cannot be locked nothing is held, and nothing of others is removed.
     """
     _remove_abandoned_folders(Path(gettempdir()))
     draft = Path(mkdtemp(prefix="ortune-", suffix=_DRAFT))
-    lock = _lock_folder(draft)  # before it has the name by which the abandoned are looked for
+    lock = lock_folder(draft)  # before it has the name by which the abandoned are looked for
     folder = draft.rename(draft.with_suffix(".tmp"))
 
     def remove() -> None:
@@ -52,23 +54,6 @@ def _remove_abandoned_folders(home: Path) -> None:
                 continue
             with suppress(OSError):
                 is_own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-                if is_own and (lock := _lock_folder(Path(entry.path))) is not None:
+                if is_own and (lock := lock_folder(Path(entry.path))) is not None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                     os.close(lock)
-
-
-def _lock_folder(folder: Path) -> int | None:
-    """Return a descriptor that holds a folder; None where another process does, or nothing can."""
-    try:
-        import fcntl
-    except ImportError:
-        return None
-    with suppress(OSError):
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(opened)
-            raise
-        return opened
-    return None

@@ -115,7 +115,7 @@ def preprocess_picture(picture: Picture, settings: Preprocess, spec: TensorSpec)
         from PIL import Image as PillowImage
         from PIL import UnidentifiedImageError
     except ImportError:
-        raise BadData("reading images needs Pillow", fix="pip install ortune[images]") from None
+        raise BadData("reading images needs Pillow", fix="pip install pillow") from None
     name = str(picture) if isinstance(picture, (str, Path)) else "the picture"
     try:
         with ExitStack() as stack:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,7 +129,7 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
 
     def release(self) -> None:
         """Release the pages that were read; later reads fetch them again."""
-        if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        if sys.platform != "win32":
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:

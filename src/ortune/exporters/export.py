@@ -147,7 +147,7 @@ def export_to_folder(request: Export, work: Path, name: str) -> ExportedModel:
         BadModel: It does not run, or no exporter's file answers like it.
     """
     if importlib.util.find_spec("torch") is None:
-        raise BackendMissing("PyTorch is not installed", fix="pip install ortune[torch]")
+        raise BackendMissing("PyTorch is not installed", fix="pip install torch==2.13.0")
     names = list_exporters(request.source)
     if request.exporter not in ("all", *names):
         raise BadSettings(

@@ -37,6 +37,7 @@ from ortune.core.hardware import memory
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
 from ortune.core.python_process import make_python_command
+from ortune.core.system import kill_group
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.wording import format_count
 from ortune.core.workload import Workload
@@ -205,18 +206,11 @@ class Worker:
                 self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
-        self._kill_group()
+        kill_group(self._process)
         self._process.wait()
         self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
-
-    def _kill_group(self) -> None:
-        """Kill the process, the leader of a group, and those that it left: they hold its pipes."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (AttributeError, OSError):  # the group is empty, or this system has none
-            self._process.kill()
 
     def _read_answer(self, timeout_s: float, do: str) -> dict[str, Any]:
         """Return the answer; what tells how far it is goes to the sink.
@@ -229,7 +223,7 @@ class Worker:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                self._kill_group()
+                kill_group(self._process)
                 time_limit.check_time()
                 raise self._make_failure(f"no answer to '{do}' after {timeout_s:.3g} s") from None
             if not line:

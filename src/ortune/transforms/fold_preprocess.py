@@ -283,7 +283,7 @@ class Pictures(Bridge):
                 from PIL import Image
             except ImportError:
                 raise BadData(
-                    "comparing resized pictures needs Pillow", fix="pip install ortune[images]"
+                    "comparing resized pictures needs Pillow", fix="pip install pillow"
                 ) from None
             image = Image.fromarray(picture[..., 0] if settings.depth == 1 else picture)
             picture = preprocess.resize_and_crop(image, settings, "a sample")

@@ -1,4 +1,4 @@
-"""`pip install --no-deps ortune` beside numpy and onnxruntime opens bundles as packed."""
+"""`pip install --no-deps` of the wheel beside numpy and onnxruntime opens bundles as packed."""
 
 from __future__ import annotations
 

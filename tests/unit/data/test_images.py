@@ -189,5 +189,5 @@ def test_without_pillow_it_says_what_to_install(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(BadData, match=r"pip install ortune\[images\]"):
+    with pytest.raises(BadData, match="pip install pillow"):
         tensors(folder, NCHW)

@@ -201,7 +201,7 @@ def test_without_a_library_two_lines_say_what_to_install(
     write(tmp_path / "d" / "a.wav", tone(800))
     (tmp_path / "d" / "sound.toml").write_text("rate = 8000\nresample = true")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(BadData, match=rf"needs {library}.*\n  fix: pip install ortune\[audio\]"):
+    with pytest.raises(BadData, match=rf"needs {library}.*\n  fix: pip install {library}"):
         load(tmp_path / "d", tmp_path)
 
 

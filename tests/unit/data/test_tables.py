@@ -116,16 +116,16 @@ def test_what_is_no_parquet_and_what_would_not_fit_the_memory(
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "extra"),
-    [("pyarrow", "a.parquet", "parquet"), ("datasets", "hf:a", "datasets")],
+    ("name", "source", "asked"),
+    [("pyarrow", "a.parquet", "pyarrow"), ("datasets", "hf:a", "'datasets>=4.0'")],
 )
-def test_without_the_package_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, extra: str
+def test_without_the_package_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, asked: str
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadData, match=rf"needs .*{name}\n  fix: pip install ortune\[{extra}\]"):
+    with pytest.raises(BadData, match=rf"needs .*{name}\n  fix: pip install {asked}"):
         load(source, tmp_path / "out", IDS)
 
 

@@ -7,7 +7,7 @@ import threading
 import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from ortune.bundle.engine.manifest import SERVING, Manifest
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, summarize_error
-from ortune.core.hardware.cpus import divide_cpus, effective_cpus, usable_cpus
+from ortune.core.hardware.cpus import divide_cpus, effective_cpus, set_usable_cpus, usable_cpus
 from ortune.core.hardware.instances import (
     InstanceGroup,
     count_instances,
@@ -222,14 +222,12 @@ def bind_thread(cpus: Collection[int]) -> Iterator[None]:
     if not cpus:
         yield
         return
-    before = os.sched_getaffinity(0)
-    with suppress(OSError):
-        os.sched_setaffinity(0, cpus)
+    before = usable_cpus()
+    set_usable_cpus(cpus)
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.sched_setaffinity(0, before)
+        set_usable_cpus(before)
 
 
 def flushes_denormals(backend: Backend) -> bool:

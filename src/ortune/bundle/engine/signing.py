@@ -130,6 +130,6 @@ def _import_signing() -> tuple[Any, Any]:
     except ImportError as error:
         raise OrtuneError(
             f"signatures need package model-signing: {summarize_error(error)}",
-            fix="pip install 'ortune[signing]'",
+            fix="pip install model-signing pyopenssl",
         ) from error
     return signing, verifying

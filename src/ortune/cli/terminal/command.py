@@ -29,7 +29,7 @@ from ortune.core.request import (
     run_request,
 )
 
-_ALONE = "`pip install --no-deps ortune` beside numpy and onnxruntime opens bundles: ortune.load"
+_ALONE = "ortune's wheel by `pip install --no-deps`, with numpy and onnxruntime, opens bundles"
 _AFRESH = "leave it out: a search begins afresh and leaves no record behind"
 RETIRED: Mapping[str, str] = {
     "buckets": "write `ortune optimize MODEL --data SOURCE --buckets`, with the options as before",

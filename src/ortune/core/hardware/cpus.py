@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -44,10 +44,17 @@ def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc
 
 def usable_cpus() -> tuple[int, ...]:
     """Return the CPUs that this process may run on, counted from 0; empty where unknown."""
-    try:
-        return tuple(sorted(os.sched_getaffinity(0)))
-    except AttributeError:
-        return ()
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def set_usable_cpus(cpus: Collection[int]) -> None:
+    """Keep the calling thread, and those that it starts, on these CPUs.
+
+    The thread stays as it was where one was taken from the process, or the system cannot do it.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):
+            os.sched_setaffinity(0, cpus)
 
 
 def divide_cpus(cpus: Sequence[int], parts: int) -> list[Sequence[int]]:
@@ -74,7 +81,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 def _read_cpuinfo(*keys: str) -> str:
     try:
-        lines = CPUINFO.read_text().splitlines()
+        lines = CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
     pairs = (line.partition(":") for line in lines)

@@ -85,11 +85,11 @@ def peak_rss(status: Path = Path("/proc/self/status")) -> int:
     a worker would show the peak of the process that started it (getrusage(2), vfork).
     """
     with suppress(OSError, StopIteration, ValueError, IndexError):
-        lines = status.read_text().splitlines()
+        lines = status.read_text(encoding="utf-8").splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:
+    if sys.platform == "win32":
         return 0
+    import resource
+
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

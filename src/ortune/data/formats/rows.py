@@ -117,7 +117,7 @@ def _open_picture(value: Any, where: str) -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise BadData("reading images needs Pillow", fix="pip install ortune[images]") from None
+        raise BadData("reading images needs Pillow", fix="pip install pillow") from None
     if not isinstance(value["bytes"], bytes):
         raise BadData(
             f"{where}: a picture that lies in another file", fix="put its bytes into the table"
@@ -156,9 +156,7 @@ def read_parquet_blocks(
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError:
-        raise BadData(
-            "reading Parquet files needs pyarrow", fix="pip install ortune[parquet]"
-        ) from None
+        raise BadData("reading Parquet files needs pyarrow", fix="pip install pyarrow") from None
     needed = [spec for spec in inputs if spec.name not in optional]
     tensor = make_picture_reader(files[0].parent, pictures, needed, note)
     packed = unpacked = 0
@@ -233,7 +231,7 @@ def read_hub_blocks(
         import datasets
     except ImportError:
         raise BadData(
-            f"reading {source} needs the package datasets", fix="pip install ortune[datasets]"
+            f"reading {source} needs the package datasets", fix="pip install 'datasets>=4.0'"
         ) from None
     place, split = _parse_source(source)
     folder = Path(place)

@@ -143,9 +143,7 @@ def _import_library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:
-        raise BadData(
-            f"reading sound needs {name}: {error}", fix="pip install ortune[audio]"
-        ) from None
+        raise BadData(f"reading sound needs {name}: {error}", fix=f"pip install {name}") from None
 
 
 def read_sound_blocks(

@@ -85,8 +85,9 @@ def take_snapshot(roots: Roots = LIVE) -> Snapshot:
         if line.startswith("some"):
             waits = int(line.rpartition("total=")[2]) / 1e6
     load: tuple[float, ...] = ()
-    with suppress(OSError, AttributeError):
-        load = tuple(round(x, 2) for x in os.getloadavg())
+    if hasattr(os, "getloadavg"):
+        with suppress(OSError):
+            load = tuple(round(x, 2) for x in os.getloadavg())
     return Snapshot(
         time.monotonic(),
         len(mask) or os.cpu_count() or 1,
@@ -211,14 +212,11 @@ def _parse_counters(text: str) -> dict[str, int]:
 
 
 def _ticks_per_second() -> int:
-    try:
-        return os.sysconf("SC_CLK_TCK")
-    except (AttributeError, ValueError):
-        return 100
+    return int(os.sysconf("SC_CLK_TCK")) if hasattr(os, "sysconf") else 100
 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""

@@ -72,7 +72,7 @@ class Loadgen(Workload):
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("mlperf_loadgen") is None:
-            return 'pip install "ortune[loadgen]", or mlcommons-loadgen'
+            return "pip install mlcommons-loadgen"
         return None
 
     def lanes(self, threads: int) -> int:

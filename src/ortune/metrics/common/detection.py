@@ -312,6 +312,6 @@ def _import_pycocotools() -> Any:
     except ImportError as error:
         raise OrtuneError(
             f"map needs pycocotools: {error}",
-            fix='pip install "ortune[detection]", or pycocotools',
+            fix="pip install pycocotools",
         ) from error
     return pycocotools

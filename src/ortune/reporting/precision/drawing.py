@@ -115,7 +115,7 @@ def _require_pillow() -> None:
     if find_spec("PIL") is None:
         raise BadSettings(
             "a plot is drawn as PNG by Pillow, which is not installed",
-            fix='end its name in .svg, or pip install "ortune[images]"',
+            fix="end its name in .svg, or pip install pillow",
         )
 
 

@@ -37,7 +37,8 @@ _AHEAD_NS = 100_000_000
 """From the orders to the start: all processes have theirs by then."""
 _SPREAD = 16
 """Connections to several server processes: few callers' own are often those of one process."""
-_PACKAGES = {"http": "httptools", "grpc": "grpc"}
+_NEEDED = {"http": ("httptools", "httptools"), "grpc": ("grpc", "grpcio")}
+"""Protocol -> module, and the package that brings it."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,11 @@ def open_clients(request: LoadTest, url: str = "") -> Iterator[Clients]:
         OrtuneError: Nobody answers there, or a package of extra ``serve`` is missing.
     """
     address = ServerUrl.parse(url or request.target)
-    if not find_spec(package := _PACKAGES[address.protocol]):
+    module, package = _NEEDED[address.protocol]
+    if not find_spec(module):
         raise OrtuneError(
             f"a load test over {address.protocol} needs {package}",
-            fix="pip install 'ortune[serve]'",
+            fix=f"pip install {package}",
         )
     token = regular_file.read_text(request.token_file, 1 << 16) if request.token_file else ""
     with ExitStack() as stack:

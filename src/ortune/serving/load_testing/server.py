@@ -129,7 +129,9 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
             urllib.request.urlopen(f"{url}/v2/health/ready", timeout=5).close()
             return
         time.sleep(_POLL_S)
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    lines = [
+        line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+    ]
     fix = next((line for line in lines if line.startswith("fix: ")), "")
     last = next((line for line in lines[::-1] if line and not line.startswith("fix: ")), "")
     raise OrtuneError(

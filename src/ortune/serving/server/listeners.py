@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
@@ -190,7 +191,7 @@ class Address:
         Raises:
             OSError: The system refuses.
         """
-        return _bind_socket(self.host, self.port, shared=hasattr(socket, "SO_REUSEPORT"))
+        return _bind_socket(self.host, self.port, shared=True)
 
 
 def reserve_port(host: str, port: int, option: str, stack: ExitStack) -> Address:
@@ -249,8 +250,9 @@ def resolve_host(host: str) -> str:
 def _bind_socket(number: str, port: int, *, shared: bool) -> socket.socket:
     sock = socket.socket(socket.AF_INET6 if ":" in number else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
+        if sys.platform != "win32":  # where it shares the port with anybody
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared and hasattr(socket, "SO_REUSEPORT"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((number, port))
     except BaseException:

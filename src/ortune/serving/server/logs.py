@@ -103,7 +103,7 @@ class Journal:
         self._logger = logging.Logger("ortune.server")
         self._logger.addHandler(_Enqueuer(self._queue))
         # A process may have been started without stderr.
-        stream = stream or sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+        stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         writer = _LineWriter(stream)
         writer.setFormatter(_JsonLine() if as_json else _TextLine())
         self._listener = QueueListener(self._queue, writer)

@@ -13,13 +13,13 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from ortune.core.errors import OrtuneError
-from ortune.core.hardware.cpus import divide_cpus, usable_cpus
+from ortune.core.hardware.cpus import divide_cpus, set_usable_cpus, usable_cpus
 from ortune.core.python_process import make_python_command
 from ortune.core.termination import end_soon
 from ortune.serving.server.listeners import Address, Listeners, open_listeners
@@ -86,22 +86,22 @@ class _Supervisor:
         finally:
             for task in keeping:
                 task.cancel()
-            for number in (signal.SIGTERM, signal.SIGKILL):
+            for end in (Process.terminate, Process.kill):
                 ends = [
                     asyncio.ensure_future(process.wait()) for process in self._running.values()
                 ]
-                self._signal_processes(number)
+                self._end_processes(end)
                 if ends:
                     await asyncio.wait(ends, timeout=_LAST_S)
 
     def _request_end(self) -> None:
         self._ending.set()
-        self._signal_processes(signal.SIGTERM)
+        self._end_processes()
 
-    def _signal_processes(self, number: signal.Signals) -> None:
+    def _end_processes(self, end: Callable[[Process], None] = Process.terminate) -> None:
         for process in self._running.values():
             with suppress(ProcessLookupError):
-                process.send_signal(number)
+                end(process)
 
     async def _keep_running(self, place: int, cpus: Sequence[int]) -> int:
         """Run one process, again and again until the end; return its last exit code."""
@@ -116,7 +116,7 @@ class _Supervisor:
                 start_new_session=True,  # Ctrl-C of a terminal is its parent's to pass on
             )
             if self._ending.is_set():  # told while it was started
-                self._signal_processes(signal.SIGTERM)
+                self._end_processes()
             outcome = await self._start_process(process, cpus)
             if isinstance(outcome, Listening):
                 has_served = True
@@ -221,9 +221,8 @@ def main() -> int:
         os._exit(_INTERRUPTED)
 
     threading.Thread(target=end_with_parent, name="ortune parent", daemon=True).start()
-    if job["cpus"] and hasattr(os, "sched_setaffinity"):
-        with suppress(OSError):  # one was taken from this process meanwhile
-            os.sched_setaffinity(0, job["cpus"])
+    if job["cpus"]:
+        set_usable_cpus(job["cpus"])
     try:
         with open_journal(request, make_spans(request.trace)) as journal:
             listeners = open_listeners(request, lambda text: None, http, grpc)

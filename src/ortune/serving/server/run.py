@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
+from ortune.core.system import raise_file_limit
 from ortune.core.wording import format_count
 from ortune.serving.server.grpc.server import GrpcServer
 from ortune.serving.server.http.app import App
@@ -83,13 +84,7 @@ def serve_here(request: Serve, listeners: Listeners, journal: Journal, ready: Re
         OrtuneError: A model cannot be opened.
         KeyboardInterrupt: It was told to end twice.
     """
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-        if soft != resource.RLIM_INFINITY and soft < most:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    raise_file_limit(_FILES)
     # glibc keeps what requests free, unless a variable says otherwise; see serving-grpc.
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows

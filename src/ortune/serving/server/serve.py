@@ -9,7 +9,14 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.request import make_verb
 from ortune.serving.server.settings import Listening, Ready, Serve
 
-_NEEDED = ("uvicorn", "httptools", "grpc", "google.protobuf", "orjson")
+NEEDED = {
+    "uvicorn": "uvicorn",
+    "httptools": "httptools",
+    "grpc": "grpcio",
+    "google.protobuf": "protobuf",
+    "orjson": "orjson",
+}
+"""Module -> the package that brings it."""
 
 
 def run(request: Serve) -> None:
@@ -31,15 +38,17 @@ def carry_out(request: Serve, ready: Ready | None) -> int:
         KeyboardInterrupt: It was told to end twice.
     """
     missing = []
-    for name in _NEEDED:
+    for name, package in NEEDED.items():
         try:
             module_spec = find_spec(name)
         except ModuleNotFoundError:  # the package around it
             module_spec = None
         if module_spec is None:
-            missing.append(name)
+            missing.append(package)
     if missing:
-        raise OrtuneError(f"serving needs {', '.join(missing)}", fix="pip install 'ortune[serve]'")
+        raise OrtuneError(
+            f"serving needs {', '.join(missing)}", fix=f"pip install {' '.join(missing)}"
+        )
     if request.explicit and request.processes > 1:
         raise BadSettings(
             "--explicit with --processes: what a client loads would be in one process alone",

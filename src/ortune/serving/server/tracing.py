@@ -103,5 +103,5 @@ def make_spans(endpoint: str | None) -> Spans | None:
     except ImportError:
         raise OrtuneError(
             "--trace needs opentelemetry-sdk and its OTLP exporter",
-            fix="pip install 'ortune[trace]'",
+            fix="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         ) from None

@@ -23,7 +23,7 @@ from ortune.targets.common.replay import (
 
 def find_missing() -> str | None:
     """Return what must be installed to write OpenVINO's own format; None if it is there."""
-    return None if importlib.util.find_spec("openvino") else "pip install 'ortune[openvino]'"
+    return None if importlib.util.find_spec("openvino") else "pip install openvino"
 
 
 def explain_openvino_refusal(source: Source) -> str:

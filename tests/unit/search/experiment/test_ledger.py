@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,17 +190,6 @@ def test_a_folder_holds_one_search_at_a_time(tmp_path: Path) -> None:
         raise AssertionError("two at once")
     with lock_run(tmp_path):
         pass
-
-
-def test_where_nothing_can_be_held_the_search_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    done = []
-    with lock_run(tmp_path):
-        done.append(1)
-    assert done == [1]
-    assert not (tmp_path / "lock").exists()
 
 
 def test_a_line_that_another_process_is_writing_is_left_out_and_kept(tmp_path: Path) -> None:

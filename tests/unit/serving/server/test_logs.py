@@ -215,4 +215,6 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(OrtuneError) as caught:
         make_spans("http://127.0.0.1:4318")
-    assert caught.value.fix == "pip install 'ortune[trace]'"
+    assert (
+        caught.value.fix == "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+    )

@@ -40,7 +40,7 @@ def load_folder(source: str) -> Any:
     except ImportError:
         raise BackendMissing(
             f"{source} is a folder of transformers, which is not installed",
-            fix="pip install ortune[transformers]",
+            fix="pip install torch==2.13.0 transformers",
         ) from None
     import torch
 

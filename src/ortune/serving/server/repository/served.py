@@ -211,7 +211,7 @@ def _decode_picture(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[An
         raise RequestRefused(
             "this server reads no pictures",
             RefusalKind.UNSUPPORTED,
-            "pip install 'ortune[images]'",
+            "pip install pillow",
         ) from None
     try:
         with Image.open(io.BytesIO(body), formats=FORMATS) as picture:
