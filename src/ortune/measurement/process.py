@@ -196,7 +196,7 @@ class Worker:
     def end(self, why: str) -> None:
         """Kill the process; what was asked of it fails for this reason."""
         self._ended = why
-        self._kill_group()
+        kill_group(self._process)
 
     def close(self) -> None:
         """End the process: politely first."""
