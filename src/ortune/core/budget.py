@@ -81,6 +81,9 @@ class Budget:
             raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {sign}")
         return cls(metric, limit, relative)
 
+    def __repr__(self) -> str:
+        return f"Budget({self})"
+
     def __str__(self) -> str:
         sign = ">=" if self.metric.higher_is_better else "<="
         plain = not getattr(self.metric, "share", 0)

@@ -24,6 +24,10 @@ class TensorSpec:
     shape: tuple[int | str | None, ...] | None
     rows: int | None = field(default=None, compare=False)
 
+    def __str__(self) -> str:
+        sides = ("?" if side is None else str(side) for side in self.shape or ())
+        return f"{self.name} {self.dtype}[{'...' if self.shape is None else 'x'.join(sides)}]"
+
 
 @dataclass(frozen=True)
 class Facts:

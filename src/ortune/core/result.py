@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, shorten_text
 from ortune.core.version import __version__
 
 if TYPE_CHECKING:
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 """Rows shown in a notebook."""
+_PRINTED = 10
+"""Rows printed at a prompt."""
+_WIDTH = 110
+"""Columns of a terminal that a printed table takes at most."""
+_CELL = 44
+"""Characters of a printed cell at most."""
+_BYTES = frozenset({"size", "peak_rss"})
+"""Names of byte counts that do not say so."""
 
 
 def as_json(result: object, indent: int = 2) -> str:
@@ -28,10 +36,19 @@ def as_json(result: object, indent: int = 2) -> str:
     )
 
 
-class Result:
-    """A frozen dataclass that shows its key figures, never its raw samples.
+def format_size(count: float) -> str:
+    """Write a number of bytes with a unit of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
 
-    Subclasses are declared with ``@dataclass(frozen=True, repr=False)``: a generated `repr` would
+
+class Result:
+    """What shows its key figures, never its raw samples.
+
+    Dataclasses are declared with ``@dataclass(frozen=True, repr=False)``: a generated `repr` would
     hide this one. JSON is made of the fields alone.
 
     Attributes:
@@ -48,16 +65,17 @@ class Result:
 
     def summary(self) -> Mapping[str, object]:
         """Return label -> figure, a few: what it is of, the verdict, the key figures."""
-        return {name.replace("_", " "): getattr(self, name) for name in self.headline}
+        return {name: getattr(self, name) for name in self.headline}
 
     def __repr__(self) -> str:
-        shown = {label: _format_value(value) for label, value in self.summary().items()}
-        width = max(map(len, shown), default=0)
-        lines = [f"  {label:<{width}}  {text}" for label, text in shown.items()]
+        shown = [_write_figure(name, value) for name, value in self.summary().items()]
+        width = max((len(label) for label, _ in shown), default=0)
+        lines = [f"  {label:<{width}}  {text}" for label, text in shown]
         return "\n".join([type(self).__name__, *lines])
 
     def _repr_html_(self) -> str:
-        cells = "".join(_render_row((label, value)) for label, value in self.summary().items())
+        shown = [_write_figure(name, value) for name, value in self.summary().items()]
+        cells = "".join(map(_render_row, shown))
         return f"<b>{escape(type(self).__name__)}</b><table>{cells}</table>"
 
 
@@ -86,15 +104,19 @@ class TableResult(Result):
             raise OrtuneError("pandas is not installed", fix="pip install pandas") from None
         return pandas.DataFrame(list(self.records()))
 
+    def __repr__(self) -> str:
+        names, rows = _tabulate(self.records()[:_PRINTED])
+        return "\n".join([super().__repr__(), *_print_table(names, rows, len(self.records()))])
+
     def _repr_html_(self) -> str:
         if self._shown_by:
             return str(import_module(self._shown_by).html(self))
-        rows = self.records()
+        names, rows = _tabulate(self.records()[:_SHOWN])
         if not rows:
             return super()._repr_html_()
-        names = dict.fromkeys(name for row in rows for name in row)
-        body = "".join(_render_row(map(row.get, names)) for row in rows[:_SHOWN])
-        more = f"<p>rows not shown: {len(rows) - _SHOWN}</p>" if len(rows) > _SHOWN else ""
+        hidden = len(self.records()) - len(rows)
+        more = f"<p>rows not shown: {hidden}</p>" if hidden else ""
+        body = "".join(map(_render_row, rows))
         return f"{super()._repr_html_()}<table>{_render_row(names, 'th')}{body}</table>{more}"
 
 
@@ -110,16 +132,70 @@ def _flatten_fields(row: Any, prefix: str = "") -> dict[str, object]:
     return figures
 
 
-def _render_row(values: Iterable[object], tag: str = "td") -> str:
-    cells = "".join(f"<{tag}>{escape(_format_value(value))}</{tag}>" for value in values)
-    return f"<tr>{cells}</tr>"
+def _tabulate(records: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and cells of the columns in which something stands."""
+    names = dict.fromkeys(name for row in records for name in row)
+    columns = [[_write_figure(name, row.get(name)) for row in records] for name in names]
+    kept = [column for column in columns if any(text not in ("-", "no") for _, text in column)]
+    rows = [[column[k][1] for column in kept] for k in range(len(records))]
+    return [column[0][0] for column in kept], rows
+
+
+def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]], count: int) -> Iterator[str]:
+    """Yield the lines of a table, columns from the left as far as a terminal is wide."""
+    lines, width = [""] * (len(rows) + 1), 0
+    for place, name in enumerate(names):
+        cells = [name, *(_shorten_cell(row[place]) for row in rows)]
+        wide = max(map(len, cells))
+        width += wide + 2
+        if width > _WIDTH and place:
+            hidden = ", ".join(names[place:])
+            yield from lines
+            yield f"  columns not shown: {hidden}"
+            break
+        right = all(text[:1].isdigit() or text == "-" for text in cells[1:])
+        lines = [
+            f"{line}  {text:>{wide}}" if right else f"{line}  {text:<{wide}}"
+            for line, text in zip(lines, cells, strict=True)
+        ]
+    else:
+        yield from (line.rstrip() for line in lines if rows)
+    if count > len(rows):
+        yield f"  rows not shown: {count - len(rows)}"
+
+
+def _shorten_cell(text: str) -> str:
+    """Cut a text behind a word, a path at its front."""
+    if " " in text or len(text) <= _CELL:
+        return shorten_text(text, _CELL)
+    return f"...{text[3 - _CELL :]}"
+
+
+def _render_row(values: Iterable[str], tag: str = "td") -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in values)}</tr>"
+
+
+def _write_figure(name: str, value: object) -> tuple[str, str]:
+    """Return a label and a text that a person reads: durations in ms, sizes with a unit."""
+    if isinstance(value, Mapping):
+        parts = (f"{key} {_write_figure(name, item)[1]}" for key, item in value.items())
+        return name.replace("_", " "), ", ".join(parts) or "-"
+    label, last = name.replace("_", " "), name.rpartition(".")[2]
+    number = value if isinstance(value, (int, float)) else None
+    if name.endswith("_ns"):
+        return f"{label[:-3]} ms", "-" if number is None else f"{number / 1e6:.4g}"
+    if number is not None and (last in _BYTES or "bytes" in last.replace("_", " ").split()):
+        return label, format_size(number)
+    return label, _format_value(value)
 
 
 def _format_value(value: object) -> str:
     if value is None or value == "":
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_format_value(item)}" for name, item in value.items()) or "-"
     if isinstance(value, (tuple, list)):
         return ", ".join(map(_format_value, value)) or "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

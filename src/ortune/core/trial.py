@@ -40,6 +40,9 @@ class Plan:
     def __str__(self) -> str:
         return f"{self.recipe.name} @ {self.backend.shown}"
 
+    def __repr__(self) -> str:
+        return f"Plan({self.spelling})"
+
 
 BESIDE = "beside"
 """Stage of a trial that is only shown: no search proposes it, chooses it or learns from it."""

@@ -35,13 +35,36 @@ class _Rows(TableResult):
         return [{"name": name, "length": len(name)} for name in self.names]
 
 
+@dataclass(frozen=True, repr=False)
+class _Measured(_Rows):
+    def records(self) -> Sequence[Mapping[str, object]]:
+        return [
+            {**row, "took_ns": 1_234_567.8, "empty": None, "size": 3000, "why": "so " * 50}
+            for row in super().records()
+        ]
+
+
 def test_a_result_shows_its_figures_and_not_its_samples() -> None:
     assert repr(_Plain("a.onnx", (1, 2, 3))).splitlines() == [
         "_Plain",
         "  model    a.onnx",
         "  ratio    0.500 [0.400, 0.600]",
-        "  seconds  0.333333",
+        "  seconds  0.33333",
     ]
+
+
+def test_a_table_prints_what_a_person_reads() -> None:
+    shown = repr(_Measured(tuple("x" * length for length in (3, 60, *range(12))))).splitlines()
+    assert shown[:6] == [
+        "_Measured",
+        "  names  14",
+        "  best   -",
+        f"  name{' ' * 40}  length  took ms    size",
+        f"  xxx{' ' * 41}       3    1.235  3.0 kB",
+        f"  ...{'x' * 41}      60    1.235  3.0 kB",
+    ]
+    assert shown[-2:] == ["  columns not shown: why", "  rows not shown: 4"]
+    assert repr(_Rows(())).splitlines() == ["_Rows", "  names  0", "  best   -"]
 
 
 def _every(kind: type[Result]) -> Iterator[type[Result]]:
@@ -55,7 +78,8 @@ def test_no_generated_repr_hides_the_short_one() -> None:
         getattr(ortune, name)
     found = list(_every(Result))
     assert len(found) > 5
-    assert [one for one in found if one.__repr__ is not Result.__repr__] == []
+    shown = (Result.__repr__, TableResult.__repr__)
+    assert [one for one in found if one.__repr__ not in shown] == []
 
 
 def test_json_is_made_of_the_fields() -> None:

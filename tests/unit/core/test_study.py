@@ -289,7 +289,8 @@ def test_a_study_shows_its_winner_and_a_row_a_trial(tmp_path: Path) -> None:
     shown = repr(made).splitlines()
     assert shown[0] == "Study"
     assert "optimized graph · 1 thread" in shown[2]
-    assert len(shown) == 9, "what, verdict and key figures: no trials, no samples"
+    assert shown[9].split()[:3] == ["plan", "part", "status"]
+    assert len(shown) == 9 + 1 + len(made.trials) + 1, "a line a trial; no samples, no reasons"
     rows = made.records()
     assert [row["plan"] for row in rows] == [str(trial.plan) for trial in made.trials]
     assert rows[-1]["part"] == "final"

@@ -39,9 +39,12 @@ from ortune.measurement.timing.turns import (
 )
 
 _SHOWN = (
-    *("model", "backend", "environment", "workload", "batch", "again", "p50_ns", "per_second"),
+    *("model", "backend", "environment", "workload", "batch", "again", "typical_ns"),
+    *("p50_ns", "per_second"),
     "error",
 )
+
+_RATIO = {"ratio": "value", "low": "low", "high": "high"}
 
 PER_FRAME = "time per frame"
 """What an entry is of a row that has the user's frame around the model."""
@@ -157,9 +160,10 @@ class BenchResult(TableResult):
         }
 
     def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row's key figures and its ratio."""
+        """Return a row's key figures and its ratio, with the ends of its interval."""
         return [
-            {name: row.get(name) for name in _SHOWN} | {"ratio": ratio and ratio.value}
+            {name: row.get(name) for name in _SHOWN}
+            | {end: ratio and getattr(ratio, of) for end, of in _RATIO.items()}
             for row, ratio in zip(self.rows, self.ratios, strict=True)
         ]
 

@@ -48,7 +48,8 @@ class AppliedSteps(TableResult):
         return {
             "output": self.output,
             "steps kept": f"{kept} of {len(self.edits)}",
-            "bytes": f"{self.bytes_before} before, {self.bytes_after} after",
+            "bytes before": self.bytes_before,
+            "bytes after": self.bytes_after,
         }
 
     def records(self) -> Sequence[Mapping[str, object]]:

@@ -438,8 +438,9 @@ class ConvertedModel(Result):
         """Return the file, its size, weights and scores."""
         return {
             "output": self.output,
-            "bytes": f"{self.bytes_before} before, {self.bytes_after} after",
-            "weights": ", ".join(f"{name} {size} bytes" for name, size in self.weights.items()),
+            "bytes before": self.bytes_before,
+            "bytes after": self.bytes_after,
+            "weight bytes": self.weights,
             **{str(score["metric"]): score["value"] for score in self.compared},
         }
 

@@ -18,10 +18,11 @@ from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.metric import Metric
+from ortune.core.result import Result
 from ortune.core.session import Tensors
 
 
-class Engine:
+class Engine(Result):
     """One or several loaded models; any number of threads may call it. A context manager.
 
     Attributes:
@@ -56,6 +57,16 @@ class Engine:
         self._calls = dict(calls)
         self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         self._release = weakref.finalize(self, resources.close)
+
+    def summary(self) -> Mapping[str, object]:
+        """Return what runs, on what, and what it takes and gives."""
+        chosen = {"plan": self.plan and self.plan.plan, "fallback": self.fallback}
+        calls = {
+            f"{name} {side}".lstrip(): ", ".join(map(str, getattr(call.signature, side)))
+            for name, call in self._calls.items()
+            for side in ("inputs", "outputs")
+        }
+        return {"backend": self.backend} | {k: v for k, v in chosen.items() if v} | calls
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import click
 from ortune.core.atomic_write import keep_files, write_text
 from ortune.core.errors import OrtuneError, escape_control_chars
 from ortune.core.result import as_json
+from ortune.core.result import format_size as format_size
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,15 +47,6 @@ def format_interval(ratio: Interval | None) -> str:
     if ratio.low == ratio.high == 1:
         return "1"
     return f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-
-
-def format_size(count: float) -> str:
-    """Write a number of bytes with a unit of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def format_amount(count: float) -> str:

@@ -45,6 +45,14 @@ class Plugin(ABC):
         """Return the file name as the command line spells it, such as ``int8-static``."""
         return cls.origin or cls.__module__.rpartition(".")[2].replace("_", "-")
 
+    def __init_subclass__(cls, **more: object) -> None:
+        """Print as spelled in lists and at a prompt too, not as `dataclass` would."""
+        super().__init_subclass__(**more)
+        cls.__repr__ = Plugin.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         """Return the command-line spelling; fields at their defaults are left out."""
         parts = []
