@@ -108,7 +108,7 @@ FUZZ_SECONDS ?= inf
 FUZZ := $(PY) -m tests.fuzz --seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)
 
 fuzz: dev
-	$(FUZZ) --count $(FUZZ_COUNT)
+	$(FUZZ) --count $(FUZZ_COUNT) --record benchmarks/results/fuzzing.json
 
 fuzz-commands: dev
 	$(FUZZ) commands --count $(if $(filter file,$(origin FUZZ_COUNT)),500,$(FUZZ_COUNT))

@@ -2,9 +2,10 @@
 
     make fuzz                              FUZZ_SEED=16 FUZZ_COUNT=20000
     python -m tests.fuzz [TARGET ...] [--seed N] [--count N] [--seconds S] [--out FOLDER]
+                         [--record FILE]                    counts of each target, as JSON
     python -m tests.fuzz TARGET --seed N --input I          one input, with its stack
 
-Exit status 1: something was found.
+Exit status 1: something was found, and is not mended.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,45 +34,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     if asked.input is not None:
         return _again(chosen[0], asked.seed, asked.input, asked.out)
     until = time.monotonic() + asked.seconds
-    found = [_run(target, asked.seed, asked.count, asked.out, until) for target in chosen]
-    return int(any(found))
+    states = {one.name: _run(one, asked.seed, asked.count, asked.out, until) for one in chosen}
+    if asked.record is not None:
+        before = json.loads(asked.record.read_text()) if asked.record.is_file() else {}
+        asked.record.write_text(json.dumps(before | states, indent=1) + "\n")
+    return int(any(one["open"] for state in states.values() for one in state["found"].values()))
 
 
-def _run(target: Target, seed: int, count: int, out: Path, until: float) -> bool:
-    """Go on where the last run of this seed ended; say what was found in all."""
-    journal = out / f"{target.name}-{seed}.json"
-    state: dict[str, Any] = {"done": 0, "found": {}, "slowest": [0, 0], "largest": [0, 0]}
+def _run(target: Target, seed: int, count: int, out: Path, until: float) -> dict[str, Any]:
+    """Go on where the last run of this seed ended; return what was seen of it in all.
+
+    What was found before is tried again first, so that it is known what is mended.
+    """
+    journal = out / "counts" / f"{target.name}-{seed}.json"
+    state: dict[str, Any] = {"seed": seed, "done": 0, "seconds": 0.0, "found": {}}
+    state |= {"slowest": [0, 0], "largest": [0, 0]}
     if journal.is_file():
         state = json.loads(journal.read_text())
-    places: Counter[str] = Counter(state["found"])
-    began = time.monotonic()
-    first = state["done"]
+    began, first, found = time.monotonic(), state["done"], state["found"]
+    for one in found.values():
+        one["open"] = any(seen.finding for seen in watch(target, seed, one["kept"]))
     for seen in watch(target, seed, range(first, count)):
-        state["done"], finding = seen.index + 1, seen.finding
+        state["done"] = seen.index + 1
         state["slowest"] = max(state["slowest"], [round(seen.seconds, 3), seen.index])
         state["largest"] = max(state["largest"], [seen.bytes, seen.index])
-        if finding is not None:
+        if (finding := seen.finding) is not None:
             place = f"{finding.kind}: {finding.where}"
-            places[place] += 1
-            if places[place] <= _KEPT:
+            one = found.setdefault(place, {"seen": 0, "kept": []})
+            one |= {"seen": one["seen"] + 1, "open": True}
+            if len(one["kept"]) < _KEPT:
+                one["kept"].append(finding.index)
                 _write(target, seed, finding, out)
         if state["done"] % 1000 == 0:
             sys.stderr.write(f"{target.name}: {state['done']}\n")
         if time.monotonic() >= until:
             break
-    state["found"] = dict(places.most_common())
-    out.mkdir(parents=True, exist_ok=True)
-    journal.write_text(json.dumps(state, indent=1))
     took = time.monotonic() - began
+    state["seconds"] = round(state["seconds"] + took, 1)
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    journal.write_text(json.dumps(state, indent=1))
     sys.stdout.write(f"{target.name}: {state['done']} of {count} inputs, seed {seed}, ")
-    sys.stdout.write(f"{state['done'] - first} now in {took:.0f} s, {places.total()} findings\n")
-    for place, number in places.most_common():
-        sys.stdout.write(f"  {number:6}  {place}\n")
+    sys.stdout.write(f"{state['done'] - first} now in {took:.0f} s, {len(found)} findings\n")
+    for place, one in found.items():
+        still = "open" if one["open"] else "mended"
+        sys.stdout.write(f"  {one['seen']:6}  {place} ({still})\n")
     (slow, late), (most, large) = state["slowest"], state["largest"]
     sys.stdout.write(f"  slowest {slow:.1f} s (input {late}), ")
     sys.stdout.write(f"largest {most / 1e6:.0f} MB (input {large})\n")
     sys.stdout.flush()
-    return bool(places)
+    return state
 
 
 def _write(target: Target, seed: int, finding: Finding, out: Path) -> None:
@@ -112,6 +122,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--input", type=int)
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--record", type=Path)
     return parser.parse_args(argv)
 
 

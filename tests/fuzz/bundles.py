@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -140,8 +141,9 @@ def read(case: Case, folder: Path) -> None:
         for name in engine.models:
             engine[name].placement()
         started = len(list(Path("/proc/self/task").iterdir()))
-    with contextlib.suppress(OrtuneError):
-        load_engine(path, on="cpu").close()
+    if zlib.crc32(case.files["x.ortune"]) % 3 == 0:
+        with contextlib.suppress(OrtuneError):
+            load_engine(path, on="cpu").close()
     if started > _THREADS:
         raise Broken(f"threads are started as the bundle says: {started}")
     if more := set(folder.iterdir()) - before:

@@ -19,11 +19,10 @@ from tests.fuzz import archives, bundles, feeds, models, mutate, wire
 from tests.fuzz.answers import Answer, check
 from tests.fuzz.models import FIXTURES
 from tests.fuzz.target import Broken, Case, Target
+from tests.fuzz.watch import PATIENCE
 from tests.models import write_classifier
 
 SECONDS = 30.0
-PATIENCE = float(os.environ.get("FUZZ_PATIENCE", "1"))
-"""How often the time is allowed: more than once where other work is at the machine's CPUs."""
 _RUNTIME = {".ses"}
 """What onnxruntime itself leaves in the folder for temporary files."""
 _BYTES = 1 << 30

@@ -1,4 +1,4 @@
-"""Target `feeds`: samples, labels, ranges and saved runs to what reads them."""
+"""Targets `npz`, `labels`, `feeds`: samples, labels, ranges, saved runs to what reads them."""
 
 from __future__ import annotations
 
@@ -117,30 +117,28 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def draw(rng: Random) -> Case:
-    """Change samples of one of the kinds, or a file that is read beside them."""
-    kind = rng.randrange(13)
-    if kind < 3:
-        held = [(f"{name}.npy", npy(one)) for name, one in arrays().items()]
-        at = rng.randrange(len(held))
-        held[at] = held[at][0], changed(rng, held[at][1])
-        if rng.random() < 0.3:
-            return Case("members", {"d.npz": archives.renamed(rng, held)})
-        data = archives.zipped(held, rng.choice((0, 8)))
-        if rng.random() < 0.3:
-            data = rng.choice((archives.headers, mutate.raw))(rng, data)
-        return Case("a .npz", {"d.npz": data})
-    if kind < 5:
+    """Change samples of one of the other kinds, or a file that is read beside them."""
+    return rng.choice(
+        (_lines, _ranges, _results, _picture, _stream, formats.sound, formats.table)
+    )(rng)
+
+
+def _arrays(rng: Random) -> Case:
+    """Change an archive of arrays, or a folder of them."""
+    if rng.random() < 0.4:
         files = {f"d/{name}.npy": npy(one) for name, one in arrays().items()}
         name = rng.choice(list(files))
         files[name] = changed(rng, files[name])
         return Case("a folder of .npy", files)
-    if kind < 7:
-        return _lines(rng)
-    if kind < 10:
-        return rng.choice((_labels, _ranges, _results, _picture, _stream))(rng)
-    return rng.choice((formats.sound, formats.table, partial(formats.boxes, picture=png(8, 8))))(
-        rng
-    )
+    held = [(f"{name}.npy", npy(one)) for name, one in arrays().items()]
+    at = rng.randrange(len(held))
+    held[at] = held[at][0], changed(rng, held[at][1])
+    if rng.random() < 0.3:
+        return Case("members", {"d.npz": archives.renamed(rng, held)})
+    data = archives.zipped(held, rng.choice((0, 8)))
+    if rng.random() < 0.3:
+        data = rng.choice((archives.headers, mutate.raw))(rng, data)
+    return Case("a .npz", {"d.npz": data})
 
 
 def changed(rng: Random, data: bytes) -> bytes:
@@ -169,6 +167,8 @@ def _lines(rng: Random) -> Case:
 
 
 def _labels(rng: Random) -> Case:
+    if rng.random() < 0.3:
+        return formats.boxes(rng, png(8, 8))
     good = archives.zipped([(f"{name}.npy", npy(one)) for name, one in arrays().items()])
     if rng.random() < 0.5:
         return Case("labels as .npy", {"d.npz": good, "l.npy": changed(rng, npy(np.arange(3)))})
@@ -318,7 +318,7 @@ def _pictured(toml: str, width: int = 8, height: int = 8, rows: int | None = Non
 
 
 def corpus() -> Sequence[Callable[[], Case]]:
-    """Return what was seen, and its kin."""
+    """Return what was seen of all three, and its kin."""
     headers = [headed(described(one)) for one in _DESCRIPTIONS]
     headers += [headed(described(shape=one)) for one in _SHAPES]
     headers += [headed(described(shape=one), version=2) for one in _SHAPES[:6]]
@@ -447,4 +447,8 @@ _PREPROCESS = (
     "size = 1979-05-27",
 )
 
-TARGET = Target("feeds", cache(corpus), draw, read)
+TARGETS = (
+    Target("npz", cache(corpus), _arrays, read),
+    Target("labels", tuple, _labels, read),
+    Target("feeds", tuple, draw, read),
+)

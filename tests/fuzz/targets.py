@@ -9,10 +9,10 @@ READERS = {
     for one in (
         models.TARGET,
         bundles.TARGET,
-        feeds.TARGET,
+        *feeds.TARGETS,
         settings.TARGET,
         words.TARGET,
-        requests.TARGET,
+        *requests.TARGETS,
     )
 }
 """In this process."""

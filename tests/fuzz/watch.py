@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -16,8 +17,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -25,11 +28,15 @@ import psutil
 from numpy._core._exceptions import _ArrayMemoryError
 
 import ortune
+from ortune.core import runtime_conflict
 from ortune.core.errors import OrtuneError
+from ortune.measurement.machine import machine
 from tests.fuzz.target import Broken, Case, Target
 
-SECONDS = 5.0
-"""Of processor time. A busy machine makes an input slow, but not hungry."""
+PATIENCE = float(os.environ.get("FUZZ_PATIENCE", "1"))
+"""How often the time is allowed: more than once where other work is at the machine's CPUs."""
+SECONDS = 5.0 * PATIENCE
+"""Of processor time: what shares a core makes an input cost more."""
 MAKING = 3.0
 """Seconds that making an input may take: this limit is kept from outside."""
 BYTES = 1 << 30
@@ -75,6 +82,7 @@ class Seen:
 def watch(target: Target, seed: int, indices: Sequence[int]) -> Iterator[Seen]:
     """Yield what became of each input, in order; a process that falls is started anew."""
     left = list(indices)
+    target.draw(Random(0))  # what inputs are made of is made once, not in each process
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_memory()) as name:
         while left:
             for seen in _process(target, seed, left, Path(name)):
@@ -164,6 +172,8 @@ def _work(
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for module, name in ((runtime_conflict, "list_runtimes"), (machine, "version")):
+        setattr(module, name, cache(getattr(module, name)))  # the disk's answer stays the same
     home = Path.cwd()
     for index in indices:
         pipe.send(_one(target, seed, index, folder))
@@ -180,7 +190,7 @@ def _one(target: Target, seed: int, index: int, folder: Path) -> Seen:
     gc.collect(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before, began, others = _kilobytes("VmHWM"), time.process_time(), _started()
-    with _refused_arrays() as refused:
+    with _refused_memory() as refused:
         found = _tried(target, case, place, refused)
     took, more = time.process_time() - began, (_kilobytes("VmHWM") - before) * 1024
     shutil.rmtree(place, ignore_errors=True)
@@ -211,16 +221,38 @@ def _kilobytes(key: str) -> int:
 
 
 @contextmanager
-def _refused_arrays() -> Iterator[list[str]]:
-    """Note the arrays for which NumPy gets no memory, be the error caught by whoever asked."""
+def _refused_memory() -> Iterator[list[str]]:
+    """Note where memory was refused, be the error caught by whoever asked.
+
+    From Python 3.12 on every `MemoryError` that reaches a frame is seen, before that NumPy's.
+    """
     refused: list[str] = []
+
+    def note(error: BaseException, what: str = "") -> None:
+        stack = "".join(traceback.format_stack()[-12:-2])
+        refused.append(f"{stack}{type(error).__name__}: {what or error}")
+
+    if sys.version_info >= (3, 12):
+        seen = sys.monitoring
+        seen.use_tool_id(seen.DEBUGGER_ID, "fuzz")
+        seen.register_callback(
+            seen.DEBUGGER_ID,
+            seen.events.RAISE,
+            lambda code, offset, error: note(error) if isinstance(error, MemoryError) else None,
+        )
+        seen.set_events(seen.DEBUGGER_ID, seen.events.RAISE)
+        try:
+            yield refused
+        finally:
+            seen.free_tool_id(seen.DEBUGGER_ID)
+        return
     before = _ArrayMemoryError.__init__
 
-    def note(self: _ArrayMemoryError, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def begin(self: _ArrayMemoryError, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         before(self, shape, dtype)
-        refused.append("".join(traceback.format_stack()[-12:-1]) + f"{shape} {dtype}")
+        note(self, f"{shape} {dtype}")
 
-    _ArrayMemoryError.__init__ = note  # type: ignore[method-assign]
+    _ArrayMemoryError.__init__ = begin  # type: ignore[method-assign]
     try:
         yield refused
     finally:
@@ -257,8 +289,6 @@ def _tried(
 
 def _where() -> str:
     """Return the innermost place of ours in the stack that is being handled."""
-    import sys
-
     root = str(Path(ortune.__file__).parent)
     frames = traceback.extract_tb(sys.exc_info()[2])
     ours = [one for one in frames if one.filename.startswith(root)]

@@ -128,6 +128,8 @@ def _convert_value(kind: Any, data: Any, known_only: bool) -> Any:
     """Check one value against an annotation and convert it."""
     if type(data) is kind and kind is not int:
         return data
+    if kind is int or kind is float:  # most of what is stored
+        return _convert_plain(kind, data)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     keyed = isinstance(origin, type) and issubclass(origin, Mapping)
     if isinstance(data, Mapping) and "is" in data and not keyed:
