@@ -43,7 +43,7 @@ class QueuedRequest:
     """What one caller waits for.
 
     Attributes:
-        batch: What it is computed with; None while it waits.
+        batch: What it is computed with; None before and after that.
     """
 
     feeds: Tensors
@@ -261,6 +261,8 @@ class Batcher:
                 if request.batch is not None:
                     request.batch.end_unless_awaited()
             raise
+        finally:
+            del request, future  # an error keeps this frame, and they would keep the error
 
     def _enqueue(self, request: QueuedRequest, form: Hashable) -> None:
         with self._changed:
@@ -308,25 +310,36 @@ class Batcher:
     # --- in a worker ------------------------------------------------------------------------
 
     def _run_worker(self) -> None:
-        while self._compute_batch():
-            pass
+        """Compute one batch after the other; nothing is held while it waits.
 
-    def _compute_batch(self) -> bool:
-        """Compute one batch; False when there will be no more. Nothing is held while it waits."""
-        batch = self._wait_for_batch()
-        if batch is None:
-            return False
-        requests = batch.requests
-        rows, start = sum(request.rows for request in requests), perf_counter_ns()
-        answers: Sequence[Answer]
+        An error keeps the frames below it, also when they have returned: none of those that return
+        may know the request that keeps the error.
+        """
+        while (batch := self._wait_for_batch()) is not None:
+            start = perf_counter_ns()
+            samples = [request.feeds for request in batch.requests]
+            answers = self._compute_answers(samples, batch.termination)
+            self._settle_batch(batch, answers, start)
+            del batch, samples, answers
+
+    def _compute_answers(
+        self, samples: Sequence[Tensors], termination: Termination
+    ) -> Sequence[Answer]:
         try:
-            with batch.termination.scope():
-                answers = self._joint.compute_answers([request.feeds for request in requests])
+            with termination.scope():
+                return self._joint.compute_answers(samples)
         except Exception as error:  # no worker ends with requests waiting
-            answers = [error] * len(requests)
+            return [error] * len(samples)
+
+    def _settle_batch(self, batch: Batch, answers: Sequence[Answer], start: int) -> None:
+        """Count a batch that was computed, and wake those who wait for it."""
+        requests = batch.requests
+        rows = sum(request.rows for request in requests)
         end = perf_counter_ns()
         with self._changed:
             self._computing.discard(batch)
+            for request in requests:  # or each holds its inputs and outputs until a collection
+                request.batch = None
             before = self._batches.get(rows, Batches())
             self._batches[rows] = Batches(
                 before.count + 1,
@@ -349,7 +362,6 @@ class Batcher:
         for loop, pairs in loops.items():
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle_futures, pairs)
-        return True
 
     def _wait_for_batch(self) -> Batch | None:
         """Wait for a batch and return it, nothing when the queue is closed and empty."""

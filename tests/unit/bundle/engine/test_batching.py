@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -261,3 +264,23 @@ async def test_an_answer_says_when_it_was_computed_with_how_many(
         assert one.queued_ns <= one.started_ns < one.ended_ns
     assert {one.started_ns for one in joined} == {joined[0].started_ns}
     assert joined[0].started_ns >= alone.ended_ns
+
+
+@pytest.mark.parametrize("value", [1, -1], ids=["answered", "refused"])
+async def test_what_was_computed_goes_with_its_caller(
+    made: Made, session: Doubling, value: float
+) -> None:
+    """Inputs and answers are large: none waits for the collector of cycles."""
+    batcher = made()
+    gc.disable()
+    try:
+        sample = row(value)
+        held = [weakref.ref(sample["x"])]
+        with suppress(ValueError):
+            held.append(weakref.ref((await submit(batcher, sample))["y"]))
+        assert len(held) == 1 + (value > 0)
+        session.seen.clear()
+        del sample
+        await settled(lambda: all(one() is None for one in held))
+    finally:
+        gc.enable()
