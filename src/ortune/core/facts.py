@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+NEWEST_IR = 13
+"""The newest IR version that onnxruntime 1.31 reads (it refuses 14: `kMaxSupportedIRVersion`)."""
+
+NEWEST_OPSET = 26
+"""The newest opset of the default domain that onnxruntime 1.31 promises to read."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:

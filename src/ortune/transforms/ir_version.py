@@ -9,8 +9,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.errors import Refused
+from ortune.core.facts import NEWEST_IR
 from ortune.core.step import Stage, Transform
-from ortune.graph.io.write import NEWEST_IR
 from ortune.graph.ir import edit
 from ortune.graph.shapes.infer import infer_shapes
 

@@ -10,6 +10,7 @@ from onnx_ir.passes import common
 
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
+from ortune.graph.analysis.facts import bound_weight_bytes, count_weight_bytes
 from ortune.graph.io import names
 from ortune.graph.ir import edit, prune
 from ortune.graph.ir.replace import detach_node, redirect_uses
@@ -48,18 +49,19 @@ class Simplify(Transform):
         inlined = edit.inline_functions(model) if self.functions == "inline" else 0
         count = inlined + _weights_as_inputs(model)
         names.make_names_unique(model)
+        most_bytes = bound_weight_bytes(count_weight_bytes(model))
         for _ in range(self.rounds):
-            edits = _simplify_once(model)
+            edits = _simplify_once(model, most_bytes)
             count += edits
             if not edits:
                 break
         return count + prune.share_weights(model)
 
 
-def _simplify_once(model: ir.Model) -> int:
+def _simplify_once(model: ir.Model, most_bytes: int) -> int:
     inferred = SymbolicValues()
     infer_graph(model.graph, model.opset_imports, inferred)
-    count = constants.fold_constants(model, inferred)
+    count = constants.fold_constants(model, inferred, most_bytes)
     count += constants.take_branches(model, inferred)
     count += constants.settle_targets(model, inferred) + masks.settle_lengths(model, inferred)
     count += _drop_identities(model, inferred) + masks.settle_masks(model, inferred)

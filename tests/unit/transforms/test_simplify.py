@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.rewriting import leaves, model_of, normal, ops, transformed
 
+from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.ir import edit
 from ortune.transforms.simplify import Simplify
 
@@ -216,6 +217,24 @@ def test_the_file_does_not_grow_by_a_large_result() -> None:
         big = Expand(one, many) y = Mul(x, big) }}"""
     before = model_of(text)
     leaves({"Expand": 1, "Mul": 1}, before, Simplify(), [{"x": normal(1)}])
+
+
+@pytest.mark.parametrize("where", ["the graph", "a body"])
+def test_many_small_results_together_have_a_bound(where: str) -> None:
+    nodes = " ".join(f"c{i} = Tile(v{i}, many) x{i + 1} = Mul(x{i}, c{i})" for i in range(40))
+    weights = ", ".join(f"float[1] v{i} = {{{i + 2}}}" for i in range(40))
+    weights = f"<{weights}, int64[1] many = {{16000}}>"
+    last = "y = Identity(x40)"
+    inside = f"""y = If(c) <
+        then_branch = t () => (float[n] u) {{ x0 = Neg(x) {nodes} u = Identity(x40) }},
+        else_branch = f () => (float[n] v) {{ v = Abs(x) }}>"""
+    body = f"x0 = Neg(x) {nodes} {last}" if where == "the graph" else inside
+    text = f"{HEAD} g (float[n] x, bool c) => (float[n] y) {weights} {{ {body} }}"
+    feeds = {"x": normal(1), "c": np.array(True)}
+    after, _ = transformed(text, Simplify(), [feeds])
+    stored = count_weight_bytes(after)
+    assert (1 << 19) < stored < (1 << 20) + (1 << 12) and ops(after)["Tile"] >= 24
+    assert "would make the file grow" in edit.take_notes(after)
 
 
 def test_a_weight_is_transposed_once_when_nothing_else_reads_it() -> None:

@@ -15,6 +15,7 @@ from ortune.analysis.conversion import steps
 from ortune.analysis.conversion.requests import Convert
 from ortune.analysis.verification.verify import verify
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime.session import UNLOADED
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError, Refused
@@ -29,7 +30,7 @@ from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
 from ortune.data.stream import Stream
-from ortune.graph.analysis.facts import count_weight_bytes, read_facts
+from ortune.graph.analysis.facts import bound_weight_bytes, count_weight_bytes, read_facts
 from ortune.graph.io import file
 from ortune.graph.lint import gpu
 from ortune.measurement.job import MAIN, WorkerJob
@@ -223,7 +224,9 @@ def _check_loading(path: Path, folder: Path, backend: Backend) -> None:
         where = "the CPU" if backend.name() == "cpu" else backend.name()
         raise BadModel(
             f"the result does not load on {where}: {error.failure.reason}",
-            fix="try another --precision or --opt-level; nothing was written",
+            fix=error.failure.fix
+            if error.failure.fix not in ("", UNLOADED)
+            else "try another --precision or --opt-level; nothing was written",
         ) from None
 
 
@@ -306,13 +309,6 @@ def convert_model(request: Convert, data: steps.ConversionData, folder: Path) ->
     return BuiltModel(path, edits)
 
 
-MOST_GROWTH = 0.1
-"""Share of the weights that constants computed in advance may add to the file."""
-
-_ROOM = 1 << 20
-"""Bytes that they may add in any case."""
-
-
 def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
     """Write a model as the runtime rewrites it, its constants folded as far as the file bears it.
 
@@ -321,7 +317,7 @@ def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
     """
     rewritten = optimize_offline(path, backend, out)
     before, after = (count_weight_bytes(file.load(part)) for part in (path, rewritten))
-    if after <= before + max(_ROOM, MOST_GROWTH * before):
+    if after <= bound_weight_bytes(before):
         return rewritten
     sink(
         Note(

@@ -467,8 +467,10 @@ def run(request: Tune) -> TuneResult:
             stepped_to = descent.best
             ratio, cpu_ratio = descent.confirm_best()
         except WorkerFailed as error:
-            fix = f"check the model and the data; again alone: {error.failure.reproduce}"
-            raise error.as_bad_model(path, origin, fix) from None
+            fix = error.failure.fix or "check the model and the data"
+            raise error.as_bad_model(
+                path, origin, f"{fix}; again alone: {error.failure.reproduce}"
+            ) from None
     record, best = noise.compare_snapshots(before, noise.take_snapshot()), descent.best
     machine = descent.judge_machine(record)
     outcomes = [attempt.outcome for attempt in descent.attempts]

@@ -82,6 +82,18 @@ def count_weight_bytes(model: ir.Model) -> int:
     return sum(tensor.nbytes for _, tensor in list_named_weights(model))
 
 
+MOST_GROWTH = 0.1
+"""Share of the weights that constants computed in advance may add to a file."""
+
+_ROOM = 1 << 20
+"""Bytes that they may add in any case."""
+
+
+def bound_weight_bytes(before: int) -> int:
+    """Return the bytes that weights may become where constants are computed in advance."""
+    return before + max(_ROOM, int(MOST_GROWTH * before))
+
+
 _SHAPING = "Expand Flatten Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
 _PASSED_ON = frozenset(["Cast", "Concat", "Identity", *_SHAPING.split()])
 """Operators that hand on their first input's integers, or those of every input."""

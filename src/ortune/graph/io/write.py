@@ -13,14 +13,9 @@ import onnx_ir as ir
 
 from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import OrtuneError
+from ortune.core.facts import NEWEST_IR
 from ortune.graph.io import external
 from ortune.graph.io.protobuf import HELD, SMALL, encode_delimited, encode_tag, encode_varint
-
-NEWEST_IR = 13
-"""The newest IR version that onnxruntime 1.31 reads (it refuses 14: `kMaxSupportedIRVersion`)."""
-
-NEWEST_OPSET = 26
-"""The newest opset of the default domain that onnxruntime 1.31 promises to read."""
 
 SOURCES = "ortune.sources"
 """Key in the main graph's `meta` of the files the model was loaded from."""

@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 import onnx
 import onnx_ir as ir
 
+from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.wording import format_count
 from ortune.graph.analysis.weight_values import HALF_MAX, WeightValues, denormal_share
 from ortune.graph.io.check import find_faults
 from ortune.graph.io.wellformed import is_runtime_operator
-from ortune.graph.io.write import NEWEST_IR, NEWEST_OPSET
 from ortune.graph.ir.edit import const_array, list_bodies, read_attribute, walk_graphs, walk_nodes
 from ortune.graph.ir.match import RANDOM, qualify_operator
 from ortune.graph.ir.prune import share_weights

@@ -17,9 +17,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.errors import OrtuneError, with_article
+from ortune.core.facts import NEWEST_IR
 from ortune.graph.io import external
 from ortune.graph.io.write import (
-    NEWEST_IR,
     count_tensor_bytes,
     detach_weights,
     resolve_placeholders,

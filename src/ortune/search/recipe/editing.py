@@ -25,6 +25,7 @@ from ortune.core.errors import (
     summarize_error,
 )
 from ortune.core.event import Note, Progress, Sink, StepDone
+from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.session import Tensors
 from ortune.core.step import Edit, Quantizer, Recipe, Step, Transform
@@ -32,7 +33,6 @@ from ortune.data.stream import Stream, write_stream
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file, names
 from ortune.graph.io.check import ModelSignature, check_model, describe_signature, retype_signature
-from ortune.graph.io.write import NEWEST_IR, NEWEST_OPSET
 from ortune.graph.ir import edit, spec
 from ortune.graph.ir.edit import take_notes
 from ortune.measurement.process import WorkerFailed, compute_outputs

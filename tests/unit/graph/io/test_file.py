@@ -15,8 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.facts import NEWEST_IR
 from ortune.graph.io import file
-from ortune.graph.io.write import NEWEST_IR
 
 
 def write(folder: Path, text: str, name: str = "m.onnx") -> Path:

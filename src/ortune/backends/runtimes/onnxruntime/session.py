@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, summarize_error
+from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import InProcess, Tensors
 from ortune.core.termination import find_termination
@@ -63,6 +65,9 @@ _LOG_VERBOSE, _LOG_WARNING, _LOG_FATAL = 1, 2, 4
 _CPU = "CPUExecutionProvider"
 _DOCTOR = "ask `ortune doctor` what is missing, or use --on cpu"
 _NO_START = "Error creating execution provider"
+UNLOADED = "run `ortune inspect` on it; -v shows the runtime's log"
+"""The fix of a model that a session refuses for none of the known reasons."""
+
 _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
@@ -269,12 +274,28 @@ def _make_load_error(error: Exception, provider: str, name: str) -> BackendMissi
         return BackendMissing(
             f"{provider} does not start here: {summarize_error(error)}", fix=_DOCTOR
         )
-    return BadModel(
-        f"onnxruntime {ort.__version__} does not load {name}: {summarize_error(error)}",
-        fix=_UNKNOWN_OP
-        if "is not a registered function/op" in str(error)
-        else "run `ortune inspect` on it; -v shows the runtime's log",
+    text = str(error)
+    fix = _advise_older(text) or (
+        _UNKNOWN_OP if "is not a registered function/op" in text else UNLOADED
     )
+    return BadModel(
+        f"onnxruntime {ort.__version__} does not load {name}: {summarize_error(error)}", fix=fix
+    )
+
+
+def _advise_older(text: str) -> str:
+    """Return how to get a file that this release reads, where one says that it is too new."""
+    opset = re.search(r"domain ai\.onnx is till opset (\d+)", text)
+    version = re.search(r"max supported IR version: (\d+)", text)
+    if opset:
+        step = f"lower-opset(to={opset[1]})"
+    elif version and int(version[1]) < NEWEST_IR:
+        step = f"ir-version(to={version[1]})"
+    elif version:  # such a file's operators are often too new as well
+        step = f"lower-opset(to={NEWEST_OPSET})"
+    else:
+        return ""
+    return f'`ortune apply M "{step}" -o OUT` writes one that it reads'
 
 
 @contextmanager

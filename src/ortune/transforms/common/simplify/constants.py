@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.ir.edit import Editor, const_array, const_tensor, note_refusal
 from ortune.graph.ir.evaluate import FOLDED, evaluate_node
 from ortune.graph.ir.replace import redirect_uses
@@ -30,20 +31,27 @@ HELD_BYTES = 1 << 30
 _READ_BYTES = 4 << 30
 """Bytes of constants that are read at most: many nodes may reduce the same large weight."""
 
+_NODE_BYTES = 64
+"""About what a node takes in a file: results up to this size are no growth."""
+
 _MARK = "_folded"
 _BODIES_HOLD = 4
 """Version of the file format from which initializers need not be inputs as well."""
 
 
-def fold_constants(model: ir.Model, symbolic_values: SymbolicValues) -> int:
+def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes: int) -> int:
     """Replace computations on constants by their results and return how many went.
 
     A result that would make the file grow by more than `SMALL_BYTES` is not stored, nor one above
     `LARGE_BYTES`, nor more than `HELD_BYTES` in all; an output of a graph keeps its node. Bodies
     are folded too, into constants of the main graph.
+
+    Args:
+        most_bytes: What the weights may become together.
     """
     editor = Editor(model.graph)
     opset = model.opset_imports.get("", 0)
+    spare = most_bytes - count_weight_bytes(model)
     room, unread = HELD_BYTES - _count_stored_bytes(model), _READ_BYTES
     bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
     count = 0
@@ -56,10 +64,16 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues) -> int:
             if isinstance(results, str):
                 note_refusal(model, node, results)
                 continue
-            if results is not None:
-                unread -= _count_input_bytes(node)
-            room -= sum(array.nbytes for array in results or () if array.nbytes > SMALL_BYTES)
-            for value, array in zip(node.outputs, results or (), strict=False):
+            if results is None:
+                continue
+            growth = sum(array.nbytes for array in results) - _count_freed_bytes(node)
+            if growth > max(spare, _NODE_BYTES):
+                note_refusal(model, node, "constants computed in advance would make the file grow")
+                continue
+            spare -= growth if growth > _NODE_BYTES else 0
+            unread -= _count_input_bytes(node)
+            room -= sum(array.nbytes for array in results if array.nbytes > SMALL_BYTES)
+            for value, array in zip(node.outputs, results, strict=False):
                 if value.uses() and not value.is_graph_output():
                     redirect_uses(value, _add_typed_constant(editor, value, array))
                     count += 1
