@@ -2,6 +2,7 @@
 
     make pythons
     python -m tools.pythons dist/ortune-0.1.0-py3-none-any.whl [--seconds N] [--fast] [PYTHON...]
+    python -m tools.pythons dist/ortune-0.1.0-py3-none-any.whl --tests core,graph,data,bundle
 
 Each interpreter gets a clean environment of its own in ``build/pythons``, where nothing of the
 checkout is seen. There the demo runs with nothing but the wheel; then the tests' packages are
@@ -9,6 +10,8 @@ installed, without torch, and every folder of ``tests/unit`` runs. What is done 
 same code, so that a run that was stopped, or is given ``--seconds``, goes on where it ended.
 Results: ``benchmarks/results/pythons.json``. The package's metadata claims those, and no others.
 
+With ``--tests``, those folders of the unit tests alone run, and the results stand under the
+processor as well: so a processor that is emulated shows that things work there, and no more.
 With ``--fast``, as at landing, the tests are those of `FAST`, none for the Python that runs this,
 whose suite `make test` runs, and no results are written.
 """
@@ -19,6 +22,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -51,15 +55,18 @@ def main() -> int:
     parser.add_argument("pythons", nargs="*", help="default: those on PATH and of pyenv")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--fast", action="store_true", help="the wheel, its demo and few tests")
+    parser.add_argument("--tests", default="", help="folders of tests/unit: a processor's own run")
     asked = parser.parse_intermixed_args()
+    names = FAST if asked.fast else [one for one in asked.tests.split(",") if one]
     until = time.monotonic() + asked.seconds
     found = interpreters(asked.pythons)
     every = [
-        Environment(asked.wheel.resolve(), minor, one, _list_tests(minor, asked.fast))
+        Environment(asked.wheel.resolve(), minor, one, _list_tests(minor, names))
         for minor, one in found.items()
     ]
     left = sum(one.run(until) for one in every)
-    results = {one.minor: one.summary() for one in every}
+    where = f" on {platform.machine()}" if asked.tests else ""
+    results = {f"{one.minor}{where}": one.summary() for one in every}
     print(json.dumps(results, indent=1))
     if left:
         print(f"{left} steps are left: the same command goes on")
@@ -189,11 +196,12 @@ class Environment:
         )
 
 
-def _list_tests(minor: str, fast: bool) -> list[Path]:
-    """Return the files and folders of the unit tests that run on a Python."""
+def _list_tests(minor: str, names: Sequence[str]) -> list[Path]:
+    """Return the files and folders of the unit tests that run on a Python: all without names."""
     home = ROOT / "tests" / "unit"
-    if fast:
-        return [] if minor == "{}.{}".format(*sys.version_info) else [home / one for one in FAST]
+    if names:
+        is_tested = names is FAST and minor == "{}.{}".format(*sys.version_info)
+        return [] if is_tested else [home / one for one in names]
     return [
         path
         for path in sorted(home.iterdir())

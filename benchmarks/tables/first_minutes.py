@@ -28,8 +28,12 @@ def installed(results: Results) -> str:
 def pythons(results: Results) -> str:
     """Return on which CPythons the wheel's demo and the unit tests ran."""
     rows = [
-        [one["python"], _demo(one["demo"]), f"{one['unit tests']['passed']:,} passed"]
-        for one in results.values()
+        [
+            one["python"] + minor.removeprefix(minor.partition(" ")[0]),
+            _demo(one["demo"]),
+            f"{one['unit tests']['passed']:,} passed",
+        ]
+        for minor, one in results.items()
     ]
     return table(["CPython", "demo of the wheel alone, CPU provider", "unit tests"], rows)
 

@@ -37,7 +37,7 @@ VERB = re.compile(r"\bortune (?!\{|\w+\[)([a-z][\w-]*)([^`;]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_OTHER_PROGRAMS = {"--force-reinstall", "--break-system-packages"}
 EXTRAS = re.compile(r"(?:\.|\.whl|ortune)\[([\w,-]+)\]")
-BY_NAME = re.compile(r"pip install [^`\n#]*?(?<=[\s'\"])ortune(?![\w./-]).*")
+BY_NAME = re.compile(r"pip install [^`\n#]*?(?<=[\s'\"])ortune(?![\w./-])(?!\S* @ ).*")
 NOT_VERBS = {
     "or",
     "itself",

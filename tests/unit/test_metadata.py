@@ -21,7 +21,10 @@ def test_it_claims_the_pythons_that_it_ran_on_and_no_others() -> None:
     passed = [
         minor
         for minor, one in RAN.items()
-        if one["demo"] and one["unit tests"]["passed"] and not one["failed"]
+        if " on " not in minor  # a processor's own run, of some tests
+        and one["demo"]
+        and one["unit tests"]["passed"]
+        and not one["failed"]
     ]
     assert claimed == passed
     assert PROJECT["project"]["requires-python"] == f">={claimed[0]}", "no upper bound"
