@@ -57,7 +57,7 @@ def command(request: LoadTest) -> int:
 
 def _print_levels(result: LoadTestResult) -> None:
     from ortune.core.section import Bar, Bars
-    from ortune.reporting.terminal import Chart
+    from ortune.reporting.terminal import BarRows
 
     cells = [[write(row) for _, write in _COLUMNS] for row in result.rows]
     kept = [k for k in range(len(_COLUMNS)) if any(line[k] != "-" for line in cells)]
@@ -72,7 +72,7 @@ def _print_levels(result: LoadTestResult) -> None:
             for row in result.rows
         )
         print_text("")
-        print_items(Chart(Bars("right answers a second", bars)))
+        print_items(BarRows(Bars("right answers a second", bars)))
         print_text("")
     for row in result.rows:
         for word, number in row["errors"].items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.study import Study
@@ -53,6 +53,7 @@ class Point:
         tone: win, lose, original, or empty.
         x_span: Ends of its error bar along x; None draws none.
         y_span: Ends of its error bar along y.
+        size: MB, for the area of the mark; None where all marks are alike.
     """
 
     x: float
@@ -61,6 +62,22 @@ class Point:
     tone: str = ""
     x_span: tuple[float, float] | None = None
     y_span: tuple[float, float] | None = None
+    size: float | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A line across a plot, and the side of it that fails.
+
+    Attributes:
+        y: Where it stands.
+        label: What it is, written beside it.
+        fails_below: Whether what is below it fails; else what is above.
+    """
+
+    y: float
+    label: str
+    fails_below: bool
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,9 @@ class Scatter:
         points: In any order.
         front: Indices of points.
         legend: Tone -> its meaning, ``other`` of points without one; that of plans if empty.
-        named: Indices of points to name beside the winner, the original and those on the front.
+        named: Indices of points to name beside the winner.
+        limit: What is asked of y; None where nothing is.
+        log_x: Logarithmic x axis; every x is above zero.
     """
 
     x_label: str
@@ -82,6 +101,8 @@ class Scatter:
     front: tuple[int, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     named: tuple[int, ...] = ()
+    limit: Limit | None = None
+    log_x: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,7 +225,88 @@ class Lines:
     named: int = 8
 
 
-Block: TypeAlias = Heading | Text | Table | Scatter | Bars | Intervals | Lines
+@dataclass(frozen=True)
+class Chart:
+    """A chart that none of the other blocks draws.
+
+    Attributes:
+        spec: Its Vega-Lite specification; colours are ``var(--NAME)``.
+        table: The same figures, for whoever does not see it.
+    """
+
+    spec: Mapping[str, Any]
+    table: Table
+
+
+@dataclass(frozen=True)
+class Pill:
+    """One answer in a few words. `tone` is one of plain, good, warn, bad."""
+
+    text: str
+    tone: str = "plain"
+
+
+@dataclass(frozen=True)
+class Pills:
+    """Answers that are seen at once."""
+
+    pills: tuple[Pill, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure, and what it was before.
+
+    Attributes:
+        title: What it measures.
+        figure: The figure with its unit.
+        change: What it was, or both, in a few words.
+        note: What it rests on.
+        tone: One of plain, good, warn, bad.
+        span: Interval of a ratio, drawn beside a mark at 1; None draws nothing.
+    """
+
+    title: str
+    figure: str
+    change: str = ""
+    note: str = ""
+    tone: str = "plain"
+    span: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Figures side by side."""
+
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One sample.
+
+    Attributes:
+        title: What became of it, in a word.
+        caption: Which it is, and its figures.
+        tone: One of plain, lost, won, changed.
+        image: A PNG of its input; empty where it is no picture.
+    """
+
+    title: str
+    caption: str
+    tone: str = "plain"
+    image: bytes = b""
+
+
+@dataclass(frozen=True)
+class Shots:
+    """Samples side by side."""
+
+    shots: tuple[Shot, ...]
+
+
+Plot: TypeAlias = Scatter | Bars | Intervals | Lines | Chart
+Block: TypeAlias = Heading | Text | Table | Plot | Pills | Tiles | Shots
 
 
 @dataclass(frozen=True)
@@ -214,11 +316,15 @@ class Section(Plugin):
     Attributes:
         order: Sections are shown in this order, then by name.
         terminal: Shown on the terminal too.
+        folded: Title under which a report folds the whole section; empty where it is open.
+        columns: Of twelve that a wide page has, how many it takes.
     """
 
     folder: ClassVar[str] = "sections"
     order: ClassVar[int] = 50
     terminal: ClassVar[bool] = False
+    folded: ClassVar[str] = ""
+    columns: ClassVar[int] = 12
 
     @abstractmethod
     def blocks(self, study: Study) -> Iterable[Block]:

@@ -102,6 +102,26 @@ class Header:
 
 
 @dataclass(frozen=True)
+class SampleScores:
+    """What the budget's metric says of each sample alone, of one plan and of the original.
+
+    Attributes:
+        metric: Its spelling.
+        samples: Indices into the run's samples.
+        base: Scores of the original; NaN where one sample has none.
+        scores: Scores of the plan.
+        snr_db: Signal-to-noise ratio of each sample's outputs against the original's, dB, 300 at
+            most; empty where it was not taken.
+    """
+
+    metric: str
+    samples: tuple[int, ...]
+    base: tuple[float, ...]
+    scores: tuple[float, ...]
+    snr_db: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Ending:
     """What a run concluded.
 

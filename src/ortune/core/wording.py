@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `format_count` is for those that start without NumPy too
+    from ortune.core.metric import Metric
     from ortune.core.study import Study
     from ortune.core.trial import Interval, Score, Trial
 
@@ -73,12 +74,26 @@ def shorten_metric(spelled: str) -> str:
     return match[1] if match else re.sub(r"^top(\d)", r"top-\1", spelled.partition("(")[0])
 
 
+def scale_score(metric: Metric) -> tuple[float, str]:
+    """Return the factor from a score to what people read, and its unit: shares are in points."""
+    from ortune.core.metric import Kind
+
+    return (100.0, ", points") if metric.kind() is Kind.RIGHT else (1.0, "")
+
+
 def format_milliseconds(ns: float | None) -> str:
     """Write a duration with four significant digits: ``0.0512``, ``1.920``, ``12.30`` ms."""
     if ns is None or ns <= 0:
         return NONE
     ms = ns / 1e6
     return f"{ms:.{max(0, 3 - math.floor(math.log10(ms)))}f}" if ms < 1000 else f"{ms:.0f}"
+
+
+def format_seconds(ns: float | None) -> str:
+    """Write a duration in seconds, below one in milliseconds: ``6.5 s``, ``151 ms``."""
+    if ns is None:
+        return NONE
+    return f"{ns / 1e9:.2g} s" if ns >= 1e9 else f"{ns / 1e6:.3g} ms"
 
 
 def format_megabytes(size: int | None) -> str:

@@ -19,7 +19,7 @@ from ortune.reporting.profile import build_profile_parts
 from ortune.search.experiment import surveys
 
 _OPERATORS = 12
-_ORDER, _BY_REGION = 22, 24
+_ORDER, _BY_REGION = 5, 9
 """Where the comparison by operator and precision by region stand among the sections."""
 
 
@@ -115,6 +115,7 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
             Bars(unit, bars, sides, stacked=False),
         ),
         _ORDER,
+        columns=7,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortune.core.plugins import catalog
-from ortune.core.section import Bars, Block, Section, Table
+from ortune.core.section import Bars, Block, Heading, Section, Table
 from ortune.core.study import Study
 
 
@@ -16,11 +16,13 @@ class Part:
     Attributes:
         name: The section's file name.
         order: Parts are shown in this order.
+        columns: Of twelve that a wide page has, how many it takes.
     """
 
     name: str
     blocks: tuple[Block, ...]
     order: int = 90
+    columns: int = 12
 
 
 def gather_parts(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
@@ -31,11 +33,14 @@ def gather_parts(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
     """
     sections = [catalog.load_plugin(Section, name)() for name in catalog.list_plugins(Section)]
     shown = [section for section in sections if section.terminal or not terminal]
-    ordered = sorted(shown, key=lambda section: (section.order, section.name()))
-    parts = (
-        Part(section.name(), tuple(section.blocks(study)), section.order) for section in ordered
-    )
-    return tuple(part for part in parts if part.blocks)
+    parts = []
+    for section in sorted(shown, key=lambda section: (section.order, section.name())):
+        blocks = tuple(section.blocks(study))
+        if blocks and section.folded and not terminal:
+            blocks = (Heading(section.folded, folded=True), *blocks)
+        if blocks:
+            parts.append(Part(section.name(), blocks, section.order, section.columns))
+    return tuple(parts)
 
 
 def tabulate_bars(chart: Bars) -> Table:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -10,12 +13,28 @@ from pathlib import Path
 
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import OrtuneError, escape_control_chars
-from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
+from ortune.core.section import (
+    Bars,
+    Block,
+    Chart,
+    Heading,
+    Intervals,
+    Lines,
+    Pills,
+    Plot,
+    Scatter,
+    Shot,
+    Shots,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+)
 from ortune.core.study import Study
 from ortune.core.version import __version__
-from ortune.reporting import canvas, rows
 from ortune.reporting.beside import build_report_parts
-from ortune.reporting.blocks import Part, find_numeric_columns
+from ortune.reporting.blocks import Part, find_numeric_columns, tabulate_bars
+from ortune.reporting.charts import draw_chart
 from ortune.reporting.markdown import render_markdown
 
 _FORMATS = (".html", ".htm", ".md")
@@ -44,58 +63,65 @@ def report(study: Study, path: str | Path, force: bool = False) -> Path:
 
 _LONG = 32
 """Letters above which a column's cells may wrap."""
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_DOT = '<circle class="{}" cx="6" cy="6" r="4.5"/>'
-_BOX = '<rect class="bar {}" x="1" y="1" width="10" height="10"/>'
-_DASH = '<path class="line {}" d="M0 6h12"/>'
-_LEGEND = {
-    "win": "winner",
-    "original": "original",
-    "best": "on the Pareto front",
-    "other": "within the accuracy budget",
-    "lose": "slower, or outside the accuracy budget",
-}
+_SORTED = 6
+"""Rows above which a table can be sorted and filtered."""
+_SCRIPTS = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-interpreter.min.js", "page.js")
 
 
 def render_html(study: Study) -> str:
     """Return the whole page; everything that comes from the study is escaped."""
     name = ", ".join(Path(path).name for path in study.job.model.split(", "))
     foot = "All raw measurements are kept in the run's folder (ledger.jsonl)."
-    return render_page(name, build_report_parts(study), foot)
+    return render_page(name, build_report_parts(study), foot, _describe_job(study))
 
 
-def render_page(title: str, parts: Sequence[Part], foot: str = "") -> str:
+def _describe_job(study: Study) -> str:
+    """Say on what and how it was measured, in one line."""
+    job = study.job
+    versions = [f"{name} {version}" for name, version in job.versions.items() if name != "python"]
+    return " · ".join([job.machine.get("cpu", ""), *versions[:3], str(job.workload)]).strip(" ·")
+
+
+def render_page(title: str, parts: Sequence[Part], foot: str = "", about: str = "") -> str:
     """Return parts as a page of their own, everything in them escaped, control characters too."""
     name = escape(title)
-    body = "\n".join(_render_section(part) for part in parts)
-    page = f"""<!DOCTYPE html>
+    body = escape_control_chars("\n".join(_render_section(part) for part in parts))
+    drawn = any(isinstance(block, Plot) for part in parts for block in part.blocks)
+    scripts = [_read_file(script) for script in _SCRIPTS] if drawn else [_read_file("page.js")]
+    hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts)
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
+    return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="generator" content="ortune {escape(__version__)}">
-<title>ortune: {name}</title>
+<title>ortune: {escape_control_chars(name)}</title>
 <link rel="icon" href="data:,">
 <style>
-{_read_stylesheet()}</style>
+{_read_file("report.css")}</style>
 </head>
 <body>
 <main>
-<header><p>ortune {escape(__version__)}</p><h1>{name}</h1></header>
+<header><h1>{escape_control_chars(name)}</h1><p>{escape_control_chars(escape(about))}</p></header>
 {body}
-<footer>{escape(foot)}</footer>
+<footer>{escape(foot)} Written by ortune {escape(__version__)}.</footer>
 </main>
+{"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
 """
-    return escape_control_chars(page)
 
 
 @cache
-def _read_stylesheet() -> str:
-    return files("ortune.reporting").joinpath("report.css").read_text(encoding="utf-8")
+def _read_file(name: str) -> str:
+    return files("ortune.reporting").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _hash_script(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _render_section(part: Part) -> str:
@@ -109,7 +135,8 @@ def _render_section(part: Part) -> str:
         if place == 0:  # a link to what is folded opens it
             inner.append(f'<a id="{escape(part.name)}-inside"></a>')
     inside = "\n".join(filter(None, [*inner, fold]))
-    return f'<section id="{escape(part.name)}">\n{inside}\n</section>'
+    wide = f' class="of-{part.columns}"' if part.columns < 12 else ""
+    return f'<section id="{escape(part.name)}"{wide}>\n{inside}\n</section>'
 
 
 def _render_block(block: Block) -> str:
@@ -118,7 +145,7 @@ def _render_block(block: Block) -> str:
             title = f"<h2>{escape(text)}</h2>"
             return f"<details><summary>{title}</summary>" if folded else title
         case Text(text, "code"):
-            return f"<pre>{escape(text)}</pre>"
+            return f"<pre><code>{escape(text)}</code></pre>"
         case Text(text, tone):
             arrows = text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")  # "->" may be broken in two
             inner = escape(arrows)
@@ -128,36 +155,65 @@ def _render_block(block: Block) -> str:
             return f'<p class="{escape(tone)}">{inner}</p>'
         case Table():
             return _render_table(block)
-        case Scatter():
-            return _render_scatter(block)
+        case Pills(pills):
+            marks = (f'<li class="{escape(p.tone)}">{escape(p.text)}</li>' for p in pills)
+            return f'<ul class="pills">{"".join(marks)}</ul>'
+        case Tiles(tiles):
+            return f'<div class="tiles">{"".join(map(_render_tile, tiles))}</div>'
+        case Shots(shots):
+            return f'<div class="shots">{"".join(map(_render_shot, shots))}</div>'
+        case Chart(table=table):
+            return _render_plot(block, table)
         case Bars():
-            kinds = [rows.segment_class(block, index) for index in range(len(block.segments))]
-            labels = zip(kinds, block.segments, strict=True) if len(block.segments) > 1 else ()
-            keys = [_render_key(_BOX.format(kind), name) for kind, name in labels]
-            return rows.draw_bars(block) + _render_legend(keys)
-        case Intervals():
-            shown = {estimate.tone for estimate in block.rows}
-            keys = [
-                _render_key(rows.draw_legend_mark(tone), text)
-                for tone, text in block.legend
-                if tone in shown
-            ]
-            return _render_legend(keys) + rows.draw_intervals(block)
-        case Lines():
-            keys = [
-                _render_key(_DASH.format(canvas.line_class(block, line)), line.name)
-                for line in block.lines
-                if line.name
-            ]
-            shown = {mark.tone for mark in block.marks}
-            keys += [
-                _render_key(_DOT.format("mark " + canvas.mark_class(block, tone)), text)
-                for tone, text in block.legend
-                if tone in shown
-            ]
-            return _render_plot(
-                (canvas.draw_lines(block), canvas.draw_lines(block, canvas.NARROW)), keys
-            )
+            return _render_plot(block, tabulate_bars(block))
+        case Scatter() | Intervals() | Lines():
+            return _render_plot(block)
+
+
+def _render_plot(plot: Plot, table: Table | None = None) -> str:
+    """Write a chart's specification for the page's script, and its figures as a table."""
+    spec = draw_chart(plot)
+    text = json.dumps(spec, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    label = escape(spec.get("description", "chart"), quote=True)
+    drawn = f'<div class="drawn" role="img" aria-label="{label}"></div>'
+    data = f'<script type="application/json">{text}</script>'
+    chart = f'<div class="chart">{data}{drawn}</div>'
+    if table is None:
+        return chart
+    figures = _render_table(table)
+    return f"{chart}<details class=figures><summary>figures</summary>{figures}</details>"
+
+
+def _render_tile(tile: Tile) -> str:
+    strip = ""
+    if tile.span:
+        low, high = tile.span
+        left, right = min(low, 1.0) * 0.9, max(high, 1.0) * 1.1
+        at, start, end = (100 * (x - left) / (right - left) for x in (1.0, low, high))
+        strip = (
+            f'<svg class="strip" aria-hidden="true"><rect width="100%" height="6" y="4"/>'
+            f'<rect class="span" x="{start:.1f}%" width="{max(end - start, 1):.1f}%" '
+            f'height="6" y="4"/><rect class="mark" x="{at:.1f}%" width="2" height="14"/></svg>'
+        )
+    change, note = (
+        escape(text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")) for text in (tile.change, tile.note)
+    )
+    return (
+        f'<div class="tile {escape(tile.tone)}"><p>{escape(tile.title)}</p>'
+        f"<strong>{escape(tile.figure)}</strong><p>{change}</p>{strip}"
+        f"<small>{note}</small></div>"
+    )
+
+
+def _render_shot(shot: Shot) -> str:
+    data = base64.b64encode(shot.image).decode()
+    image = f'<img alt="" src="data:image/png;base64,{data}">' if shot.image else ""
+    title, caption = escape(shot.title), escape(shot.caption)
+    arrows = caption.replace(" -&gt; ", " \N{RIGHTWARDS ARROW} ")
+    return (
+        f'<figure class="{escape(shot.tone)}">{image}'
+        f"<figcaption><b>{title}</b>{arrows}</figcaption></figure>"
+    )
 
 
 def _render_table(table: Table) -> str:
@@ -168,10 +224,9 @@ def _render_table(table: Table) -> str:
         "num" if right else "long" if length > _LONG else ""
         for right, length in zip(find_numeric_columns(table), long, strict=True)
     ]
+    sorts = len(table.rows) > _SORTED
     head = "".join(
-        f"<th{_format_class(kind if kind == 'num' else '')}>{escape(name)}</th>"
-        if name
-        else "<td></td>"
+        _render_head(name, "num" if kind == "num" else "", sorts)
         for name, kind in zip(table.columns, kinds, strict=True)
     )
     marks = table.marks or ("",) * len(table.rows)
@@ -179,10 +234,19 @@ def _render_table(table: Table) -> str:
         f"<tr{_format_class(mark)}>{_render_cells(table, row, kinds)}</tr>"
         for row, mark in zip(table.rows, marks, strict=True)
     )
+    search = '<input type="search" placeholder="filter" aria-label="filter rows" hidden>'
     return (
-        f'<div class="box" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        f'{search if sorts else ""}<div class="box" tabindex="0">'
+        f"<table{_format_class('sorts' if sorts else '')}>\n"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def _render_head(name: str, kind: str, sorts: bool) -> str:
+    if not name:
+        return "<td></td>"
+    text = f'<button type="button">{escape(name)}</button>' if sorts else escape(name)
+    return f"<th{_format_class(kind)}>{text}</th>"
 
 
 def _render_cells(table: Table, row: Sequence[str], kinds: Sequence[str]) -> str:
@@ -195,30 +259,3 @@ def _render_cells(table: Table, row: Sequence[str], kinds: Sequence[str]) -> str
 
 def _format_class(name: str) -> str:
     return f' class="{escape(name)}"' if name else ""
-
-
-def _render_scatter(plot: Scatter) -> str:
-    shown = {p.tone or ("best" if i in plot.front else "other") for i, p in enumerate(plot.points)}
-    legend = dict(plot.legend) or _LEGEND
-    keys = [_render_key(_DOT.format(kind), text) for kind, text in legend.items() if kind in shown]
-    if canvas.has_outliers(plot):
-        keys.append("<span>triangles lie beyond the axes</span>")
-    return _render_plot(
-        (canvas.draw_scatter(plot), canvas.draw_scatter(plot, canvas.NARROW)), keys
-    )
-
-
-def _render_plot(drawings: tuple[str, str], keys: Sequence[str]) -> str:
-    """Write a plot for a wide page and for a narrow one: one of them is shown."""
-    wide, narrow = drawings
-    both = f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
-    return f'<div class="plot">{both}</div>{_render_legend(keys)}'
-
-
-def _render_legend(keys: Sequence[str]) -> str:
-    return f'<div class="legend">{"".join(keys)}</div>' if keys else ""
-
-
-def _render_key(sign: str, text: str) -> str:
-    mark = f'<svg viewBox="0 0 12 12" aria-hidden="true">{sign}</svg>'
-    return f"<span>{mark}{escape(text)}</span>"

@@ -6,7 +6,20 @@ import re
 from collections.abc import Sequence
 
 from ortune.core.errors import escape_control_chars
-from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
+from ortune.core.section import (
+    Bars,
+    Block,
+    Chart,
+    Heading,
+    Intervals,
+    Lines,
+    Pills,
+    Scatter,
+    Shots,
+    Table,
+    Text,
+    Tiles,
+)
 from ortune.core.study import Study
 from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part, find_numeric_columns, tabulate_bars
@@ -58,6 +71,15 @@ def _render_block(block: Block) -> str:
             return _render_table(block)
         case Bars():
             return _render_table(tabulate_bars(block))
+        case Chart(table=table):
+            return _render_table(table)
+        case Pills(pills):
+            return "**" + " · ".join(_escape_text(pill.text) for pill in pills) + "**"
+        case Tiles(tiles):
+            rows = tuple((t.title, t.figure, t.change, t.note) for t in tiles)
+            return _render_table(Table(("", "", "", ""), rows))
+        case Shots(shots):
+            return "\n".join(f"- {_escape_text(f'{s.title}: {s.caption}')}" for s in shots)
         case Scatter() | Intervals() | Lines():
             return ""
 

@@ -10,7 +10,20 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
 from ortune.core.progress.wrapping import longest_word, wrap_text
-from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
+from ortune.core.section import (
+    Bars,
+    Block,
+    Chart,
+    Heading,
+    Intervals,
+    Lines,
+    Pills,
+    Scatter,
+    Shots,
+    Table,
+    Text,
+    Tiles,
+)
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, find_numeric_columns, gather_parts
 
@@ -46,8 +59,10 @@ def _render_block(block: Block) -> Iterator[RenderableType]:
         case Table():
             yield FittedTable(block)
         case Bars():
-            yield Chart(block)
-        case Scatter() | Intervals() | Lines():
+            yield BarRows(block)
+        case Chart(table=table):
+            yield FittedTable(table)
+        case Scatter() | Intervals() | Lines() | Pills() | Tiles() | Shots():
             return
 
 
@@ -108,7 +123,7 @@ class FittedTable:
 
 
 @dataclass(frozen=True)
-class Chart:
+class BarRows:
     """Bars of block characters that fit the console's width; stacked segments differ in shade."""
 
     bars: Bars

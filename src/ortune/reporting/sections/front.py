@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, classify_outcome
-from ortune.core.section import Block, Heading, Point, Scatter, Section, Table, Text
+from ortune.core.section import Block, Heading, Limit, Point, Scatter, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
+from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
 
 
 @dataclass(frozen=True)
 class FrontSection(Section):
     """The trade of speed for accuracy; for size where that is preferred."""
 
-    order: ClassVar[int] = 20
+    order: ClassVar[int] = 2
+    columns: ClassVar[int] = 7
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the plot of every plan that was timed, and the table of the front."""
@@ -35,20 +36,23 @@ class FrontSection(Section):
             return
         front = replace(study, trials=tuple(shown)).front()
         metric = say.shorten_metric(str(study.budget.metric))
-        better = "higher" if study.budget.metric.higher_is_better else "lower"
+        scale, unit = say.scale_score(study.budget.metric)
         yield Heading("Speed against accuracy")
         yield Scatter(
             "times as fast as the original",
-            f"change of {metric}",
-            tuple(_make_score_point(study, trial) for trial in shown),
+            f"change of {metric}{unit}",
+            tuple(_make_score_point(study, trial, scale) for trial in shown),
             tuple(shown.index(trial) for trial in front),
+            PLAN_LEGEND,
+            limit=_find_limit(study, scale),
+            log_x=True,
         )
+        better = "higher" if study.budget.metric.higher_is_better else "lower"
         yield Text(
-            f"Each plan's score less the original's on the same samples; {better} is better. "
-            "Bars: 99 % intervals (speed), the bound that the verdict rests on (accuracy). A plan "
-            "is on the Pareto front only where it is ahead by more than these errors."
+            f"Change on the same samples; {better} is better. Bars: 99 % intervals (speed), what "
+            "the verdict rests on (accuracy). Dashes join the Pareto front."
         )
-        yield Heading("Pareto front", folded=True)
+        yield Heading("Pareto front: ahead by more than these errors", folded=True)
         yield Table(
             ("plan", "speed-up", "99 % interval", metric, "MB", "verdict"),
             tuple(_make_row(study, trial) for trial in front),
@@ -64,6 +68,8 @@ def _plot_sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
         "times as fast as the original",
         "MB of model files",
         tuple(_make_point(study, trial, (trial.size or 0) / 1e6) for trial in shown),
+        legend=PLAN_LEGEND,
+        log_x=True,
     )
     yield Text("Smaller is better. Bars: 99 % intervals of the speed-up.")
 
@@ -72,12 +78,28 @@ def _is_timed(trial: Trial) -> bool:
     return not trial.error and trial.ratio is not None and math.isfinite(trial.ratio.value)
 
 
-def _make_score_point(study: Study, trial: Trial) -> Point:
+def _find_limit(study: Study, scale: float) -> Limit | None:
+    """Return the budget as a limit of the change; None where plans have bases of their own."""
+    budget, score = study.budget, study.best.score
+    if budget.relative:
+        at = budget.limit
+    elif score is not None and score.share is None and math.isfinite(score.base):
+        at = budget.limit - score.base
+    else:
+        return None
+    return Limit(scale * at, f"budget: {budget}", budget.metric.higher_is_better)
+
+
+def _make_score_point(study: Study, trial: Trial, scale: float) -> Point:
     score = trial.score
     if score is None:
         return _make_point(study, trial, math.nan)
-    point = _make_point(study, trial, score.value - score.base)
-    ends = [end - score.base for end in (score.low, score.value, score.high) if math.isfinite(end)]
+    point = _make_point(study, trial, scale * (score.value - score.base))
+    ends = [
+        scale * (end - score.base)
+        for end in (score.low, score.value, score.high)
+        if math.isfinite(end)
+    ]
     if trial.key == study.baseline.key or len(ends) < 2 or min(ends) == max(ends):
         return point
     return replace(point, y_span=(min(ends), max(ends)))
@@ -85,12 +107,12 @@ def _make_score_point(study: Study, trial: Trial) -> Point:
 
 def _make_point(study: Study, trial: Trial, y: float) -> Point:
     speed = study.speedup(trial)
-    if trial.key == study.baseline.key:
-        return Point(speed.value, y, "original", "original")
-    lost = "lose" if classify_outcome(trial) in LOST else ""
-    kind = "win" if trial.key == study.best.key else lost
+    size = trial.size / 1e6 if trial.size else None
+    tone = select_tone(study, trial)
+    if tone == "original":
+        return Point(speed.value, y, "original", tone, size=size)
     span = (speed.low, speed.high) if speed.is_bounded else None
-    return Point(speed.value, y, study.label(trial.plan), kind, x_span=span)
+    return Point(speed.value, y, study.label(trial.plan), tone, x_span=span, size=size)
 
 
 def _make_row(study: Study, trial: Trial) -> tuple[str, ...]:

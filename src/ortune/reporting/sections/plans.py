@@ -8,31 +8,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
-from ortune.core.acceptance import LOST, Outcome, classify_outcome
+from ortune.core.acceptance import Outcome, classify_outcome
 from ortune.core.section import Block, Estimate, Heading, Intervals, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
+from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
 
-_MOST = 40
+_MOST = 24
 """Rows at most; the table names all."""
-_LEGEND = (
-    ("win", "the winner, re-measured"),
-    ("", "a finalist, re-measured"),
-    ("open", "measured once"),
-    ("lose", "slower, stopped, failed or outside the budget"),
-    ("original", "the original"),
-)
+_ORDER = ("win", "", "open", "rough", "original", "lose")
 
 
 @dataclass(frozen=True)
 class PlansSection(Section):
-    """Every plan as an interval, the fastest on top."""
+    """Every plan as an interval, the winner on top and what lost below."""
 
-    order: ClassVar[int] = 12
+    order: ClassVar[int] = 4
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the plot; nothing where no plan was tried."""
-        ranked = sorted(say.list_latest_trials(study), key=lambda trial: _speed_key(study, trial))
+        ranked = sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
         if len(ranked) < 2:
             return
         # The first rows; the original and the finalists are always among them.
@@ -41,34 +36,26 @@ class PlansSection(Section):
         kept |= {trial.key for trial in [t for t in ranked if t.key not in kept][:room]}
         shown = [trial for trial in ranked if trial.key in kept]
         measure = study.job.workload.measure
-        yield Heading("Speed-up of every plan")
+        yield Heading("All plans, the winner first")
         yield Text(
             f"Times as fast as the original, by {measure}. Bars: 99 % intervals; a bar that "
             "crosses 1x may be no faster."
         )
         rows = tuple(_make_estimate(study, trial) for trial in shown)
-        yield Intervals("plan", "speed-up, 99 %", rows, _LEGEND)
+        yield Intervals("plan", "speed-up, 99 %", rows, PLAN_LEGEND)
         if remaining := len(ranked) - len(shown):
             yield Text(f"{say.format_count(remaining, 'slower plan')} more in the table below.")
 
 
-def _speed_key(study: Study, trial: Trial) -> tuple[bool, float]:
+def _rank_key(study: Study, trial: Trial) -> tuple[int, float]:
+    """Order by what a plan is: winner, re-measured, measured once, original, then what lost."""
+    place = _ORDER.index(select_tone(study, trial))
     speed = study.speedup(trial).value
-    return (not math.isfinite(speed), -speed)
-
-
-def _select_tone(study: Study, trial: Trial) -> str:
-    if trial.key == study.baseline.key:
-        return "original"
-    if trial.key == study.best.key:
-        return "win"
-    if classify_outcome(trial) in (*LOST, Outcome.TOO_LARGE) or trial.stopped:
-        return "lose"
-    return "" if trial.part == "final" else "open"
+    return (place, -speed if math.isfinite(speed) else math.inf)
 
 
 def _make_estimate(study: Study, trial: Trial) -> Estimate:
-    speed, kind = study.speedup(trial), _select_tone(study, trial)
+    speed, kind = study.speedup(trial), select_tone(study, trial)
     if kind == "original":
         return Estimate("original", speed.value, speed.value, speed.value, "1", tone=kind)
     figure = say.format_speedup(speed)

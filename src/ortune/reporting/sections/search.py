@@ -1,69 +1,121 @@
-"""The search over time: what it tried, and how the best so far grew."""
+"""The search over time: what it tried and for how long, and what was left."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ortune.core import acceptance
-from ortune.core.section import Block, Heading, Line, Lines, Point, Section, Text
+from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
+from ortune.core.section import Block, Chart, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
+from ortune.reporting.charts import TONES, colour
+from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
 
-_LEGEND = (
-    ("final", "re-measured"),
-    ("timed", "measured once"),
-    ("screen", "measured for a moment"),
-    ("lose", "slower, stopped early or outside the accuracy budget"),
-)
+_UNTRIED = 5
 
 
 @dataclass(frozen=True)
 class SearchSection(Section):
-    """Every trial when it ended, and the best plan known then."""
+    """Every trial as a bar from its start to its end; the best that was left as hollow bars."""
 
-    order: ClassVar[int] = 18
+    order: ClassVar[int] = 8
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the plot; nothing where fewer than two plans were timed."""
-        best: dict[str, float] = {}
-        points, spent = [(0.0, 1.0)], 0.0
-        marks: list[Point] = []
-        for trial in study.trials:
-            before = max([1.0, *best.values()])
-            spent += trial.seconds
-            speed = study.speedup(trial).value
-            if trial.key == study.baseline.key or not math.isfinite(speed):
-                continue
-            best.pop(trial.key, None)
-            # Whether a trial could be handed out as far as it was known then.
-            goal, strict = study.job.wanted, study.strict
-            if acceptance.looks_eligible(trial, study.baseline, strict=strict, goal=goal):
-                best[trial.key] = speed
-            # What led is named first.
-            place = 0 if speed == max(best.values(), default=0.0) else len(marks)
-            marks.insert(place, Point(spent, speed, study.label(trial.plan), _select_tone(trial)))
-            points += [(spent, before), (spent, max([1.0, *best.values()]))]
-        if len(marks) < 2:
+        """Yield the time line; nothing where no plan was tried."""
+        if len(study.trials) < 2:
             return
-        name = "best so far within the accuracy budget"
+        spent, rows = 0.0, []
+        for trial in study.trials:
+            rows.append(_make_row(study, trial, spent))
+            spent += trial.seconds
+        hopeful = sorted(
+            (plan for plan in study.ending.left_out if plan.speedup and plan.seconds),
+            key=lambda plan: -(plan.speedup.value if plan.speedup else 0.0) * (plan.chance or 0),
+        )[:_UNTRIED]
+        for plan in hopeful:
+            assert plan.speedup is not None and plan.seconds is not None
+            rows.append(
+                {
+                    "plan": plan.label or plan.plan,
+                    "start": spent,
+                    "end": spent + plan.seconds,
+                    "tone": "untried",
+                    "speed-up": f"expected {plan.speedup.value:.2g}x",
+                    "why": plan.why,
+                }
+            )
         yield Heading("The search over time")
-        yield Lines(
-            "seconds of search",
-            "times as fast as the original",
-            (Line(name, (*points, (spent, points[-1][1])), "win"),),
-            tuple(marks),
-            legend=_LEGEND,
-            named=3,
+        yield Chart(
+            _draw_bars(rows),
+            Table(
+                ("plan", "from, s", "to, s", "speed-up", "why"),
+                tuple(
+                    (r["plan"], f"{r['start']:.0f}", f"{r['end']:.0f}", r["speed-up"], r["why"])
+                    for r in rows
+                ),
+            ),
         )
-        yield Text("The line falls where a longer measurement corrects an earlier estimate.")
+        untried = study.counts[Outcome.UNTRIED]
+        if hopeful:
+            yield Text(
+                f"Hollow: the most promising of {say.format_count(untried, 'plan')} that were not "
+                "tried, as long as they were expected to take."
+            )
 
 
-def _select_tone(trial: Trial) -> str:
-    if acceptance.classify_outcome(trial) in acceptance.LOST or trial.stopped:
-        return "lose"
-    if trial.part == "final":
-        return "final"
-    return "screen" if trial.effort == "screen" else "timed"
+def _make_row(study: Study, trial: Trial, start: float) -> dict[str, Any]:
+    speed = study.speedup(trial)
+    return {
+        "plan": study.label(trial.plan),
+        "start": start,
+        "end": start + trial.seconds,
+        "tone": select_tone(study, trial),
+        "speed-up": say.format_speedup(speed) if math.isfinite(speed.value) else "",
+        "why": say.explain_outcome(trial) if trial.key != study.baseline.key else "",
+    }
+
+
+def _draw_bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    names = dict(PLAN_LEGEND)
+    tones = [tone for tone in names if any(row["tone"] == tone for row in rows)]
+    values = [{**row, "kind": names.get(row["tone"], "")} for row in rows]
+    colours = [colour(TONES.get(tone, "soft")) for tone in tones]
+    scale = {"domain": [names[tone] for tone in tones], "range": colours}
+    encoding = {
+        "y": {
+            "field": "plan",
+            "type": "nominal",
+            "sort": None,
+            "title": None,
+            "axis": {"domain": False, "ticks": False},
+        },
+        "x": {"field": "start", "type": "quantitative", "title": "seconds of the search"},
+        "x2": {"field": "end"},
+        "tooltip": [{"field": name} for name in ("plan", "speed-up", "why")],
+    }
+    tried, left = "datum.tone !== 'untried'", "datum.tone === 'untried'"
+    bar = {"type": "bar", "cornerRadius": 2, "height": {"band": 0.65}}
+    legend = {"title": None, "symbolType": "square", "columns": 4}
+    return {
+        "description": "trials of the search, from start to end",
+        "height": {"step": 22},
+        "data": {"values": values},
+        "encoding": encoding,
+        "layer": [
+            {
+                "transform": [{"filter": tried}],
+                "mark": bar,
+                "encoding": {
+                    "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend}
+                },
+            },
+            {
+                "transform": [{"filter": left}],
+                "mark": {**bar, "filled": False, "stroke": colour("soft"), "strokeDash": [3, 3]},
+            },
+        ],
+    }

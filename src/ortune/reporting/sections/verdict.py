@@ -11,6 +11,7 @@ from ortune.core.acceptance import FASTEST, Outcome
 from ortune.core.section import Block, Section, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial, Verdict
+from ortune.reporting.sections.common.doubts import list_doubts
 
 _PARTS = {
     "search": "for the search",
@@ -29,9 +30,6 @@ _JUDGED = {
     Verdict.UNDECIDED: ", within the accuracy budget or not: too few samples tell",
     Verdict.FAILS: ", outside the accuracy budget",
 }
-_WAITING, _BUSY = 0.02, 0.5
-"""A run that waited for over 2 % of its time was disturbed; with over half of them the noise may
-have gone one way (``docs/measuring.md``)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class VerdictSection(Section):
 
     order: ClassVar[int] = 10
     terminal: ClassVar[bool] = True
+    folded: ClassVar[str] = "In words"
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield the answer first."""
@@ -51,7 +50,7 @@ class VerdictSection(Section):
         yield from (Text(line, tone) for line, tone in describe_choice(study))
         if best.key != study.baseline.key and (meaning := say.explain_verdict(best.score)):
             yield Text(f"Accuracy {meaning}.")
-        yield from (Text(line, "warn") for line in _list_doubts(study, best))
+        yield from (Text(line, "warn") for line in list_doubts(study, best))
         if best.key != study.baseline.key and (times := say.describe_latencies(study, best)):
             yield Text(f"{times}.")
         counts = dict(study.counts)
@@ -168,39 +167,7 @@ def _select_tone(study: Study, best: Trial) -> str:
             "warn" if study.ending.too_noisy or study.job.wanted.describe_excess(best) else "plain"
         )
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
-    return "warn" if _list_doubts(study, best) or not proved else "good"
-
-
-def _list_doubts(study: Study, best: Trial) -> list[str]:
-    """Say what of the speed is in doubt."""
-    doubts, advice = [], f": {study.advice[0]}" if study.advice else ""
-    if study.too_noisy:
-        doubts.append(f"The machine was too noisy for a verdict{advice}.")
-    elif study.ending.too_noisy:
-        doubts.append(f"Measured on a noisy machine{advice}.")
-    if best.key == study.baseline.key:
-        return doubts
-    if (share := _compute_waiting_share(best)) > _BUSY:
-        doubts.append(
-            f"CPU was busy: {100 * share:.0f} % of timed runs had to wait. The speed-up is "
-            "unreliable; close other programs and repeat."
-        )
-    if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
-        doubts.append("Repeat measurements may show no speed-up.")
-    return doubts
-
-
-def _compute_waiting_share(trial: Trial) -> float:
-    """Return the share of a trial's timed runs whose threads waited for a CPU; 0 if unknown."""
-    pairs = trial.measurement.pairs if trial.measurement else ()
-    blocks = [block for pair in pairs for block in pair.blocks]
-    bursts = (burst for block in blocks for burst in (block.baseline, block.candidate))
-    waiting_shares = [share for burst in bursts for share in burst.waited if share >= 0]
-    return (
-        sum(share > _WAITING for share in waiting_shares) / len(waiting_shares)
-        if waiting_shares
-        else 0.0
-    )
+    return "warn" if list_doubts(study, best) or not proved else "good"
 
 
 def _describe_unconfirmed(study: Study) -> Iterable[str]:

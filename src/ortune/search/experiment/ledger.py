@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ortune.core import regular_file
 from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
-from ortune.core.study import Ending, Header, Job, Study
+from ortune.core.study import Ending, Header, Job, SampleScores, Study
 from ortune.core.trial import BESIDE, Score, Status, Trial
 from ortune.core.version import __version__
 from ortune.metrics.common.user_metric import UserMetric
@@ -249,6 +250,29 @@ def read_header(root: Path) -> Header | None:
 def write_ending(root: Path, ending: Ending) -> None:
     """Write what was concluded."""
     write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
+
+
+def write_sample_scores(root: Path, key: str, scores: SampleScores) -> None:
+    """Keep what a finalist scored on each sample, for a report."""
+    (root / "answers").mkdir(exist_ok=True)
+    write_text(root / "answers" / f"{key}.json", json.dumps(codec.encode(scores)))
+
+
+def read_sample_scores(root: Path, key: str) -> SampleScores | None:
+    """Return what a finalist scored on each sample; None where that was not kept.
+
+    Raises:
+        BadData: It cannot be read, or does not fit together.
+    """
+    path = root / "answers" / f"{key}.json"
+    if not re.fullmatch("[0-9a-f]+", key) or (data := _load_json(path)) is None:
+        return None
+    kept = _decode_record(SampleScores, data, path)
+    if len({len(kept.samples), len(kept.base), len(kept.scores)}) > 1 or (
+        kept.snr_db and len(kept.snr_db) != len(kept.samples)
+    ):
+        raise BadData(f"{path}: scores of other samples", fix=_OWN)
+    return kept
 
 
 def read_trials(root: Path) -> list[Trial]:

@@ -137,6 +137,7 @@ def measure_finalist(
                         *parts,
                         run_ns=quick,
                         plans=plans,
+                        keep_as=trial.key,
                     )
                 timed.append(fresh_pair.pair)
     except BaselineFailed:

@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric, stack_records
+from ortune.core.study import SampleScores
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.data.split import compute_split_minimum
 from ortune.measurement.accuracy import compute_score, judge_accuracy
 from ortune.measurement.process import Worker
+from ortune.search.experiment import ledger
 from ortune.search.experiment.context import Context, ScoredPart, list_shown_metrics
 from ortune.search.experiment.records import to_record_array
 
 Records = NDArray[np.float64]
+
+_MOST_DB = 300.0
 
 
 def score_plan(
@@ -28,6 +32,7 @@ def score_plan(
     *parts: ScoredPart,
     run_ns: int = 0,
     plans: int | None = 1,
+    keep_as: str = "",
 ) -> tuple[Score, ...]:
     """Score a loaded plan on parts of the data together: the budget's metric first.
 
@@ -37,10 +42,12 @@ def score_plan(
     Args:
         run_ns: What its runs take, for the deadline.
         plans: How many were looked at on these samples; None where more will be.
+        keep_as: Key of the trial, to keep each sample's score in the run's folder; or empty.
     """
     exact = not plan.lossy
     if context.evaluate:
         rows = _evaluate_records(context, worker, parts, run_ns)
+        _keep_sample_scores(context, keep_as, parts, rows)
         return (_judge_records(context, parts, rows, plans, exact=exact),)
     metric = context.budget.metric
     beside = [*list_shown_metrics(context.budget), *(limit.metric for limit in context.watched)]
@@ -59,12 +66,44 @@ def score_plan(
     pooled = [
         m.aggregate(rows) for m, rows in [(metric, metric_records), *figures] if m.name() == "snr"
     ]
+    snr = next(((m, rows) for m, rows in figures if m.name() == "snr"), None)
+    _keep_sample_scores(context, keep_as, parts, metric_records, snr)
     verdict = _judge_records(
         context, parts, metric_records, plans, exact=exact, snr_db=pooled[0] if pooled else None
     )
     if plan.backend.compared_on:
         verdict = replace(verdict, basis=f"{verdict.basis}; {plan.backend.compared_on}")
     return (verdict, *extras, *_score_watched(context, parts, shown[plain:]))
+
+
+def _keep_sample_scores(
+    context: Context,
+    key: str,
+    parts: Sequence[ScoredPart],
+    rows: Records,
+    snr: tuple[Metric, Records] | None = None,
+) -> None:
+    """Write what each sample scores alone, of the plan and of the original."""
+    if not key:
+        return
+    metric = context.budget.metric
+    base = stack_records([part.records for part in parts])
+    decibels = [] if snr is None else _score_each(*snr)
+    ledger.write_sample_scores(
+        context.root,
+        key,
+        SampleScores(
+            str(metric),
+            tuple(index for part in parts for index in part.indices),
+            tuple(_score_each(metric, base)),
+            tuple(_score_each(metric, rows)),
+            tuple(min(value, _MOST_DB) for value in decibels),
+        ),
+    )
+
+
+def _score_each(metric: Metric, rows: Records) -> list[float]:
+    return [float(metric.aggregate(rows[place : place + 1])) for place in range(len(rows))]
 
 
 def collect_records(

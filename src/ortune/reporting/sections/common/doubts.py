@@ -1,0 +1,42 @@
+"""What of a speed-up is in doubt."""
+
+from __future__ import annotations
+
+from ortune.core.study import Study
+from ortune.core.trial import Trial
+
+WAITED, BUSY = 0.02, 0.5
+"""A run that waited for over 2 % of its time was disturbed; with over half of them the noise may
+have gone one way (``docs/measuring.md``)."""
+
+
+def list_doubts(study: Study, best: Trial) -> list[str]:
+    """Say what of the speed is in doubt."""
+    doubts, advice = [], f": {study.advice[0]}" if study.advice else ""
+    if study.too_noisy:
+        doubts.append(f"The machine was too noisy for a verdict{advice}.")
+    elif study.ending.too_noisy:
+        doubts.append(f"Measured on a noisy machine{advice}.")
+    if best.key == study.baseline.key:
+        return doubts
+    if (share := compute_waiting_share(best)) > BUSY:
+        doubts.append(
+            f"CPU was busy: {100 * share:.0f} % of timed runs had to wait. The speed-up is "
+            "unreliable; close other programs and repeat."
+        )
+    if study.job.wanted.prefer == "speed" and best.predicted and best.predicted.high >= 1:
+        doubts.append("Repeat measurements may show no speed-up.")
+    return doubts
+
+
+def compute_waiting_share(trial: Trial) -> float:
+    """Return the share of a trial's timed runs whose threads waited for a CPU; 0 if unknown."""
+    pairs = trial.measurement.pairs if trial.measurement else ()
+    blocks = [block for pair in pairs for block in pair.blocks]
+    bursts = (burst for block in blocks for burst in (block.baseline, block.candidate))
+    waiting_shares = [share for burst in bursts for share in burst.waited if share >= 0]
+    return (
+        sum(share > WAITED for share in waiting_shares) / len(waiting_shares)
+        if waiting_shares
+        else 0.0
+    )

@@ -1,0 +1,82 @@
+"""What to do now, with commands to copy, and why the answer is not surer."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ortune.core import wording as say
+from ortune.core.section import Block, Heading, Section, Text
+from ortune.core.settings import REPEAT
+from ortune.core.study import Study
+from ortune.core.trial import UntriedPlan, Verdict
+from ortune.reporting.sections.common.doubts import list_doubts
+
+_LIKELY = 0.5
+"""Chance within the budget from which an untried plan is worth naming."""
+_MOST = 3
+
+
+@dataclass(frozen=True)
+class NextStepsSection(Section):
+    """Commands that use the answer or make it surer."""
+
+    order: ClassVar[int] = 3
+    columns: ClassVar[int] = 5
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield at most four commands, and at most three doubts."""
+        yield Heading("What to do now")
+        for about, command in list_commands(study):
+            yield Text(about)
+            yield Text(command, "code")
+        doubts = [study.header.doubt] * bool(study.header.doubt) + list_doubts(study, study.best)
+        doubts += [f"{line[:1].upper()}{line[1:]}." for line in study.advice]
+        if doubts:
+            yield Heading("Why not surer")
+            yield from (Text(line, "warn") for line in dict.fromkeys(doubts[:_MOST]))
+
+
+def list_commands(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield what each command is for, and the command."""
+    root, best = shlex.quote(study.root), study.best
+    settings = shlex.quote(str(Path(study.root) / REPEAT))
+    if best.key != study.baseline.key:
+        yield "Use it:", f"ortune pack {root} -o model.ortune && ortune serve model.ortune"
+    on = f"ortune optimize {settings} --time {say.format_duration(2 * _read_seconds(study))}"
+    on = on.replace(" min", "m").replace(" s", "s").replace(" h", "h")
+    if study.unconfirmed:
+        yield "Measure again what looked faster:", on
+    elif (plan := _select_untried(study)) is not None and plan.speedup is not None:
+        label = plan.label or plan.plan
+        yield f"Search on: {label} is expected at about {plan.speedup.value:.2g}x:", on
+    elif study.finished in ("time", "interrupted"):
+        yield "Search on:", on
+    judged = study.undecided[0] if study.undecided else best
+    score = judged.score
+    if score and score.verdict in (Verdict.LIKELY, Verdict.UNDECIDED):
+        needed = say.describe_needed(score)
+        yield (
+            f"Prove the accuracy: {needed}:",
+            f"ortune optimize {settings} --data MORE_SAMPLES/ -o another-run",
+        )
+    if study.advice or study.ending.too_noisy:
+        yield "See what disturbs this machine:", "ortune doctor"
+
+
+def _read_seconds(study: Study) -> float:
+    return max(60.0, study.header.seconds)
+
+
+def _select_untried(study: Study) -> UntriedPlan | None:
+    """Return the plan that is expected to be fastest, if it may keep the budget and be ahead."""
+    ahead = study.speedup(study.best).value
+    hopeful = [
+        plan
+        for plan in study.ending.left_out
+        if plan.speedup and plan.speedup.value > ahead and (plan.chance or 0.0) >= _LIKELY
+    ]
+    return max(hopeful, key=lambda plan: plan.speedup.value if plan.speedup else 0.0, default=None)
