@@ -23,12 +23,16 @@ class _Options(Request):
     Attributes:
         run: The run's folder.
         out: The HTML file; RUN/report.html if not given.
+        static: A page without script, for mail: charts are pictures (extra `charts`).
+        no_samples: Leave out the samples whose answers changed most.
         force: Overwrite an existing output.
     """
 
     run: str | Path
     _: KW_ONLY
     out: Out = None
+    static: bool = False
+    no_samples: bool = False
     force: bool = False
 
 
@@ -39,6 +43,12 @@ def command(options: _Options) -> None:
     from ortune.search.experiment.ledger import read_study
 
     run, study = Path(options.run), read_study(Path(options.run))
-    path = report(study, options.out or run / "report.html", options.force or options.out is None)
+    path = report(
+        study,
+        options.out or run / "report.html",
+        options.force or options.out is None,
+        static=options.static,
+        samples=not options.no_samples,
+    )
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
     print_result(result, lambda: print_text(f"report: {path}"))

@@ -59,7 +59,7 @@ class Result:
     _shown_by: ClassVar[str] = ""
 
     def __init_subclass__(cls, shown_by: str = "", **more: object) -> None:
-        """Take the module, above the core, whose ``html`` shows the result in a notebook."""
+        """Take the module, above the core, whose ``display`` shows the result in a notebook."""
         super().__init_subclass__(**more)
         cls._shown_by = shown_by or cls._shown_by
 
@@ -108,9 +108,12 @@ class TableResult(Result):
         names, rows = _tabulate(self.records()[:_PRINTED])
         return "\n".join([super().__repr__(), *_print_table(names, rows, len(self.records()))])
 
+    def _ipython_display_(self) -> None:
+        if not self._shown_by:
+            raise NotImplementedError  # IPython then asks for the representations
+        import_module(self._shown_by).display(self)
+
     def _repr_html_(self) -> str:
-        if self._shown_by:
-            return str(import_module(self._shown_by).html(self))
         names, rows = _tabulate(self.records()[:_SHOWN])
         if not rows:
             return super()._repr_html_()

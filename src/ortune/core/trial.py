@@ -302,6 +302,8 @@ class Trial:
         stopped: Why its timing ended part way, in one line; empty where it did not.
         interruption: What from outside made it fail, which says nothing of the plan: it is tried
             again when the same command runs again; None where the plan itself failed.
+        by_operator: Operator -> its share of the time of all kernels, of a finalist; empty where
+            its runtime records none.
     """
 
     formerly: ClassVar[Mapping[str, str]] = {"phase": "part"}
@@ -329,6 +331,7 @@ class Trial:
     effort: Effort = "search"
     stopped: str = ""
     interruption: Interruption | None = None
+    by_operator: Mapping[str, float] = field(default_factory=dict)
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""

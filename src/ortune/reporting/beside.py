@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ortune.analysis.profiling import files
+from ortune.core import wording as say
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
-from ortune.core.wording import format_count
 from ortune.reporting.blocks import Part, gather_parts
 from ortune.reporting.explanation.explain import explain_study
 from ortune.reporting.precision.regions import build_survey_blocks
@@ -94,10 +94,18 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
         times = [_sum_by_operator(profile) for profile in profiles_by_side.values()]
         source, unit = "Kernel times of profiled runs, measured apart from the search.", "ms a run"
     elif study.header.by_operator:
-        sides = ("original",)
-        times = [{name: 100 * share for name, share in study.header.by_operator.items()}]
-        source = "As the search's set-up found it; the winner was not profiled."
-        unit = "% of a run"
+        shares = [study.header.by_operator]
+        if study.best.by_operator:
+            shares.append(study.best.by_operator)
+        sides = ("original", "winner")[: len(shares)]
+        latencies = [say.latency_ns(study, trial) for trial in (study.baseline, study.best)]
+        times = [
+            {name: share * (latency or 0) / 1e6 for name, share in timing.items()}
+            for timing, latency in zip(shares, latencies, strict=False)
+        ]
+        source = "Shares of the time in kernels, of a few profiled runs, times the latency."
+        source += "" if len(shares) > 1 else " The winner was not profiled."
+        unit = "ms a run"
     else:
         return
     names = sorted(
@@ -110,8 +118,10 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
     yield Part(
         "operators",
         (
-            Heading(f"By operator: {' and '.join(sides)}"),
-            Text(source + (f" {format_count(more, 'more operator')} took less." if more else "")),
+            Heading("Where the time goes" + ", before and after" * (len(sides) > 1)),
+            Text(
+                source + (f" {say.format_count(more, 'more operator')} took less." if more else "")
+            ),
             Bars(unit, bars, sides, stacked=False),
         ),
         _ORDER,

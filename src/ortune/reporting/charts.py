@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
-from ortune.core.errors import escape_control_chars
+from ortune.core.atomic_write import open_output_draft
+from ortune.core.errors import BadSettings, escape_control_chars
 from ortune.core.section import (
     Bars,
     Chart,
@@ -56,6 +59,7 @@ TONES: Mapping[str, str] = {
 }
 """What a mark stands for -> the name of its colour, the same on every chart."""
 
+_VERSION = "6.4"
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ROW = 24
 """Height of a row, px."""
@@ -86,6 +90,57 @@ def draw_chart(plot: Plot) -> Spec:
     whole = {"$schema": _SCHEMA, "width": "container", "config": _CONFIG, **drawn}
     cleaned: Spec = _clean(whole)
     return cleaned
+
+
+def require_plot_suffix(path: Path) -> None:
+    """Refuse a name that no plot is written under.
+
+    Raises:
+        BadSettings: It ends in something else, or nothing here draws it.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".svg", ".png", ".html", ".htm"):
+        raise BadSettings(
+            f"cannot draw a plot as '{path.name}'", fix="end it in .svg, .png or .html"
+        )
+    if suffix in (".svg", ".png"):
+        _import_converter()
+
+
+def write_plot(plot: Plot, path: Path) -> Path:
+    """Write a plot as SVG or PNG by the end of its name, on white.
+
+    Raises:
+        OrtuneError: It cannot be written, or nothing here draws it.
+    """
+    converter, spec = _import_converter(), draw_for_file(plot)
+    with open_output_draft(path, force=True) as draft:
+        if path.suffix.lower() == ".png":
+            draft.write_bytes(converter.vegalite_to_png(spec, vl_version=_VERSION, scale=2))
+        else:
+            draft.write_text(render_svg(plot), encoding="utf-8")
+    return path
+
+
+def render_svg(plot: Plot) -> str:
+    """Return a plot as SVG, on white.
+
+    Raises:
+        BadSettings: Nothing here draws it.
+    """
+    drawn: str = _import_converter().vegalite_to_svg(draw_for_file(plot), vl_version=_VERSION)
+    return drawn
+
+
+def _import_converter() -> ModuleType:
+    try:
+        import vl_convert
+    except ImportError:
+        raise BadSettings(
+            "charts are drawn into files by vl-convert-python, which is not installed",
+            fix='pip install "vl-convert-python>=1.9", or end the name in .html',
+        ) from None
+    return vl_convert
 
 
 def draw_for_file(plot: Plot, width: int = 760) -> Spec:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -34,17 +35,27 @@ from ortune.core.study import Study
 from ortune.core.version import __version__
 from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part, find_numeric_columns, tabulate_bars
-from ortune.reporting.charts import draw_chart
-from ortune.reporting.markdown import render_markdown
+from ortune.reporting.charts import draw_chart, render_svg
+from ortune.reporting.markdown import render_markdown_parts
 
 _FORMATS = (".html", ".htm", ".md")
 
 
-def report(study: Study, path: str | Path, force: bool = False) -> Path:
+def report(
+    study: Study,
+    path: str | Path,
+    force: bool = False,
+    *,
+    static: bool = False,
+    samples: bool = True,
+) -> Path:
     """Write the report as one offline file: HTML, or Markdown if the name ends in .md.
 
     Args:
         force: Replace an existing file. An original model is never replaced.
+        static: Without script, for mail: charts are pictures, drawn by vl-convert-python; without
+            that, tables alone.
+        samples: Show the samples whose answers changed most.
 
     Raises:
         OrtuneError: The path is taken, has another ending, or cannot be written.
@@ -54,7 +65,11 @@ def report(study: Study, path: str | Path, force: bool = False) -> Path:
         raise OrtuneError(
             f"cannot write a report as '{path.name}'", fix=f"end it in {' or '.join(_FORMATS)}"
         )
-    text = render_markdown(study) if path.suffix.lower() == ".md" else render_html(study)
+    parts = build_report_parts(study)
+    if not samples:
+        parts = tuple(_leave_out_samples(part) for part in parts)
+    markdown = path.suffix.lower() == ".md"
+    text = render_markdown_parts(parts) if markdown else render_study(study, parts, static)
     originals = [Path(source) for source in study.models.values()]
     with open_output_draft(path, force=force, sources=originals) as draft:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -69,10 +84,19 @@ _SCRIPTS = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-interpreter.
 
 
 def render_html(study: Study) -> str:
-    """Return the whole page; everything that comes from the study is escaped."""
+    """Return the whole page of a study; everything that comes from it is escaped."""
+    return render_study(study, build_report_parts(study))
+
+
+def render_study(study: Study, parts: Sequence[Part], static: bool = False) -> str:
+    """Return parts of a study's report as a page."""
     name = ", ".join(Path(path).name for path in study.job.model.split(", "))
     foot = "All raw measurements are kept in the run's folder (ledger.jsonl)."
-    return render_page(name, build_report_parts(study), foot, _describe_job(study))
+    return render_page(name, parts, foot, _describe_job(study), static)
+
+
+def _leave_out_samples(part: Part) -> Part:
+    return replace(part, blocks=tuple(b for b in part.blocks if not isinstance(b, Shots)))
 
 
 def _describe_job(study: Study) -> str:
@@ -82,13 +106,21 @@ def _describe_job(study: Study) -> str:
     return " · ".join([job.machine.get("cpu", ""), *versions[:3], str(job.workload)]).strip(" ·")
 
 
-def render_page(title: str, parts: Sequence[Part], foot: str = "", about: str = "") -> str:
-    """Return parts as a page of their own, everything in them escaped, control characters too."""
+def render_page(
+    title: str, parts: Sequence[Part], foot: str = "", about: str = "", static: bool = False
+) -> str:
+    """Return parts as a page of their own, everything in them escaped, control characters too.
+
+    Args:
+        static: Without script, the charts drawn as pictures.
+    """
     name = escape(title)
-    body = escape_control_chars("\n".join(_render_section(part) for part in parts))
+    draw = _embed_picture if static else _embed_chart
+    body = escape_control_chars("\n".join(_render_section(part, draw) for part in parts))
     drawn = any(isinstance(block, Plot) for part in parts for block in part.blocks)
-    scripts = [_read_file(script) for script in _SCRIPTS] if drawn else [_read_file("page.js")]
-    hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts)
+    needed = _SCRIPTS if drawn else _SCRIPTS[-1:]
+    scripts = [] if static else [_read_file(script) for script in needed]
+    hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts) or "'none'"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -124,14 +156,14 @@ def _hash_script(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _render_section(part: Part) -> str:
+def _render_section(part: Part, draw: Callable[[Plot], str]) -> str:
     """Write a part; what stands under a folded heading goes into an element that opens."""
     inner, fold = [], ""
     for place, block in enumerate(part.blocks):
         if isinstance(block, Heading):
             inner.append(fold)
             fold = "</details>" if block.folded else ""
-        inner.append(_render_block(block))
+        inner.append(_render_block(block, draw))
         if place == 0:  # a link to what is folded opens it
             inner.append(f'<a id="{escape(part.name)}-inside"></a>')
     inside = "\n".join(filter(None, [*inner, fold]))
@@ -139,7 +171,7 @@ def _render_section(part: Part) -> str:
     return f'<section id="{escape(part.name)}"{wide}>\n{inside}\n</section>'
 
 
-def _render_block(block: Block) -> str:
+def _render_block(block: Block, draw: Callable[[Plot], str]) -> str:
     match block:
         case Heading(text, folded):
             title = f"<h2>{escape(text)}</h2>"
@@ -163,25 +195,37 @@ def _render_block(block: Block) -> str:
         case Shots(shots):
             return f'<div class="shots">{"".join(map(_render_shot, shots))}</div>'
         case Chart(table=table):
-            return _render_plot(block, table)
+            return draw(block) + _fold_figures(table)
         case Bars():
-            return _render_plot(block, tabulate_bars(block))
+            return draw(block) + _fold_figures(tabulate_bars(block))
         case Scatter() | Intervals() | Lines():
-            return _render_plot(block)
+            return draw(block)
 
 
-def _render_plot(plot: Plot, table: Table | None = None) -> str:
-    """Write a chart's specification for the page's script, and its figures as a table."""
+def _fold_figures(table: Table) -> str:
+    """Return a chart's figures for whoever does not see it."""
+    figures = _render_table(table)
+    return f'<details class="figures"><summary>figures</summary>{figures}</details>'
+
+
+def _embed_chart(plot: Plot) -> str:
+    """Write a chart's specification for the page's script."""
     spec = draw_chart(plot)
     text = json.dumps(spec, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     label = escape(spec.get("description", "chart"), quote=True)
     drawn = f'<div class="drawn" role="img" aria-label="{label}"></div>'
-    data = f'<script type="application/json">{text}</script>'
-    chart = f'<div class="chart">{data}{drawn}</div>'
-    if table is None:
-        return chart
-    figures = _render_table(table)
-    return f"{chart}<details class=figures><summary>figures</summary>{figures}</details>"
+    return f'<div class="chart"><script type="application/json">{text}</script>{drawn}</div>'
+
+
+def _embed_picture(plot: Plot) -> str:
+    """Draw a chart; where nothing here can, say so."""
+    label = escape(draw_chart(plot).get("description", "chart"), quote=True)
+    try:
+        svg = render_svg(plot)
+    except OrtuneError as error:
+        return f'<p class="warn">No chart of {label}: {escape(error.what)}.</p>'
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img class="picture" alt="{label}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _render_tile(tile: Tile) -> str:

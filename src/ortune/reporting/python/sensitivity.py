@@ -10,8 +10,8 @@ from ortune.analysis.sensitivity.run import Sensitivity
 from ortune.core.atomic_write import write_text
 from ortune.core.outputs import check_output_file
 from ortune.core.request import make_verb
+from ortune.reporting import charts
 from ortune.reporting.html import render_page
-from ortune.reporting.precision import drawing
 from ortune.reporting.precision.regions import build_sensitivity_parts, draw_sensitivity
 
 _FOOT = (
@@ -28,7 +28,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
         else check_output_file(request.plot, request.force, request.model)
     )
     if plot is not None:
-        drawing.require_plot_suffix(plot)
+        charts.require_plot_suffix(plot)
     result = measuring.run(request)
     if plot is not None:
         write_picture(result, plot)
@@ -45,4 +45,4 @@ def write_picture(result: Sensitivity, plot: Path) -> Path:
         return write_text(
             plot, render_page(name, build_sensitivity_parts(result, show_all=True), _FOOT)
         )
-    return drawing.write_plot(draw_sensitivity(result), plot, force=True)
+    return charts.write_plot(draw_sensitivity(result), plot)

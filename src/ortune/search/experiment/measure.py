@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -29,7 +30,15 @@ from ortune.measurement.accuracy import decide_likely
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import BaselineFailed, Effort, Stop, fresh_pairs, time_pair
+from ortune.measurement.timing.operators import by_operator
+from ortune.measurement.timing.pairs import (
+    BaselineFailed,
+    Effort,
+    LivePair,
+    Stop,
+    fresh_pairs,
+    time_pair,
+)
 from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
@@ -38,6 +47,8 @@ from ortune.search.experiment.scores import score_plan
 _ONCE = 1.35
 """A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
 ``benchmarks/results/abandoned.json``."""
+_PROFILED_S = 2.0
+"""What profiling a finalist may take; one that takes longer to open is not profiled."""
 NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
@@ -113,6 +124,7 @@ def measure_finalist(
     began, blank = time.perf_counter(), _make_blank(trial.key, trial.plan, "final", files)
     timed: list[Pair] = []
     scores = former_scores
+    shares: Mapping[str, float] = {}
     fresh = fresh_pairs(
         lambda: start_worker(context, context.models, context.job.baseline, "baseline"),
         lambda: start_worker(context, files.paths, trial.plan.backend, "final"),
@@ -139,6 +151,7 @@ def measure_finalist(
                         plans=plans,
                         keep_as=trial.key,
                     )
+                    shares = _profile_finalist(context, fresh_pair)
                 timed.append(fresh_pair.pair)
     except BaselineFailed:
         raise
@@ -153,13 +166,23 @@ def measure_finalist(
     measured = make_measurement(first.started, timed)
     return _finish_trial(
         context,
-        blank,
+        replace(blank, by_operator=shares),
         measured,
         scores,
         reproduce=fresh_pair.candidate.reproduce,
         began=began,
         learnt=learnt,
     )
+
+
+def _profile_finalist(context: Context, pair: LivePair) -> Mapping[str, float]:
+    """Return what a finalist's time goes to, the last that its process does; empty if unknown."""
+    folder = context.root / "workers" / f"profile-{os.getpid()}"
+    times = {"load_ns": pair.started.load_ns, "run_ns": _run_ns(pair.pair)}
+    try:
+        return by_operator(pair.candidate, folder, seconds=_PROFILED_S, **times)
+    except OrtuneError:  # a report does without
+        return {}
 
 
 @dataclass
