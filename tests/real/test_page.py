@@ -40,11 +40,14 @@ CUT = """() => [...document.querySelectorAll('main *')]
     .filter(e => !e.closest('.box') || innerWidth < 600)
     .map(e => e.outerHTML.slice(0, 200))"""
 """What reaches beyond the window; on a wide one a wide table scrolls in its box."""
-LABELS = """() => [...document.querySelectorAll('.plot text')].filter(e => e.checkVisibility())
+LABELS = """() => [...document.querySelectorAll('.chart text')].filter(e => e.checkVisibility())
     .filter(e => {const t = e.getBoundingClientRect();
                   const s = e.ownerSVGElement.getBoundingClientRect();
                   return t.right > s.right + 1 || t.left < s.left - 1})
     .map(e => e.textContent)"""
+
+DRAWN = """() => [...document.querySelectorAll('.chart')].filter(e => e.clientWidth)
+    .every(e => e.dataset.drawn && e.querySelector('svg'))"""
 
 
 def run(folder: Path) -> Study:
@@ -121,12 +124,14 @@ def test_a_page_in_a_browser(
     page.goto(pages[name].as_uri())
     shut = page.evaluate("document.documentElement.scrollHeight")
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    page.wait_for_function(DRAWN)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate(CUT) == [] and page.evaluate(LABELS) == []
     if name == "report":
         assert page.evaluate("document.documentElement.scrollHeight") > 1.5 * shut, "tables fold"
-        assert page.locator("#plans tbody tr").count() == 40
-        assert page.locator("#precision-1 circle").count() > 60
+        assert page.locator("#plans .mark-rule path, #plans .mark-rule line").count() >= 24
+        assert page.locator("#precision-1 .mark-symbol path").count() > 60
+        assert page.locator("#summary .tile").count() == 4
     violations = axe.run(page).response["violations"]
     serious = [one for one in violations if one["impact"] in ("serious", "critical")]
     assert serious == [] and said == [] and asked == [pages[name].as_uri()]

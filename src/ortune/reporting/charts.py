@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +65,7 @@ _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _ROW = 24
 """Height of a row, px."""
 _SERIES = 6
+_VARIABLE = re.compile(r"var\(--(\w+)\)")
 _LONGEST = 44
 _OPEN = 100.0
 """Intervals of which one end is so many times the other are not drawn: they tell nothing."""
@@ -195,8 +197,8 @@ def _clean(value: Any) -> Any:
 def _resolve(value: Any) -> Any:
     """Put colours in the place of their names."""
     match value:
-        case str() if value.startswith("var(--"):
-            return LIGHT[value[6:-1]]
+        case str():
+            return _VARIABLE.sub(lambda found: LIGHT[found[1]], value)
         case dict():
             return {key: _resolve(item) for key, item in value.items()}
         case list():
@@ -571,13 +573,10 @@ def _draw_bars(chart: Bars) -> Spec:
         {"field": "value", "title": chart.unit, "format": ".4~g"},
         *([{"field": "note", "title": "in all"}] if any(bar.note for bar in chart.bars) else []),
     ]
+    lengths = [sum(b.parts) if chart.stacked else max(b.parts, default=0.0) for b in chart.bars]
     ends = [
-        {
-            "row": index,
-            "end": sum(bar.parts) if chart.stacked else max(bar.parts, default=0.0),
-            "note": bar.note,
-        }
-        for index, bar in enumerate(chart.bars)
+        {"row": n, "end": end, "note": bar.note, "inside": end > max(lengths) / 2}
+        for n, (bar, end) in enumerate(zip(chart.bars, lengths, strict=True))
     ]
     return {
         "description": f"{chart.unit}, a bar each",
@@ -589,7 +588,12 @@ def _draw_bars(chart: Bars) -> Spec:
             {"mark": {"type": "bar"}, "encoding": {**encoding, "tooltip": tip}},
             {
                 "data": {"values": ends},
-                "mark": {"type": "text", "align": "left", "dx": 6, "color": colour("soft")},
+                "mark": {
+                    "type": "text",
+                    "align": {"expr": "datum.inside ? 'right' : 'left'"},
+                    "dx": {"expr": "datum.inside ? -6 : 6"},
+                    "color": {"expr": f"datum.inside ? '{colour('card')}' : '{colour('ink')}'"},
+                },
                 "encoding": {"y": y, "x": {**x, "field": "end"}, "text": {"field": "note"}},
             },
         ],
@@ -648,6 +652,8 @@ def _draw_lines(chart: Lines) -> Spec:
         x["axis"] = {"format": "~s", "tickCount": 6}
     if chart.log_y:
         y["axis"] = {"format": "~s", "tickCount": 6}
+    if not rows and not marks:
+        x["scale"]["domain"] = y["scale"]["domain"] = [1, 10]
     lines = list(range(len(chart.lines)))
     names = [line.name for line in chart.lines]
     series: Spec = {

@@ -36,10 +36,13 @@
     spec.autosize = { type: "fit-x", contains: "padding" };
     if (width < NARROW) {
       spec.config.axisY.labelLimit = Math.round(width * 0.38);
-      spec.config.legend.columns = 2;
+      spec.config.legend.columns = 1;
+      spec.config.legend.labelLimit = width / 2;
+      for (const { mark } of spec.layer ?? []) if (mark.limit) mark.limit = width / 3;
     }
     const target = box.querySelector(".drawn");
     const { spec: full } = vegaLite.compile(spec, { logger: quiet });
+    if (width < NARROW) (full.config.legend ??= {}).layout = { top: { direction: "vertical" } };
     box.view?.finalize();
     box.view = new vega.View(vega.parse(full, null, { ast: true }), {
       expr: vegaInterpreter.expressionInterpreter,
@@ -50,6 +53,7 @@
     });
     box.view.tooltip(showTip);
     await box.view.runAsync();
+    target.querySelector("svg").setAttribute("aria-hidden", "true"); // the box around it says what it shows
     box.dataset.drawn = "yes";
   };
   const seen = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach((e) => draw(e.target))));

@@ -99,7 +99,7 @@ def _draw_bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
     tried, left = "datum.tone !== 'untried'", "datum.tone === 'untried'"
     bar = {"type": "bar", "cornerRadius": 2, "height": {"band": 0.65}}
-    legend = {"title": None, "symbolType": "square", "columns": 4}
+    legend = {"title": None, "symbolType": "square"}
     return {
         "description": "trials of the search, from start to end",
         "height": {"step": 22},

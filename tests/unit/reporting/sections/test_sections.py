@@ -31,19 +31,22 @@ from ortune.core.wording import format_megabytes, format_milliseconds, format_sc
 from ortune.reporting.blocks import gather_parts
 
 SECTIONS = (
+    "answers",
     "batches",
     "comparison",
-    "distribution",
     "front",
     "history",
     "machine",
+    "next-steps",
     "noise",
     "notes",
     "plans",
     "ranking",
     "reproduce",
+    "runs",
     "search",
     "steps",
+    "summary",
     "untried",
     "verdict",
 )
@@ -86,7 +89,7 @@ def scored(verdict: Verdict, needed: int | None) -> tuple[Score, ...]:
 def test_all_are_found_in_order(study: Study) -> None:
     assert tuple(catalog.list_plugins(Section)) == SECTIONS
     names = [part.name for part in gather_parts(study)]
-    assert names[:4] == ["verdict", "plans", "comparison", "search"] and names[-1] == "reproduce"
+    assert names[:4] == ["summary", "front", "next-steps", "plans"] and names[-1] == "reproduce"
     shown = [part.name for part in gather_parts(study, terminal=True)]
     assert shown == ["verdict", "comparison", "ranking"]
 
