@@ -48,7 +48,7 @@ def command(options: _Options) -> None:
         options.out or run / "report.html",
         options.force or options.out is None,
         static=options.static,
-        samples=not options.no_samples,
+        no_samples=options.no_samples,
     )
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
     print_result(result, lambda: print_text(f"report: {path}"))

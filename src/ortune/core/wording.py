@@ -89,8 +89,8 @@ def format_milliseconds(ns: float | None) -> str:
     return f"{ms:.{max(0, 3 - math.floor(math.log10(ms)))}f}" if ms < 1000 else f"{ms:.0f}"
 
 
-def format_seconds(ns: float | None) -> str:
-    """Write a duration in seconds, below one in milliseconds: ``6.5 s``, ``151 ms``."""
+def format_start(ns: float | None) -> str:
+    """Write what a start takes: ``6.5 s``, ``151 ms``."""
     if ns is None:
         return NONE
     return f"{ns / 1e9:.2g} s" if ns >= 1e9 else f"{ns / 1e6:.3g} ms"

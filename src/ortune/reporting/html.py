@@ -35,7 +35,7 @@ from ortune.core.study import Study
 from ortune.core.version import __version__
 from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part, find_numeric_columns, tabulate_bars
-from ortune.reporting.charts import draw_chart, render_svg
+from ortune.reporting.charts.draw import draw_chart, render_svg
 from ortune.reporting.markdown import render_markdown_parts
 
 _FORMATS = (".html", ".htm", ".md")
@@ -47,7 +47,7 @@ def report(
     force: bool = False,
     *,
     static: bool = False,
-    samples: bool = True,
+    no_samples: bool = False,
 ) -> Path:
     """Write the report as one offline file: HTML, or Markdown if the name ends in .md.
 
@@ -55,7 +55,7 @@ def report(
         force: Replace an existing file. An original model is never replaced.
         static: Without script, for mail: charts are pictures, drawn by vl-convert-python; without
             that, tables alone.
-        samples: Show the samples whose answers changed most.
+        no_samples: Leave out the samples whose answers changed most.
 
     Raises:
         OrtuneError: The path is taken, has another ending, or cannot be written.
@@ -66,7 +66,7 @@ def report(
             f"cannot write a report as '{path.name}'", fix=f"end it in {' or '.join(_FORMATS)}"
         )
     parts = build_report_parts(study)
-    if not samples:
+    if no_samples:
         parts = tuple(_leave_out_samples(part) for part in parts)
     markdown = path.suffix.lower() == ".md"
     text = render_markdown_parts(parts) if markdown else render_study(study, parts, static)
@@ -232,8 +232,8 @@ def _render_tile(tile: Tile) -> str:
     strip = ""
     if tile.span:
         low, high = tile.span
-        left, right = min(low, 1.0) * 0.9, max(high, 1.0) * 1.1
-        at, start, end = (100 * (x - left) / (right - left) for x in (1.0, low, high))
+        first, last = min(low, 1.0) * 0.9, max(high, 1.0) * 1.1
+        at, start, end = (100 * (x - first) / (last - first) for x in (1.0, low, high))
         strip = (
             f'<svg class="strip" aria-hidden="true"><rect width="100%" height="6" y="4"/>'
             f'<rect class="span" x="{start:.1f}%" width="{max(end - start, 1):.1f}%" '

@@ -36,7 +36,8 @@ from ortune.core.section import (
     Text,
 )
 from ortune.reporting.blocks import Part
-from ortune.reporting.charts import draw_chart, encode_tones, render_svg, write_plot
+from ortune.reporting.charts.draw import draw_chart, render_svg, write_plot
+from ortune.reporting.charts.style import encode_tones
 from ortune.reporting.html import render_page
 from ortune.reporting.markdown import render_markdown_parts
 from ortune.reporting.terminal import make_renderables

@@ -9,7 +9,7 @@ from ortune.core.errors import escape_control_chars
 from ortune.core.section import Intervals, Table, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import gather_parts
-from ortune.reporting.charts import draw_for_file
+from ortune.reporting.charts.draw import draw_for_file
 
 _SHOWN = 20
 """Rows of the table."""

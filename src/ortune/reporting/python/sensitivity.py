@@ -10,7 +10,7 @@ from ortune.analysis.sensitivity.run import Sensitivity
 from ortune.core.atomic_write import write_text
 from ortune.core.outputs import check_output_file
 from ortune.core.request import make_verb
-from ortune.reporting import charts
+from ortune.reporting.charts.draw import require_plot_suffix, write_plot
 from ortune.reporting.html import render_page
 from ortune.reporting.precision.regions import build_sensitivity_parts, draw_sensitivity
 
@@ -28,7 +28,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
         else check_output_file(request.plot, request.force, request.model)
     )
     if plot is not None:
-        charts.require_plot_suffix(plot)
+        require_plot_suffix(plot)
     result = measuring.run(request)
     if plot is not None:
         write_picture(result, plot)
@@ -45,4 +45,4 @@ def write_picture(result: Sensitivity, plot: Path) -> Path:
         return write_text(
             plot, render_page(name, build_sensitivity_parts(result, show_all=True), _FOOT)
         )
-    return charts.write_plot(draw_sensitivity(result), plot)
+    return write_plot(draw_sensitivity(result), plot)

@@ -12,7 +12,7 @@ from ortune.core.acceptance import Outcome
 from ortune.core.section import Block, Chart, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Trial
-from ortune.reporting.charts import TONES, colour
+from ortune.reporting.charts.style import TONES, colour
 from ortune.reporting.sections.common.tones import PLAN_LEGEND, select_tone
 
 _UNTRIED = 5
@@ -97,7 +97,7 @@ def _draw_bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "x2": {"field": "end"},
         "tooltip": [{"field": name} for name in ("plan", "speed-up", "why")],
     }
-    tried, left = "datum.tone !== 'untried'", "datum.tone === 'untried'"
+    is_tried, is_untried = "datum.tone !== 'untried'", "datum.tone === 'untried'"
     bar = {"type": "bar", "cornerRadius": 2, "height": {"band": 0.65}}
     legend = {"title": None, "symbolType": "square"}
     return {
@@ -107,14 +107,14 @@ def _draw_bars(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "encoding": encoding,
         "layer": [
             {
-                "transform": [{"filter": tried}],
+                "transform": [{"filter": is_tried}],
                 "mark": bar,
                 "encoding": {
                     "color": {"field": "kind", "type": "nominal", "scale": scale, "legend": legend}
                 },
             },
             {
-                "transform": [{"filter": left}],
+                "transform": [{"filter": is_untried}],
                 "mark": {**bar, "filled": False, "stroke": colour("soft"), "strokeDash": [3, 3]},
             },
         ],

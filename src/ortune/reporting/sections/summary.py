@@ -100,20 +100,20 @@ def _make_speed_tile(study: Study, best: Trial) -> Tile:
 def _make_score_tile(study: Study, best: Trial) -> Tile:
     metric, score = study.budget.metric, best.score
     name = say.shorten_metric(str(metric))
-    asked = f"budget: {study.budget}"
+    budget = f"budget: {study.budget}"
     if score is None or not math.isfinite(score.value):
-        return Tile(name, "not scored", "", asked)
+        return Tile(name, "not scored", "", budget)
     title = f"{name}, {say.format_count(score.samples, 'sample')}"
     scale, unit = say.scale_score(metric)
     if best.key == study.baseline.key:
-        return Tile(title, f"{scale * score.value:.4g}{' %' if unit else ''}", "", asked)
+        return Tile(title, f"{scale * score.value:.4g}{' %' if unit else ''}", "", budget)
     tone = "bad" if score.verdict is Verdict.FAILS else "plain"
     if not metric.needs_labels:
-        return Tile(title, f"{score.value:.5g}", "against the original's answers", asked, tone)
+        return Tile(title, f"{score.value:.5g}", "against the original's answers", budget, tone)
     change = scale * (score.value - score.base)
     values = f"{scale * score.base:.4g} -> {scale * score.value:.4g}{' %' if unit else ''}"
     figure = f"{change:+.1f} points" if unit else f"{change:+.3g}"
-    return Tile(title, figure, values, asked, tone)
+    return Tile(title, figure, values, budget, tone)
 
 
 def _make_start_tile(study: Study, best: Trial) -> Tile:
@@ -121,7 +121,7 @@ def _make_start_tile(study: Study, best: Trial) -> Tile:
         trial.measurement.load_ns + trial.measurement.first_ns if trial.measurement else None
         for trial in (study.baseline, best)
     ]
-    before, after = (say.format_seconds(ns) for ns in starts)
+    before, after = (say.format_start(ns) for ns in starts)
     if best.key == study.baseline.key or None in starts:
         return Tile("start: load and first run", after)
     note = ""

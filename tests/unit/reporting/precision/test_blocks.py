@@ -18,9 +18,9 @@ from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.reporting import charts
 from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part
+from ortune.reporting.charts.draw import render_svg, require_plot_suffix
 from ortune.reporting.explanation.explain import Explanation, explain_study
 from ortune.reporting.html import render_html, render_page
 from ortune.reporting.precision import explained as telling
@@ -154,10 +154,10 @@ ODD = (
 def test_any_figures_are_drawn() -> None:
     plot = regions.draw_sensitivity(found(regions=ODD))
     assert len(plot.points) == len(ODD) - 1
-    ElementTree.fromstring(charts.render_svg(plot))
+    ElementTree.fromstring(render_svg(plot))
     page = render_page("t", regions.build_sensitivity_parts(found(regions=ODD)))
     assert page.count('class="chart"') == 1
-    ElementTree.fromstring(charts.render_svg(regions.draw_sensitivity(found(regions=()))))
+    ElementTree.fromstring(render_svg(regions.draw_sensitivity(found(regions=()))))
 
 
 def test_names_are_told_without_what_all_begin_with() -> None:
@@ -169,7 +169,7 @@ def test_names_are_told_without_what_all_begin_with() -> None:
 
 @pytest.mark.parametrize("name", ["plot.svg", "plot.png", "plot.html"])
 def test_a_picture_is_a_file(tmp_path: Path, name: str) -> None:
-    charts.require_plot_suffix(tmp_path / name)
+    require_plot_suffix(tmp_path / name)
     path = write_picture(found(), tmp_path / name)
     begins = {".svg": b"<svg", ".png": b"\x89PNG", ".html": b"<!DOCTYPE html>"}
     assert path.read_bytes().startswith(begins[path.suffix])
@@ -177,4 +177,4 @@ def test_a_picture_is_a_file(tmp_path: Path, name: str) -> None:
 
 def test_another_ending_is_refused() -> None:
     with pytest.raises(BadSettings, match=r"plot\.gif"):
-        charts.require_plot_suffix(Path("plot.gif"))
+        require_plot_suffix(Path("plot.gif"))
