@@ -81,6 +81,54 @@ NOISY_BODY = f"""{_HEAD} g (float[b,4] x, bool c) => (float[b,4] y) {{
     else_branch = f () => (float[b,4] w) {{ m = RandomNormal<shape = [1, 4]>()
       w = Sub(x, m) }}> }}"""
 
+QUOTIENT = f"""{_HEAD} g (int64[b,4] x, int64[b,4] d) => (int64[b,4] y) <int64 one = {{1}}> {{
+  e = Mul(d, d) n = Add(e, one) q = Div(one, n) y = Mul(q, x) }}"""
+
+QUOTIENT_OF_MORE_AXES = f"""{_HEAD} g (float[b,4] x, float[4] d) => (float[1,b,4] y)
+<float[1,1,1] one = {{1}}> {{ e = Exp(d) q = Div(one, e) y = Mul(x, q) }}"""
+
+TWO_PAIRS = f"""{_HEAD} g (float[b,4] x) => (float[b,4] y)
+<float s = {{0.01}}, int8 z = {{0}}, float t = {{0.5}}, int8 w = {{0}}> {{
+  a = QuantizeLinear(x, s, z) c = DequantizeLinear(a, s, z)
+  d = QuantizeLinear(c, t, w) y = DequantizeLinear(d, t, w) }}"""
+
+_ONE = "float one = {1}, float other = {1}, float z = {0}"
+_FOLDED = f"""{_HEAD} g (float[b,4] x) => (float[b,4] y) <{_ONE}> {{
+  m = PASS f = Div(one, other) w = Mul(m, f) y = Add(w, z) }}"""
+
+WIDENED = f"""{_HEAD} g (float[b,3,1] x) => (float[b,3,2] y)
+<float two = {{2}}, float e = {{0.5}}, float[2] k = {{1, 2}}> {{
+  m = ReduceMean<axes = [-1]>(x) d = Sub(x, m) q = Pow(d, two)
+  v = ReduceMean<axes = [-1]>(q) w = Add(v, e) s = Sqrt(w) n = Div(d, s)
+  o = Mul(n, k) y = Add(o, k) }}"""
+
+WIDENED_BY_SCALE = f"""{_HEAD} g (float[b,1] x) => (float[b,2] y)
+<float two = {{2}}, float e = {{0.5}}, float[2] k = {{1, 2}}> {{
+  q = Pow(x, two) v = ReduceMean<axes = [-1]>(q) w = Add(v, e) s = Sqrt(w) n = Div(x, s)
+  y = Mul(n, k) }}"""
+
+CLIPPED_DOUBLE = f"""{_HEAD} g (double[b,4] x) => (double[b,4] y)
+<double low = {{-1}}, double high = {{1}}> {{ r = Relu(x) y = Clip(r, low, high) }}"""
+
+# Wrong in an older release alone.
+TURNED = f"""{_HEAD} g (float[4,4] x) => (float[4,4] y)
+<float[4,4] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}}, float[4] k = {{1, 2, 3, 4}}> {{
+  t = Transpose<perm = [0, 1]>(x) y = Gemm(t, w, k) }}"""
+
+GATED_DOUBLE = f"""{_HEAD} g (double[b,4] x) => (double[b,4] y) <double a = {{1.702}}> {{
+  s = Mul(x, a) g = Sigmoid(s) y = Mul(x, g) }}"""
+
+SIGNED = """<ir_version: 10, opset_import: ["": 21]> g (int8[4,4] x) => (float[16] y)
+<float s = {0.5}, int64[1] t = {16}> { d = DequantizeLinear(x, s) r = Reshape(d, t) y = Neg(r) }"""
+
+POOLED_BEYOND = f"""{_HEAD} g (float[1,1,4,4] x) => (float[1,1,3,3] y)
+<int64[8] p = {{0, 0, 1, 1, 0, 0, 0, 0}}> {{ c = Pad(x, p)
+  y = AveragePool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1>(c) }}"""
+
+ADDED_BEFORE = f"""{_HEAD} g (float[2,3,4] x, float[2,3,4] z) => (float[2,3,4] y)
+<float[3,4] k = {{1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8}}> {{
+  b = Add(x, z) y = LayerNormalization<axis = 1>(b, k, k) }}"""
+
 WRONG = {
     "zeros before MaxPool": (POOLED, ("Pad_Fusion",)),
     "zeros before a dilated MaxPool": (DILATED, ("Pad_Fusion",)),
@@ -93,11 +141,41 @@ WRONG = {
     "a layer norm upside down": (NORMALIZED_UPSIDE_DOWN, ("LayerNormFusionL1",)),
     "an RMS norm in float64": (DOUBLE, ("SimplifiedLayerNormFusion",)),
     "an RMS norm with an epsilon a row": (SCALED_BY_ROW, ("SimplifiedLayerNormFusion",)),
+    "a quotient of integers": (QUOTIENT, ("DivMulFusion",)),
+    "a quotient of more axes": (QUOTIENT_OF_MORE_AXES, ("DivMulFusion",)),
+    "two Q/DQ pairs of other steps": (TWO_PAIRS, ("DoubleQDQPairsRemover",)),
 }
 """What it is -> a model that answers otherwise with the optimizers of these names than without."""
 
 UNLOADABLE = {
     "a Clip to below zero": (CLIPPED, ("FuseReluClip",)),
     "zeros beyond the kernel": (PADDED_FAR, ("Pad_Fusion",)),
+    "a Clip of float64": (CLIPPED_DOUBLE, ("FuseReluClip",)),
+    **{
+        f"{node} before a folded one": (_FOLDED.replace("PASS", node), (name,))
+        for node, name in (
+            ("Identity(x)", "EliminateIdentity"),
+            ("Dropout(x)", "EliminateDropout"),
+            ("Cast<to = 1>(x)", "CastElimination"),
+        )
+    },
 }
 """What it is -> a model that the optimizers of these names keep from loading."""
+
+FAILING = {
+    "a layer norm that its scale widens": (
+        WIDENED,
+        ("LayerNormFusionL1", "SimplifiedLayerNormFusion"),
+    ),
+    "an RMS norm that its scale widens": (WIDENED_BY_SCALE, ("SimplifiedLayerNormFusion",)),
+}
+"""What it is -> a model that loads with the optimizers of these names, and does not run."""
+
+FORMERLY = {
+    "a Transpose that does nothing before Gemm": TURNED,
+    "a gate of float64": GATED_DOUBLE,
+    "int8 without a zero point": SIGNED,
+    "zeros before an AveragePool that rounds up": POOLED_BEYOND,
+    "a sum before a norm of two axes": ADDED_BEFORE,
+}
+"""What it is -> a model that an older release than the installed one makes wrong."""

@@ -15,10 +15,10 @@ class SelfAgreement:
     Attributes:
         random: Outputs that differ between two runs on one sample.
         rest: There are others.
-        disable: Optimizers of onnxruntime that change the answers, or keep it from loading.
+        disable: Optimizers of onnxruntime that change the answers, or keep it from running.
         level: The level at which it is right where no choice of optimizers mends it; else empty.
-        decibels: Between the answers with and without optimizers; None where it does not load.
-        failure: Why it does not load with them; empty where it does.
+        decibels: Between the answers with and without optimizers; None where it does not run.
+        failure: Why it does not load or run with them; empty where it does.
     """
 
     random: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class SelfAgreement:
         if self.decibels is not None:
             why += f" ({self.decibels:.1f} dB against the same file without)"
         else:
-            why = f"{'keeps' if verb == 'changes' else 'keep'} {model} from loading"
+            why = f"{'keeps' if verb == 'changes' else 'keep'} {model} from running"
         setting = backend.leave_out(self.disable, self.level)
         return (
             f"onnxruntime's {names} {why}. It is left out here; leave it out wherever the file "

@@ -37,7 +37,7 @@ def compared(path: Path, backend: Cpu | Openvino = CPU) -> tuple[SelfAgreement, 
     return compare_with_itself(path, facts, feeds.stream, backend), feeds.stream
 
 
-CASES = wrong_models.WRONG | wrong_models.UNLOADABLE
+CASES = wrong_models.WRONG | wrong_models.UNLOADABLE | wrong_models.FAILING
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -47,8 +47,8 @@ def test_the_optimizer_that_makes_a_model_wrong_is_named(case: str, tmp_path: Pa
     agreement, stream = compared(path)
     assert agreement.disable == names
     assert agreement.level is None and not agreement.random
-    unloadable = case in wrong_models.UNLOADABLE
-    assert (agreement.decibels is None) == bool(agreement.failure) == unloadable
+    runs = case in wrong_models.WRONG
+    assert (agreement.decibels is not None) == (not agreement.failure) == runs
     without = Cpu().leave_out(agreement.disable, agreement.level)
     said = agreement.describe("m.onnx", Cpu())
     assert ", ".join(names) in said and f'--on "{without}"' in said
@@ -94,17 +94,20 @@ def test_a_model_that_does_not_run_says_nothing(tmp_path: Path) -> None:
     assert agreement == SelfAgreement()
 
 
-@pytest.mark.parametrize("case", wrong_models.UNLOADABLE)
-def test_what_keeps_a_model_from_loading_is_named_where_it_is_opened(
+@pytest.mark.parametrize("case", wrong_models.UNLOADABLE | wrong_models.FAILING)
+def test_what_keeps_a_model_from_running_is_named_where_it_is_opened(
     case: str, tmp_path: Path
 ) -> None:
-    text, (name,) = wrong_models.UNLOADABLE[case]
+    text, names = CASES[case]
     path = saved(text, tmp_path)
     _, stream = compared(path)
     with pytest.raises(WorkerFailed) as caught:
-        ask_once(single_model_job(path, Cpu(), stream, tmp_path, "plain"))
-    assert f"without onnxruntime's optimizer {name} it does" in caught.value.failure.reason
-    mended = Cpu(disable=(name,))
+        ask_once(single_model_job(path, Cpu(), stream, tmp_path, "plain"), ("first", {}))
+    assert (
+        f"without onnxruntime's optimizer {', '.join(names)} it does"
+        in caught.value.failure.reason
+    )
+    mended = Cpu(disable=names)
     assert f'--on "{mended}"' in caught.value.failure.fix
     ask_once(single_model_job(path, mended, stream, tmp_path, "mended"), ("first", {}))
 

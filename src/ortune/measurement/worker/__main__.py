@@ -20,9 +20,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ortune.core.errors import OrtuneError, find_interruption, summarize_error
+from ortune.core.errors import BadModel, OrtuneError, find_interruption, summarize_error
 from ortune.core.plugins import codec
 from ortune.measurement.job import WorkerJob
+from ortune.measurement.worker.self_agreement import explain_failure
 from ortune.measurement.worker.tasks import TASKS
 from ortune.measurement.worker.workbench import Workbench
 
@@ -65,11 +66,17 @@ def _answer_command(bench: Workbench, command: Mapping[str, Any]) -> dict[str, A
         }
     except Exception as error:
         traceback.print_exc()
-        return {
-            "error": f"{type(error).__name__}: {summarize_error(error)}",
-            "fix": _suggest_fix(error, bench),
-            "interruption": find_interruption(error),
-        }
+        interruption = find_interruption(error)
+        failure = BadModel(
+            f"{type(error).__name__}: {summarize_error(error)}", fix=_suggest_fix(error, bench)
+        )
+        if _is_of_runtime(error) and bench.feeds and interruption is None:
+            failure = explain_failure(failure, bench, running=True)
+        return {"error": failure.what, "fix": failure.fix, "interruption": interruption}
+
+
+def _is_of_runtime(error: Exception) -> bool:
+    return type(error).__module__.startswith("onnxruntime")
 
 
 def _suggest_fix(error: Exception, bench: Workbench) -> str:
@@ -84,7 +91,7 @@ def _suggest_fix(error: Exception, bench: Workbench) -> str:
         whole = {name: array for name, array in sample.items() if array.dtype.kind in "iu"}
         beyond = [name for name, array in whole.items() if (array > last).any()]
         return f"give data that fits, or --range {(beyond or ['INPUT'])[0]}:0..{last}"
-    if not type(error).__module__.startswith("onnxruntime") or not sample:
+    if not _is_of_runtime(error) or not sample:
         return ""
     names = f"{'such as ' if len(sample) > _NAMED else ''}{', '.join(list(sample)[:_NAMED])}"
     return f"give data that fits, or change what is made up by --shape and --range of {names}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.optimizers import find_culprits, list_active_optimizers
-from ortune.core.backend import Backend
-from ortune.core.errors import BadData, BadModel, OrtuneError
-from ortune.core.session import Tensors
+from ortune.core.errors import (
+    BadData,
+    BadModel,
+    OrtuneError,
+    find_interruption,
+    summarize_error,
+)
+from ortune.core.session import Session, Tensors
 from ortune.measurement.job import MAIN
 from ortune.measurement.worker.workbench import Workbench
 from ortune.metrics.snr import Snr
@@ -44,8 +49,9 @@ def compare_with_itself(bench: Workbench, samples: int, least_db: float) -> dict
     Returns:
         ``random``: outputs that differ between two runs; ``rest``: whether there are others.
         ``decibels``: between the backend and no optimizers, None where nothing is left to compare;
-        ``failure``: why it does not load there, else empty. Where either is amiss ``disable``: the
-        optimizers without which the model is right; None where no choice of them makes it so.
+        ``failure``: why it does not load or run there, else empty. Where either is amiss
+        ``disable``: the optimizers without which the model is right; None where no choice of them
+        makes it so.
     """
     backend = bench.job.backend
     if not isinstance(backend, Cpu):
@@ -60,7 +66,7 @@ def compare_with_itself(bench: Workbench, samples: int, least_db: float) -> dict
 
     def compare_without(optimizers: Sequence[str]) -> float:
         with backend.leave_out(optimizers, None).open(path) as session:
-            return _compute_decibels(expected, [session.run(feed) for feed in feeds], fixed)
+            return _compute_decibels(expected, _run_samples(session, feeds), fixed)
 
     def is_right(optimizers: Sequence[str]) -> bool:
         bench.report_progress("leaving optimizers out", 0, 0)
@@ -103,6 +109,20 @@ def _run_twice(
             if time.monotonic() > until:
                 break
     return feeds, answers, list(random)
+
+
+def _run_samples(session: Session, feeds: Sequence[Tensors]) -> list[Tensors]:
+    """Return the answers to samples that the model takes without optimizers.
+
+    Raises:
+        BadModel: The runtime fails at one.
+    """
+    try:
+        return [session.run(feed) for feed in feeds]
+    except Exception as error:
+        if find_interruption(error):
+            raise
+        raise BadModel(summarize_error(error), fix="leave optimizers out") from error
 
 
 def _list_tensors(outputs: Tensors) -> list[str]:
@@ -155,30 +175,35 @@ def _find_wrong_optimizers(
     return None
 
 
-def explain_load_error(error: BadModel, backend: Backend, paths: Iterable[Path]) -> BadModel:
-    """Return an error that names the optimizers which keep a model from loading, if they do.
+def explain_failure(error: BadModel, bench: Workbench, *, running: bool = False) -> BadModel:
+    """Return an error that names the optimizers which keep a model from its work, if they do.
 
     Args:
-        paths: Models of which one has not loaded.
+        error: Why one of the job's models does not load.
+        running: It loads, and does not run.
     """
+    backend, models = bench.job.backend, bench.job.models
 
-    def loads(candidate: Cpu, path: Path) -> bool:
-        with suppress(OrtuneError), candidate.open(path):
+    def works(candidate: Cpu, name: str) -> bool:
+        with suppress(OrtuneError), candidate.open(models[name]) as session:
+            if running:
+                _run_samples(session, [bench.feeds[name][0]])
             return True
         return False
 
     if not isinstance(backend, Cpu) or backend.level == "disabled":
         return error
-    path = next((path for path in paths if not loads(backend, path)), None)
-    if path is None or not loads(replace(backend, level="disabled", disable=()), path):
+    idle = next((name for name in models if not works(backend, name)), None)
+    if idle is None or not works(replace(backend, level="disabled", disable=()), idle):
         return error
+    path = models[idle]
     names = _find_wrong_optimizers(
-        backend, path, lambda optimizers: loads(backend.leave_out(optimizers, None), path)
+        backend, path, lambda optimizers: works(backend.leave_out(optimizers, None), idle)
     )
     blamed = "optimizers" if names is None else f"optimizer {', '.join(names)}"
     setting = backend.leave_out(names or (), "disabled" if names is None else None)
     return BadModel(
         f"{error.what}; without onnxruntime's {blamed} it does",
         fix=f'give --on "{setting}"; a file from `ortune apply {path.name} simplify -o OUT` may '
-        "load without it",
+        f"{'run' if running else 'load'} without it",
     )

@@ -37,7 +37,7 @@ from ortune.measurement.machine.counters import LIVE, read_cpu_seconds
 from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe, roll
-from ortune.measurement.worker.self_agreement import compare_with_itself, explain_load_error
+from ortune.measurement.worker.self_agreement import compare_with_itself, explain_failure
 from ortune.measurement.worker.workbench import Workbench
 
 _ROUNDS, _FEWEST = 8, 3
@@ -258,7 +258,7 @@ def record(bench: Workbench, folder: str) -> dict[str, Any]:
     except BackendMissing as error:
         return {"missing": error.what, "remedy": error.fix}
     except BadModel as error:
-        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from None
+        raise explain_failure(error, bench) from None
 
 
 def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def load(bench: Workbench) -> dict[str, Any]:
     try:
         bench.open_sessions()
     except BadModel as error:
-        raise explain_load_error(error, bench.job.backend, bench.job.models.values()) from None
+        raise explain_failure(error, bench) from None
     duration = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():

@@ -20,6 +20,7 @@ _RULES = (
 """Rules that a "rule based" optimizer holds: its log names itself, and `disable` takes theirs."""
 _RULE_BASED = "_RuleBasedTransformer"
 _BEGUN = re.compile(r"Applying graph transformer (\S+) on step")
+_THREW = re.compile(r"onnxruntime::(\w+)::Apply(?:Impl)?\(")
 _ENDED = re.compile(r"GraphTransformer (\S+) modified: (\d) with status: (\S+)")
 
 
@@ -44,8 +45,10 @@ def list_active_optimizers(opening: AbstractContextManager[object]) -> list[str]
                 active[match[1]] = None
     if begun:  # it threw, which ends the log
         active[begun] = None
+    threw = dict.fromkeys(_THREW.findall(log.text))  # by class, which is mostly the name
+    active |= threw
     groups = [name for name in active if name.endswith(_RULE_BASED)]
-    rules = _RULES if groups else ()
+    rules = _RULES if groups or threw else ()
     return [*(name for name in active if name not in groups), *rules, *groups]
 
 
