@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,6 +170,8 @@ def print_study(study: Study, page: Path) -> None:
 
     output.print_items(*render_terminal(study))
     output.print_text(f"run:    {study.root}\nreport: {page}")
+    if study.best is not study.baseline:
+        output.print_text(f"next:   ortune pack {shlex.quote(study.root)} -o model.ortune")
 
 
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -65,14 +66,23 @@ class VerdictSection(Section):
         links = ((link, "untried"),) if study.ending.left_out else ()
         yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip(), links=links)
         yield from (Text(line, "warn") for line in _describe_unconfirmed(study))
+        made_up = study.samples.get("calibration") == 0  # nothing is calibrated on such samples
         rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
         parts = ", ".join(
-            f"{number:,} {_PARTS.get(part, part)}" for part, number in study.samples.items()
+            f"{number:,} {_PARTS.get(part, part)}"
+            for part, number in study.samples.items()
+            if number
         )
         yield Text(
             f"Accuracy budget: {study.budget}{rule}. Original on {study.job.baseline}."
-            + f" Samples: {parts}." * bool(parts)
+            + f" {'Made-up samples' if made_up else 'Samples'}: {parts}." * bool(parts)
         )
+        if made_up:
+            yield Text(
+                "No data was given, so nothing was quantized: with --data SAMPLES plans of less "
+                "precision are tried too, which are often much faster.",
+                "warn",
+            )
         yield from (
             Text(f"Not decisive: {text}.", "warn") for text in say.list_failed_outputs(best.scores)
         )
@@ -172,6 +182,7 @@ def _select_tone(study: Study, best: Trial) -> str:
 
 def _describe_unconfirmed(study: Study) -> Iterable[str]:
     """Name what looked faster and was not measured again; it is not handed out."""
+    pack = f"ortune pack {shlex.quote(study.root)} -o model.ortune"
     for trial in study.unconfirmed:
         seen = f"{study.label(trial.plan)}, {say.describe_speedup(trial.ratio)}, measured once"
-        yield f"Not re-measured: {seen} (ortune pack --trial {trial.key[:8]} --unconfirmed)."
+        yield f"Not re-measured: {seen} ({pack} --trial {trial.key[:8]} --unconfirmed)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,7 +181,13 @@ def test_an_interrupted_search_claims_less(study: Study) -> None:
     said = [block.text for block in blocks("verdict", cut) if isinstance(block, Text)]
     assert "The search was interrupted; the same command continues it." in said[1]
     once = "Not re-measured: optimized graph · 1 thread, 2.00x [1.92, 2.04], measured once "
-    assert f"{once}(ortune pack --trial {cut.trials[1].key[:8]} --unconfirmed)." in said
+    pack = f"ortune pack {shlex.quote(cut.root)} -o model.ortune"
+    assert f"{once}({pack} --trial {cut.trials[1].key[:8]} --unconfirmed)." in said
+    assert not any("No data was given" in text for text in said)
+    parts = dict(cut.header.parts) | {"calibration": ()}
+    guessed = replace(cut, header=replace(cut.header, parts=parts))
+    said = [block.text for block in blocks("verdict", guessed) if isinstance(block, Text)]
+    assert "Made-up samples: " in said[-2] and "--data SAMPLES" in said[-1]
     ranked = table("ranking", cut).rows
     assert ranked[1][-1] == "not re-measured"
 
