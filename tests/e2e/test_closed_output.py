@@ -44,6 +44,13 @@ LONG = {
         "m.ortune",
     ),
 }
+SHOWN = (
+    "--help",
+    "optimize --help",
+    "inspect {model} -v",
+    "explain {run}",
+    "cost {run} --price 2/h",
+)
 ELSEWHERE = {"export"}
 """It needs PyTorch; its command is made and told like the others."""
 
@@ -104,6 +111,15 @@ def test_a_closed_pipe_undoes_nothing(places: dict[str, Path], tmp_path: Path, v
     assert b"Traceback" not in errors and b"unexpected" not in errors
     path = tmp_path / made
     assert path.is_file() or any(path.iterdir())
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_an_answer_that_nobody_reads_is_no_failure(places: dict[str, Path], command: str) -> None:
+    writing = closed_pipe()
+    process = start([word.format(**places) for word in command.split()], stdout=writing)
+    os.close(writing)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0 and b"fix:" not in errors, errors.decode()
 
 
 def test_a_stdout_that_the_shell_closed_is_nowhere(

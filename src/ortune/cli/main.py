@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_command(args: list[str]) -> int:
     # It warns of what our own check refuses: an error is two lines.
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
-    name = "ortune"
+    name, stdout = "ortune", sys.stdout
     try:
         verb = next((arg for arg in args if not arg.startswith("-")), "")
         name = f"ortune {verb}" if verb in list_verb_modules() else name
@@ -189,6 +189,12 @@ def _run_command(args: list[str]) -> int:
         return INTERRUPTED
     except OSError as error:
         return _report_os_error(name, error)
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        return (
+            DONE  # help that nobody reads: click puts a stream of its own there, and ends with 1
+        )
     except MemoryError:
         return _print_error(name, "out of memory", "free some, or give less at once")
     except Exception as error:
