@@ -440,6 +440,9 @@ def _compare_runs(
     reference_run: SavedRun, other_run: SavedRun, request: Compare, limits: Mapping[str, float]
 ) -> ComparedRun:
     pairs, only_one, only_two = match_rows(reference_run, other_run, request.by)
+    if not pairs and len(reference_run.rows) == len(other_run.rows) == 1:
+        # A model against what was made of it: there is nothing else to take for the same.
+        pairs, only_one, only_two = match_rows(reference_run, other_run, ("workload", "batch"))
     if not pairs:
         raise BadData(
             f"no row of {other_run.path} is in {reference_run.path}: {other_run.rows[0]} is not "
