@@ -23,6 +23,8 @@ from ortune.core.progress.wrapping import wrap_text
 from ortune.core.trial import Plan, Status, Trial
 from ortune.core.wording import describe_speedup, format_count, format_milliseconds, shorten_metric
 
+_TELLING, _WARM_UP_S = 0.02, 10
+"""Less than this share of a work, in its first seconds, does not say how long the rest takes."""
 _BAR = 30
 _UNEXPLAINED = (acceptance.Outcome.LEVEL, acceptance.Outcome.ROUGH)
 _STAGES = {
@@ -172,7 +174,10 @@ class Board:
         work = self._work
         if work is None or not 0 < work.done <= work.total:
             return None
-        return (now - self._since) * (work.total - work.done) / work.done
+        passed = now - self._since
+        if work.done < _TELLING * work.total and passed < _WARM_UP_S:
+            return None
+        return passed * (work.total - work.done) / work.done
 
     def describe_progress(self) -> str:
         """Return how far the work is, in words: ``timing: 40 %, 0:12 left``."""

@@ -255,7 +255,7 @@ def _advise_on_waits(disturbed: float, record: Record, unusable: tuple[int, int]
     # A pinned single thread needs one free CPU, whatever runs on the others.
     change = "close other programs and repeat"
     if record.cpus > 1:
-        change += ", or use one thread, which suffers least: --on 'cpu(threads=1)'"
+        change += ", or use one thread, if it is not one: --on 'cpu(threads=1)' suffers least"
     return [Advice(problem, change, useless or disturbed > DISTURBED[1])]
 
 

@@ -156,6 +156,9 @@ def _explain_no_plan(study: Study) -> str:
         return "no faster plan was re-measured yet"
     if study.undecided:
         return "too few samples show that a faster plan is within the accuracy budget"
+    plans = [trial for trial in study.trials if trial.key != study.baseline.key]
+    if study.finished == "time" and not any(plan.ratio for plan in plans):
+        return "no plan was measured in the time (--time)"
     prefer = study.job.wanted.prefer
     if prefer != "speed":
         return f"no plan of less {prefer} was within the accuracy budget and no slower"

@@ -209,9 +209,10 @@ def test_a_row_that_fails_now_is_a_regression(tmp_path: Path) -> None:
 def test_names_that_differ_are_matched_by_less_or_by_order(tmp_path: Path) -> None:
     one = write(tmp_path / "a.json", [row("old.onnx"), row("again.onnx", again=True)])
     two = write(tmp_path / "b.json", [row("new.onnx", seed=1)])
+    several = write(tmp_path / "d.json", [row("older.onnx"), row("oldest.onnx")])
     with pytest.raises(OrtuneError, match=r"(?s)no row of .*fix: .*--by order"):
-        ot.compare([one, two])
-    for by in (["backend"], []):
+        ot.compare([several, two])
+    for by in (["backend"], [], ["model"]):  # by the last it is the only row of each
         found = only(ot.compare([one, two], by=by))
         assert found.name == "old.onnx on cpu -> new.onnx on cpu" and not found.same_model
     three = write(tmp_path / "c.json", [row("old.onnx", backend="openvino")])

@@ -174,6 +174,12 @@ def test_nothing_tried(study: Study) -> None:
     assert not blocks("front", alone)
 
 
+def test_time_that_was_too_short_is_no_verdict(study: Study) -> None:
+    failed = replace(study.trials[1], ratio=None, status=Status.FAILED)
+    short = studies.changed(study, trials=(study.trials[0], failed), finished="time")
+    assert first_line(short) == "the original stays: no plan was measured in the time (--time)"
+
+
 def test_an_interrupted_search_claims_less(study: Study) -> None:
     cut = studies.changed(study, trials=study.trials[:2], finished="interrupted")
     assert cut.best is cut.baseline, "what was measured once is not handed out"
