@@ -77,6 +77,7 @@ check: dev wheel
 	$(PY) -m benchmarks.noise.clock
 	$(PY) -m benchmarks.noise.again
 	$(PY) -m benchmarks.speed.demos
+	$(PY) -m benchmarks.speed.first_minutes dist/*.whl
 	$(PY) -m benchmarks.speed.engine_overhead
 	$(PY) -m benchmarks.speed.openvino_overhead
 	$(PY) -m benchmarks.speed.buckets

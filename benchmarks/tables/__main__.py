@@ -30,7 +30,7 @@ from benchmarks.tables.features import (
     openvino_overhead,
     sequences,
 )
-from benchmarks.tables.first_minutes import demos, installed, pythons
+from benchmarks.tables.first_minutes import demos, installed, pythons, users
 from benchmarks.tables.gpu import levels, races, tests
 from benchmarks.tables.growth import growth
 from benchmarks.tables.peers import peers_race, peers_readme
@@ -52,6 +52,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "readme": ("main_job", readme),
     "installed": ("installed", installed),
     "demos": ("demos", demos),
+    "first minutes": ("first_minutes", users),
     "pythons": ("pythons", pythons),
     "main job": ("main_job", main_job),
     "aa": ("aa", aa_summary),
@@ -85,7 +86,16 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
 }
 """Name of a table -> the results that it is written from, and its writer."""
 _TABLED = (
-    *("accuracy", "benchmarks", "detectors", "gpu", "looking", "peers", "providers-more"),
+    *(
+        "accuracy",
+        "benchmarks",
+        "detectors",
+        "first-minutes",
+        "gpu",
+        "looking",
+        "peers",
+        "providers-more",
+    ),
     "rewriting",
     "sequences",
 )

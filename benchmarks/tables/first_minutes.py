@@ -38,6 +38,17 @@ def pythons(results: Results) -> str:
     return table(["CPython", "demo of the wheel alone, CPU provider", "unit tests"], rows)
 
 
+def users(results: Results) -> str:
+    """Return how long each kind of user takes, without the installation."""
+    found = results["users"]
+    versions = sorted({version for runs in found.values() for version in runs})
+    rows = [
+        [user, *(f"{sum(runs[v]):.0f} s" if v in runs else "" for v in versions)]
+        for user, runs in found.items()
+    ]
+    return table(["seconds of all commands", *(f"Python {v}" for v in versions)], rows)
+
+
 def demos(results: Results) -> str:
     """Return every demo with what was measured again behind it."""
     rows = []

@@ -240,8 +240,10 @@ def _make_draw(
     if exact:
         top = spec.rows or (256 if spec.dtype == "uint8" else _IDS)
         top = min(top, int(np.iinfo(dtype).max) + 1)
-        known = spec.rows or spec.dtype == "uint8"
-        advice = "" if known else f", a guess: --range {spec.name}:LOW..HIGH says what it takes"
+        has_range = spec.rows or spec.dtype == "uint8"
+        advice = (
+            "" if has_range else f", a guess: --range {spec.name}:LOW..HIGH says what it takes"
+        )
         return f"0..{top - 1}{advice}", lambda rng: rng.integers(0, top, shape).astype(dtype)
     return "standard normal", lambda rng: rng.standard_normal(shape).astype(dtype)
 
