@@ -108,7 +108,9 @@ def draw_bars(chart: Bars) -> Spec:
     many = len(chart.segments) > 1
     beside = many and not chart.stacked
     y = encode_rows([bar.label for bar in chart.bars])
-    x = make_quantity("value", chart.unit, zero=True)
+    longest = max((length for bar in chart.bars for length in bar.parts), default=0.0)
+    room: dict[str, Any] = {"domain": [0, 1.3 * longest]} if beside and longest else {}
+    x = make_quantity("value", chart.unit, zero=True, **room)
     encoding: Spec = {"y": y, "x": x, "color": _encode_segments(chart)}
     if beside:
         encoding["yOffset"] = {"field": "place", "type": "ordinal"}
@@ -144,10 +146,15 @@ def _encode_segments(chart: Bars) -> Spec:
 
 
 def _write_notes(chart: Bars, x: Spec, y: Spec) -> Spec:
-    """Return the notes: inside of long bars, behind short ones."""
+    """Return the notes: inside of long bars, behind short ones and behind bars in groups."""
     lengths = [sum(b.parts) if chart.stacked else max(b.parts, default=0.0) for b in chart.bars]
     notes = [
-        {"row": n, "end": end, "note": bar.note, "inside": end > max(lengths) / 2}
+        {
+            "row": n,
+            "end": end,
+            "note": bar.note,
+            "inside": chart.stacked and end > max(lengths) / 2,
+        }
         for n, (bar, end) in enumerate(zip(chart.bars, lengths, strict=True))
     ]
     mark = {
