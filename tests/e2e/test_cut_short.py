@@ -6,27 +6,35 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from tests.e2e.test_optimize import command
 from tests.models import write_classifier
 from tests.picking import Pick, searching_by
 
 import ortune as ot
+from ortune.cli.main import DONE, INTERRUPTED
+from ortune.cli.optimize import exit_code
 from ortune.core.errors import Interruption, OrtuneError
 from ortune.core.trial import Proposal, Status, Trial
 from ortune.graph.io import file
 from ortune.measurement.process import Worker
 from ortune.reporting.html import report
+from ortune.reporting.sections.verdict import describe_answer
+from ortune.search.experiment import golden
 from ortune.search.experiment.ledger import Ledger, read_header
 from ortune.search.policy import LeftOut, View
 
 BUDGET = "top1>=base-0.02"
+FULL = str(Interruption.DISK)
 NO_SPACE = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -202,6 +210,56 @@ def test_a_disk_that_is_full_while_a_plan_is_built(
         (trial,) = run_cut(task, tmp_path / "run")
     assert trial.interruption is Interruption.DISK and "No space left" in trial.why
     require_whole(task, tmp_path / "run", whole)
+
+
+def test_a_disk_that_stays_full_is_no_finding(
+    task: tuple[Path, Path], tmp_path: Path, whole: ot.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(*args: object, **more: object) -> None:
+        raise NO_SPACE
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "save", save)
+        study = search(task, tmp_path / "run")
+    assert describe_answer(study).endswith("1 of 1 plan could not be tried to the end: " + FULL)
+    assert exit_code(study, None, False) == INTERRUPTED
+    assert exit_code(require_whole(task, tmp_path / "run", whole), None, False) == DONE
+
+
+def test_a_disk_that_is_full_while_golden_samples_are_written(
+    task: tuple[Path, Path], tmp_path: Path, whole: ot.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(golden, "ensure_outputs", fail_once(golden.ensure_outputs, lambda *_: True))
+        study = search(task, tmp_path / "run")
+    assert study.best.key == whole.best.key, "the answer is there"
+    assert exit_code(study, None, False) == INTERRUPTED
+    require_whole(task, tmp_path / "run", whole)
+
+
+@pytest.mark.long
+def test_a_small_disk(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,1024] x) => (float[1,1024] y) { a = Identity(x) b = MatMul(a, w) y = Relu(b) }"""
+    model = onnx.parser.parse_model(text)
+    weights = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m t "$0" && exec "$@"', disk]
+    if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    words = ["optimize", tmp_path / "m.onnx", "--time", "10s", "--on", "cpu", "-o", disk / "run"]
+    done = subprocess.run(
+        [*mounted, sys.executable, "-m", "ortune.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == INTERRUPTED, done.stderr
+    assert f" could not be tried to the end: {FULL}" in done.stdout
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])

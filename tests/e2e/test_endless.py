@@ -84,6 +84,20 @@ def test_sigterm_keeps_what_a_search_has_as_ctrl_c_does(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "ending.json").read_text())["finished"] == "interrupted"
 
 
+@pytest.mark.parametrize("last", ["golden", pytest.param("ending.json", marks=pytest.mark.long)])
+def test_sigterm_behind_the_last_trial_leaves_the_answer(tmp_path: Path, last: str) -> None:
+    model = write_loop(tmp_path / "loop.onnx", 2)
+    process = start("optimize", model, "--time", "1s", "--on", "cpu", "-o", tmp_path / "run")
+    run, until = tmp_path / "run", time.monotonic() + 100
+    while not any((*run.glob(last), *(run / "workers").glob(f"*-{last}"))):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.001)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=END_S)
+    assert process.returncode == 3 and "original stays" in said
+    assert (run / "report.html").is_file()
+
+
 def ask(address: str, turns: int, timeout_us: int) -> int:
     """Return the status of a request to a server of the loop."""
     body = {

@@ -11,7 +11,9 @@ from ortune.analysis.padding.requests import BucketsRequest
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import format_command_line, make_command
+from ortune.cli.terminal.ending import hold_interruptions
 from ortune.core import wording
+from ortune.core.errors import Interruption
 from ortune.core.request import request
 from ortune.search.request import Optimize
 
@@ -49,9 +51,11 @@ def command(options: _Options | BucketsRequest) -> int:
         )
         return DONE
     study = run(replace(options, command=format_command_line()))
-    root = Path(study.root)
-    page = report(study, root / "report.html", force=True)
-    output.print_result(serialize_study(study, page), lambda: print_study(study, page))
+    page = Path(study.root) / "report.html"
+    with hold_interruptions():
+        # The answer first: there may be no room for the page.
+        output.print_result(serialize_study(study, page), lambda: print_study(study, page))
+        report(study, page, force=True)
     code = exit_code(study, options.target_speedup, options.strict)
     if code == NO:
         output.write_remark(f"not reached: {describe_miss(study, options.target_speedup)}")
@@ -96,6 +100,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "measure": study.job.workload.measure,
         "counts": study.counts,
         "unconfirmed": [serialize_trial(trial, study) for trial in study.unconfirmed],
+        "cut_short": [serialize_trial(trial, study) for trial in study.cut_short],
         "untried": study.ending.left_out,
         "batches": [
             _serialize_batch(batch_row, study) for batch_row in rows(study) if study.batches
@@ -158,6 +163,7 @@ def serialize_trial(trial: Trial, study: Study) -> dict[str, object]:
         "stopped": trial.stopped,
         "seconds": trial.seconds,
         "why": trial.why,
+        "interruption": trial.interruption,
         "over": study.job.wanted.describe_excess(trial) if measurement or trial.size else "",
         "error": trial.error,
         "reproduce": trial.reproduce,
@@ -175,18 +181,25 @@ def print_study(study: Study, page: Path) -> None:
 
 
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:
-    """Return 3 when interrupted, 1 when a target, bound or proof was asked and missed, else 0."""
+    """Return 3 when it is partial, 1 when a target, bound or proof was asked and missed, else 0.
+
+    It is partial where it was interrupted, or where something from outside, such as a full disk,
+    ended plans; not where the time that they may take did, nor where the target is reached.
+    """
     from ortune.core.trial import Status, Verdict
     from ortune.search.compare import has_proved_speedup
 
     if study.finished == "interrupted":
         return INTERRUPTED
     best, goal = study.best, study.job.wanted
-    if goal.describe_excess(best):
-        return NO
-    if target_speedup is not None:
+    if target_speedup is not None and not goal.describe_excess(best):
         fit = [trial for trial in study.final if goal.keeps_bounds(trial)]
-        return DONE if any(has_proved_speedup(trial, target_speedup) for trial in fit) else NO
+        if any(has_proved_speedup(trial, target_speedup) for trial in fit):
+            return DONE
+    if any(trial.interruption is not Interruption.TIME for trial in study.cut_short):
+        return INTERRUPTED
+    if goal.describe_excess(best) or target_speedup is not None:
+        return NO
     if not strict or best is not study.baseline:
         return DONE
     unproved = any(

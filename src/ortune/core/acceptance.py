@@ -115,6 +115,7 @@ class Outcome(enum.StrEnum):
     UNSCORED = "not scored"
     FAILS = "outside the accuracy budget"
     FAILED = "failed"
+    CUT_SHORT = "cut short from outside"
     TOO_LARGE = "too large"
     UNTRIED = "not tried"
 
@@ -150,6 +151,8 @@ def classify_outcome(trial: Trial) -> Outcome:
     """Return what became of a trial: a search also sorts by less sure intervals, this does not."""
     if trial.status is Status.UNCHANGED:
         return Outcome.UNTRIED
+    if trial.interruption is not None:
+        return Outcome.CUT_SHORT
     if trial.status is Status.TOO_LARGE:
         return Outcome.TOO_LARGE
     if trial.status is Status.FAILED or trial.ratio is None:

@@ -319,6 +319,16 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         return self.promising if self.finished in ("time", "interrupted") else ()
 
     @property
+    def cut_short(self) -> tuple[Trial, ...]:
+        """Plans, also at a batch, of which nothing is known as something from outside ended them.
+
+        The same command tries them again.
+        """
+        rows = (self.trials, *self.batches.values())
+        last = [trial for row in rows for trial in {t.key: t for t in row}.values()]
+        return tuple(t for t in last if t.interruption is not None and t.stage != BESIDE)
+
+    @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
         last = {t.key: t for t in self.trials if t.stage != BESIDE and t.key != self.trials[0].key}

@@ -17,8 +17,8 @@ from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import add_custom_ops
-from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.core.event import Note, TimeLeft
+from ortune.core.errors import BadData, BadSettings, OrtuneError, find_interruption
+from ortune.core.event import Note, Sink, TimeLeft
 from ortune.core.fields import make_paths
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
@@ -111,26 +111,58 @@ def run(request: Optimize) -> Study:
             by_region=request.regions and header.by_region,
         )
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
-        kept = request.time * by_batch.SHARE * bool(request.batches)
-        aim = Aim(
-            request.time - kept, began, request.target_speedup, request.strict, monotonic, kept
-        )
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
-        run_search(context, finding, Adaptive(), aim, request.sink)
-        if request.batches:
-            _time_batches(context, request, replace(aim, seconds=request.time, afterwards=0.0))
-        if rows and read_study(root).finished != "interrupted":
-            from_torch.compare_module(context, rows, request.sink)
-    study = read_study(root)
-    if study.finished != "interrupted":
-        golden.write_golden_samples(study, context)
-    else:
-        golden.write_inputs(context)
+        study = _search(context, request, finding, rows, began)
+    if study.finished == "interrupted" or study.cut_short:
         request.sink(Note(f"the same command goes on from here: {root}"))
     return study
 
 
 optimize = make_verb(Optimize, run)
+
+
+def _search(
+    context: Context,
+    request: Optimize,
+    explore: Callable[[Callable[[str], None]], Space],
+    rows: tuple[Backend, ...],
+    began: float,
+) -> Study:
+    """Search and finish; an interrupt leaves the study of what was found so far."""
+    kept = request.time * by_batch.SHARE * bool(request.batches)
+    aim = Aim(request.time - kept, began, request.target_speedup, request.strict, monotonic, kept)
+    try:
+        run_search(context, explore, Adaptive(), aim, request.sink)
+        if request.batches:
+            _time_batches(context, request, replace(aim, seconds=request.time, afterwards=0.0))
+        if rows and read_study(context.root).finished != "interrupted":
+            from_torch.compare_module(context, rows, request.sink)
+        return _write_samples(context, request.sink)
+    except KeyboardInterrupt:
+        if not read_trials(context.root):
+            raise
+        return _end_early(read_study(context.root))
+
+
+def _write_samples(context: Context, sink: Sink) -> Study:
+    """Write golden samples and return the study: an interrupted one where there is no room."""
+    study = read_study(context.root)
+    try:
+        if study.finished == "interrupted":
+            golden.write_inputs(context)
+        else:
+            golden.write_golden_samples(study, context)
+    except (OrtuneError, OSError) as error:
+        cause = find_interruption(error)
+        if cause is None:
+            raise
+        sink(Note(f"no golden samples were written: {cause}", warning=True))
+        return _end_early(study)
+    return study
+
+
+def _end_early(study: Study) -> Study:
+    return replace(study, ending=replace(study.ending, finished="interrupted"))
 
 
 def _require_storable(backends: Sequence[Backend]) -> None:

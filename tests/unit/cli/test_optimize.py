@@ -15,7 +15,7 @@ from ortune.cli import optimize
 from ortune.core import settings, wording
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.budget import Budget
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import Interruption, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Ending, Header, Job, Study
@@ -34,6 +34,8 @@ FAST = Trial(
     "fast", Plan(Recipe("clean"), Cpu()), "final", Status.OK, Interval(0.5, 0.4, 0.6), (SCORE,)
 )
 SMALL = replace(FAST, size=20)
+CUT = Trial("cut", FAST.plan, "search", Status.FAILED, interruption=Interruption.DISK)
+LATE = replace(CUT, key="late", interruption=Interruption.TIME)
 LIKELY = replace(FAST, part="search", scores=(replace(SCORE, verdict=Verdict.LIKELY),))
 
 
@@ -62,6 +64,14 @@ def study(*trials: Trial, finished: str = "done", wanted: Goal = FASTEST) -> Stu
         (study(wanted=Goal(max_size=20)), None, False, 1),
         (study(wanted=Goal(max_size=20), finished="interrupted"), None, False, 3),
         (study(wanted=Goal("size")), None, False, 0),
+        (study(CUT), None, False, 3),
+        (study(FAST, CUT), None, False, 3),
+        (study(FAST, CUT), 1.6, False, 0),  # the target is reached
+        (study(FAST, CUT), 2.5, False, 3),
+        (study(CUT, wanted=Goal(max_size=20)), None, False, 3),
+        (study(FAST, CUT, replace(FAST, key="cut")), None, False, 0),  # tried again
+        (replace(study(FAST), batches={8: (BASE, CUT)}), None, False, 3),
+        (study(LATE), None, False, 0),
     ],
 )
 def test_exit_codes(found: Study, target: float | None, strict: bool, code: int) -> None:

@@ -210,6 +210,7 @@ def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
         "not scored": 0,
         "outside the accuracy budget": 1,
         "failed": 1,
+        "cut short from outside": 0,
         "too large": 0,
         "not tried": 4,
     }

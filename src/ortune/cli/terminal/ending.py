@@ -49,3 +49,17 @@ def handle_interruptions(code: int) -> Iterator[None]:
         signal.set_wakeup_fd(fd)
         signal.signal(signal.SIGTERM, before)
         there.close()
+
+
+@contextmanager
+def hold_interruptions() -> Iterator[None]:
+    """Have what takes a moment come to its end though a signal arrives; a second one ends it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

@@ -77,7 +77,7 @@ def _make_estimate(study: Study, trial: Trial) -> Estimate:
 def _describe_outcome(study: Study, trial: Trial) -> str:
     """Say in a few words what the mark does not."""
     if trial.error:
-        return "failed"
+        return "cut short" if trial.interruption else "failed"
     if trial.stopped:
         return "stopped early"
     if trial.key == study.best.key:

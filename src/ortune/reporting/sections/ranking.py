@@ -23,6 +23,7 @@ _ORDER = (
     Outcome.SLOWER,
     Outcome.TOO_LARGE,
     Outcome.FAILED,
+    Outcome.CUT_SHORT,
     Outcome.UNTRIED,
 )
 
@@ -54,7 +55,8 @@ class RankingSection(Section):
             )
         for trial in ranked:
             if trial.error and trial.reproduce:
-                yield Text(f"{study.label(trial.plan)} failed; to repeat it:")
+                ended = "was cut short" if trial.interruption else "failed"
+                yield Text(f"{study.label(trial.plan)} {ended}; to repeat it:")
                 yield Text(trial.reproduce, "code")
 
 

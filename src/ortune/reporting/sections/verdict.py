@@ -89,7 +89,25 @@ class VerdictSection(Section):
 
 
 def describe_answer(study: Study) -> str:
-    """Return the study's result as one line."""
+    """Return the study's result as one line; what could not be tried is not called slower."""
+    untold = _describe_cut_short(study)
+    return f"{_describe_best(study)}{'; ' * bool(untold)}{untold}"
+
+
+def _describe_cut_short(study: Study) -> str:
+    """Say how many plans something from outside ended, and what; empty where there are none."""
+    causes = dict.fromkeys(str(trial.interruption) for trial in study.cut_short)
+    if not causes:
+        return ""
+    tried = {trial.key for trial in study.trials} - {study.baseline.key}
+    plans = len({trial.key for trial in study.cut_short})
+    return (
+        f"{plans} of {say.format_count(len(tried), 'plan')} could not be tried to the end: "
+        f"{', '.join(causes)}"
+    )
+
+
+def _describe_best(study: Study) -> str:
     best = study.best
     if best.key == study.baseline.key:
         if over := study.job.wanted.describe_excess(best):
@@ -160,9 +178,13 @@ def _explain_no_plan(study: Study) -> str:
     if study.finished == "time" and not any(plan.ratio for plan in plans):
         return "no plan was measured in the time (--time)"
     prefer = study.job.wanted.prefer
+    ended = {trial.key for trial in study.cut_short}
+    if ended >= {trial.key for trial in study.trials} - {study.baseline.key}:
+        return "nothing is known of other plans"
+    other = "no other plan" if ended else "no plan"
     if prefer != "speed":
-        return f"no plan of less {prefer} was within the accuracy budget and no slower"
-    return "no plan within the accuracy budget was faster by more than the noise"
+        return f"{other} of less {prefer} was within the accuracy budget and no slower"
+    return f"{other} within the accuracy budget was faster by more than the noise"
 
 
 def _describe_accuracy(study: Study, best: Trial) -> str:
@@ -176,11 +198,11 @@ def _describe_accuracy(study: Study, best: Trial) -> str:
 def _select_tone(study: Study, best: Trial) -> str:
     """Return the colour of the whole claim: good only where nothing in it is in doubt."""
     if best.key == study.baseline.key:
-        return (
-            "warn" if study.ending.too_noisy or study.job.wanted.describe_excess(best) else "plain"
-        )
+        doubtful = bool(study.ending.too_noisy or study.cut_short)
+        return "warn" if doubtful or study.job.wanted.describe_excess(best) else "plain"
     proved = best.score is not None and best.score.verdict is Verdict.PROVED
-    return "warn" if list_doubts(study, best) or not proved else "good"
+    doubtful = bool(list_doubts(study, best) or study.cut_short)
+    return "warn" if doubtful or not proved else "good"
 
 
 def _describe_unconfirmed(study: Study) -> Iterable[str]:

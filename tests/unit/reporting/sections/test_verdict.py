@@ -11,7 +11,9 @@ from tests.unit import studies
 
 from ortune.bundle.pack import pack
 from ortune.bundle.read import collect_evidence, read_bundle
+from ortune.core.acceptance import Outcome
 from ortune.core.budget import Budget
+from ortune.core.errors import Interruption
 from ortune.core.plugins import codec
 from ortune.core.section import Text
 from ortune.core.study import Study
@@ -22,6 +24,7 @@ from ortune.reporting.sections.noise import NoiseSection
 from ortune.reporting.sections.notes import NotesSection
 from ortune.reporting.sections.verdict import VerdictSection
 
+FULL = "the disk was full"
 FORESEEN = Interval(0.52, 0.491, 0.552)
 
 
@@ -59,6 +62,32 @@ def test_the_colour_is_that_of_the_whole_claim(study: Study) -> None:
     alone = replace(study, trials=study.trials[:1])
     assert colour(alone) == "plain"
     assert colour(studies.changed(alone, too_noisy=True, advice=("pin it",))) == "warn"
+
+
+def test_what_could_not_be_tried_is_not_called_slower(study: Study) -> None:
+    original, winner, slower, *_ = study.trials
+    full = replace(slower, key="full", ratio=None, interruption=Interruption.DISK)
+    ended = [replace(full, key=f"cut{i}") for i in range(5)]
+    ended.append(replace(full, interruption=Interruption.KILLED))
+
+    def judge(*trials: Trial) -> Study:
+        return replace(study, trials=(original, *trials))
+
+    causes = f"{FULL}, killed from outside"
+    everything = judge(*ended)
+    assert texts(everything)[0] == (
+        "the original stays: nothing is known of other plans; "
+        f"6 of 6 plans could not be tried to the end: {causes}"
+    )
+    assert everything.counts[Outcome.CUT_SHORT] == 6 and not everything.counts[Outcome.FAILED]
+    assert any("6 cut short from outside" in text for text in texts(everything))
+    some = texts(judge(slower, *ended))[0]
+    assert some.startswith("the original stays: no other plan within the accuracy budget was f")
+    assert some.endswith(f"; 6 of 7 plans could not be tried to the end: {causes}")
+    won = judge(winner, ended[0], study.best)
+    assert texts(won)[0].startswith("1.92x as fast") and colour(won) == "warn"
+    assert texts(won)[0].endswith(f"; 1 of 2 plans could not be tried to the end: {FULL}")
+    assert colour(everything) == "warn"
 
 
 def test_a_claim_of_disturbed_runs_is_not_green(study: Study) -> None:
