@@ -101,6 +101,8 @@ class Unexpected(OrtuneError):
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of the system that say so: of the disk, and of a person's share of it."""
+_SHORT_WRITE = re.compile(r"\b\d+ requested and \d+ written")
+"""NumPy's words, without the system's number, where an array was written in part."""
 
 
 def find_interruption(error: BaseException) -> Interruption | None:
@@ -116,7 +118,7 @@ def find_interruption(error: BaseException) -> Interruption | None:
         if interruption := getattr(seen, "interruption", None):
             return Interruption(interruption)
         full = isinstance(seen, OSError) and seen.errno in _DISK_FULL
-        if full or os.strerror(errno.ENOSPC) in str(seen):
+        if full or os.strerror(errno.ENOSPC) in str(seen) or _SHORT_WRITE.search(str(seen)):
             return Interruption.DISK
         seen = seen.__cause__ or seen.__context__
     return None

@@ -37,6 +37,7 @@ def wrap(error: Exception) -> OrtuneError:
         (OSError(errno.ENOSPC, "full"), Interruption.DISK),
         (OSError(errno.EDQUOT, "full"), Interruption.DISK),
         (RuntimeError(f"onnx: {os.strerror(errno.ENOSPC)}"), Interruption.DISK),
+        (OSError("1048576 requested and 217045 written"), Interruption.DISK),
         (OSError(errno.EACCES, "no"), None),
         (OrtuneError("wrong", fix="right"), None),
         (ValueError("wrong"), None),

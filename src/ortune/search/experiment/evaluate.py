@@ -270,7 +270,7 @@ class Attempts:
                     sink=ignore_event,
                     scored="never",
                 )
-        except (OrtuneError, WorkerFailed):
+        except (OrtuneError, OSError, WorkerFailed):
             return None
         return trial.ratio
 
