@@ -25,6 +25,7 @@ from benchmarks.tables.accuracy import (
     offered,
     power,
 )
+from benchmarks.tables.attacks import attacks
 from benchmarks.tables.features import (
     buckets,
     openvino_overhead,
@@ -74,6 +75,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "gpu races": ("gpu", races),
     "gpu tests": ("gpu", tests),
     "found": ("found", found),
+    "attacks": ("attacks", attacks),
     "growth": ("growth", growth),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
@@ -98,6 +100,7 @@ _TABLED = (
     ),
     "rewriting",
     "sequences",
+    "threat-model",
 )
 PAGES = (
     ROOT / "README.md",

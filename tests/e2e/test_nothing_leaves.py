@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
@@ -28,15 +28,33 @@ SECONDS = 15
 """onnxruntime asks for a host's address 9 s after its first session."""
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     toy (float[2,4] x) => (float[2,4] y) { y = Relu(x) }"""
+MATMUL = """<ir_version: 8, opset_import: ["" : 17]>
+    toy (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}>
+    { y = MatMul(x, w) }"""
 OPEN = 'ortune.load("model.onnx")'
 PLAIN = 'onnxruntime.InferenceSession("model.onnx")'
+ORTUNE = "-m ortune.cli.main"
+NET = """import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+"""
 KINDS = {
     "engine": f"-c 'import ortune, time; engine = {OPEN}; time.sleep({SECONDS})'",
-    "serve": "-m ortune.cli.main serve model.onnx --http-port 0 --grpc-port 0",
-    "bench": "-m ortune.cli.main bench model.onnx --on cpu --sets 1 --seconds 14",
-    "loadtest": "-m ortune.cli.main loadtest model.onnx --seconds 14 --concurrency 1",
+    "server": f"{ORTUNE} serve model.onnx --http-port 0 --grpc-port 0",
+    "servers": f"{ORTUNE} serve model.onnx --http-port 0 --no-grpc --processes 2",
+    "loadtest": f"{ORTUNE} loadtest model.onnx --seconds 14 --concurrency 1",
+    **{
+        f"worker of {backend.partition('(')[0]}": f"{ORTUNE} bench model.onnx --on {backend} "
+        "--sets 1 --seconds 14"
+        for backend in ("cpu", "openvino", "reference", "torch(source=net:Net)")
+    },
+    "optimize": f"{ORTUNE} optimize model.onnx --time 20s --on cpu -o run",
+    "demo": f"{ORTUNE} demo --time 15s --on cpu -o demo",
+    "calibrate": f"{ORTUNE} calibrate matmul.onnx --data samples.npz -o ranges.json",
+    "export": f"{ORTUNE} export net:Net --input x=2x4 -o exported.onnx",
 }
-"""Workers are children of `bench`, clients and a server of `loadtest`."""
+"""Processes of all verbs are of these kinds; a client is a child of `loadtest`."""
 _OUTSIDE = re.compile(r"socket\(AF_INET6?, .*|connect\(\d+, \{sa_family=AF_(?!UNIX).*")
 _OWN = re.compile(r"127\.0\.0\.1|\"::1\"|SOCK_STREAM")
 
@@ -72,35 +90,48 @@ def test_a_package_s_program_has_it_off_too(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_15_seconds_of_each_kind_of_process_open_no_socket_but_their_own(model: Path) -> None:
+@pytest.mark.parametrize("kind", ["onnxruntime", *KINDS])
+def test_15_seconds_of_each_kind_of_process_open_no_socket_but_their_own(
+    model: Path, kind: str
+) -> None:
+    for name in ("openvino", "torch"):
+        if kind.endswith(name) or (name, kind) == ("torch", "export"):
+            pytest.importorskip(name)
+    (model.parent / "net.py").write_text(NET)
+    onnx.save(parser.parse_model(MATMUL), model.parent / "matmul.onnx")
+    np.savez(model.parent / "samples.npz", x=np.ones((8, 4), np.float32))
     alone = f"-c 'import onnxruntime, time; session = {PLAIN}; time.sleep({SECONDS})'"
-    calls = trace(model.parent, {"onnxruntime": alone, **KINDS})
-    assert calls.pop("onnxruntime"), "the trace sees what onnxruntime does when it is let"
-    assert calls == {name: [] for name in KINDS}
+    calls = trace(model.parent, KINDS.get(kind, alone), ends=not kind.startswith("server"))
+    if kind == "onnxruntime":
+        assert calls, "the trace sees what onnxruntime does when it is let"
+    else:
+        assert calls == []
 
 
-def trace(folder: Path, kinds: Mapping[str, str]) -> dict[str, list[str]]:
-    """Run each kind for a while, at once, and return its calls for sockets beyond this machine."""
-    environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
-    running = {}
-    for name, words in kinds.items():
-        log = folder / f"{name}.strace"
-        options = ["-f", "-qq", "-e", "trace=socket,connect,sendto,sendmsg", "-o", str(log)]
-        running[name] = subprocess.Popen(
-            ["strace", *options, *make_python_command(*shlex.split(words))],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    time.sleep(2 * SECONDS)  # a start under strace takes some
-    found = {}
-    for name, process in running.items():
-        if process.poll() is None:
+def trace(folder: Path, words: str, *, ends: bool) -> list[str]:
+    """Return a command's calls for sockets beyond this machine, those of its children included.
+
+    Args:
+        ends: By itself; else it is ended after a while.
+    """
+    log = folder / "calls.strace"
+    options = ["-f", "-qq", "-e", "trace=execve,socket,connect,sendto,sendmsg", "-o", str(log)]
+    process = subprocess.Popen(
+        ["strace", *options, *make_python_command(*shlex.split(words))],
+        cwd=folder,
+        env={name: text for name, text in os.environ.items() if name != VARIABLE},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        if not ends:
+            time.sleep(3 * SECONDS)  # a start under strace takes some
             os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        lines = (folder / f"{name}.strace").read_text().splitlines()
-        assert lines or name == "engine", errors
-        found[name] = [line for line in lines if _OUTSIDE.search(line) and not _OWN.search(line)]
-    return found
+        _, errors = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    lines = log.read_text().splitlines()
+    assert any("execve(" in line for line in lines), errors
+    return [line for line in lines if _OUTSIDE.search(line) and not _OWN.search(line)]

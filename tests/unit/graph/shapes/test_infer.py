@@ -188,6 +188,15 @@ def test_made_up_names_give_way_to_real_ones() -> None:
         ("int32", "<int64 a = {9223372036854775807}> { y = Cast<to = 6>(a) }", -1),
         ("int32", "<int64 a = {4294967301}> { y = Cast<to = 6>(a) }", 5),
         ("int32", "<int32 a = {-7}, int32 b = {2}> { y = Div(a, b) }", -3),
+        ("int32", "<int32 a = {2147483647}, int32 b = {1}> { y = Add(a, b) }", -(2**31)),
+        ("int32", "<int32 a = {-2147483648}, int32 b = {1}> { y = Sub(a, b) }", 2**31 - 1),
+        ("int64", "<int64 a = {-9223372036854775808}> { y = Add(a, a) }", 0),
+        ("int64", "<int64 a = {-9223372036854775808}, int64 b = {-1}> {y = Mul(a, b)}", -(2**63)),
+        ("int64", "<int64 a = {3037000500}> { y = Mul(a, a) }", -9223372036709301616),
+        ("int16", "<int64 a = {98304}> { y = Cast<to = 5>(a) }", -(2**15)),
+        ("uint8", "<int64 a = {-1}> { y = Cast<to = 2>(a) }", 255),
+        ("int8", "<int32 a = {200}> { y = Cast<to = 3>(a) }", -56),
+        ("int32", "<int64 a = {-9223372036854775808}> { y = Cast<to = 6>(a) }", 0),
     ],
 )
 def test_integers_wrap_as_the_runtime_has_them(kind: str, body: str, expected: int) -> None:
