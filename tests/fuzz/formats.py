@@ -121,6 +121,7 @@ def corpus(picture: bytes) -> list[Callable[[], Case]]:
     )
     held = _table()
     tables = [b"", b"PAR1", held[:-9], held[:-8] + b"\xff\xff\xff\x7fPAR1", held[:4] + held[-60:]]
+    tables.append(held.replace(b"label", b"lab\xdcl"))
     return [
         *(partial(Case, f"sound {at}", {"d/a.wav": one}) for at, one in enumerate(sounds)),
         *(

@@ -84,6 +84,25 @@ def test_pictures_in_a_table(tmp_path: Path) -> None:
         load(tmp_path / "a.parquet", tmp_path / "out", PICTURE)
 
 
+@pytest.mark.parametrize("text", ["rate", "label", "straße"])
+def test_what_is_no_text_in_a_table_is_two_lines(tmp_path: Path, text: str) -> None:
+    """Names in its metadata, and values: each place of a byte that is no UTF-8 by itself."""
+    table = pa.table({"rate": [1], "label": ["straße"]})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="none")
+    whole, name = (tmp_path / "a.parquet").read_bytes(), text.encode()
+    starts = [at for at in range(len(whole)) if whole.startswith(name, at)]
+    refused = 0
+    for start in starts:
+        broken = bytearray(whole)
+        broken[start + 2] = 0xDC
+        (tmp_path / "a.parquet").write_bytes(broken)
+        try:
+            load(tmp_path / "a.parquet", tmp_path / "out", RATE)
+        except BadData as error:
+            refused += "a.parquet" in error.what
+    assert refused
+
+
 @pytest.mark.parametrize(
     ("columns", "what"),
     [

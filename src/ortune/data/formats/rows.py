@@ -164,7 +164,7 @@ def read_parquet_blocks(
         with arrays.translate_read_errors(path):
             source = regular_file.open_regular(path)
             file = parquet.ParquetFile(source)
-        with source, file:
+        with source, file, arrays.translate_read_errors(path):  # its metadata are bytes too
             packed += path.stat().st_size
             unpacked += sum(
                 max(
@@ -192,21 +192,19 @@ def read_parquet_blocks(
                 sizes.require_memory(
                     size, f"a row group of {path}", "write the file with smaller row groups"
                 )
-                with arrays.translate_read_errors(path):
-                    batches = file.iter_batches(_ROWS, [group], columns, use_threads=False)
-                for batch in _read_batches(batches, path, arrow.ArrowException):
+                batches = file.iter_batches(_ROWS, [group], columns, use_threads=False)
+                for batch in _read_batches(batches, arrow.ArrowException):
                     for place in range(batch.num_rows):
                         row = {name: convert_arrow_scalar(batch[name][place]) for name in columns}
                         yield make_row_block(row, f"{path.name} row {at}", inputs, tensor)
                         at += 1
 
 
-def _read_batches(batches: Iterator[Any], path: Path, failure: type[Exception]) -> Iterator[Any]:
-    with arrays.translate_read_errors(path):
-        try:
-            yield from batches
-        except failure as error:
-            raise ValueError(str(error)) from error
+def _read_batches(batches: Iterator[Any], failure: type[Exception]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except failure as error:
+        raise ValueError(str(error)) from error
 
 
 PREFIX = "hf:"

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextvars import ContextVar
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
 
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 
+CLIENT: ContextVar[str] = ContextVar("client", default="")
+"""Whose request is answered; empty where nobody's is."""
+
+
+@lru_cache(1 << 12)
+def identify_client(host: str) -> str:
+    """Return what counts as one client: of version 6 a network, as each has 2**64 addresses."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    return str(address.ipv4_mapped or ip_network((address, 64), strict=False))
+
 
 class PeerLimit:
-    """Counts what is open, by the address of who opened it.
+    """Counts what is open, by the client who opened it.
 
     Args:
-        most: Of all addresses together.
-        of_one: Of one address.
+        most: Of all clients together.
+        of_one: Of one of them.
         noun: What is counted, for messages.
     """
 
@@ -21,25 +39,25 @@ class PeerLimit:
         self._open = Counter[str]()
         self._total = 0
 
-    def open_one(self, host: str) -> None:
+    def open_one(self, client: str) -> None:
         """Count one more.
 
         Raises:
             RequestRefused: It has as many as it may, or all together have.
         """
-        if self._open[host] >= self._of_one or self._total >= self._most:
-            whose = "this client has" if self._open[host] >= self._of_one else "there are"
+        if self._open[client] >= self._of_one or self._total >= self._most:
+            whose = "this client has" if self._open[client] >= self._of_one else "there are"
             raise RequestRefused(
                 f"{whose} too many {self._noun} at once",
                 RefusalKind.UNAVAILABLE,
                 "wait for answers before more is asked",
             )
-        self._open[host] += 1
+        self._open[client] += 1
         self._total += 1
 
-    def close_one(self, host: str) -> None:
+    def close_one(self, client: str) -> None:
         """Count one less."""
-        self._open[host] -= 1
+        self._open[client] -= 1
         self._total -= 1
-        if not self._open[host]:
-            del self._open[host]
+        if not self._open[client]:
+            del self._open[client]

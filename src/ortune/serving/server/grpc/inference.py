@@ -10,6 +10,7 @@ import zlib
 from asyncio import CancelledError, Queue, Semaphore, Task
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -152,13 +153,19 @@ def cut_if_slow(peer: str, size: int) -> Iterator[None]:
         timer.cancel()
 
 
+def split_peer(peer: str) -> tuple[str, str]:
+    """Return host and port of a peer as gRPC spells it: ``ipv6:%5B::1%5D:50123``."""
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    return host.strip("[]"), port
+
+
 def cut_connection(peer: str) -> None:
     """Shut down this process's connection to a peer; nothing where there is none any more.
 
     grpcio ends no call whose answer waits for its client: not when its task is cancelled, and not
     by an abort, which waits behind the answer.
     """
-    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    host, port = split_peer(peer)
     for descriptor in list(_DESCRIPTORS.iterdir()) if _DESCRIPTORS.is_dir() else ():
         with suppress(OSError, ValueError):
             number = int(descriptor.name)
@@ -169,7 +176,7 @@ def cut_connection(peer: str) -> None:
                     continue
                 address = connection.getpeername()
                 number_of_host = str(address[0]).removeprefix("::ffff:")  # version 4 in 6
-                if number_of_host == host.strip("[]") and str(address[1]) == port:
+                if number_of_host == host and str(address[1]) == port:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -227,10 +234,11 @@ class Inference:
         if isinstance(answer, RequestRefused):
             await abort_call(context, answer)
         slow, held_bytes = start_watch(context.peer(), len(answer)), reply.held_bytes
+        call_context = copy_context()
 
         def end(_: Any) -> None:  # the client has it, or is gone
             slow.cancel()
-            self._memory.release_bytes(held_bytes)
+            call_context.run(self._memory.release_bytes, held_bytes)
 
         context.add_done_callback(end)
         return answer

@@ -20,10 +20,11 @@ from ortune.serving.server.grpc.inference import (
     inflate_message,
     log_refusal,
     receive_message,
+    split_peer,
 )
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.peers import PeerLimit
+from ortune.serving.server.peers import CLIENT, PeerLimit, identify_client
 from ortune.serving.server.repository.repository import Repository
 from ortune.serving.server.repository.served import Limits
 
@@ -116,15 +117,16 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return what answers as long as the client has not too many calls open."""
 
         async def answer_one(requests: Any, context: Any) -> Any:
-            host = context.peer().rpartition(":")[0]
+            client = identify_client(split_peer(context.peer())[0])
+            CLIENT.set(client)
             try:
-                limit.open_one(host)
+                limit.open_one(client)
             except RequestRefused as error:
                 await log_refusal(self._journal, context, error)
             try:
                 return await answer(requests, context)
             finally:
-                limit.close_one(host)
+                limit.close_one(client)
 
         return answer_one
 

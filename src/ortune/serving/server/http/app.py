@@ -23,6 +23,7 @@ from ortune.serving.server.http.exchange import (
 from ortune.serving.server.http.routes import Routes
 from ortune.serving.server.listeners import Access
 from ortune.serving.server.logs import Journal, LoggedRequest
+from ortune.serving.server.peers import CLIENT, identify_client
 from ortune.serving.server.repository.repository import Repository
 
 _OPEN = (["v2", "health", "live"], ["v2", "health", "ready"])
@@ -57,6 +58,7 @@ class App:
         if scope["type"] != "http":
             raise NotImplementedError(f"no {scope['type']}")
         began = perf_counter_ns()
+        CLIENT.set(identify_client((scope.get("client") or ("",))[0]))
         exchange = Exchange(scope, receive)
         watching = ClientWatch(exchange)
         try:

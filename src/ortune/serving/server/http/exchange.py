@@ -218,10 +218,8 @@ class Bodies:
     def _append_part(self, body: _Body, part: bytes) -> None:
         body.parts.append(part)
         body.size += len(part)
-        self.memory.used_bytes += len(part)
+        self.memory.hold_part(len(part), self._cap)
         self._require_fitting_size(body.size)
-        if self.memory.used_bytes > max(self._cap, self.memory.max_bytes):
-            raise RequestRefused("too many large requests at once", RefusalKind.UNAVAILABLE)
 
     def _require_fitting_size(self, size: int) -> None:
         if size > self._cap:

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ortune.serving.protocol.status import RequestRefused
 from ortune.serving.server.http.exchange import RATE, Message, Receive, Send
 from ortune.serving.server.listeners import Certificate
-from ortune.serving.server.peers import PeerLimit
+from ortune.serving.server.peers import PeerLimit, identify_client
 
 Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
@@ -93,7 +93,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, open_connections: set[_Connection], peers: PeerLimit) -> None:
         self._open_connections, self._peers = open_connections, peers
-        self._host: str | None = None
+        self._client: str | None = None
         self._loop = asyncio.get_running_loop()
         self.lost = False
         self.writable = asyncio.Event()
@@ -105,10 +105,10 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = _Transport(transport, self.inner)
-        host = str((transport.get_extra_info("peername") or ("",))[0])
+        client = identify_client(str((transport.get_extra_info("peername") or ("",))[0]))
         try:
-            self._peers.open_one(host)
-            self._host = host
+            self._peers.open_one(client)
+            self._client = client
         except RequestRefused:
             transport.abort()
         self._open_connections.add(self)
@@ -116,8 +116,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open_connections.discard(self)
-        if self._host is not None:
-            self._peers.close_one(self._host)
+        if self._client is not None:
+            self._peers.close_one(self._client)
         self.lost = True
         self.writable.set()
         self.inner.connection_lost(exc)

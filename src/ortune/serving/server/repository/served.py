@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from ortune.serving.protocol.inference import (
     OutputRequest,
 )
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.server.peers import CLIENT
 from ortune.serving.server.repository.counters import Counters
 
 NOT_READY = "Server not ready"
@@ -46,17 +48,20 @@ FULL = "Exceeds maximum queue size"
 LATE = "Request timeout expired"
 
 
-@dataclass(eq=False, slots=True)
 class MemoryBudget:
     """Memory for the data of requests, and for answers until their clients have taken them.
+
+    Half of it is the most for one client (`CLIENT`), so that who takes no answers fills it for
+    nobody else.
 
     Attributes:
         max_bytes: Bytes.
         used_bytes: Of them.
     """
 
-    max_bytes: int
-    used_bytes: int = 0
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.used_bytes = max_bytes, 0
+        self._of_clients = Counter[str]()
 
     def reserve_bytes(self, size: int) -> None:
         """Hold so many bytes.
@@ -64,13 +69,40 @@ class MemoryBudget:
         Raises:
             RequestRefused: There is no room for them beside others.
         """
+        client = CLIENT.get()
         if self.used_bytes and self.used_bytes + size > self.max_bytes:
             raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
-        self.used_bytes += size
+        own = self._of_clients[client] if client else 0
+        if own and own + size > self.max_bytes // 2:
+            raise RequestRefused(
+                "this client has too much under way",
+                RefusalKind.UNAVAILABLE,
+                "take the answers before more is asked",
+            )
+        self._hold_bytes(size)
+
+    def hold_part(self, size: int, alone: int) -> None:
+        """Hold a part of a body, which is here already; the whole of one may take `alone` bytes.
+
+        Raises:
+            RequestRefused: There is no room for it; it is held all the same.
+        """
+        self._hold_bytes(size)
+        client = CLIENT.get()
+        own = self._of_clients[client] if client else 0
+        if self.used_bytes > max(alone, self.max_bytes) or own > max(alone, self.max_bytes // 2):
+            raise RequestRefused("too many large requests at once", RefusalKind.UNAVAILABLE)
 
     def release_bytes(self, size: int) -> None:
-        """Hold so many bytes less."""
-        self.used_bytes -= size
+        """Hold so many bytes less, of the same client."""
+        self._hold_bytes(-size)
+        client = CLIENT.get()
+        if not self._of_clients[client]:
+            del self._of_clients[client]
+
+    def _hold_bytes(self, size: int) -> None:
+        self.used_bytes += size
+        self._of_clients[CLIENT.get()] += size
 
 
 _TEXT_BYTES = 41

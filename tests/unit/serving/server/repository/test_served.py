@@ -29,8 +29,9 @@ from ortune.core.preprocess import Preprocess
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.server.peers import CLIENT, identify_client
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.served import Limits, ServedModel
+from ortune.serving.server.repository.served import Limits, MemoryBudget, ServedModel
 from ortune.serving.server.repository.sources import ModelSource
 
 SAME = """<ir_version: 10, opset_import: ["": 19]>
@@ -283,3 +284,36 @@ async def test_bodies_that_are_no_picture_are_refused(tmp_path: Path, body: byte
 async def test_a_model_that_knows_no_pictures_says_so(path: Path) -> None:
     model = await served(path)
     assert (await refusal(model.infer_picture(picture("PNG"))))[0] is RefusalKind.UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("host", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix", "unix"),
+        ("", ""),
+    ],
+)
+def test_a_client_is_an_address_or_a_network_of_version_6(host: str, client: str) -> None:
+    assert identify_client(host) == client
+
+
+async def test_a_client_has_half_of_the_memory_and_one_request_whatever_it_takes() -> None:
+    memory = MemoryBudget(100)
+    memory.reserve_bytes(10)  # nobody's
+    CLIENT.set("a")
+    memory.reserve_bytes(60)
+    with pytest.raises(RequestRefused, match="this client has too much under way"):
+        memory.reserve_bytes(1)
+    with pytest.raises(RequestRefused, match="too many large requests"):
+        memory.hold_part(1, alone=50)
+    memory.release_bytes(61)
+    memory.hold_part(70, alone=80)
+    CLIENT.set("b")
+    memory.reserve_bytes(20)
+    with pytest.raises(RequestRefused, match="Exceeds maximum queue size"):
+        memory.reserve_bytes(1)
+    assert memory.used_bytes == 100
