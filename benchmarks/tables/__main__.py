@@ -28,6 +28,7 @@ from benchmarks.tables.accuracy import (
 from benchmarks.tables.attacks import attacks
 from benchmarks.tables.features import (
     buckets,
+    fuzzing,
     openvino_overhead,
     sequences,
 )
@@ -36,7 +37,7 @@ from benchmarks.tables.gpu import levels, races, tests
 from benchmarks.tables.growth import growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
-from benchmarks.tables.serving import overhead, peers, pinned, soak
+from benchmarks.tables.serving import hostile, overhead, peers, pinned, soak
 from benchmarks.tables.speed import (
     aa_cells,
     aa_summary,
@@ -85,22 +86,13 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "serving overhead": ("serving_overhead", overhead),
     "serving pinned": ("serving_pinned", pinned),
     "serving soak": ("serving_soak", soak),
+    "serving hostile": ("serving_hostile", hostile),
+    "fuzzing": ("fuzzing", fuzzing),
 }
 """Name of a table -> the results that it is written from, and its writer."""
 _TABLED = (
-    *(
-        "accuracy",
-        "benchmarks",
-        "detectors",
-        "first-minutes",
-        "gpu",
-        "looking",
-        "peers",
-        "providers-more",
-    ),
-    "rewriting",
-    "sequences",
-    "threat-model",
+    *("accuracy", "benchmarks", "detectors", "first-minutes", "fuzzing", "gpu", "looking"),
+    *("peers", "providers-more", "rewriting", "sequences", "serving", "threat-model"),
 )
 PAGES = (
     ROOT / "README.md",

@@ -70,3 +70,15 @@ def _answers(case: Results, row: Results) -> str:
 
 def _quoted(step: str) -> str:
     return f'"{step}"' if "(" in step else step
+
+
+def fuzzing(results: Mapping[str, Any]) -> str:
+    """Return a row a target: its inputs, the places that broke, and those that still do."""
+    rows = [
+        [f"`{name}`", f"{one['done']:,}", one["seed"], len(one["found"]),
+         sum(place["open"] for place in one["found"].values()),
+         f"{one['slowest'][0]:.1f}", f"{one['largest'][0] / 1e6:.0f}"]
+        for name, one in results.items()
+    ]  # fmt: skip
+    head = ["target", "inputs", "seed", "places that broke", "still do", "slowest, s", "most, MB"]
+    return table(head, rows)

@@ -65,6 +65,22 @@ def soak(results: Results) -> str:
     return f"{_where(results)}\n\n{table(head, rows)}"
 
 
+def hostile(results: Results) -> str:
+    """Return a row a kind of hostile client, and what the end with all of them took."""
+    rows = [
+        [row["front"], row["kind"], f"{max(row['alone_ms']):.1f}", f"{max(row['beside_ms']):.1f}",
+         f"{row['ratio']:.2f}", sum(row["errors"].values()), f"{row['first_mb']:.0f}",
+         f"{row['peak_mb']:.0f}", "yes" if row["within"] else "**no**"]
+        for row in results["rows"]
+    ]  # fmt: skip
+    last = results["rows"][-1]
+    ended = f"With all of them there, SIGTERM took {last['seconds']:.1f} s, "
+    ended += f"of which `--drain` is {last['drain']:.0f}."
+    head = ["hostile over", "what it does", "others' p99 alone, ms", "beside it", "most of three",
+            "their errors", "server at first, MB", "at most", "as it must be"]  # fmt: skip
+    return f"{_where(results)}\n\n{table(head, rows)}\n\n{ended}"
+
+
 def _befell(row: Results) -> list[str]:
     errors = row.get("errors", row.get("answers", {}))
     said = ", ".join(f"{count:,} {status}" for status, count in errors.items()) or "none"

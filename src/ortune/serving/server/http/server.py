@@ -27,6 +27,9 @@ _UNREAD_BYTES = 1 << 20
 body: buffers, requests that come ahead of their turn, trailers and extensions of chunks."""
 _FRAMING = 8
 """Bytes that one byte of a chunked body may take: a chunk of it alone takes six."""
+_LINES, _SLICE = 256, 1 << 13
+"""Ends of lines in what comes at once, above which it is parsed by slices of so many bytes, with
+others in between: each chunk of a byte costs as much as one of a megabyte."""
 _END = b"\r\n\r\n"
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _REFUSAL = b"The head of the request is too large."
@@ -51,12 +54,14 @@ class _Transport:
     Attributes:
         inner: The protocol that it is for.
         is_held: Whether it was to read on, and does not.
+        is_behind: Whether what was read is not parsed yet.
         written: Bytes of answers so far.
         busy_since: When the first of those that the client has not taken were written.
     """
 
     def __init__(self, transport: asyncio.Transport, inner: HttpToolsProtocol) -> None:
-        self._transport, self.inner, self.is_held = transport, inner, False
+        self._transport, self.inner = transport, inner
+        self.is_held = self.is_behind = False
         self._loop = asyncio.get_running_loop()
         self.written, self.busy_since = 0, 0.0
 
@@ -64,7 +69,7 @@ class _Transport:
         return getattr(self._transport, name)
 
     def resume_reading(self) -> None:
-        self.is_held = bool(self.inner.pipeline)
+        self.is_held = self.is_behind or bool(self.inner.pipeline)
         if not self.is_held and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -152,7 +157,24 @@ class _Connection(asyncio.Protocol):
                 self._transport.write(_BAD_REQUEST)
                 self._transport.close()
             return
-        self.inner.data_received(data)
+        if data.count(b"\n") > _LINES:
+            self._transport.is_behind = True
+            self._transport.pause_reading()
+            self._parse_slice(memoryview(data))
+        else:
+            self.inner.data_received(data)
+
+    def _parse_slice(self, data: memoryview) -> None:
+        """Parse the first bytes, and the others when others have had their turn."""
+        if self.lost or self._transport.is_closing():
+            return
+        self.inner.data_received(bytes(data[:_SLICE]))
+        if len(data) > _SLICE:
+            self._loop.call_soon(self._parse_slice, data[_SLICE:])
+        else:
+            self._transport.is_behind = False
+            if not self.inner.flow.read_paused:
+                self._transport.resume_reading()
 
     def begin_request(self) -> None:
         """Take note that the head of a request is here."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.unit.serving.server.http.asking import GATE, Client, client, request
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ortune.serving.server.http import exchange as watch
 from ortune.serving.server.http.server import HttpServer
@@ -189,6 +190,25 @@ async def test_what_is_no_data_in_a_body_is_bounded(tmp_path: Path, flood: bytes
                     await bad.send(b"y" * 100_000)
                     await asyncio.sleep(0)
                 await bad.reader.readexactly(1 << 20)
+
+
+async def test_others_have_their_turn_between_small_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body that comes by bytes is parsed by slices; what follows it comes behind it."""
+    parsed, parse = [], HttpToolsProtocol.data_received
+    monkeypatch.setattr(
+        HttpToolsProtocol,
+        "data_received",
+        lambda protocol, data: (parsed.append(len(data)), parse(protocol, data)),
+    )
+    head = f"{POST}{BINARY}Transfer-Encoding: chunked\r\n\r\n".encode()
+    async with _served(tmp_path) as (_, opened):
+        wire = await opened()
+        small = b"".join(b"1\r\n%c\r\n" % one for one in BODY + bytes(20_000))
+        await wire.send(head + small + b"0\r\n\r\n" + WHOLE)
+        assert [(await wire.answer())[0] for _ in range(2)] == [400, 200]
+        assert max(parsed) <= 1 << 13 < sum(parsed)
 
 
 async def test_a_client_that_goes_away_is_computed_no_more(tmp_path: Path) -> None:
