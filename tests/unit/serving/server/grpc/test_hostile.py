@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import closing, suppress
 from random import Random
 
 import grpc
 import numpy as np
 import psutil
 import pytest
+from tests import http2
 from tests.fuzz import mutate, wire
 from tests.unit.serving.server.grpc.scripted import answer, body, path, serving
 
@@ -69,3 +71,55 @@ async def test_the_server_stands(rounds: int, caplog: pytest.LogCaptureFixture) 
                 before = process.memory_info().rss
         assert process.memory_info().rss < before * 1.1 + (8 << 20)
     assert not caplog.records
+
+
+INFER = path("ModelInfer")
+FLOODS = {
+    "reset at once": lambda at: (
+        http2.call(at, INFER) + http2.frame(http2.RST_STREAM, at, bytes(4))
+    ),
+    "settings": lambda at: http2.frame(http2.SETTINGS, 0),
+    "pings": lambda at: http2.frame(http2.PING, 0, bytes(8)),
+    "data of no stream": lambda at: http2.frame(http2.DATA, at),
+    "headers too large": lambda at: http2.frame(
+        http2.HEADERS,
+        at,
+        http2.call(at, INFER)[9:] + http2.field(b"x", b"y" * 120) * 100,
+        http2.END_HEADERS,
+    ),
+    "headers without end": lambda at: (
+        http2.call(1, INFER, 0) if at == 1 else http2.frame(http2.CONTINUATION, 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_who_floods_with_frames_is_cut_or_costs_nothing(flood: str) -> None:
+    """Its connection ends, or its frames are read away; a good call is answered behind it."""
+    sent = b"".join(FLOODS[flood](at) for at in range(1, 4001, 2))
+
+    def send(address: str) -> None:
+        with closing(http2.connect(address)) as one, suppress(OSError):
+            one.settimeout(0.5)
+            one.sendall(sent)
+            while one.recv(1 << 16):
+                pass
+
+    process = psutil.Process(os.getpid())
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        infer = channel.unary_unary(INFER)
+        assert await infer(body(), timeout=10)
+        before = process.memory_info().rss
+        flooding = [asyncio.create_task(asyncio.to_thread(send, address)) for _ in range(3)]
+        await asyncio.gather(*flooding)
+        async with asyncio.timeout(20):
+            while await refusal_or_id(infer(body(id="good"), timeout=10)) != "good":
+                await asyncio.sleep(0.1)  # gRPC drops some, until those that were begun are gone
+        assert process.memory_info().rss < before + (128 << 20)
+
+
+async def refusal_or_id(call: grpc.aio.UnaryUnaryCall) -> str:
+    try:
+        return str(answer(await call).id)
+    except grpc.aio.AioRpcError as error:
+        return str(error.code().name)
