@@ -72,8 +72,8 @@ class MemoryBudget:
         client = CLIENT.get()
         if self.used_bytes and self.used_bytes + size > self.max_bytes:
             raise RequestRefused(FULL, RefusalKind.UNAVAILABLE)
-        own = self._of_clients[client] if client else 0
-        if own and own + size > self.max_bytes // 2:
+        client_bytes = self._of_clients[client] if client else 0
+        if client_bytes and client_bytes + size > self.max_bytes // 2:
             raise RequestRefused(
                 "this client has too much under way",
                 RefusalKind.UNAVAILABLE,
@@ -89,8 +89,10 @@ class MemoryBudget:
         """
         self._hold_bytes(size)
         client = CLIENT.get()
-        own = self._of_clients[client] if client else 0
-        if self.used_bytes > max(alone, self.max_bytes) or own > max(alone, self.max_bytes // 2):
+        client_bytes = self._of_clients[client] if client else 0
+        if self.used_bytes > max(alone, self.max_bytes) or client_bytes > max(
+            alone, self.max_bytes // 2
+        ):
             raise RequestRefused("too many large requests at once", RefusalKind.UNAVAILABLE)
 
     def release_bytes(self, size: int) -> None:
