@@ -201,13 +201,15 @@ def _join_names(names: list[str]) -> str:
 def _print_ranking(ranking: ObserverRanking) -> None:
     """Print a line an observer, and whether one of them is the best."""
     metric = next((row.score.metric for row in ranking.rows if row.score), "score")
+    metric = wording.shorten_groups(metric)
     print_table(
         ("observer", "calibrated on", f"{metric}>", "bound>", "budget", "SNR dB>", "s>", ""),
         [_make_observer_cells(row) for row in ranking.rows],
     )
     base = next((row.score.base for row in ranking.rows if row.score), math.nan)
+    budget = wording.shorten_groups(str(ranking.budget))
     print_text(
-        f"the float model: {metric} {base:.4g}; budget {ranking.budget}; "
+        f"the float model: {metric} {base:.4g}; budget {budget}; "
         f"{wording.format_count(ranking.calibrated, 'sample')} calibrated on, {ranking.scored} "
         "scored"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ortune.analysis.tuning.requests import Tune
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import format_interval, print_result, print_table, print_text
+from ortune.core.wording import shorten_groups
 
 if TYPE_CHECKING:
     from ortune.analysis.tuning.tune import TuneResult
@@ -58,7 +59,8 @@ def _print_attempts(result: TuneResult) -> None:
     if cpu is not None:
         print_text(f"CPU time per inference, spinning included: {cpu.value:.2f} times")
     if result.lossy:
-        print_text(f"these settings change numbers; within the budget {result.budget}")
+        budget = shorten_groups(str(result.budget))
+        print_text(f"these settings change numbers; within the budget {budget}")
     print_text(f"use: --on {quote_backend(result.best)}")
 
 

@@ -50,7 +50,7 @@ def _print_comparison(comparison: Comparison, bisect: bool) -> None:
         ("metric", "value>", "reference>", "bound>", "verdict", "basis"),
         [
             (
-                score.metric,
+                wording.shorten_groups(score.metric),
                 f"{score.value:.6g}",
                 "-" if math.isnan(score.base) else f"{score.base:.6g}",
                 wording.format_bound(score),
@@ -61,7 +61,7 @@ def _print_comparison(comparison: Comparison, bisect: bool) -> None:
         ],
     )
     print_text(
-        f"{comparison.budget}{rule}, over "
+        f"{wording.shorten_groups(str(comparison.budget))}{rule}, over "
         f"{wording.format_count(comparison.samples, made_up + 'sample')}:"
     )
     if comparison.scores:

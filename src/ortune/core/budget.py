@@ -11,9 +11,10 @@ from ortune.core.errors import BadSettings, shorten_text
 from ortune.core.metric import Metric
 from ortune.core.plugins import spelling
 
-_TEXT = re.compile(r"(?P<metric>.+?)\s*(?P<sign>>=|<=)\s*(?P<limit>.+)")
-_LONGEST = 2000
-"""Characters; the time to read blanks grows with their cube."""
+_SIGN = re.compile("[<>]=")
+_LONGEST = 100_000
+"""Characters: a derived budget names every output."""
+_SHOWN = 200
 _ROUNDING = 1e-9
 """``base-0.01`` in binary is not exactly what two counts differ by."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -64,21 +65,22 @@ class Budget:
         Raises:
             BadSettings: The text, the metric or the direction is wrong.
         """
-        match = _TEXT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-        if match is None:
+        sign = _SIGN.search(text) if len(text) <= _LONGEST else None
+        name, asked = (
+            (text[: sign.start()].strip(), text[sign.end() :].strip()) if sign else ("", "")
+        )
+        if sign is None or not name or not asked:
             raise BadSettings(
-                f"cannot read budget '{shorten_text(text, _LONGEST // 10)}'",
+                f"cannot read budget '{shorten_text(text, _SHOWN)}'",
                 fix="write metric>=number or metric>=base-0.01",
             )
-        name = match["metric"].strip()
         custom = re.fullmatch(r"[\w.]+:[\w.]+", name)
         spelled = f'function(path="{name}")' if custom else name
         metric = spelling.parse_plugin(Metric, spelled)
-        limit, relative = _parse_limit(match["limit"].strip(), text)
-        if (match["sign"] == ">=") is not metric.higher_is_better:
-            better = "higher" if metric.higher_is_better else "lower"
-            sign = ">=" if metric.higher_is_better else "<="
-            raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {sign}")
+        limit, relative = _parse_limit(asked, text)
+        if (sign[0] == ">=") is not metric.higher_is_better:
+            better, right = ("higher", ">=") if metric.higher_is_better else ("lower", "<=")
+            raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {right}")
         return cls(metric, limit, relative)
 
     def __repr__(self) -> str:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:  # `format_count` is for those that start without NumPy too
     from ortune.core.trial import Interval, Score, Trial
 
 NONE = "-"
+_LISTED = re.compile(
+    r"""(?:groups|decisions|probabilities)=\[(?:"(?:[^"\\]|\\.)*"|[^"\]])*\](?:, )?"""
+)
+"""Fields of metrics that list outputs."""
 
 
 def format_speedup(interval: Interval) -> str:
@@ -79,6 +83,21 @@ def scale_score(metric: Metric) -> tuple[float, str]:
     from ortune.core.metric import Kind
 
     return (100.0, ", points") if metric.kind() is Kind.RIGHT else (1.0, "")
+
+
+def shorten_groups(spelled: str) -> str:
+    """Write a metric or a budget without the parts of outputs that it lists.
+
+    ``parity(groups=["1:boxes", "all:state"])>=30`` is ``parity>=30 by output and group``.
+    """
+    short = drop_output_lists(spelled)
+    kind = "output and group" if short.startswith("parity") else "group"
+    return spelled if short == spelled else f"{short} by {kind}"
+
+
+def drop_output_lists(spelled: str) -> str:
+    """Write a metric or a budget without those of its fields that list outputs."""
+    return _LISTED.sub("", spelled).replace(", )", ")").replace("()", "")
 
 
 def format_milliseconds(ns: float | None) -> str:
@@ -153,14 +172,15 @@ def explain_verdict(score: Score | None) -> str:
 
     if score is None or score.verdict is None:
         return ""
-    claim = score.claim or f"{score.metric} is within the budget"
+    claim = score.claim or f"{shorten_groups(score.metric)} is within the budget"
     if score.verdict is Verdict.PROVED:
         if score.proved_on is None:
             return f"proved by construction: {claim} ({score.basis})"
         return f"proved: with {100 * (1 - score.error):.3g} % confidence {claim} ({score.basis})"
     seen = "" if score.inside is None else f", {100 * score.inside:.3g} % are inside"
     if score.verdict is Verdict.FAILS:
-        result = f"{score.metric} is {format_score_value(score.value)}{seen}"
+        name = shorten_groups(score.metric)
+        result = f"{name} is {format_score_value(score.value)}{seen}"
         return (
             f"fails: on {format_count(score.samples, 'sample')} {result}; the budget requires "
             f"that {claim}"
@@ -227,7 +247,8 @@ def list_failed_outputs(scores: Sequence[Score]) -> list[str]:
 
     failures = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
     return [
-        f"{score.metric} is {format_score_value(score.value)}: {score.basis}" for score in failures
+        f"{shorten_groups(score.metric)} is {format_score_value(score.value)}: {score.basis}"
+        for score in failures
     ]
 
 

@@ -24,7 +24,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
 from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
-from ortune.core.wording import format_count
+from ortune.core.wording import drop_output_lists, format_count
 from ortune.measurement.evidence import (
     PairedRecords,
     estimate_score,
@@ -172,7 +172,7 @@ def describe_claim(budget: Budget, kind: Kind, grouped: bool = False) -> str:
     worse = (budget.limit < 0) is better
     if kind is Kind.SHARE:
         if isinstance(metric, Fidelity):
-            name = str(replace(metric, share=SHARE))
+            name = drop_output_lists(str(replace(metric, share=SHARE)))
         inputs = f"at least {100 * metric.kept_by:g} % of {'groups' if grouped else 'inputs'}"
         if not budget.relative:
             return f"{inputs} keep {name} {budget.limit:g}"

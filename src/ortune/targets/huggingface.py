@@ -182,7 +182,8 @@ def _list_accuracy(trial: Trial) -> Iterator[str]:
         value = wording.format_score_value(score.value)
         base = wording.format_score_value(score.base)
         counted = wording.format_count(score.samples, "sample")
-        yield f"{_escape_line(score.metric)} is {value} on {counted}, of the original {base}."
+        name = _escape_line(wording.shorten_groups(score.metric))
+        yield f"{name} is {value} on {counted}, of the original {base}."
         yield ""
         means = _escape_line(wording.explain_verdict(score)).removeprefix(score.verdict)
         yield f"**{score.verdict}**{means}."

@@ -5,6 +5,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
+from ortune.core.wording import shorten_groups
 from ortune.data.derive import derive_budget
 from ortune.metrics.common.fidelity import Fidelity
 
@@ -124,6 +125,18 @@ def test_anything_else() -> None:
     mixed = {"scores": logits(), "boxes": [np.ones((1, 4, 4, 4))] * N}
     assert spelled(mixed) == "parity(decisions=[scores])>=30"
     assert spelled({"value": [np.float32(3)] * N}) == "parity>=30"
+
+
+def test_a_budget_of_many_outputs_is_read_and_shown_briefly() -> None:
+    cache = {f"present.{at}.{part}": [np.ones((1, 4, 3 + k, 8)) for k in range(3)]
+             for at in range(60) for part in ("key", "value")}  # fmt: skip
+    budget, _ = derive_budget({"logits": logits(), 'odd "name], )': probabilities(3), **cache})
+    assert Budget.parse(str(budget)) == budget
+    assert shorten_groups(str(budget)) == "parity>=30 by output and group"
+    assert (
+        shorten_groups("cosine(share=0.9, groups=[1:a])>=0.9") == "cosine(share=0.9)>=0.9 by group"
+    )
+    assert shorten_groups("top1(output=a)>=base-0.01") == "top1(output=a)>=base-0.01"
 
 
 def test_outputs_that_cannot_be_judged() -> None:

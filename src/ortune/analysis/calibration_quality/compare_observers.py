@@ -30,6 +30,7 @@ from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Score
+from ortune.core.wording import shorten_groups
 from ortune.core.workload import spread_indices
 from ortune.data import augment as augmenting
 from ortune.data.feeds import Feeds
@@ -306,7 +307,9 @@ class _Contest:
             row = replace(row, error=error.failure.reason)
         except OrtuneError as error:
             row = replace(row, error=error.what)
-        text = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
+        text = row.error
+        if row.score:
+            text = f"{shorten_groups(row.score.metric)} {row.score.value:.4g}"
         self._sink(Note(f"{format_row_name(row)}: {text}"))
         return row
 

@@ -35,7 +35,7 @@ from ortune.core.request import make_verb
 from ortune.core.result import TableResult, as_json
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
-from ortune.core.wording import format_duration
+from ortune.core.wording import format_duration, shorten_groups
 from ortune.core.workload import spread_indices
 from ortune.data import given
 from ortune.data.classes import read_classes
@@ -400,7 +400,7 @@ def compare_answers(budget: Budget, part: ScoredPart, worker: Worker, backend: B
     if not backend.lossy:
         return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
     score = judge_accuracy(budget, tables[0], part.records, part.groups, proof=())
-    description = f"{score.metric} {score.value:.4g}, {score.verdict}"
+    description = f"{shorten_groups(score.metric)} {score.value:.4g}, {score.verdict}"
     return Answers(score.verdict is not Verdict.FAILS, description, snr, error)
 
 

@@ -24,6 +24,9 @@ class ReproduceSection(Section):
         if study.command:
             yield Text("The whole search (in the same folder it goes on where it stopped):")
             yield Text(study.command, "code")
+        if study.job.budget_rule:
+            yield Text("The budget that was derived, to be given to other models by `--budget`:")
+            yield Text(shlex.quote(str(study.budget)), "code")
         yield Text("Pack the winner into a bundle:")
         yield Text(f"ortune pack {shlex.quote(study.root)} -o model.ortune", "code")
         yield Text("All plans in full, to copy, and what `ortune pack --trial` takes:")

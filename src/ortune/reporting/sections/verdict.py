@@ -67,6 +67,7 @@ class VerdictSection(Section):
         yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip(), links=links)
         yield from (Text(line, "warn") for line in _describe_unconfirmed(study))
         made_up = study.samples.get("calibration") == 0  # nothing is calibrated on such samples
+        budget = say.shorten_groups(str(study.budget))
         rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
         parts = ", ".join(
             f"{number:,} {_PARTS.get(part, part)}"
@@ -74,7 +75,7 @@ class VerdictSection(Section):
             if number
         )
         yield Text(
-            f"Accuracy budget: {study.budget}{rule}. Original on {study.job.baseline}."
+            f"Accuracy budget: {budget}{rule}. Original on {study.job.baseline}."
             + f" {'Made-up samples' if made_up else 'Samples'}: {parts}." * bool(parts)
         )
         if made_up:
