@@ -33,7 +33,7 @@ def check(study: ot.Study, task: Task, folder: Path) -> None:
         assert best.score.verdict in (Verdict.PROVED, Verdict.LIKELY)
     base = task.score(_plain({path.stem: path for path in task.models}, Cpu()))
     for trial in _verified(study):
-        with _running(study, trial, folder / f"{trial.key}.ortune") as run:
+        with run_trial(study, trial, folder / f"{trial.key}.ortune") as run:
             found = task.score(run)
         assert found >= base - task.allowed, f"{trial.plan}: {found:.4f}, the original {base:.4f}"
 
@@ -53,7 +53,7 @@ def _verified(study: ot.Study) -> list[Trial]:
 
 
 @contextmanager
-def _running(study: ot.Study, trial: Trial, bundle: Path) -> Iterator[Any]:
+def run_trial(study: ot.Study, trial: Trial, bundle: Path) -> Iterator[Any]:
     """Give a trial's files as Run or Runs: on bare onnxruntime if it can, else from a bundle."""
     if isinstance(trial.plan.backend, Cpu):
         yield _plain(_files(study, trial), trial.plan.backend)

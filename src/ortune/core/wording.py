@@ -180,7 +180,7 @@ def explain_verdict(score: Score | None) -> str:
     seen = "" if score.inside is None else f", {100 * score.inside:.3g} % are inside"
     if score.verdict is Verdict.FAILS:
         name = shorten_groups(score.metric)
-        result = f"{name} is {format_score_value(score.value)}{seen}"
+        result = f"{name} is {format_score_value(score.value)}{seen} ({score.basis})"
         return (
             f"fails: on {format_count(score.samples, 'sample')} {result}; the budget requires "
             f"that {claim}"

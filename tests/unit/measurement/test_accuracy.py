@@ -362,7 +362,8 @@ def test_fractions_can_tell_more() -> None:
 def test_a_sentence_for_every_verdict() -> None:
     cand, base = flips(200, 5)
     assert explain_verdict(judge_accuracy(TOP1, cand, base)) == (
-        "fails: on 200 samples top1 is 0.975; the budget requires that top1 falls by at most 0.01"
+        "fails: on 200 samples top1 is 0.975 (5 lost, 0 won of 200 samples, exact); the budget "
+        "requires that top1 falls by at most 0.01"
     )
     assert explain_verdict(judge_accuracy(TOP1, *flips(100, 0))).startswith(
         "undecided: top1 falls by at most 0.01 on 100 samples (0 lost, 0 won of 100 samples, "

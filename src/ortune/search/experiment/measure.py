@@ -307,9 +307,11 @@ def _status_and_reason(
     context: Context, ratio: Interval, scores: tuple[Score, ...]
 ) -> tuple[Status, str]:
     if scores and scores[0].verdict is Verdict.FAILS:
-        bound = context.budget.bound(scores[0].base)
-        metric = scores[0].metric
-        return Status.FAILS, f"{metric} {scores[0].value:.4g} leaves the budget of {bound:.4g}"
+        score = scores[0]
+        if context.budget.admits(score.value, score.base):
+            return Status.FAILS, score.basis
+        bound, metric = context.budget.bound(score.base), say.shorten_groups(score.metric)
+        return Status.FAILS, f"{metric} {score.value:.4g} leaves the budget of {bound:.4g}"
     measure = context.job.workload.measure
     if ratio.low > 1:
         return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"

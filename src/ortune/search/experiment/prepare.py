@@ -20,6 +20,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.user_function import EVALUATE
 from ortune.core.self_agreement import SelfAgreement, join_agreements
 from ortune.core.study import Header, Job
+from ortune.core.wording import shorten_groups
 from ortune.data.synthetic import require_input_names
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
@@ -153,7 +154,8 @@ def _judge_agreement(
 
 def _announce_baseline(baseline: BaselineData, sink: Sink) -> None:
     """Say what is doubtful about the original, its derived budget and what can be proved."""
-    derived = f"budget {baseline.budget} ({baseline.rule})" if baseline.rule else ""
+    budget = shorten_groups(str(baseline.budget))
+    derived = f"budget {budget} ({baseline.rule})" if baseline.rule else ""
     for text in filter(None, (baseline.doubt, derived, baseline.outlook)):
         sink(Note(text, warning=text == baseline.doubt))
 
