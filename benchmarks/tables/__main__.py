@@ -21,6 +21,7 @@ from benchmarks.tables.accuracy import (
     detector,
     handed_out,
     lost,
+    margins,
     noisy_outputs,
     offered,
     power,
@@ -69,6 +70,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "buckets": ("buckets", buckets),
     "dead outputs": ("dead_outputs", dead_outputs),
     "detector": ("detector", detector),
+    "margins": ("margins", margins),
     "noisy outputs": ("dead_outputs", noisy_outputs),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
@@ -96,6 +98,7 @@ _TABLED = (
 )
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "decisions" / "0024-likely-has-an-error.md",
     *(ROOT / "docs" / f"{name}.md" for name in _TABLED),
 )
 

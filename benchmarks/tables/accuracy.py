@@ -55,28 +55,30 @@ def power(results: Results) -> str:
 
 
 def handed_out(results: Results) -> str:
-    """Return how often a search hands a plan out where all are outside, beside the former rule."""
+    """Return how often a search hands out a plan where all are outside, and how often proved."""
     mine = [r for r in results["rows"] if r["part"] == "handed out" and r["outside"]]
     found = results["handed out"]
-    head = "every plan is outside: handed out (formerly)"
+    head = "every plan is outside: handed out (as proved)"
     rejected = ", ".join(found["cells rejected"]) or "none"
     said = (
         f"{len(mine)} cells of {min(r['draws'] for r in mine)} to {max(r['draws'] for r in mine)}"
         f" searches; at most {percent(found['largest share'])} of a cell. Cells in which an exact"
         f' binomial test rejects "at most {percent(found["error"], 0)}" (Bonferroni): {rejected}.'
     )
-    return f"{_searches(mine, head, 'handed out')}\n\n{said}"
+    before = max(row["formerly"] / row["draws"] for row in mine)
+    said += f" By the estimate alone, as formerly, it was up to {percent(before, 0)}."
+    return f"{_searches(mine, head, 'handed out', 'proved')}\n\n{said}"
 
 
 def offered(results: Results) -> str:
     """Return how often the fastest plan is handed out where it alone is inside."""
     mine = [r for r in results["rows"] if r["part"] == "handed out" and not r["outside"]]
     return _searches(
-        mine, "the fastest plan is inside: it is handed out (formerly any)", "fastest"
+        mine, "the fastest plan is inside: it is handed out (formerly any)", "fastest", "formerly"
     )
 
 
-def _searches(rows: Sequence[Results], head: str, key: str) -> str:
+def _searches(rows: Sequence[Results], head: str, key: str, beside: str) -> str:
     """Return a row a case, with cells of one and of 30 plans for each number of samples."""
     counts = sorted({row["n"] for row in rows})
     ends = min(row["plans"] for row in rows), max(row["plans"] for row in rows)
@@ -89,7 +91,7 @@ def _searches(rows: Sequence[Results], head: str, key: str) -> str:
             if cell is None
             else " ".join(
                 (percent(cell[key] / cell["draws"], 0),
-                 f"({percent(cell['formerly'] / cell['draws'], 0)})")
+                 f"({percent(cell[beside] / cell['draws'], 0)})")
             )
             for cell in cells
         ]  # fmt: skip
@@ -132,6 +134,25 @@ def noisy_outputs(results: Results) -> str:
             cells.append(f"{cell['verdict']}, {cell['group, dB']:.0f} dB{kept}")
         rows.append(cells)
     return table(["model", "budget", *heads], rows)
+
+
+def margins(results: Results) -> str:
+    """Return how often searches accept by labels, and by labels and margins, by cell."""
+    rows = []
+    for outside in (True, False):
+        mine = [row for row in results["rows"] if row["outside"] is outside]
+        for name in dict.fromkeys(row["name"] for row in mine):
+            cells = [
+                f"{percent(row['labels'] / results['draws'], 0)}, "
+                f"{percent(row['margins'] / results['draws'], 0)}"
+                for plans in sorted({row["plans"] for row in mine})
+                for row in mine
+                if row["name"] == name and row["plans"] == plans
+            ]
+            rows.append(["outside" if outside else "inside", name, *cells])
+    columns = sorted({(row["plans"], row["n"]) for row in results["rows"]})
+    heads = [f"{count:,} samples, {plans}" for plans, count in columns]
+    return table(["", "accepted by labels, with margins; of plans", *heads], rows)
 
 
 def lost(results: Results) -> str:
