@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy.populations import HERE, LIMIT, OUT, Rng
 from ortune.core.budget import Budget
-from ortune.core.metric import Kind
 from ortune.core.trial import Score, Verdict
 from ortune.data import split
 from ortune.data.feeds import Feeds
@@ -41,8 +40,6 @@ COUNTS = (50, 100, 200, 500, 1000)
 PLANS = (1, 30)
 ALIKE = 0.7
 """How often plans that share their losses fail on the same samples."""
-_SLOW = 40
-"""Draws at most of what takes long to judge: a bootstrap, or many bets."""
 _OBJECTS, _RECALL = 5.0, 0.9
 
 
@@ -232,8 +229,6 @@ def hand_out(case: Case, rng: Rng, count: int, plans: int, draws: int) -> dict[s
     `formerly` counts what would be were it enough that the estimate on all samples is inside.
     """
     budget, parts = Budget.parse(case.budget), divide_samples(case.budget, count)
-    slow = budget.metric.kind() in (Kind.FIGURE, Kind.MEAN)
-    draws = min(draws, _SLOW) if slow else draws
     handed = first = proved = formerly = 0
     for turn in range(draws):
         records, base = case.draw(rng, count, plans)

@@ -32,6 +32,8 @@ LOOKED, COUNT = 64, 320
 GATES = ("input", "output", "forget", "cell")
 BFLOAT16, INT8 = 0.02, 0.1
 """Standard deviations of the noise that the two leave in good models, over that of the values."""
+STATES = ("state", "present")
+"""Outputs that their models take at the next step."""
 NOISES = (INT8, 0.2, 0.4)
 
 
@@ -161,7 +163,9 @@ def answer(kind: str, seed: int, error: float = 0.0, dead: str = "") -> Sample:
 def draw_reference(kind: str) -> tuple[Budget, str, list[Sample], Any, NDArray[np.float64]]:
     """Return the budget and its rule, the outputs compared with, their mean and their records."""
     looked = [answer(kind, seed) for seed in range(LOOKED)]
-    budget, rule = derive_budget({name: [one[name] for one in looked] for name in looked[0]})
+    budget, rule = derive_budget(
+        {name: [one[name] for one in looked] for name in looked[0]}, states=STATES
+    )
     expected = [answer(kind, seed) for seed in range(LOOKED, LOOKED + COUNT)]
     mean = budget.metric.average_expected(expected)
     records = budget.metric.records(expected, expected, None, None, mean)

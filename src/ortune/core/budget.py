@@ -66,10 +66,9 @@ class Budget:
             BadSettings: The text, the metric or the direction is wrong.
         """
         sign = _SIGN.search(text) if len(text) <= _LONGEST else None
-        name, asked = (
-            (text[: sign.start()].strip(), text[sign.end() :].strip()) if sign else ("", "")
-        )
-        if sign is None or not name or not asked:
+        ends = (sign.start(), sign.end()) if sign else (0, len(text))
+        name, limit_text = text[: ends[0]].strip(), text[ends[1] :].strip()
+        if sign is None or not name or not limit_text:
             raise BadSettings(
                 f"cannot read budget '{shorten_text(text, _SHOWN)}'",
                 fix="write metric>=number or metric>=base-0.01",
@@ -77,7 +76,7 @@ class Budget:
         custom = re.fullmatch(r"[\w.]+:[\w.]+", name)
         spelled = f'function(path="{name}")' if custom else name
         metric = spelling.parse_plugin(Metric, spelled)
-        limit, relative = _parse_limit(asked, text)
+        limit, relative = _parse_limit(limit_text, text)
         if (sign[0] == ">=") is not metric.higher_is_better:
             better, right = ("higher", ">=") if metric.higher_is_better else ("lower", "<=")
             raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {right}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # `format_count` is for those that start without NumPy too
 
 NONE = "-"
 _LISTED = re.compile(
-    r"""(?:groups|decisions|probabilities)=\[(?:"(?:[^"\\]|\\.)*"|[^"\]])*\](?:, )?"""
+    r"""(?:groups|decisions|probabilities|states)=\[(?:"(?:[^"\\]|\\.)*"|[^"\]])*\](?:, )?"""
 )
 """Fields of metrics that list outputs."""
 

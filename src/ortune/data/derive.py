@@ -16,7 +16,8 @@ Derived before anything is measured and printed with the rule that fired. The fi
    differs between inputs or a name that says so (hidden states), or rank 2 as wide as the hidden
    states beside it: ``cosine>=0.999``, which 95 % of inputs must keep.
 4. **Anything else**: ``parity>=30`` (dB), that is 3 % of error in amplitude of the worst output;
-   95 % of inputs must keep it.
+   95 % of inputs must keep it. Of a state that the model takes at its next step 20 dB are enough:
+   what it is for shows in the outputs beside it.
 
 In 2 to 4 every *group* must besides follow the original (`metrics.common.groups`): each column of
 class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
@@ -55,13 +56,16 @@ _TOLERANCE = 2e-3
 
 
 def derive_budget(
-    outputs: Mapping[str, Arrays], labels: Sequence[Any] | None = None
+    outputs: Mapping[str, Arrays],
+    labels: Sequence[Any] | None = None,
+    states: Collection[str] = (),
 ) -> tuple[Budget, str]:
     """Return the budget and the rule that gave it, in one line.
 
     Args:
         outputs: The baseline's outputs: name -> one array a sample.
         labels: One a sample, or None.
+        states: Outputs that the model takes at its next step.
 
     Raises:
         BadData: There are no outputs, or the baseline's own outputs hold NaN.
@@ -109,9 +113,15 @@ def derive_budget(
         name for name, arrays in floats.items() if name not in deciding and _is_probable(arrays)
     ]
     requirement = "95 % of inputs must keep 30 dB" + " of each output" * (len(outputs) > 1)
+    rolled = [name for name in floats if name in states and name not in probabilities]
+    if rolled and len(outputs) > len(rolled):
+        requirement += f", 20 of the state {', '.join(map(repr, rolled))}"
+    else:
+        rolled = []
     budget = _make_budget(
-        "parity", 30, groups=groups, decisions=scores, probabilities=probabilities
-    )
+        "parity", 30, groups=groups, decisions=[name for name in scores if name not in rolled],
+        probabilities=probabilities, states=rolled,
+    )  # fmt: skip
     return budget, f"outputs of no special kind ({shown}): {requirement}{judged}"
 
 

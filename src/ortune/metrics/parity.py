@@ -17,6 +17,8 @@ from ortune.metrics.snr import compute_decibels
 
 _FEW = 16
 """Elements below which a sample's own power is no scale: a regressed angle passes through 0."""
+_OWN = 10
+"""What the signal of a state counts: 20 dB are 30 there, for nothing but the model reads it."""
 _DECIDED = 10
 """Share of decisions that may change at 30 dB, over the noise that may be there: 1 % for 0.1 %."""
 
@@ -27,18 +29,21 @@ class Parity(Fidelity):
 
     It is that of `snr` for each output by itself; for `probabilities` the signal is 1 at every
     element, and for `decisions` 10 over the share that changes: 99 % of decisions kept are 30 dB.
-    The signal of an output of fewer than 16 numbers is at least its mean over the samples.
+    The signal of an output of fewer than 16 numbers is at least its mean over the samples. A
+    state, which the model takes at its next step, may have ten times the noise: 20 dB are 30.
 
     Attributes:
         decisions: Outputs of class scores along the last axis; integer, boolean and text outputs
             are among them unasked.
         probabilities: Outputs that lie between 0 and 1, each element a probability by itself.
+        states: Outputs that the model takes at its next step.
     """
 
     decibels: ClassVar[bool] = True
 
     decisions: tuple[str, ...] = ()
     probabilities: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -65,6 +70,7 @@ class Parity(Fidelity):
             else:
                 clean, noisy = outputs.pair_finite(reference, actual[name])
                 signal = size if name in self.probabilities else float(clean @ clean)
+                signal *= _OWN if name in self.states else 1
                 row += [size, signal, float((clean - noisy) @ (clean - noisy))]
         return row
 

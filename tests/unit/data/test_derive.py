@@ -8,6 +8,7 @@ from ortune.core.errors import BadData
 from ortune.core.wording import shorten_groups
 from ortune.data.derive import derive_budget
 from ortune.metrics.common.fidelity import Fidelity
+from ortune.search.experiment.budget import budget_for
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -137,6 +138,19 @@ def test_a_budget_of_many_outputs_is_read_and_shown_briefly() -> None:
         shorten_groups("cosine(share=0.9, groups=[1:a])>=0.9") == "cosine(share=0.9)>=0.9 by group"
     )
     assert shorten_groups("top1(output=a)>=base-0.01") == "top1(output=a)>=base-0.01"
+
+
+def test_states_are_found_by_their_names_and_may_have_more_noise() -> None:
+    state = RNG.standard_normal((2, 1, 64))
+    sample = {"prob": np.full((1, 1), 0.5), "stateN": state}
+    inputs = {"x": np.ones((1, 8)), "state": state}
+    budget, rule = budget_for(None, [sample] * 4, None, inputs)  # type: ignore[arg-type]
+    assert "30 dB of each output, 20 of the state 'stateN', and each group" in rule
+    noisy = {**sample, "stateN": state * 1.05}
+    plain, _ = budget_for(None, [sample] * 4, None, {"x": inputs["x"]})  # type: ignore[arg-type]
+    for one, decibels in ((budget, 36), (plain, 26)):
+        records = one.metric.records([sample], [noisy], None, None, sample)
+        assert one.metric.aggregate(records) == pytest.approx(decibels, abs=0.1)
 
 
 def test_outputs_that_cannot_be_judged() -> None:

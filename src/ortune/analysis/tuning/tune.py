@@ -413,7 +413,7 @@ def _prepare_scoring(
         wait_until_ready(worker)
         outputs = keep_outputs(worker, indices, folder / "expected.stream", _SCORING_S)
     labels = None if feeds.labels is None else [feeds.labels[k] for k in indices]
-    budget, rule = budget_for(budget, outputs, labels)
+    budget, rule = budget_for(budget, outputs, labels, Stream(feeds.stream)[indices[0]])
     part = make_scored_part(
         "search",
         indices,

@@ -8,10 +8,13 @@ from typing import Any
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
+from ortune.core.facts import TensorSpec
 from ortune.core.metric import Kind, stack_records
+from ortune.core.session import Tensors
 from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive
+from ortune.data.sequences.pairs import find_state_pairs
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import compute_score
 from ortune.measurement.evidence import check_bounds
@@ -23,9 +26,12 @@ _LOOKED_AT = 64
 
 
 def budget_for(
-    budget: Budget | None, outputs: Stream, labels: Sequence[Any] | None
+    budget: Budget | None, outputs: Stream, labels: Sequence[Any] | None, inputs: Tensors
 ) -> tuple[Budget, str]:
     """Return the given budget, or derive one, and the rule that gave it; empty where given.
+
+    Args:
+        inputs: Of one sample: some outputs may be states that it takes.
 
     Raises:
         BadData: It needs labels and there are none.
@@ -40,7 +46,20 @@ def budget_for(
         return budget, ""
     looked = spread_indices(len(outputs), _LOOKED_AT)
     tensors = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
-    return derive.derive_budget(tensors, None if labels is None else [labels[i] for i in looked])
+    chosen = None if labels is None else [labels[i] for i in looked]
+    return derive.derive_budget(tensors, chosen, _find_states(inputs, outputs[0]))
+
+
+def _find_states(inputs: Tensors, outputs: Tensors) -> frozenset[str]:
+    """Return the outputs that are named like the states that the model takes; perhaps none."""
+    specs = [
+        [TensorSpec(name, str(a.dtype), (None,) * a.ndim) for name, a in side.items()]
+        for side in (inputs, outputs)
+    ]
+    try:
+        return frozenset(pair.output for pair in find_state_pairs(*specs))
+    except BadData:
+        return frozenset()
 
 
 def budget_for_evaluate(function: str, budget: Budget | None) -> tuple[Budget, str]:

@@ -158,16 +158,17 @@ class Original:
         outputs = self._record_outputs(looked, "looked")
         labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
         earlier = self.header.job if self.header is not None else None
+        inputs = Stream(feeding.streams[MAIN]).__getitem__
+        seen = [inputs(at) for at in looked]
         if self.experiment.budget is None and earlier is not None and earlier.budget_rule:
             budget, rule = earlier.budget, earlier.budget_rule
         else:
-            budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels)
-        inputs = Stream(feeding.streams[MAIN]).__getitem__
+            budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels, seen[0])
         doubt, unused = "", labels is not None and not budget.metric.needs_labels
         if self.experiment.budget is None and labels is not None and unused:
             looked_outputs = {name: [out[name] for out in outputs] for name in outputs[0]}
             doubt = derive.describe_unused_labels(looked_outputs, labels)
-        seen, metric = [inputs(at) for at in looked], budget.metric
+        metric = budget.metric
         groups = _find_shared_groups(feeds)
         places = range(len(looked))
         part = make_scored_part(

@@ -65,7 +65,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_limit_that_no_score_can_miss_is_refused(text: str, likely: str) -> None:
     with pytest.raises(BadSettings, match="no score can miss the budget") as caught:
-        budget_for(Budget.parse(text), None, [1])  # type: ignore[arg-type]
+        budget_for(Budget.parse(text), None, [1], {})  # type: ignore[arg-type]
     assert f'write "{likely}"' in caught.value.fix
     assert Budget.parse(likely).can_be_missed()
 
@@ -73,13 +73,13 @@ def test_a_limit_that_no_score_can_miss_is_refused(text: str, likely: str) -> No
 @pytest.mark.parametrize(("text", "fix"), [("cosine>=-1", "-1 and 1"), ("snr>=-200", "-200 and")])
 def test_what_the_likely_meaning_is_not_known_of_names_the_reach(text: str, fix: str) -> None:
     with pytest.raises(BadSettings, match="no score can miss the budget") as caught:
-        budget_for(Budget.parse(text), None, None)  # type: ignore[arg-type]
+        budget_for(Budget.parse(text), None, None, {})  # type: ignore[arg-type]
     assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize("text", ["top1>=base-0.99", "cosine>=-0.99", "snr>=0", "max-error<=9"])
 def test_a_limit_that_some_score_misses_is_taken(text: str) -> None:
-    assert budget_for(Budget.parse(text), None, [1])[0] == Budget.parse(text)  # type: ignore[arg-type]
+    assert budget_for(Budget.parse(text), None, [1], {})[0] == Budget.parse(text)  # type: ignore[arg-type]
 
 
 def test_bounds_that_an_evaluate_function_declares_count(here: Path) -> None:
