@@ -18,6 +18,7 @@ from benchmarks.result_files import RESULTS, find_results
 from benchmarks.tables.accuracy import (
     coverage,
     dead_outputs,
+    derived_budgets,
     detector,
     handed_out,
     lost,
@@ -69,6 +70,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "again": ("again", again),
     "buckets": ("buckets", buckets),
     "dead outputs": ("dead_outputs", dead_outputs),
+    "derived budgets": ("derived_budgets", derived_budgets),
     "detector": ("detector", detector),
     "margins": ("margins", margins),
     "noisy outputs": ("dead_outputs", noisy_outputs),

@@ -136,6 +136,20 @@ def noisy_outputs(results: Results) -> str:
     return table(["model", "budget", *heads], rows)
 
 
+def derived_budgets(results: Results) -> str:
+    """Return what searches by derived budgets accepted and refused, and what that loses."""
+    rows = []
+    for name, case in results["cases"].items():
+        budget = f"`{case['budget'].partition('(')[0]}`"
+        said = [
+            f"{plan['plan']}: {plan['verdict']}, {100 * plan['lost']:.1f} points"
+            for plan in case["plans"]
+        ]
+        rows.append([name, case["samples"], budget, "; ".join(said) or "none was judged"])
+    head = ["model", "samples", "budget", "plans: verdict, points lost of the score from outside"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
 def margins(results: Results) -> str:
     """Return how often searches accept by labels, and by labels and margins, by cell."""
     rows = []
