@@ -62,7 +62,7 @@ def pack(
     refuse is not written.
 
     Args:
-        study: The run; with `target` a bundle's path or a run's folder will do.
+        study: The run, or its folder; with `target` also a bundle's path.
         path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
         trial: Start of the key of another trial than the best.
         with_: Starts of the keys of further trials, whose plans are taken where those before them
@@ -96,7 +96,7 @@ def pack(
             return package(bundles, path, target, **options).path
     _demand_target(original)
     if not isinstance(study, Study):
-        raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
+        study = read_study(Path(study))
     trials = select_trials(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):

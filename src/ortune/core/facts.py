@@ -32,7 +32,7 @@ class TensorSpec:
 
     def __str__(self) -> str:
         sides = ("?" if side is None else str(side) for side in self.shape or ())
-        return f"{self.name} {self.dtype}[{'...' if self.shape is None else 'x'.join(sides)}]"
+        return f"{self.name} {self.dtype}[{'...' if self.shape is None else ', '.join(sides)}]"
 
 
 @dataclass(frozen=True)

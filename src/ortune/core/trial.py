@@ -315,7 +315,7 @@ class Trial:
     ratio: Interval | None = None
     scores: tuple[Score, ...] = ()
     size: int | None = None
-    measurement: Measurement | None = None
+    measurement: Measurement | None = field(default=None, repr=False)
     edits: tuple[Edit, ...] = ()
     artefact: str | None = None
     content: str = ""

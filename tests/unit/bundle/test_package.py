@@ -17,7 +17,14 @@ from ortune.bundle.package import CONTENTS, package
 from ortune.bundle.source import Source, make_word, unpack_temporarily
 from ortune.bundle.target import Replay, Target
 from ortune.cli.main import main
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, NoPlanFits, OrtuneError
+from ortune.core.errors import (
+    BackendMissing,
+    BadData,
+    BadModel,
+    BadSettings,
+    NoPlanFits,
+    OrtuneError,
+)
 from ortune.core.study import Study
 from ortune.search.experiment.ledger import Ledger, write_header
 from ortune.targets.onnx import OnnxFile
@@ -241,8 +248,9 @@ def test_a_model_is_no_bundle(study: Study, tmp_path: Path) -> None:
 def test_from_python(study: Study, bundle: Path, tmp_path: Path) -> None:
     assert (pack(study, tmp_path / "a", target=Notes()) / "toy.onnx").is_file()
     assert (pack(bundle, tmp_path / "b", target=Notes()) / "toy.onnx").is_file()
-    with pytest.raises(BadSettings, match="is no study"):
+    with pytest.raises(BadData, match="no run in"):
         pack(bundle, tmp_path / "c.ortune")
+    assert pack(str(run_folder(study)), tmp_path / "d.ortune").is_file()
 
 
 def run_folder(study: Study) -> Path:

@@ -71,6 +71,9 @@ class Call:
             max_queue=how.max_queue,
         )
 
+    def __repr__(self) -> str:
+        return f"Call({self.signature})"
+
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run once and return every output by name.
 
