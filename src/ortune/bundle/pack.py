@@ -172,7 +172,7 @@ def build_candidates(
         if trial is not None or unconfirmed or licence:
             raise BadSettings(
                 f"{study} is a bundle: its plans and its licence are chosen already",
-                fix="leave --trial, --unconfirmed and --licence out, or give the run",
+                fix="leave --plan, --unconfirmed and --licence out, or give the run",
             )
         yield Path(study)
         return
@@ -204,7 +204,7 @@ def refuse_bundle_options(
         BadSettings: Some of it was given.
     """
     options = {
-        "--with": with_,
+        "--plan": with_,
         "--per-backend": per_backend,
         "--sign": sign,
         "--preprocess": preprocess,

@@ -55,7 +55,7 @@ class _Options(WorkerRequest):
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-demo"
     time: Duration = Duration("60s")
     on: Annotated[str, Option("BACKENDS")] = "auto"
-    quiet: bool = False
+    quiet: Annotated[bool, Option(hidden=True)] = False
 
     def keeps(self, path: Path) -> bool:
         """A demo whose run has a trial stays."""

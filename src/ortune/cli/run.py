@@ -64,7 +64,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
     on: Annotated[str | None, Option("BACKEND")] = None
     allow_custom_ops: bool = False
     require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
-    opt_level: GraphLevel | None = None
+    opt_level: Annotated[GraphLevel | None, Option(hidden=True)] = None
     out: Out = None
     force: bool = False
 

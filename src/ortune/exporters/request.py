@@ -115,7 +115,7 @@ class ModuleRequest(Request):
     _: KW_ONLY
     weights: File | None = None
     state_dict_key: Annotated[str, Option("KEY")] = ""
-    strip_prefix: Annotated[str, Option("PREFIX")] = ""
+    strip_prefix: Annotated[str, Option("PREFIX", hidden=True)] = ""
     unsafe_pickle: bool = False
     inputs: InputSpecs = InputSpecs(None, Option("NAME=DIMS[:TYPE]", "--input"))
     dynamic: DynamicAxes = DynamicAxes(None)

@@ -167,7 +167,7 @@ class Convert(ConversionRequest):
     opt_level: GraphLevel = "extended"
     per_channel: bool = True
     reduce_range: bool = False
-    dynamic_conv: bool = False
+    dynamic_conv: Annotated[bool, Option(hidden=True)] = False
 
     @property
     def level(self) -> GraphLevel:

@@ -298,7 +298,7 @@ def _describe_skipped(size: int, facts: Facts) -> str:
     if facts.quantized:
         missing += ["which integer layers can saturate", "pairs that no integer kernel takes"]
     how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
-    return f"not looked at, as weights were not read: {', '.join(missing)}; --weights {how}"
+    return f"not looked at, as weights were not read: {', '.join(missing)}; --read-weights {how}"
 
 
 def _find_unfused_pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:

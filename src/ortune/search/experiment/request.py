@@ -53,7 +53,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
     time: Duration = Duration("3m")
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     batch: Annotated[int, Option(low=0)] = 0
-    verbose: Annotated[bool, Option(word="--runtime-log")] = False
+    verbose: Annotated[bool, Option(word="--runtime-log", hidden=True)] = False
 
     def read_experiment(self) -> Experiment:
         """Return what is asked for, every text of it read.

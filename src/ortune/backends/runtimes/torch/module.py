@@ -253,6 +253,8 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
         BadModel: Names or shapes are not the module's.
     """
     expected = set(module.state_dict())
+    if prefix := _find_prefix(expected, state):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing, more = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or more:
         parts = [
@@ -263,7 +265,8 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
         ] * bool(more)
         raise BadModel(
             f"{path} does not fill the module: {', '.join(parts)}",
-            fix=_suggest_fix(expected, state),
+            fix="give the state dict of this very module, with --state-dict-key where the file "
+            "holds several",
         )
     try:
         module.load_state_dict(state)
@@ -275,14 +278,11 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _suggest_fix(expected: set[str], state: Mapping[str, Any]) -> str:
-    """Say which prefix to strip, where that makes the names the module's."""
-    first = next(iter(sorted(expected)), "")
-    for name in state:
-        prefix = name.removesuffix(first)
-        if first and prefix != name and {key.removeprefix(prefix) for key in state} >= expected:
-            return f"--strip-prefix {prefix}"
-    return "give the state dict of this very module, --state-dict-key or --strip-prefix"
+def _find_prefix(expected: set[str], state: Mapping[str, Any]) -> str:
+    """Return what stands before all names, such as ``module.``, where they fit without it."""
+    first = min(expected, default="")
+    ends = (name.removesuffix(first) for name in state if first and name.endswith(first))
+    return next((p for p in ends if {f"{p}{name}" for name in expected} == set(state)), "")
 
 
 def _load_content(path: Path, unsafe: bool) -> Any:
