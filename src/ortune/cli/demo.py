@@ -28,7 +28,7 @@ NEXT: Final = (
     "ortune pack run -o model.ortune",
     "python -c \"import ortune; print(ortune.load('model.ortune').signature)\"",
 )
-"""What to do with a model of one's own; the README has the same lines."""
+"""What to do with a model of one's own; the first tutorial has the same lines."""
 
 
 @request

@@ -23,7 +23,7 @@ from ortune.core.fields import Option, Words
 from ortune.core.request import request
 
 if TYPE_CHECKING:
-    from ortune.analysis.inspection.inspect import Inspection, NodePlacement
+    from ortune.analysis.inspection.inspect import Inspection, NodePlacement, TriedStep
     from ortune.core.facts import Facts, TensorSpec
     from ortune.graph.lint.rules import Finding
 
@@ -113,7 +113,7 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
         ("quantized already", "yes" if facts.quantized else "no"),
     ]
     if inspection.steps:
-        rows.append(("steps that may help", ", ".join(inspection.steps)))
+        rows.append(("steps that may help", ", ".join(map(_describe_step, inspection.steps))))
     if facts.metadata:
         rows.append(("metadata", _format_metadata(facts.metadata, verbose)))
     print_table(("", inspection.model.name), [*rows, *_make_saturation_rows(inspection)])
@@ -141,6 +141,12 @@ def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: 
         print_text(
             "more: --list nodes,regions,tensors; --on cpu,openvino says which nodes they take"
         )
+
+
+def _describe_step(tried: TriedStep) -> str:
+    before, after = tried.nodes_before, tried.nodes_after
+    nodes = f", {before:,} to {after:,} nodes" if after != before else ""
+    return f"{tried.step} ({wording.format_count(tried.edits, 'edit')}{nodes})"
 
 
 def _format_metadata(metadata: Mapping[str, str], verbose: bool) -> str:

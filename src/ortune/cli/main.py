@@ -62,7 +62,7 @@ OFTEN_TRIED: Mapping[str, str] = {
     f"{_INT8.replace('int8', 'int4')}": "int4",
     f"{_INT8.replace('int8', 'fp8')}": "fp8 float8",
     "ortune apply MODEL simplify -o OUT": "simplify sim onnxsim slim fold fuse clean",
-    "ortune export PKG.MODULE:FACTORY -o model.onnx": "export-onnx torch pytorch to-onnx onnx",
+    "ortune export FILE.py:NAME -o model.onnx": "export-onnx torch pytorch to-onnx onnx",
     "ortune bench MODEL --on cpu,openvino": "benchmark run-bench perf measure time latency speed",
     "ortune verify REFERENCE OTHER --data SOURCE": "evaluate eval test validate accuracy check"
     " score compare-models compare-outputs",
@@ -108,6 +108,7 @@ class Verbs(click.Group):
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
         write_common(formatter)
+        formatter.write("\nWhich command do I need, by task: docs/commands.md of the sources\n")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""

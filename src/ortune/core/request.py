@@ -110,7 +110,7 @@ class DataRequest(UnpackRequest):
 
     Attributes:
         data: Samples: a folder of .npz, .npy per input, images or .wav, a .jsonl or .parquet
-            file, hf:FOLDER[:split] of a saved dataset, or module:function.
+            file, hf:FOLDER[:split] of a saved dataset, or FILE.py:NAME.
         shapes: Shape of a made-up input, such as x:1x3x320x320.
         ranges: Values of a made-up input, such as ids:0..30521.
     """

@@ -125,7 +125,7 @@ class ModuleRequest(Request):
 class Export(ModuleRequest, WorkerRequest):
     """Write a PyTorch module as ONNX, with the exporter whose file answers like it.
 
-    SOURCE is pkg.module:factory, a program of torch.export (.pt2), TorchScript (.pt) or the
+    SOURCE is FILE.py:NAME, a program of torch.export (.pt2), TorchScript (.pt) or the
     folder of a transformers model. Each exporter works in a process of its own; what it wrote is
     compared with PyTorch on several inputs and at several sizes of each --dynamic dimension. The
     first that agrees is kept, and of those tried before it the reason is told.

@@ -116,7 +116,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             if module_options := [option for name, option in options.items() if shared[name]]:
                 raise BadSettings(
                     f"{module_options[0]} is of a PyTorch module, and the model is a file",
-                    fix="give pkg.module:factory in place of the file, or leave it out",
+                    fix="give FILE.py:NAME in place of the file, or leave it out",
                 )
             return None
         if len(names) > 1:

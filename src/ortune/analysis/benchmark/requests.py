@@ -46,7 +46,7 @@ class Bench(CustomOpsRequest, DataRequest):
         self_check: Time the first row against itself too: an A/A.
         time: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
-        end_to_end: Time pkg.module:frame, which gets (engine, sample), and the model's part of it.
+        end_to_end: Time FILE.py:NAME, which gets (engine, sample), and the model's part of it.
         environment: Names of `ortune doctor env list` by comma, and "here": each is timed.
 
     Raises:
@@ -65,7 +65,7 @@ class Bench(CustomOpsRequest, DataRequest):
     self_check: bool = False
     time: Duration = Duration("10s", Option("DURATION", low=0.1))
     sets: Annotated[int, Option(low=1, high=1000, hidden=True)] = 5
-    end_to_end: Annotated[str, Option("MODULE:FRAME")] = ""
+    end_to_end: Annotated[str, Option("FILE.py:NAME")] = ""
     environment: Words = Words((), Option("NAME,...", shown="here"))
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
     Attributes:
         model: The model file.
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
-            module:function.
+            FILE.py:NAME.
         step: Quantizer whose tensors are calibrated.
         samples: Calibrate on so many, spread over the data; on all if not given.
         shapes: Shape of a state at the first step of a sequence, such as h:2x1x128.

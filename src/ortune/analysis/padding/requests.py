@@ -25,7 +25,7 @@ class BucketsRequest(BackendRequest, UnpackRequest):
     Attributes:
         model: An encoder with a dynamic length.
         data: Samples, padded as they are served: a folder of .npz, .npy per input or images, a
-            .jsonl file, or module:function.
+            .jsonl file, or FILE.py:NAME.
         count: Most buckets.
         multiple: Buckets are multiples of this.
         mask: The mask; found in the data by default.

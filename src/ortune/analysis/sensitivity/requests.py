@@ -34,7 +34,7 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     Attributes:
         model: The model file.
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
-            module:function.
+            FILE.py:NAME.
         by: What is taken at a time: a region, a single node, or all layers of an operator.
         steps: The steps, the last of which decides the precision; repeat it. The automatic
             rewrites go before them, as in a search.

@@ -51,7 +51,7 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
     _: KW_ONLY
     labels: File | None = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
-    evaluate: Annotated[str | None, Option("MODULE:FN")] = None
+    evaluate: Annotated[str | None, Option("FILE.py:NAME")] = None
     simulate: Literal["avx2"] | None = None
     bisect: bool = False
     out: Out = None
@@ -92,7 +92,7 @@ class Extract(CustomOpsRequest, UnpackRequest):
         outputs: Tensor, or node, that the piece ends with; repeat it. Default: the model's
             outputs.
         data: Samples of the model's inputs: a folder of .npz, .npy per input or images, a .jsonl
-            file, or module:function.
+            file, or FILE.py:NAME.
         limit: Record the first N samples of --data; 0 takes all.
         force: Overwrite an existing output.
 

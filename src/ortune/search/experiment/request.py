@@ -47,7 +47,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
     calibration: Source = None
     ranges_from: File | None = None
     augment: Annotated[str | None, Option("SPECS")] = None
-    evaluate: Annotated[str | None, Option("MODULE:FN")] = None
+    evaluate: Annotated[str | None, Option("FILE.py:NAME")] = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     baseline: Annotated[str | Backend | None, Option("BACKEND")] = None
     time: Duration = Duration("3m")

@@ -115,7 +115,7 @@ class ModuleSource:
     """Where a module and its weights are.
 
     Attributes:
-        source: ``pkg.module:factory``, a program of torch.export (.pt2), TorchScript (.pt) or a
+        source: ``FILE.py:NAME``, a program of torch.export (.pt2), TorchScript (.pt) or a
             folder of transformers.
         weights: Checkpoint for a factory's module; empty where it brings its own.
         key: Where the state dict is in the checkpoint; see `read`.
@@ -147,7 +147,7 @@ def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
 
     source = module_source.source
     if not source:
-        raise BadSettings("torch is given no module", fix="write torch(source=pkg.module:factory)")
+        raise BadSettings("torch is given no module", fix="write torch(source=FILE.py:NAME)")
     if user_function.is_function(source):
         torch.manual_seed(SEED)
         module = user_function.import_function(source, "a function that makes a module")()
@@ -184,7 +184,7 @@ def _load_file(path: Path) -> tuple[Any, set[str]]:
     if path.suffix != ".pt2" and path.suffix not in SCRIPTS:
         raise BadSettings(
             f"cannot read '{path}' as a module",
-            fix="give pkg.module:factory, a torch.export program (.pt2) or TorchScript (.pt)",
+            fix="give FILE.py:NAME, a torch.export program (.pt2) or TorchScript (.pt)",
         )
     if not path.is_file():
         raise BadModel(f"no file {path}", fix="check the path in torch(source=...)")
@@ -199,7 +199,7 @@ def _load_file(path: Path) -> tuple[Any, set[str]]:
         raise BadModel(
             f"torch does not load {path.name}: "
             f"{summarize_error(user_function.describe_error(error))}",
-            fix="a state dict is given as torch(source=pkg.module:factory, weights=...)",
+            fix="a state dict is given as torch(source=FILE.py:NAME, weights=...)",
         ) from error
 
 
