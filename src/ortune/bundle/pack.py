@@ -71,11 +71,12 @@ def pack(
             OpenVINO's.
         unconfirmed: Pack also what no finalist's pairs have confirmed as faster and within the
             budget.
-        licence: Of the model, as an SPDX expression such as ``Apache-2.0``.
+        licence: Licence of the model, as an SPDX expression such as Apache-2.0.
         sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
         preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
             that lay beside the run's images.
-        compiled: Put in, too, what the plans' providers compile of the models for this device.
+        compiled: Store what the providers compile for this device too: the bundle then opens at
+            once here.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.

@@ -43,11 +43,12 @@ class _Options(Request):
             the first characters of a key. Without it the winner alone.
         per_backend: The best confirmed plan of each backend as well, in one file.
         unconfirmed: Pack also what no fresh pairs have confirmed.
-        licence: Of the model, an SPDX expression such as Apache-2.0.
+        licence: Licence of the model, as an SPDX expression such as Apache-2.0.
         sign: Sign it with this private key: NAME.ortune.sig beside it.
         preprocess: A preprocess.toml, by which the engine takes pictures; without it the one that
             lay beside the run's images.
-        compiled: Put in what the plans' providers compile for this device, which opens at once.
+        compiled: Store what the providers compile for this device too: the bundle then opens at
+            once here.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
         original: With --for, take the model as it came where no faster plan can run there.

@@ -43,8 +43,8 @@ class Optimize(ModuleRequest, ExperimentRequest):
         portable: Try nothing that is bound to this machine's CPU.
         batches: After the search, time the leading plans at these batches too, such as 1,4,16, and
             say which is best where.
-        max_latency: Bound on one run, such as 20ms: of --batches, name the one of most samples a
-            second that keeps it.
+        max_latency: Longest that one run may take, such as 20ms: of --batches, the one with most
+            samples a second within it is named.
         memory_limit: Bound on what all of ortune's processes take together, such as 4G; most of
             what is free if not given. --max-memory bounds the result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no

@@ -43,11 +43,12 @@ class Bench(CustomOpsRequest, DataRequest):
         batch: Samples stacked into one run, such as 1,8: each is timed, and rows of one batch are
             compared; 0 takes them as they come.
         workload: How runs are driven: "throughput(sessions=2)", "arrivals(rate=50)".
-        self_check: Time the first row against itself too: an A/A.
+        self_check: Time the first row against itself too (an A/A test).
         time: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
         end_to_end: Time FILE.py:NAME, which gets (engine, sample), and the model's part of it.
-        environment: Names of `ortune doctor env list` by comma, and "here": each is timed.
+        environment: Environments to time in, by comma: names of `ortune doctor env list`, and
+            "here".
 
     Raises:
         OrtuneError: A model, an option or the data cannot be used, or a first row does not run.

@@ -39,7 +39,7 @@ class Terms:
         price_per_hour: Of one machine, or of one device where several are counted.
         currency: As written beside the price; may be empty.
         overhead_s: Of one run, outside the model: decoding, resizing, transport.
-        processes: At work on one machine at once.
+        processes: Processes that work on one machine.
         devices: Numbers of machines (or devices) to show; the first is what is paid today where
             no load is given.
         load_per_s: Samples a second that must be served; None compares at equal work.
@@ -142,10 +142,11 @@ class Cost(Request):
 
     Attributes:
         sources: The first holds what is paid today in its first row; rows of the others follow.
-        price: Of a machine, or of a GPU: "2.50/h".
+        price: Price of a machine, or of a GPU, such as 2.50/h.
         load: Samples that must be served: 150/s.
-        overhead: Of a run, outside the model: 20ms. What `bench --end-to-end` timed has it inside.
-        processes: At work on one machine.
+        overhead: Time of a run outside the model, such as 20ms. What `bench --end-to-end` timed
+            includes it.
+        processes: Processes that work on one machine.
         gpus: Numbers of GPUs to show: 1-8.
         effort: Work the change takes: 4h@80/h.
         hours_per_day: Hours that machines are paid for; a month has 30.4 days.

@@ -45,7 +45,7 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
             without it. Its metric is what is lost.
         time: When to stop; what was not reached is named.
         plot: Draw cost against time saved: a file that ends in .svg, .png or .html.
-        fresh: Measure again what is kept.
+        fresh: Measure again, in place of taking kept results.
         force: Overwrite an existing plot.
 
     Raises:

@@ -148,7 +148,7 @@ class LoadTest(DataRequest):
         batch: Samples stacked into one request; 0 sends them as they come.
         slo: A limit on the latency, such as "p99<=20ms".
         check: Compare all answers with those of this bundle or model, run here.
-        protocol: Of a model that is served here.
+        protocol: Protocol by which a model that is served here is asked.
         processes: Server processes for a model that is served here.
         on: Where a plain model that is served here runs, such as "cpu(threads=2)".
         serve: More words for the `ortune serve` of a model that is served here.
