@@ -140,8 +140,8 @@ def _suggest_verb(word: str, verbs: Sequence[str]) -> str:
     if near and near[0] in tried:
         return f"write `{tried[near[0]]}`; `ortune --help` lists all verbs"
     near = [verb for verb in near if verb in verbs]
-    said = f"did you mean {' or '.join(f'`ortune {verb}`' for verb in near)}? " if near else ""
-    return f"{said}`ortune --help` lists all verbs"
+    question = f"did you mean {' or '.join(f'`ortune {verb}`' for verb in near)}? " if near else ""
+    return f"{question}`ortune --help` lists all verbs"
 
 
 def list_verb_modules() -> dict[str, str]:

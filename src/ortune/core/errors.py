@@ -221,12 +221,12 @@ def suggest_names(word: str, names: Iterable[str], listing: str = "") -> str:
         names: Those that there are.
         listing: What lists them, where they are too many for a line.
     """
-    known = [*dict.fromkeys(names)]
-    near = find_nearest(word, known)
-    shown = ", ".join(known[:_NAMED]) + (", ..." if len(known) > _NAMED else "")
+    choices = [*dict.fromkeys(names)]
+    near = find_nearest(word, choices)
+    shown = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
     if not near:
-        return "; ".join(filter(None, (f"use one of: {shown}" if known else "", listing)))
-    more = listing or (f"all are: {shown}" if len(known) > len(near) else "")
+        return "; ".join(filter(None, (f"use one of: {shown}" if choices else "", listing)))
+    more = listing or (f"all are: {shown}" if len(choices) > len(near) else "")
     return "; ".join(filter(None, (f"write {' or '.join(near)}", more)))
 
 

@@ -127,7 +127,6 @@ def test_settings_hold_what_was_given_with_absolute_paths(
         "workload": "latency",
         "batch": 0,
         "on": "auto",
-        "policy": "adaptive",
         "prefer": "speed",
     }
 

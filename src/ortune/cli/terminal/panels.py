@@ -1,4 +1,4 @@
-"""Under which heading the help of a verb lists an option: the words of all verbs, in one place."""
+"""The headings under which the help of verbs lists options: the words of all, in one place."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def write_panels(
     Args:
         forms: Option -> the flag that it goes with, for those that go with no other.
     """
-    own = list_own(ctx.command)
-    records = {word: option.get_help_record(ctx) or ("", "") for word, option in own.items()}
+    options = list_own(ctx.command)
+    records = {word: option.get_help_record(ctx) or ("", "") for word, option in options.items()}
     lengths = [len(name) for name, _ in records.values()]
     width = max((length for length in lengths if length <= _LONG), default=0)
     panels: dict[str, list[tuple[str, str]]] = {}
-    for word in sorted(own, key=lambda word: _find_place(word, forms)[1]):
-        listed = len(own) > _FEW or word in forms
+    for word in sorted(options, key=lambda word: _find_place(word, forms)[1]):
+        listed = len(options) > _FEW or word in forms
         heading = _find_place(word, forms)[0] if listed else "Options"
         name, text = records[word]
         panels.setdefault(heading, []).append((name.ljust(width), text))
