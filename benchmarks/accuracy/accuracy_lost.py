@@ -258,7 +258,7 @@ def _race(rows: list[dict[str, Any]], model: Path, data: Path, seconds: float) -
     """Add every file's latency over the float model's."""
     running = [row for row in rows if "error" not in row]
     entries = [(path, Cpu(threads=1)) for path in (model, *(Path(row["path"]) for row in running))]
-    raced = codec.encode(race_contestants(entries, data=data, seconds=seconds))
+    raced = codec.encode(race_contestants(entries, data=data, time=seconds))
     for row, ratio in zip(running, raced["ratios"][1:], strict=True):
         row["ratio"] = ratio
 

@@ -68,7 +68,7 @@ def _measure_model(
     timings = race_contestants(
         [(cell.model, cell.backend) for cell in cells],
         data=str(folder / "data"),
-        seconds=seconds,
+        time=seconds,
         sets=1,
     )
     feeds = [dict(np.load(path)) for path in sorted((folder / "data").glob("*.npz"))[:_COMPARED]]

@@ -42,7 +42,7 @@ def measure(target: Target) -> Iterator[tuple[str, Any]]:
         command = [
             *(sys.executable, "-m", "ortune.cli.main", "loadtest", str(model), "--data", data),
             *("--on", str(target.backend()), "--concurrency", _CONCURRENCY),
-            *("--seconds", str(1 if target.dry else _SECONDS), "--repeats", "1"),
+            *("--time", str(1 if target.dry else _SECONDS), "--repeats", "1"),
             *("--serve", f"--instances {instances} --max-batch {rows}", "--json", str(path)),
         ]
         with _watch_memory() as memory:
@@ -61,7 +61,7 @@ def _time_without_memory(model: str, data: str, target: Target) -> Any:
     on = str(target.backend())
     small = "cpu(threads=1)" if target.dry else f"cuda(memory_limit={_TOO_LITTLE_MB})"
     try:
-        timings = ot.bench([model], on=f"{on},{small}", data=data, batch=8, seconds=2, sets=1)
+        timings = ot.bench([model], on=f"{on},{small}", data=data, batch=8, time=2, sets=1)
     except OrtuneError as error:
         return {"error": error.what, "fix": error.fix}
     return [{key: row[key] for key in ("backend", "error")} for row in timings.rows]

@@ -62,7 +62,7 @@ def measure(
         race_contestants(
             [(one.model, one.backend) for one in runners],
             data=data,
-            seconds=seconds,
+            time=seconds,
             self_check=True,
             sets=3,
         )

@@ -86,7 +86,7 @@ def measured(
     every = buckets(model, data=data, on=str(backend), count=10**6, multiple=1, seconds=0)
     named: dict[str, Buckets] = {str(n): one for n, one in found.items()} | {"all": every}
     sides = [(model, backend), *((model, one.backend) for one in named.values())]
-    ran = codec.encode(race_contestants(sides, data=data, seconds=seconds))
+    ran = codec.encode(race_contestants(sides, data=data, time=seconds))
     rows = {
         name: {
             "lengths": list(one.backend.lengths),
@@ -119,7 +119,7 @@ def first(model: Path, data: Path, cut: Bucketed, folder: Path) -> dict[str, Any
         np.savez(out / f"{length:04}.npz", **cut.cut_feeds(sample, length))
     plain = replace(cut.inner, threads=cut.threads)
     ran = codec.encode(
-        ot.bench(model, on=str(plain), data=out, workload="first-shapes", seconds=6, sets=3)
+        ot.bench(model, on=str(plain), data=out, workload="first-shapes", time=6, sets=3)
     )
     reported: dict[str, Any] = ran["rows"][0]["reported"]
     return reported

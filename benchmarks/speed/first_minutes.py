@@ -77,7 +77,7 @@ def write_belongings(user: str, folder: Path) -> None:
         (folder / name).write_text(text)
     if user == "torch engineer":
         (folder / "export.py").write_text(
-            list_files((ROOT / "README.md").read_text())["export.py"]
+            list_files((ROOT / "docs" / "tutorials" / "first-model.md").read_text())["export.py"]
         )
     elif user == "text engineer":
         from tests.real.samples import written

@@ -20,7 +20,7 @@ def test_a_saved_run_compares_with_itself(
 ) -> None:
     out = str(tmp_path / "out.json")
     words = ["--levels", "basic,all", "--threads", "1", "--wide"]
-    assert main(["bench", str(MODEL), *words, "--sets=1", "--seconds=0.5", "--json", out]) == 0
+    assert main(["bench", str(MODEL), *words, "--sets=1", "--time=0.5", "--json", out]) == 0
     said = capsys.readouterr().out
     for heading in ("cpu(threads=1, level=basic)", "p99.9", "memory"):
         assert heading in said
@@ -33,7 +33,7 @@ def test_a_twin_slower_by_a_tenth_is_flagged_and_the_same_again_is_not(tmp_path:
     """Needs a machine that is otherwise idle: the times are real."""
     for name, on in (("a", "cpu"), ("b", "cpu"), ("slow", "slowed")):
         spec = f"{on}(threads=1{', by=0.1' if on == 'slowed' else ''})"
-        found = json.dumps(codec.encode(ot.bench(MODEL, on=spec, seconds=5)), default=float)
+        found = json.dumps(codec.encode(ot.bench(MODEL, on=spec, time=5)), default=float)
         (tmp_path / f"{name}.json").write_text(found)
     files = {name: tmp_path / f"{name}.json" for name in ("a", "b", "slow")}
     assert ot.compare([files["a"], files["b"]]).regressions == 0

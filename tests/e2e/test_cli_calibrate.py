@@ -185,7 +185,7 @@ def test_wrong_words_are_refused(digits: Path, tmp_path: Path, capsys: CAPSYS) -
     assert "--data is missing" in _refused(capsys, "calibrate", model, "-o", out)
     assert "no 'nothing'" in _refused(capsys, *base, "--observer", "nothing", "-o", out)
     assert "keeps nothing" in _refused(capsys, *base, "--observer", "percentile(p=0)", "-o", out)
-    assert "no ranges" in _refused(capsys, *base, "--quantizer", "int8-dynamic", "-o", out)
+    assert "no ranges" in _refused(capsys, *base, "--step", "int8-dynamic", "-o", out)
     assert "observers given: 2" in _refused(
         capsys, *base, "--observer", "mse", "--observer", "entropy"
     )

@@ -104,7 +104,7 @@ def test_dynamic_conv_is_made_and_timed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = bench.run
-    monkeypatch.setattr(bench, "run", lambda asked: run(replace(asked, seconds=0.1, sets=2)))
+    monkeypatch.setattr(bench, "run", lambda asked: run(replace(asked, time=0.1, sets=2)))
     out = tmp_path / "out.onnx"
     options = ("--precision", "int8", "--dynamic-conv", "--opt-level", "disabled")
     found = convert(digits, out, capsys, *options)

@@ -108,7 +108,7 @@ def test_report_and_pack_by_hand(
     assert main(["pack", run, "-o", str(bundle), "--json"]) == 0
     assert answer(capsys)["bytes"] == bundle.stat().st_size
     assert main(["pack", run, "-o", str(bundle)]) == 2
-    assert main(["pack", run, "-o", str(tmp_path / "x.ortune"), "--trial", "zzz"]) == 2
+    assert main(["pack", run, "-o", str(tmp_path / "x.ortune"), "--plan", "zzz"]) == 2
     assert not (tmp_path / "x.ortune").exists()
 
 
@@ -119,7 +119,7 @@ def test_the_bundle_runs(demo: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["run", bundle, str(demo / "data"), "--on", "cpu", "--json"]) == 0
     assert answer(capsys)["backend"].startswith("cpu")
     assert main(["run", bundle, str(demo / "data"), "--on", "gpu"]) == 2
-    assert "no 'gpu' in backends" in capsys.readouterr().err
+    assert "no backend 'gpu'" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run_is_two_lines(

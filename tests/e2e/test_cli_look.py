@@ -92,7 +92,7 @@ def test_a_model_against_itself_has_no_winner_and_raw_samples(
 ) -> None:
     model, out = str(digits / "model.onnx"), tmp_path / "out.json"
     args = ["bench", model, model, "--data", str(digits / "calibration"), "--sets", "2"]
-    args += ["--seconds", "1"]
+    args += ["--time", "1"]
     assert main([*args, "--on", "cpu(threads=1)", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert [row["error"] for row in found["rows"]] == [None, None]

@@ -49,7 +49,7 @@ def test_regions_of_a_real_model(
     model, data = str(digits / "model.onnx"), str(digits / "calibration")
     out, plot = tmp_path / "s.json", tmp_path / "plot.svg"
     words = ["sensitivity", model, "--data", data, "--metric", "snr", "--time", "20s"]
-    words += ["--on", "cpu(threads=1)", "--recipe", "int8-static(head=true)"]
+    words += ["--on", "cpu(threads=1)", "--step", "int8-static(head=true)"]
     assert main([*words, "--json", str(out), "--plot", str(plot)]) == 0
     found = told(out)
     layers = {node for region in found["regions"] for node in region["nodes"]}
@@ -106,9 +106,9 @@ def test_what_is_not_reached_is_named(
         (["--data", "gone"], "gone"),
         (["--metric", "nope"], "nope"),
         (["--by", "layer"], "layer"),
-        (["--recipe", "int9"], "no step 'int9'"),
-        (["--recipe", "simplify"], "no step of it decides a precision"),
-        (["--recipe", "int8-static(exclude=[gone])"], "gone"),
+        (["--step", "int9"], "no step 'int9'"),
+        (["--step", "simplify"], "no step of it decides a precision"),
+        (["--step", "int8-static(exclude=[gone])"], "gone"),
         (["--on", "nope"], "nope"),
         (["--plot", "plot.gif"], "plot.gif"),
         (["--plot", "gone/plot.svg"], "there is no folder"),

@@ -45,13 +45,13 @@ def folder(tmp_path: Path) -> Path:
     "words",
     [
         "inspect model.onnx --on cpu,openvino",
-        "bench model.onnx --on cpu --seconds 0.1 --sets 1",
+        "bench model.onnx --on cpu --time 0.1 --sets 1",
         "run model.onnx samples.npz",
         "verify model.onnx model.onnx --data samples.npz",
-        "profile model.onnx --on cpu --seconds 0.1",
+        "profile model.onnx --on cpu --time 0.1",
         "doctor",
         "optimize model.onnx --data samples.npz --time 2s --on cpu -o run",
-        "loadtest model.onnx --seconds 0.2 --concurrency 1",
+        "loadtest model.onnx --time 0.2 --concurrency 1",
     ],
 )
 def test_no_stray_file_runs(folder: Path, words: str) -> None:

@@ -89,7 +89,7 @@ def test_a_bundle(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM that can be caught")
 def test_no_server_outlives_a_load_test_that_is_ended(classifier: tuple[Path, Path]) -> None:
     command = [sys.executable, "-m", "ortune.cli.main", "loadtest", str(classifier[0])]
-    running = subprocess.Popen([*command, "--seconds", "60"], stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen([*command, "--time", "60"], stderr=subprocess.PIPE, text=True)
     below: list[psutil.Process] = []
     until = time.monotonic() + 60
     while not {"serve", "ortune.serving.load_testing.client"} <= _words(below):
@@ -116,7 +116,7 @@ def test_arrivals_on_a_server_that_runs(classifier: tuple[Path, Path]) -> None:
     with serve_models(model) as server:
         for url in (server.http, server.grpc):
             said = ortune(
-                *("loadtest", url, "--data", data, "--rate", "40", "--seconds", "2"),
+                *("loadtest", url, "--data", data, "--rate", "40", "--time", "2"),
                 *("--slo", "p50<=2s", "--clients", str(min(2, os.cpu_count() or 1))),
             )
             assert "within p50<=2s" in said

@@ -1,4 +1,4 @@
-"""A newcomer's path: the README's own commands and files, nothing else."""
+"""A newcomer's path: the commands and files of the README and the first tutorial, nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from ortune.cli.demo import NEXT
 
 pytest.importorskip("torch", reason="pip install torch==2.13.0")
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+HOME = Path(__file__).parents[2]
+INSTALL = (HOME / "README.md").read_text().partition("\n## Install")[2].partition("\n## ")[0]
+TUTORIAL = (HOME / "docs" / "tutorials" / "first-model.md").read_text()
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAMS = {
     "python": [sys.executable],
@@ -25,20 +27,20 @@ PROGRAMS = {
 
 def path() -> list[str]:
     """Return the commands from the installation to the call from Python."""
-    text = README.partition("\n## Install")[2].partition("\nEvery verb takes")[0]
-    lines = [line for kind, body in FENCE.findall(text) if not kind for line in body.splitlines()]
+    blocks = FENCE.findall(INSTALL + TUTORIAL)
+    lines = [line for kind, body in blocks if not kind for line in body.splitlines()]
     return [line for line in lines if line != "ortune demo"]
 
 
 def files() -> dict[str, str]:
     """Return the programs that a newcomer writes: each says its name in its first line."""
-    blocks = [body for kind, body in FENCE.findall(README) if kind == "python"]
+    blocks = [body for kind, body in FENCE.findall(TUTORIAL) if kind == "python"]
     named = {body.splitlines()[0]: body for body in blocks}
     return {first.removeprefix("# "): body for first, body in named.items() if first[-3:] == ".py"}
 
 
 def follow(folder: Path, seconds: str) -> None:
-    """Do what the README says; only the search's time may differ."""
+    """Do what they say; only the search's time may differ."""
     for name, text in files().items():
         (folder / name).write_text(text)
     for line in [*path()[1:], NEXT[-1]]:

@@ -43,10 +43,10 @@ KINDS = {
     "engine": f"-c 'import ortune, time; engine = {OPEN}; time.sleep({SECONDS})'",
     "server": f"{ORTUNE} serve model.onnx --http-port 0 --grpc-port 0",
     "servers": f"{ORTUNE} serve model.onnx --http-port 0 --no-grpc --processes 2",
-    "loadtest": f"{ORTUNE} loadtest model.onnx --seconds 14 --concurrency 1",
+    "loadtest": f"{ORTUNE} loadtest model.onnx --time 14 --concurrency 1",
     **{
         f"worker of {backend.partition('(')[0]}": f"{ORTUNE} bench model.onnx --on {backend} "
-        "--sets 1 --seconds 14"
+        "--sets 1 --time 14"
         for backend in ("cpu", "openvino", "reference", "torch(source=net:Net)")
     },
     "optimize": f"{ORTUNE} optimize model.onnx --time 20s --on cpu -o run",

@@ -17,7 +17,6 @@ from tests.models import write_classifier
 from tests.picking import Glance, InOrder, Pick, searching_by
 
 import ortune as ot
-from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
 from ortune.measurement.timing import stats
@@ -100,16 +99,6 @@ def test_a_plan_four_times_as_fast_is_found(scripted: ot.Study) -> None:
     assert scripted.best.ratio is not None
     assert scripted.best.ratio.value < 0.25
     assert all("expected" in t.proposed for t in scripted.trials if t.stage == "search")
-
-
-@pytest.mark.parametrize("policy", ["staged", "exhaustive", "mine.py:Mine"])
-def test_other_orders_are_gone_and_adaptive_is_taken(
-    task: tuple[Path, Path], tmp_path: Path, policy: str
-) -> None:
-    with pytest.raises(OrtuneError, match="every search is adaptive") as refused:
-        search(task, tmp_path / "run", policy=policy)
-    assert "leave --policy out" in refused.value.fix
-    assert not (tmp_path / "run").exists()
 
 
 def test_finalists_are_judged_by_all_pairs_of_the_run(scripted: ot.Study) -> None:

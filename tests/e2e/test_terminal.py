@@ -96,8 +96,8 @@ def test_an_error_is_broken_between_words(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "bar"),
     [
-        ("bench m.onnx --seconds 1 --sets 2", "timing"),
-        ("profile m.onnx --seconds 0.5", "profiling"),
+        ("bench m.onnx --time 1 --sets 2", "timing"),
+        ("profile m.onnx --time 0.5", "profiling"),
         ("tune m.onnx --time 4s", "left"),
         ("extract m.onnx --to h -o piece.onnx --data data", "running the whole model"),
     ],

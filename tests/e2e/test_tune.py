@@ -106,7 +106,7 @@ def test_the_share_of_denormal_weights_is_counted(gates: Path) -> None:
 
 @pytest.mark.long
 def test_the_denormal_flag_is_found(gates: Path) -> None:
-    found = ot.tune(gates, on="cpu(threads=1)", ranges={"x": (0.5, 2)}, seconds=20)
+    found = ot.tune(gates, on="cpu(threads=1)", ranges={"x": (0.5, 2)}, time=20)
     assert found.settings["flush_denormals"], found.attempts
     assert found.ratio.high < 1
 
@@ -127,9 +127,7 @@ def test_the_search_finds_the_denormal_flag(gates: Path, tmp_path: Path) -> None
 @pytest.mark.long
 def test_spinning_is_repaired_beside_a_busy_neighbour() -> None:
     pinned = "cpu(threads=2, level=all, disable=[], parallel=false, block_base=0)"
-    found = ot.tune(
-        DIGITS, on=pinned, shapes={"image": (32, 1, 28, 28)}, seconds=60, beside_load=1
-    )
+    found = ot.tune(DIGITS, on=pinned, shapes={"image": (32, 1, 28, 28)}, time=60, beside_load=1)
     settings = found.settings
     assert not settings["spin"] or settings["spin_us"], found.attempts
     assert found.ratio.high < 1

@@ -58,7 +58,7 @@ def test_a_bench_reports_what_the_workload_counts(model: Path) -> None:
     found = race_contestants(
         [(model, Scripted(slow=slow)), (model, Scripted(slow=slow / 4))],
         workload="arrivals(rate=1000, pattern=constant, seconds=0.02)",
-        seconds=0.1,
+        time=0.1,
         sets=1,
     )
     slower, faster = (row["reported"] for row in found.rows)

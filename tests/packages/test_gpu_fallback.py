@@ -93,7 +93,7 @@ def test_no_verb_runs_on_another_device_instead(
     model, out, samples = str(MODEL), str(tmp_path / "run"), str(tmp_path / "samples.npz")
     np.savez(samples, image=np.zeros((1, 1, 28, 28), np.float32))
     for words in (
-        ["bench", model, "--on", name, "--seconds", "1"],
+        ["bench", model, "--on", name, "--time", "1"],
         ["run", model, samples, "--on", name],
         ["optimize", model, "--on", name, "--time", "5s", "-o", out],
     ):

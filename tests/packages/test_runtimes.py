@@ -65,7 +65,7 @@ def test_a_release_of_openvino_works_in_an_environment(text: str) -> None:
 def test_two_releases_are_timed_side_by_side(tmp_path: Path) -> None:
     add_environment("onnxruntime==1.24.4")
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
-    found = ot.bench(model, environment="here,ort-1.24.4", seconds=1, sets=2)
+    found = ot.bench(model, environment="here,ort-1.24.4", time=1, sets=2)
     assert [row["error"] for row in found.rows] == [None, None]
     versions = {name: held["onnxruntime"] for name, held in found.environments.items()}
     assert versions["ort-1.24.4"] == "1.24.4" != versions["here"]

@@ -50,7 +50,7 @@ def test_times_add_up_and_sources_are_named(name: str, level: str) -> None:
         shapes=case.shapes,
         ranges=case.ranges,
         ceilings=False,
-        seconds=0.5,
+        time=0.5,
     )
     assert 0.95 <= found.coverage <= 1.05
     assert found.mapped == 1

@@ -82,7 +82,7 @@ def test_bench_keeps_the_others_and_names_the_dead(half: Path) -> None:
         half,
         on="cpu(threads=1, level=basic),cpu(threads=1)",
         shapes={"x": (1, 100, 128)},
-        seconds=2,
+        time=2,
     )
     assert found.rows[0]["error"] is None
     assert "SIGSEGV" in found.rows[1]["error"]

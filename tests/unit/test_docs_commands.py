@@ -27,7 +27,6 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse_list, parse_plugin
 from ortune.core.reading import read_step
-from ortune.core.step import Quantizer
 from ortune.core.workload import Workload
 
 HOME = Path(__file__).parents[2]
@@ -49,7 +48,6 @@ SPELLED: dict[str, Callable[[str], object]] = {
     "budget": Budget.parse,
     "observers": lambda text: parse_plugin(Observer, text),
     "on": lambda text: text == "auto" or parse_list(Backend, text),
-    "quantizer": lambda text: parse_plugin(Quantizer, text),
     "step": read_step,
     "steps": read_step,
     "target": lambda text: bool(HARDWARE_OR_SERVED.fullmatch(text)) or parse_plugin(Target, text),

@@ -339,9 +339,9 @@ SITUATIONS: dict[str, tuple[Callable[[Path, str], object], str, str]] = {
         r"write (\w+)",
     ),
     "an opset that is not there": (lambda _, text: raise_opset(text), "999", r"at most (\d+)"),
-    "a step misspelled": (lambda _, text: read_step(text), "simplifi", r"use one of: ([\w-]+)"),
+    "a step misspelled": (lambda _, text: read_step(text), "simplifi", r"write ([\w-]+)"),
     "a step unlike any": (lambda _, text: read_step(text), "zzzzzz", r"such as ([\w-]+)"),
-    "a setting that is not there": (read_toml, "dato", r"use (\w+)"),
+    "a setting that is not there": (read_toml, "dato", r"write (\w+)"),
     "archives that unpack to much": (unpack, "1G", r"--unpack-limit (\w+)"),
     "an observer without ranges": (
         lambda _, text: Int8Static(observer=parse_plugin(Observer, text)),

@@ -17,7 +17,7 @@ COMMANDS_ALONE = {"demo", "doctor"}
 OF_THE_TERMINAL = {
     "": {"more", "json_to"},
     "bench": {"wide"},
-    "inspect": {"nodes", "regions", "tensors"},
+    "inspect": {"tables", "nodes", "regions", "tensors"},
     "optimize": {"quiet"},
 }
 """Options that only choose what is printed: what a function returns holds everything."""
@@ -32,7 +32,7 @@ ELSEWHERE = {
     "calibrate": {"compare": "compare_observers"},
     "cost": {"timeline": "timeline"},
     "optimize": {"buckets": "buckets"},
-    "pack": {"run": "study", "out": "path", "allow_custom_ops": "custom_ops"},
+    "pack": {"run": "study", "out": "path", "allow_custom_ops": "custom_ops", "plans": "trial"},
     "report": {"run": "study", "out": "path"},
     "recheck": {"signature_only": "verify_signature"},
     "run": {

@@ -25,7 +25,7 @@ class Torch(Backend):
 
     Attributes:
         threads: Threads inside one operator; 0 takes the CPUs this process may really use.
-        source: The module: ``pkg.module:factory`` (a callable that returns it), a program of
+        source: The module: ``FILE.py:NAME`` (a callable that returns it), a program of
             torch.export (.pt2), TorchScript (.pt) or a folder of transformers.
         weights: Its state dict (.safetensors, or what torch.save wrote) where the factory loads
             none.

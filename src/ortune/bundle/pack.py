@@ -71,11 +71,12 @@ def pack(
             OpenVINO's.
         unconfirmed: Pack also what no finalist's pairs have confirmed as faster and within the
             budget.
-        licence: Of the model, as an SPDX expression such as ``Apache-2.0``.
+        licence: Licence of the model, as an SPDX expression such as Apache-2.0.
         sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
         preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
             that lay beside the run's images.
-        compiled: Put in, too, what the plans' providers compile of the models for this device.
+        compiled: Store what the providers compile for this device too: the bundle then opens at
+            once here.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.
@@ -172,7 +173,7 @@ def build_candidates(
         if trial is not None or unconfirmed or licence:
             raise BadSettings(
                 f"{study} is a bundle: its plans and its licence are chosen already",
-                fix="leave --trial, --unconfirmed and --licence out, or give the run",
+                fix="leave --plan, --unconfirmed and --licence out, or give the run",
             )
         yield Path(study)
         return
@@ -204,7 +205,7 @@ def refuse_bundle_options(
         BadSettings: Some of it was given.
     """
     options = {
-        "--with": with_,
+        "--plan": with_,
         "--per-backend": per_backend,
         "--sign": sign,
         "--preprocess": preprocess,

@@ -177,7 +177,7 @@ def _require_equivalence(replay: Replay, target: Target) -> None:
             f"the package for {target.name()} answers otherwise under {replay.by}: "
             f"{replay.difference_db:.0f} dB from the bundle's golden answers, "
             f"{TOLERANCE_DB:.0f} are needed",
-            fix="pack another trial (--trial KEY), or optimize with this runtime",
+            fix="pack another trial (--plan KEY), or optimize with this runtime",
         )
     if replay.overhead is not None and replay.overhead[1] > 1 + target.limit:
         value, low, high = replay.overhead
@@ -185,7 +185,7 @@ def _require_equivalence(replay: Replay, target: Target) -> None:
             f"the package for {target.name()} takes {value:.2f} [{low:.2f}, {high:.2f}] times as "
             f"long under {replay.by} as the bundle does: more than its limit of "
             f"{1 + target.limit:.2f}",
-            fix="pack another trial (--trial KEY), or allow more: "
+            fix="pack another trial (--plan KEY), or allow more: "
             f"--for '{target.name()}(limit={value:.1f})'",
         )
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from ortune.analysis.benchmark.requests import Bench
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal import output
-from ortune.cli.terminal.command import make_command
+from ortune.cli.terminal.command import is_verbose, make_command
 from ortune.cli.terminal.output import (
     format_figure,
     format_interval,
@@ -20,6 +20,7 @@ from ortune.cli.terminal.output import (
     format_size,
 )
 from ortune.core.capabilities import HERE, describe_placement
+from ortune.core.fields import Option
 from ortune.core.request import request
 from ortune.core.wording import format_count
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ortune.core.trial import Interval
 
 _DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")
-"""Columns that go first where a terminal is narrow; ``--wide`` shows all."""
+"""Columns that go first where a terminal is narrow; ``-v`` shows all."""
 _GAP = 2
 
 Row: TypeAlias = Mapping[str, Any]
@@ -40,11 +41,11 @@ class _Options(Bench):
     """Options of the command line.
 
     Attributes:
-        wide: Show every figure.
+        wide: Show every figure, as -v does.
     """
 
     _: KW_ONLY
-    wide: bool = False
+    wide: Annotated[bool, Option(hidden=True)] = False
 
 
 @make_command(_Options)
@@ -56,7 +57,7 @@ def command(options: _Options) -> int:
     if result.pipelines:
         output.print_result(result, lambda: _print_frames(result))
     else:
-        output.print_result(result, lambda: print_rows(result, wide=options.wide))
+        output.print_result(result, lambda: print_rows(result, wide=options.wide or is_verbose()))
     check = result.self_check
     return NO if check is not None and not check.equal else DONE
 
@@ -71,7 +72,7 @@ def print_rows(result: BenchResult, *, wide: bool) -> None:
     kept = columns if wide else _fit_columns(columns, rows)
     _print_table((*kept, ("", _format_error)), rows)
     if hidden := [name.rstrip(">") for name, _ in columns if name not in dict(kept)]:
-        output.print_text(f"left out, the terminal is narrow: {', '.join(hidden)} (--wide)")
+        output.print_text(f"left out, the terminal is narrow: {', '.join(hidden)} (-v)")
     if wide:
         _print_table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
         _print_table(
@@ -324,7 +325,7 @@ def _describe_self_check(check: SelfCheck | None) -> list[str]:
         return [f"{verdict}; less than {apart:.1f} % cannot be distinguished"]
     return [
         f"self-check failed: the first row is {text} of itself; the intervals have that in them",
-        "measure again on a quieter machine, or for longer with --seconds",
+        "measure again on a quieter machine, or for longer with --time",
     ]
 
 

@@ -53,7 +53,7 @@ class _Options(CompareObservers):
     """
 
     _: KW_ONLY
-    quantizer: Annotated[str, Option("SPEC", shown="int8-static, with the head")] = ""
+    step: Annotated[str, Option("SPEC", shown="int8-static, with the head")] = ""
     observers: Annotated[Sequence[str], Option("SPEC", "--observer")] = ()
     out: Out = None
     tensorrt_cache: File | None = None
@@ -88,7 +88,7 @@ class _Options(CompareObservers):
             self.model,
             data=self.source,
             observer=next(iter(self.observers), None),
-            quantizer=self.quantizer or Calibrate.quantizer,
+            step=self.step or Calibrate.step,
             **{name: getattr(self, name) for name in f"{shared} force custom_ops sink".split()},
         )
 
@@ -105,7 +105,7 @@ def command(options: _Options) -> int:
             replace(
                 options,
                 observers=options.observers or OBSERVERS,
-                quantizer=options.quantizer or "int8-static",
+                step=options.step or "int8-static",
             )
         )
         print_result(ranking.result(), lambda: _print_ranking(ranking))

@@ -28,7 +28,7 @@ NEXT: Final = (
     "ortune pack run -o model.ortune",
     "python -c \"import ortune; print(ortune.load('model.ortune').signature)\"",
 )
-"""What to do with a model of one's own; the README has the same lines."""
+"""What to do with a model of one's own; the first tutorial has the same lines."""
 
 
 @request
@@ -55,7 +55,7 @@ class _Options(WorkerRequest):
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-demo"
     time: Duration = Duration("60s")
     on: Annotated[str, Option("BACKENDS")] = "auto"
-    quiet: bool = False
+    quiet: Annotated[bool, Option(hidden=True)] = False
 
     def keeps(self, path: Path) -> bool:
         """A demo whose run has a trial stays."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ortune.analysis.inspection.requests import Inspect
 from ortune.cli.terminal.command import is_verbose, make_command
@@ -18,11 +18,12 @@ from ortune.cli.terminal.output import (
     print_text,
 )
 from ortune.core import wording
-from ortune.core.errors import shorten_text
+from ortune.core.errors import BadSettings, shorten_text, suggest_names
+from ortune.core.fields import Option, Words
 from ortune.core.request import request
 
 if TYPE_CHECKING:
-    from ortune.analysis.inspection.inspect import Inspection, NodePlacement
+    from ortune.analysis.inspection.inspect import Inspection, NodePlacement, TriedStep
     from ortune.core.facts import Facts, TensorSpec
     from ortune.graph.lint.rules import Finding
 
@@ -31,7 +32,19 @@ _IO = 6
 _LINT = 8
 _NOTE = 40
 _LEFT = 3
+TABLES = ("nodes", "regions", "tensors")
 _FIXED = "no dimension"
+
+
+class Tables(Words):
+    """Names of tables that `inspect` lists."""
+
+    def read(self, value: Any) -> tuple[str, ...]:
+        """Convert to a tuple of names that there are."""
+        names = super().read(value)
+        if unknown := [name for name in names if name not in TABLES]:
+            raise BadSettings(f"no table '{unknown[0]}'", fix=suggest_names(unknown[0], TABLES))
+        return names
 
 
 @request
@@ -39,15 +52,18 @@ class _Options(Inspect):
     """Options of the command line.
 
     Attributes:
-        nodes: List every node: FLOPs, bytes, FLOPs per byte.
-        regions: List the parts of the model likewise.
-        tensors: List the biggest weights and activations.
+        tables: List nodes or regions, each with FLOPs, bytes and FLOPs per byte, or tensors: the
+            biggest weights and activations. Several by comma.
+        nodes: The same as --list nodes.
+        regions: The same as --list regions.
+        tensors: The same as --list tensors.
     """
 
     _: KW_ONLY
-    nodes: bool = False
-    regions: bool = False
-    tensors: bool = False
+    tables: Tables = Tables((), Option("TABLE,...", "--list"))
+    nodes: Annotated[bool, Option(hidden=True)] = False
+    regions: Annotated[bool, Option(hidden=True)] = False
+    tensors: Annotated[bool, Option(hidden=True)] = False
 
 
 @make_command(_Options)
@@ -58,7 +74,7 @@ def command(options: _Options) -> None:
     from ortune.analysis.inspection.inspect import run
 
     inspection = run(options)
-    tables = {"nodes": options.nodes, "regions": options.regions, "tensors": options.tensors}
+    tables = {name for name in TABLES if name in options.tables or getattr(options, name)}
     # Every field, with what nodes and regions compute from theirs.
     json_result: dict[str, object] = {
         field.name: getattr(inspection, field.name) for field in fields(inspection)
@@ -71,7 +87,7 @@ def command(options: _Options) -> None:
     print_result(json_result, lambda: _print_inspection(inspection, tables, is_verbose()))
 
 
-def _print_inspection(inspection: Inspection, tables: Mapping[str, bool], verbose: bool) -> None:
+def _print_inspection(inspection: Inspection, tables: Collection[str], verbose: bool) -> None:
     """Print the summary, inputs and outputs, and findings; then the tables asked for."""
     facts = inspection.facts
     opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(inspection.opsets.items()))
@@ -97,7 +113,7 @@ def _print_inspection(inspection: Inspection, tables: Mapping[str, bool], verbos
         ("quantized already", "yes" if facts.quantized else "no"),
     ]
     if inspection.steps:
-        rows.append(("steps that may help", ", ".join(inspection.steps)))
+        rows.append(("steps that may help", ", ".join(map(_describe_step, inspection.steps))))
     if facts.metadata:
         rows.append(("metadata", _format_metadata(facts.metadata, verbose)))
     print_table(("", inspection.model.name), [*rows, *_make_saturation_rows(inspection)])
@@ -105,9 +121,9 @@ def _print_inspection(inspection: Inspection, tables: Mapping[str, bool], verbos
     _print_specs("output", inspection.facts.outputs, verbose)
     _print_findings(inspection, verbose)
     _print_placement(inspection.placement, verbose)
-    if tables["regions"] or verbose:
+    if "regions" in tables or verbose:
         _print_regions(inspection)
-    if tables["tensors"] or verbose:
+    if "tensors" in tables or verbose:
         _print_tensors(inspection)
     if verbose:
         if inspection.bodies:
@@ -119,12 +135,18 @@ def _print_inspection(inspection: Inspection, tables: Mapping[str, bool], verbos
                 for function in inspection.functions
             ]
             print_table(("function", "nodes>", "calls>"), called)
-    if tables["nodes"] or verbose:
+    if "nodes" in tables or verbose:
         _print_nodes(inspection)
-    if not (verbose or inspection.placement or any(tables.values())):
+    if not (verbose or inspection.placement or tables):
         print_text(
-            "more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take"
+            "more: --list nodes,regions,tensors; --on cpu,openvino says which nodes they take"
         )
+
+
+def _describe_step(tried: TriedStep) -> str:
+    before, after = tried.nodes_before, tried.nodes_after
+    nodes = f", {before:,} to {after:,} nodes" if after != before else ""
+    return f"{tried.step} ({wording.format_count(tried.edits, 'edit')}{nodes})"
 
 
 def _format_metadata(metadata: Mapping[str, str], verbose: bool) -> str:

@@ -6,7 +6,6 @@ partial result.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import logging
@@ -28,10 +27,12 @@ from ortune.cli.terminal.output import (
     print_text,
     write_error,
 )
+from ortune.cli.terminal.panels import write_common
 from ortune.core.errors import (
     NoPlanFits,
     OrtuneError,
     escape_control_chars,
+    find_nearest,
     make_unexpected_error,
     shorten_text,
 )
@@ -48,6 +49,35 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Run": ("run", "serve", "recheck"),
 }
 """Heading of the help -> its verbs; those of plugin packages follow under one of their own."""
+_INT8 = "ortune convert MODEL OUT --precision int8 --data SOURCE"
+_FP16 = "ortune convert MODEL OUT --precision fp16"
+OFTEN_TRIED: Mapping[str, str] = {
+    "ortune optimize MODEL --data SOURCE": "run-search search auto autotune accelerate speedup",
+    f"{_INT8}`, or, to learn what pays, `ortune optimize MODEL --data SOURCE": "quantize quant"
+    " quantise int8 ptq qdq",
+    "ortune optimize MODEL --data SOURCE --prefer size": "compress shrink prune sparsify distill",
+    f"{_FP16}": "fp16 float16 half cast",
+    f"{_FP16.replace('16', '32')}": "fp32 float32 dequantize",
+    f"{_FP16.replace('fp16', 'bf16')}": "bf16 bfloat16",
+    f"{_INT8.replace('int8', 'int4')}": "int4",
+    f"{_INT8.replace('int8', 'fp8')}": "fp8 float8",
+    "ortune apply MODEL simplify -o OUT": "simplify sim onnxsim slim fold fuse clean",
+    "ortune export FILE.py:NAME -o model.onnx": "export-onnx torch pytorch to-onnx onnx",
+    "ortune bench MODEL --on cpu,openvino": "benchmark run-bench perf measure time latency speed",
+    "ortune verify REFERENCE OTHER --data SOURCE": "evaluate eval test validate accuracy check"
+    " score compare-models compare-outputs",
+    "ortune pack RUN -o model.ortune`, then `ortune serve model.ortune": "deploy package bundle"
+    " save",
+    "ortune run BUNDLE INPUT": "predict infer inference exec",
+    "ortune inspect MODEL": "info show view summary stats describe print lint list-ops",
+    "ortune doctor": "version env-info backends providers devices list hardware setup install",
+    "ortune sensitivity MODEL --data SOURCE": "mixed-precision layers ablate",
+    "ortune loadtest BUNDLE": "stress load perf-analyzer",
+    "ortune explain RUN": "why history status",
+    "ortune extract MODEL --to TENSOR -o OUT": "cut split subgraph",
+    "ortune VERB --help": "help man usage",
+}
+"""Command -> words that people try in its place: names of other tools' commands and of tasks."""
 _NOT_VERBS = {"main"}
 _LONGEST = 1500
 """Characters of a line of an error: what a file or a word puts into it may be of any length."""
@@ -73,6 +103,13 @@ class Verbs(click.Group):
                     [(verb.ljust(width), _read_summary(modules[verb])) for verb in verbs]
                 )
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, then the program's options, then those that most verbs take."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+        write_common(formatter)
+        formatter.write("\nWhich command do I need, by task: docs/commands.md of the sources\n")
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
         module = list_verb_modules().get(cmd_name)
@@ -92,12 +129,19 @@ class Verbs(click.Group):
         verbs = self.list_commands(ctx)
         if args[0] not in verbs and not args[0].startswith("-") and not ctx.resilient_parsing:
             refuse_retired(args[0])
-            close = difflib.get_close_matches(args[0], verbs, n=1)
-            raise OrtuneError(
-                f"no verb '{args[0]}'",
-                fix=f"did you mean `ortune {close[0]}`?" if close else f"use {', '.join(verbs)}",
-            )
+            raise OrtuneError(f"no verb '{args[0]}'", fix=_suggest_verb(args[0], verbs))
         return super().resolve_command(ctx, args)
+
+
+def _suggest_verb(word: str, verbs: Sequence[str]) -> str:
+    """Return the command that does what a word asks for, or the verbs that come close."""
+    tried = {alias: command for command, words in OFTEN_TRIED.items() for alias in words.split()}
+    near = find_nearest(word.lower().strip("-_").replace("_", "-"), [*tried, *verbs])
+    if near and near[0] in tried:
+        return f"write `{tried[near[0]]}`; `ortune --help` lists all verbs"
+    near = [verb for verb in near if verb in verbs]
+    question = f"did you mean {' or '.join(f'`ortune {verb}`' for verb in near)}? " if near else ""
+    return f"{question}`ortune --help` lists all verbs"
 
 
 def list_verb_modules() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from ortune.analysis.padding.requests import BucketsRequest
 from ortune.cli.main import DONE, INTERRUPTED, NO
@@ -14,6 +14,7 @@ from ortune.cli.terminal.command import format_command_line, make_command
 from ortune.cli.terminal.ending import hold_interruptions
 from ortune.core import wording
 from ortune.core.errors import Interruption
+from ortune.core.fields import Option
 from ortune.core.request import request
 from ortune.search.request import Optimize
 
@@ -33,7 +34,7 @@ class _Options(Optimize):
     """
 
     _: KW_ONLY
-    quiet: bool = False
+    quiet: Annotated[bool, Option(hidden=True)] = False
 
 
 @make_command(_Options, {"buckets": BucketsRequest})

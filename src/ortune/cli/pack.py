@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import make_command
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ortune.core.trial import Trial
 
 
+_WINNER = "winner"
+"""Stands for its key in ``--plan``."""
+
+
 @request
 class _Options(Request):
     """Pack the winner of RUN: model, plain fall-back, settings, recipe, evidence, golden samples.
@@ -27,7 +31,7 @@ class _Options(Request):
     Example:
         ortune pack run -o model.ortune
         ortune pack run -o model.ortune --per-backend --licence Apache-2.0 --sign key.pem
-        ortune pack run -o small.ortune --trial 3fa9 --unconfirmed
+        ortune pack run -o small.ortune --plan 3fa9 --unconfirmed
         ortune pack run --for "triton(release=26.05)" -o models
 
     Attributes:
@@ -35,25 +39,27 @@ class _Options(Request):
         out: The bundle, NAME.ortune; with --for the folder of the package.
         target: Write a package for another runtime, of the best confirmed plan that it can run,
             and run the package again; docs/packages.md has the targets and their options.
-        trial: Another trial than the winner, by its key or the first characters of it.
-        with_: Further trials, whose plans are taken where those before them do not run.
+        plans: Plans to pack, in the order in which they are tried where it runs: "winner", or
+            the first characters of a key. Without it the winner alone.
         per_backend: The best confirmed plan of each backend as well, in one file.
         unconfirmed: Pack also what no fresh pairs have confirmed.
-        licence: Of the model, an SPDX expression such as Apache-2.0.
+        licence: Licence of the model, as an SPDX expression such as Apache-2.0.
         sign: Sign it with this private key: NAME.ortune.sig beside it.
         preprocess: A preprocess.toml, by which the engine takes pictures; without it the one that
             lay beside the run's images.
-        compiled: Put in what the plans' providers compile for this device, which opens at once.
+        compiled: Store what the providers compile for this device too: the bundle then opens at
+            once here.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
         original: With --for, take the model as it came where no faster plan can run there.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"trial": "plans"}
+
     run: str | Path
     _: KW_ONLY
     out: Annotated[str | Path, Option("PATH", "-o --out")]
-    trial: Annotated[str | None, Option("KEY")] = None
-    with_: Words = Words((), Option("KEY,...", "--with"))
+    plans: Words = Words((), Option("PLAN,...", "--plan"))
     per_backend: bool = False
     unconfirmed: bool = False
     licence: Annotated[str, Option("SPDX")] = ""
@@ -64,6 +70,11 @@ class _Options(Request):
     allow_custom_ops: bool = False
     target: Annotated[str | None, Option("TARGET", "--for")] = None
     original: bool = False
+
+    @property
+    def trial(self) -> str | None:
+        """The key of the first plan; None for the winner."""
+        return next((None if plan == _WINNER else plan for plan in self.plans), None)
 
 
 @make_command(_Options)
@@ -80,7 +91,7 @@ def command(options: _Options) -> int:
         study,
         options.out,
         trial=options.trial,
-        with_=options.with_,
+        with_=options.plans[1:],
         per_backend=options.per_backend,
         unconfirmed=options.unconfirmed,
         licence=options.licence,
@@ -150,7 +161,7 @@ def _write_package(options: _Options, target: str) -> int:
     from ortune.bundle.package import package
 
     refuse_bundle_options(
-        options.with_, options.per_backend, options.sign, options.preprocess, options.compiled
+        options.plans[1:], options.per_backend, options.sign, options.preprocess, options.compiled
     )
     code = options.allow_custom_ops
     with closing(

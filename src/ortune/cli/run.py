@@ -50,7 +50,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
     Attributes:
         path: A bundle or a model.
         inputs: Images, folders, .npz or .jsonl files.
-        on: Of a plain model; of a bundle the plan to take, by its backend.
+        on: Where to run a plain model; of a bundle, take the plan of this backend.
         allow_custom_ops: Run the custom operators that a bundle brings.
         require_signature: Open no bundle that the owner of this public key did not sign.
         opt_level: How far the runtime may rewrite a plain model when it loads it.
@@ -64,7 +64,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
     on: Annotated[str | None, Option("BACKEND")] = None
     allow_custom_ops: bool = False
     require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
-    opt_level: GraphLevel | None = None
+    opt_level: Annotated[GraphLevel | None, Option(hidden=True)] = None
     out: Out = None
     force: bool = False
 

@@ -10,6 +10,7 @@ from typing import Self
 from ortune.core.errors import BadSettings, shorten_text
 from ortune.core.metric import Metric
 from ortune.core.plugins import spelling
+from ortune.core.plugins.user_function import is_function
 
 _SIGN = re.compile("[<>]=")
 _LONGEST = 100_000
@@ -60,7 +61,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``top1>=base-0.01``, ``cosine(share=0.9)>=0.999`` or ``pkg.mod:fn>=0.9``.
+        """Read ``top1>=base-0.01``, ``cosine(share=0.9)>=0.999`` or ``FILE.py:NAME>=0.9``.
 
         Raises:
             BadSettings: The text, the metric or the direction is wrong.
@@ -73,7 +74,8 @@ class Budget:
                 f"cannot read budget '{shorten_text(text, _SHOWN)}'",
                 fix="write metric>=number or metric>=base-0.01",
             )
-        custom = re.fullmatch(r"[\w.]+:[\w.]+", name)
+        # Classes of metrics have names in capitals, functions have not.
+        custom = is_function(name) and not re.search(r"\.py:_*[A-Z]", name)
         spelled = f'function(path="{name}")' if custom else name
         metric = spelling.parse_plugin(Metric, spelled)
         limit, relative = _parse_limit(limit_text, text)

@@ -8,10 +8,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
 _LONGEST = 300
+_NAMED = 24
+"""Names that a message lists at most."""
 _REASON = 120
 """Characters of a bug's own words that are told: the traceback has the rest."""
 
@@ -208,6 +211,38 @@ def summarize_error(error: BaseException | str, longest: int = _LONGEST) -> str:
     text = " ".join(text.split()).strip(" :")
     silent = "" if isinstance(error, str) else type(error).__name__
     return shorten_text(text, longest) or silent
+
+
+def suggest_names(word: str, names: Iterable[str], listing: str = "") -> str:
+    """Say which name to write in place of one that is not there, and where all of them are.
+
+    Args:
+        word: What was written.
+        names: Those that there are.
+        listing: What lists them, where they are too many for a line.
+    """
+    choices = [*dict.fromkeys(names)]
+    near = find_nearest(word, choices)
+    shown = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
+    if not near:
+        return "; ".join(filter(None, (f"use one of: {shown}" if choices else "", listing)))
+    more = listing or (f"all are: {shown}" if len(choices) > len(near) else "")
+    return "; ".join(filter(None, (f"write {' or '.join(near)}", more)))
+
+
+def find_nearest(word: str, names: Iterable[str], most: int = 3) -> list[str]:
+    """Return the names that a misspelled word may stand for, the likeliest first."""
+    by_form = {_normalize_name(name): name for name in reversed([*names])}
+    form = _normalize_name(word)
+    if form in by_form:
+        return [by_form[form]]
+    close = get_close_matches(form, by_form, n=most, cutoff=0.65)
+    inside = [key for key in by_form if len(form) > 2 and (form in key or key in form)]
+    return [by_form[key] for key in [*dict.fromkeys([*close, *sorted(inside, key=len)])][:most]]
+
+
+def _normalize_name(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def shorten_text(text: str, longest: int) -> str:

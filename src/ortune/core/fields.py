@@ -29,6 +29,7 @@ T = TypeVar("T")
 G = TypeVar("G")
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_DURATION = "".join(rf"(?:(\d+\.?\d*|\.\d+){unit})?" for unit in ("h", "m", "ms", "s?"))
 _DIM_DIGITS, _MOST_BYTES = 12, 2**60
 _REQUIRED: Any = object()
 
@@ -46,6 +47,7 @@ class Option:
         high: Largest number allowed.
         per_cpu: Largest number allowed for each CPU at hand.
         python: It is a parameter in Python alone.
+        hidden: It is taken on the command line and not listed: rarely of use, or on its way out.
     """
 
     metavar: str = ""
@@ -55,6 +57,7 @@ class Option:
     high: float = HIGHEST
     per_cpu: int | None = None
     python: bool = False
+    hidden: bool = False
 
     def check(self, name: str, value: object) -> None:
         """Check a number, or those of a list or a mapping.
@@ -140,26 +143,31 @@ class Field(Generic[T, G]):
 
 
 class Duration(Field[float, str]):
-    """Seconds, or ``90s``, ``3m``, ``1h30m``."""
+    """Seconds, or ``20ms``, ``90s``, ``3m``, ``1h30m``."""
 
     metavar = "DURATION"
-    _FORM: ClassVar[str] = "".join(rf"(?:(\d+\.?\d*|\.\d+){unit})?" for unit in ("h", "m", "s?"))
 
     def read(self, value: Any) -> float:
         """Convert to seconds."""
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            total = float(value)
-        else:
-            match = len(str(value)) < 99 and re.fullmatch(self._FORM, str(value).strip())
-            parts = match.groups() if match else ()
-            total = sum(float(x or 0) * n for x, n in zip(parts, (3600, 60, 1), strict=False))
-        if not 0 < total < math.inf:
-            raise BadSettings(f"cannot read the duration '{value}'", fix="write 60s, 3m or 1h30m")
-        return total
+        return _read_duration(value)
 
     def spell(self, value: float) -> str:
-        """Write minutes where they are whole."""
-        return f"{value / 60:g}m" if value % 60 == 0 else f"{value:g}s"
+        """Write minutes where they are whole, and milliseconds below a second."""
+        return _spell_duration(value)
+
+
+class OptionalDuration(Field[float | None, str | None]):
+    """A `Duration`, or nothing."""
+
+    metavar = "DURATION"
+
+    def read(self, value: Any) -> float | None:
+        """Convert to seconds."""
+        return None if value is None else _read_duration(value)
+
+    def spell(self, value: float | None) -> str | None:
+        """Write it as a `Duration` is written."""
+        return None if value is None else _spell_duration(value)
 
 
 class ByteSize(Field[int | None, str]):
@@ -251,14 +259,15 @@ class Words(Field[tuple[str, ...], Sequence[str] | None]):
         return ",".join(value)
 
 
-class Counts(Field[tuple[int, ...], Sequence[int] | str | None]):
-    """Whole numbers, or a text such as ``1,8``."""
+class Counts(Field[tuple[int, ...], Sequence[int] | int | str | None]):
+    """Whole numbers, one of them, or a text such as ``1,8``."""
 
     metavar = "N,..."
 
     def read(self, value: Any) -> tuple[int, ...]:
         """Convert to a tuple."""
-        parts = [str(part) for part in _split_words(value)]
+        items = _split_words(str(value) if isinstance(value, int) else value)
+        parts = [str(part) for part in items]
         for part in parts:
             if not re.fullmatch(rf"\d{{1,{_DIM_DIGITS}}}", part):
                 raise BadSettings(f"'{part[:40]}' is not a number", fix="write 1,8")
@@ -279,6 +288,26 @@ class Libraries(Field[tuple[str, ...], Sequence[str]]):
         """Convert to a tuple."""
         texts = map(str, _list_texts(value))
         return tuple(str(Path(text).absolute()) if is_path(text) else text for text in texts)
+
+
+def _read_duration(value: Any) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        total = float(value)
+    else:
+        match = len(str(value)) < 99 and re.fullmatch(_DURATION, str(value).strip())
+        parts = match.groups() if match else ()
+        total = sum(float(x or 0) * n for x, n in zip(parts, (3600, 60, 1e-3, 1), strict=False))
+    if not 0 < total < math.inf:
+        raise BadSettings(
+            f"cannot read the duration '{value}'", fix="write 20ms, 60s, 3m or 1h30m"
+        )
+    return total
+
+
+def _spell_duration(value: float) -> str:
+    if value % 60 == 0:
+        return f"{value / 60:g}m"
+    return f"{1000 * value:g}ms" if value < 1 else f"{value:g}s"
 
 
 def _list_texts(value: Any) -> tuple[Any, ...]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 
-from ortune.core.errors import BadSettings, UnknownPlugin
+from ortune.core.errors import BadSettings, UnknownPlugin, find_nearest
 from ortune.core.plugins import catalog, user_file
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer, Step, Transform
 from ortune.core.workload import Workload
 
 _EXAMPLES = "use a transform such as simplify, or a quantizer such as int8-static"
-_LISTED = "docs/rewriting.md and docs/quantizing.md list them"
+_LISTED = "docs/rewriting.md and docs/quantizing.md list all"
 
 
 def read_step(text: str) -> Step:
@@ -28,8 +27,8 @@ def read_step(text: str) -> Step:
         return parse_plugin(Transform, text)
     if name in quantizers:
         return parse_plugin(Quantizer, text)
-    close = difflib.get_close_matches(name, [*transforms, *quantizers], n=3)
-    fix = f"use one of: {', '.join(close)}" if close else f"{_EXAMPLES}; {_LISTED}"
+    near = find_nearest(name, [*transforms, *quantizers])
+    fix = f"write {' or '.join(near)}; {_LISTED}" if near else f"{_EXAMPLES}; {_LISTED}"
     raise UnknownPlugin(f"no step '{name}'", fix=fix)
 
 

@@ -8,6 +8,7 @@ import re
 import sys
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field
@@ -15,11 +16,11 @@ from functools import cache, reduce
 from math import inf
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
 from ortune.core import regular_file
 from ortune.core.atomic_write import clean_up_on_failure
-from ortune.core.errors import BadSettings, wrap_unexpected_errors
+from ortune.core.errors import BadSettings, suggest_names, wrap_unexpected_errors
 from ortune.core.event import Sink, ignore_event
 from ortune.core.fields import ByteSize, Field, InputRanges, InputShapes, Option, Source
 from ortune.core.hardware import memory
@@ -56,7 +57,11 @@ class Request:
 
     Attributes:
         sink: Receives notes and events.
+        formerly: What fields were called in an earlier release -> their names, or "" for those
+            that are gone; the old name stays accepted for one release.
     """
+
+    formerly: ClassVar[Mapping[str, str]] = {}
 
     sink: Sink = field(default=ignore_event, kw_only=True, repr=False, compare=False)
 
@@ -82,7 +87,7 @@ class Request:
             if spec.choices and value is not None and value not in spec.choices:
                 raise BadSettings(
                     f"{spec.name}: {value!r} is not allowed",
-                    fix=f"use one of {', '.join(spec.choices)}",
+                    fix=suggest_names(str(value), map(str, spec.choices)),
                 )
 
 
@@ -105,7 +110,7 @@ class DataRequest(UnpackRequest):
 
     Attributes:
         data: Samples: a folder of .npz, .npy per input, images or .wav, a .jsonl or .parquet
-            file, hf:FOLDER[:split] of a saved dataset, or module:function.
+            file, hf:FOLDER[:split] of a saved dataset, or FILE.py:NAME.
         shapes: Shape of a made-up input, such as x:1x3x320x320.
         ranges: Values of a made-up input, such as ids:0..30521.
     """
@@ -189,6 +194,12 @@ def _list_request_fields(kind: Any) -> tuple[RequestField, ...]:
     return tuple(sorted(specs, key=lambda spec: not spec.positional))
 
 
+def map_former_names(kind: type[Request]) -> dict[str, str]:
+    """Return what fields were called in an earlier release -> their names; "" for those gone."""
+    classes = reversed(kind.__mro__)
+    return {k: v for cls in classes for k, v in cls.__dict__.get("formerly", {}).items()}
+
+
 def _make_request_field(
     spec: dataclasses.Field[Any], hint: Any, descriptor: object, text: str
 ) -> RequestField:
@@ -259,6 +270,10 @@ def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Ca
     """
 
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
+        for old in [name for name in kwargs if former.get(name)]:
+            text = f"{function.__name__}(): {old}= is called {former[old]}= now"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            kwargs[former[old]] = kwargs.pop(old)
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -277,7 +292,7 @@ def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Ca
             return run_request(instance, run)
 
     cls = typing.cast(type[Any], kind)
-    signature = _build_signature(cls, run)
+    signature, former = _build_signature(cls, run), map_former_names(cls)
     function.__module__ = run.__module__
     spelled = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Request")).lower()
     function.__name__ = function.__qualname__ = name or spelled

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ortune.core import regular_file
-from ortune.core.errors import OrtuneError, shorten_text
+from ortune.core.errors import OrtuneError, shorten_text, suggest_names
 from ortune.core.plugins import user_file
 from ortune.core.request import Request, RequestField, list_request_fields
 
@@ -59,7 +59,7 @@ def read_settings(
     if unknown := sorted(values.keys() - allowed):
         if refuse_key is not None:
             refuse_key(unknown[0])
-        fix = f"use {', '.join(sorted(allowed))}"
+        fix = suggest_names(unknown[0], sorted(allowed))
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
     if values.get("unsafe_pickle"):
         raise OrtuneError(f"{path} asks for unsafe_pickle, which runs code", fix=_TYPED)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.augmentation import Augmentation
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, suggest_names
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.session import Tensors
 from ortune.data import feeds as feeds_module
@@ -96,7 +96,7 @@ def _find_altered_inputs(augmentation: Augmentation, sample: Tensors) -> tuple[s
     for name in augmentation.inputs:
         if name not in sample:
             raise BadData(
-                f"{augmentation}: the model has no input '{name}'", fix=f"use {', '.join(sample)}"
+                f"{augmentation}: the model has no input '{name}'", fix=suggest_names(name, sample)
             )
         if not _is_float(sample[name]):
             raise BadData(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, suggest_names
 from ortune.core.facts import TensorSpec
 from ortune.data.stream import parse_dtype
 
@@ -33,6 +32,10 @@ def check_tensor_inputs(inputs: Sequence[TensorSpec]) -> None:
             )
 
 
+_BESIDE = ("label", "group")
+"""Names of arrays that samples may have beside those of the inputs."""
+
+
 def check_input_names(
     where: str,
     names: Collection[str],
@@ -47,12 +50,8 @@ def check_input_names(
     input_names = [spec.name for spec in inputs]
     for name in names:
         if name not in input_names:
-            close = difflib.get_close_matches(name, input_names, n=1)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
-            raise BadData(
-                f"{where}: the model has no input '{name}'{hint}",
-                fix=f"its inputs are: {', '.join(input_names)}; beside them: label, group",
-            )
+            fix = suggest_names(name, [*input_names, *_BESIDE])
+            raise BadData(f"{where}: the model has no input '{name}'", fix=fix)
     for spec in inputs:
         if spec.name not in names and spec.name not in optional:
             raise BadData(

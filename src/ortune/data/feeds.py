@@ -72,7 +72,7 @@ def load_feeds(
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
 
     Args:
-        source: A folder, a file, ``module:function``, or a function that yields dicts.
+        source: A folder, a file, ``FILE.py:NAME``, or a function that yields dicts.
         out: Folder for the stream file.
         labels: A .npy or .csv file, or a sequence; in the samples' order. Those of a .csv file
             with the samples' file names go by these, as those of a COCO .json file do.

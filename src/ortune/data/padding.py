@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, suggest_names
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 
@@ -98,7 +98,7 @@ def find_padding(
     """
     specs = {spec.name: spec for spec in inputs}
     if mask and mask not in specs:
-        raise BadData(f"there is no input '{mask}'", fix=f"use one of: {', '.join(specs)}")
+        raise BadData(f"there is no input '{mask}'", fix=suggest_names(mask, specs))
     named = [specs[mask]] if mask else list(inputs)
     candidates = [_Candidate(s) for s in named if mask or _can_be_mask(s)]
     shapes: list[dict[str, tuple[int, ...]]] = []

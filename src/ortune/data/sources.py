@@ -58,7 +58,7 @@ def open_source(
             return _call_function(
                 user_function.import_function(source, *user_function.DATA), source, inputs
             )
-        raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
+        raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or FILE.py:NAME")
     if path.is_dir():
         return _open_folder(path, inputs, needed, note, pictures, classes)
     suffix = path.suffix.lower()
@@ -74,7 +74,7 @@ def open_source(
         return rows.read_parquet_blocks([path], inputs, note, pictures, optional)
     if suffix == ".npy" and len(needed) == 1:
         return iter([NamedArrays(path.name, {needed[0].name: arrays.map_npy(path)})])
-    raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
+    raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or FILE.py:NAME")
 
 
 def describe_source(source: Source) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, suggest_names
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sizes, stream
@@ -42,9 +41,7 @@ def require_input_names(inputs: Sequence[TensorSpec], *by_name: Mapping[str, Any
     names = [spec.name for spec in inputs]
     for name in (name for named in by_name for name in named):
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            fix = f"write {near[0]}" if near else f"its inputs are: {', '.join(names)}"
-            raise BadData(f"the model has no input '{name}'", fix=fix)
+            raise BadData(f"the model has no input '{name}'", fix=suggest_names(name, names))
 
 
 def generate_feeds(

@@ -104,7 +104,7 @@ class ModuleRequest(Request):
     """A module of PyTorch: its weights, and what it takes.
 
     Attributes:
-        weights: Its checkpoint: .safetensors, or what torch.save wrote.
+        weights: Checkpoint of the module: .safetensors, or what torch.save wrote.
         state_dict_key: Where the state dict is in the checkpoint, such as ema.model.
         strip_prefix: Taken from the front of every name in the state dict, such as module.
         unsafe_pickle: Read a checkpoint that is more than tensors: it may run code.
@@ -115,7 +115,7 @@ class ModuleRequest(Request):
     _: KW_ONLY
     weights: File | None = None
     state_dict_key: Annotated[str, Option("KEY")] = ""
-    strip_prefix: Annotated[str, Option("PREFIX")] = ""
+    strip_prefix: Annotated[str, Option("PREFIX", hidden=True)] = ""
     unsafe_pickle: bool = False
     inputs: InputSpecs = InputSpecs(None, Option("NAME=DIMS[:TYPE]", "--input"))
     dynamic: DynamicAxes = DynamicAxes(None)
@@ -125,7 +125,7 @@ class ModuleRequest(Request):
 class Export(ModuleRequest, WorkerRequest):
     """Write a PyTorch module as ONNX, with the exporter whose file answers like it.
 
-    SOURCE is pkg.module:factory, a program of torch.export (.pt2), TorchScript (.pt) or the
+    SOURCE is FILE.py:NAME, a program of torch.export (.pt2), TorchScript (.pt) or the
     folder of a transformers model. Each exporter works in a process of its own; what it wrote is
     compared with PyTorch on several inputs and at several sizes of each --dynamic dimension. The
     first that agrees is kept, and of those tried before it the reason is told.
@@ -139,8 +139,8 @@ class Export(ModuleRequest, WorkerRequest):
         source: The module.
         ranges: Values of an input, such as ids:0..30521.
         exporter: Try this one alone.
-        opset: Of the result; the exporter's own choice if not given.
-        samples: Inputs compared at each size.
+        opset: Opset of the result; the exporter's own choice if not given.
+        samples: How many inputs are compared at each size.
         tolerance: Largest error, as a share of an output's largest value; 0.0001, or 0.01 for
             16-bit outputs.
         timeout: Bound on each exporter.

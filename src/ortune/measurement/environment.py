@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadSettings, OrtuneError, shorten_text
+from ortune.core.errors import BadSettings, OrtuneError, shorten_text, suggest_names
 from ortune.core.outputs import find_cache_folder
 from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 
@@ -57,7 +57,8 @@ def find_interpreter(environment: str) -> Path | None:
     if environment not in available:
         raise BadSettings(
             f"no environment '{shorten_text(environment, 80)}' on this machine",
-            fix=f"use one of: {', '.join((HERE, *available))}; `ortune doctor env add` makes more",
+            fix=suggest_names(environment, (HERE, *available))
+            + "; `ortune doctor env add` makes more",
         )
     command = python_path(environment_folder(environment))
     if not command.exists():

@@ -26,7 +26,7 @@ class Function(UserMetric):
     ``higher_is_better = False`` turns the direction round.
 
     Attributes:
-        path: ``pkg.module:fn``; importable where ortune runs.
+        path: ``FILE.py:NAME``; importable where ortune runs.
     """
 
     @property
@@ -37,7 +37,7 @@ class Function(UserMetric):
             BadSettings: None is named, or it cannot be imported.
         """
         if not self.path:
-            raise BadSettings("the metric 'function' has no path", fix="write pkg.module:fn>=0.9")
+            raise BadSettings("the metric 'function' has no path", fix="write FILE.py:NAME>=0.9")
         return user_function.import_function(self.path, *user_function.METRIC)
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:

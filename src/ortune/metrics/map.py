@@ -32,7 +32,7 @@ class Map(Metric):
         scores: Output of scores [n], or [n, classes] where no output has the classes.
         classes: Output of classes [n]; empty takes each box's best.
         valid: Output that says how many of the boxes are real; empty takes all.
-        decode: ``pkg.module:fn`` in the place of these; importable where ortune runs.
+        decode: ``FILE.py:NAME`` in the place of these; importable where ortune runs.
         layout: Of the boxes: xyxy (corners), xywh or cxcywh (centre, width, height).
         iou: The one overlap at which a detection is right; 0 takes COCO's ten.
         nms: Overlap above which the weaker of two boxes of a class is dropped; 0 where the model
@@ -62,7 +62,7 @@ class Map(Metric):
         if self.decode and (self.boxes or self.scores or self.classes or self.valid):
             raise BadSettings(
                 "map: decode stands in the place of boxes, scores, classes and valid",
-                fix="give decode=pkg.module:function alone, or outputs by name",
+                fix="give decode=FILE.py:NAME alone, or outputs by name",
             )
         if len(self.frame) not in (0, 2) or not all(self.frame):
             raise BadSettings(
@@ -141,7 +141,7 @@ class Map(Metric):
             if name not in outputs:
                 raise BadData(
                     f"map: the model has no output '{name}'; its outputs are {', '.join(outputs)}",
-                    fix=f"name one: map({field}=NAME), or map(decode=pkg.module:function)",
+                    fix=f"name one: map({field}=NAME), or map(decode=FILE.py:NAME)",
                 )
         return list(names.values())
 
@@ -153,7 +153,7 @@ class Map(Metric):
             if len(real) != 1:
                 raise BadData(
                     f"map: output '{self.valid}' has {format_count(len(real), 'number')}, not one",
-                    fix="score one picture a sample, or use map(decode=pkg.module:function)",
+                    fix="score one picture a sample, or use map(decode=FILE.py:NAME)",
                 )
             valid = int(real[0])
         places, scores, kinds = (*arrays, None)[:3]

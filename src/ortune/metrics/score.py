@@ -15,12 +15,12 @@ class EvaluateScore(UserMetric):
     """The mean of the records that an evaluate function returned, or its ``aggregate`` of them.
 
     Attributes:
-        path: The evaluate function, ``pkg.module:fn``; empty takes the mean, higher being better.
+        path: The evaluate function, ``FILE.py:NAME``; empty takes the mean, higher being better.
     """
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Refuse: outputs alone do not make this score."""
         raise BadData(
             "the metric 'score' needs a function that runs the model",
-            fix="give --evaluate pkg.module:fn, or a metric of the outputs",
+            fix="give --evaluate FILE.py:NAME, or a metric of the outputs",
         )

@@ -66,7 +66,7 @@ def run(request: Optimize) -> Study:
     experiment = request.read_experiment()
     if request.strict and experiment.budget is not None:
         require_provable(experiment.budget)
-    rules = tuple(parse_plugin(Transform, text) for text in request.rules)
+    rules = tuple(parse_plugin(Transform, text) for text in request.steps)
     targets = _select_targets(request, rules, experiment.workload)
     if request.baseline is None:
         experiment = replace(experiment, baseline=_default_baseline(targets))

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import KW_ONLY, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from ortune.core.errors import BadSettings
-from ortune.core.fields import ByteSize, Counts, Field, Option, make_paths
+from ortune.core.fields import ByteSize, Counts, Option, OptionalDuration, make_paths
 from ortune.core.request import request
 from ortune.exporters.request import Export, ModuleRequest
 from ortune.search.experiment.request import ExperimentRequest
 
 if TYPE_CHECKING:
     from ortune.core.acceptance import Goal
-
-
-class LatencyLimit(Field[float | None, str]):
-    """Seconds, or ``20ms``, ``0.5s``."""
-
-    metavar = "DURATION"
-
-    def read(self, value: Any) -> float | None:
-        """Convert to seconds."""
-        if value is None:
-            return None
-        text = str(value).strip()
-        match = len(text) < 99 and re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s|)", text)
-        seconds = float(match[1]) / (1000 if match[2] == "ms" else 1) if match else 0.0
-        if not 0 < seconds < math.inf:
-            raise BadSettings(f"cannot read the latency '{value}'", fix="write 20ms or 0.5s")
-        return seconds
-
-    def spell(self, value: float | None) -> str | None:
-        """Write milliseconds."""
-        return None if value is None else f"{1000 * value:g}ms"
 
 
 @request
@@ -55,7 +32,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
     Attributes:
         on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; fields that are
             written out stay as they are. auto takes every backend that runs here.
-        rules: A rule of your own to try too, FILE.py:NAME, or another exact step.
+        steps: A step of your own to try too, FILE.py:NAME, or another exact step.
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
         prefer: By what the result is chosen: speed, or the least size or memory of the plans that
@@ -66,13 +43,12 @@ class Optimize(ModuleRequest, ExperimentRequest):
         portable: Try nothing that is bound to this machine's CPU.
         batches: After the search, time the leading plans at these batches too, such as 1,4,16, and
             say which is best where.
-        max_latency: Bound on one run, such as 20ms: of --batches, name the one of most samples a
-            second that keeps it.
+        max_latency: Longest that one run may take, such as 20ms: of --batches, the one with most
+            samples a second within it is named.
         memory_limit: Bound on what all of ortune's processes take together, such as 4G; most of
             what is free if not given. --max-memory bounds the result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
-        policy: Only `adaptive` is left, which is what a search does: leave it out.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
         out: The run's folder; the same command resumes it.
@@ -85,11 +61,17 @@ class Optimize(ModuleRequest, ExperimentRequest):
         OrtuneError: Model, data, budget or folder cannot be used.
     """
 
-    formerly: ClassVar[dict[str, str]] = {"models": "model", "warm_start": ""}
+    formerly: ClassVar[dict[str, str]] = {
+        "models": "model",
+        "rules": "steps",
+        "rule": "steps",
+        "warm_start": "",
+        "policy": "",
+    }
 
     _: KW_ONLY
     on: Annotated[str, Option("BACKENDS")] = "auto"
-    rules: Annotated[tuple[str, ...], Option("STEP", "--rule")] = ()
+    steps: Annotated[tuple[str, ...], Option("STEP", "--step")] = ()
     target_speedup: Annotated[float | None, Option("X", low=1)] = None
     strict: bool = False
     prefer: Literal["speed", "size", "memory"] = "speed"
@@ -97,20 +79,14 @@ class Optimize(ModuleRequest, ExperimentRequest):
     max_memory: ByteSize = ByteSize(None)
     portable: bool = False
     batches: Counts = Counts(())
-    max_latency: LatencyLimit = LatencyLimit(None)
+    max_latency: OptionalDuration = OptionalDuration(None)
     fixed_shapes: bool = False
-    policy: Annotated[str, Option("POLICY")] = "adaptive"
-    regions: bool = True
+    regions: Annotated[bool, Option(hidden=True)] = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.policy != "adaptive":
-            raise BadSettings(
-                f"there is no --policy {self.policy} any more: every search is adaptive",
-                fix="leave --policy out, or the line `policy` of the settings file",
-            )
         if 0 in self.batches:
             raise BadSettings("batches: 0 is too small", fix="give batches of 1 or more")
         if self.batches and self.fixed_shapes:
@@ -140,7 +116,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             if module_options := [option for name, option in options.items() if shared[name]]:
                 raise BadSettings(
                     f"{module_options[0]} is of a PyTorch module, and the model is a file",
-                    fix="give pkg.module:factory in place of the file, or leave it out",
+                    fix="give FILE.py:NAME in place of the file, or leave it out",
                 )
             return None
         if len(names) > 1:

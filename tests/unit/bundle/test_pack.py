@@ -385,7 +385,7 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
     assert read_bundle(cut).manifest.plans[0].models == read_bundle(cut).manifest.fallback, (
         "the original"
     )
-    asked = ["pack", str(root), "-o", str(named), "--trial", "aa11"]
+    asked = ["pack", str(root), "-o", str(named), "--plan", "aa11"]
     for words in (asked, [*asked, "--force"]):
         assert main(words) == 2 and not named.exists(), "force is about overwriting alone"
         what, fix = capsys.readouterr().err.splitlines()
@@ -396,5 +396,5 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
     assert read_bundle(named).manifest.plans[0].models != read_bundle(named).manifest.fallback
     ledger.append(study.trials[-1])
     again = tmp_path / "again.ortune"
-    assert main(["pack", str(root), "-o", str(again), "--trial", "aa11"]) == 0
+    assert main(["pack", str(root), "-o", str(again), "--plan", "aa11"]) == 0
     assert "not confirmed" not in capsys.readouterr().out

@@ -278,4 +278,4 @@ def test_on_the_command_line(
     found = json.loads(capsys.readouterr().out)
     assert found["plan"]["plan"] == "clean @ cpu(threads=1)" and found["replay"] is None
     assert main([*words, "--for", "nowhere", "--force"]) == 2
-    assert "no 'nowhere' in targets" in capsys.readouterr().err
+    assert "no target 'nowhere'" in capsys.readouterr().err

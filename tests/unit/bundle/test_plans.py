@@ -287,7 +287,15 @@ class TestCommand:
     def test_it_names_the_plans(
         self, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        words = ["pack", run, "-o", str(tmp_path / "x.ortune"), "--with", "ff66", "--per-backend"]
+        words = [
+            "pack",
+            run,
+            "-o",
+            str(tmp_path / "x.ortune"),
+            "--plan",
+            "winner,ff66",
+            "--per-backend",
+        ]
         assert main([*words, "--licence", "MIT", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert [plan["key"] for plan in told["plans"]] == [TOY, CPU, OTHER]

@@ -17,7 +17,7 @@ Words = Callable[[str, str, str, str], list[str]]
 
 VERBS: dict[str, Words] = {
     "apply": lambda model, good, data, out: [model, "simplify", "-o", out],
-    "bench": lambda model, good, data, out: [good, model, "--seconds", "0.1", "--sets", "1"],
+    "bench": lambda model, good, data, out: [good, model, "--time", "0.1", "--sets", "1"],
     "cost --timeline": lambda model, good, data, out: [
         *(model, "--inferences-per-session", "5", "-o", f"{out}.html")
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,11 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from onnx import helper
+from tests.unit import studies
 
 from ortune.cli import main as cli
 from ortune.cli.terminal import command as retired_words
+from ortune.cli.terminal import panels
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
 from ortune.core.reading import read_step
@@ -36,8 +39,8 @@ def test_help_names_every_verb_and_exits_0(capsys: pytest.CaptureFixture[str]) -
     assert out == again
     assert {"demo", "doctor", "inspect"} <= set(VERBS)
     headings = re.findall(r"^(\w.*):$", out, re.MULTILINE)
-    assert headings == ["Options", *cli.GROUPS], "six groups, and no verb of ours in none"
-    lines = out.partition("Start:\n")[2].splitlines()
+    assert headings == [*cli.GROUPS, "Options", "Options of most verbs"], "no verb in no group"
+    lines = out.partition("Start:\n")[2].partition("Options:\n")[0].splitlines()
     rows = [re.fullmatch(r"  (\w+) +(\w.*)", line) for line in lines if line.startswith("  ")]
     assert [row and row[1] for row in rows] == VERBS, "one line a verb"
     assert len(VERBS) == len(set(VERBS)) == 24
@@ -259,7 +262,10 @@ def test_a_file_in_the_cli_folder_of_a_plugin_package_is_a_verb(
         assert cli.main(["greet", "you"]) == 0
         assert capsys.readouterr().out == "hello you\n"
         assert cli.main(["--help"]) == 0
-        assert capsys.readouterr().out.partition("Of plugins:\n")[2].split() == ["greet"]
+        assert capsys.readouterr().out.partition("Of plugins:\n")[2].split()[:2] == [
+            "greet",
+            "Options:",
+        ]
     finally:
         catalog.map_modules.cache_clear()
 
@@ -268,10 +274,10 @@ def test_every_verb_takes_a_settings_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bench.toml"
-    path.write_text('models = ["none.onnx"]\nthreads = "1,2"\nseconds = 0.0\n')
+    path.write_text('models = ["none.onnx"]\nthreads = "1,2"\nseconds = 0.0001\n')
     assert cli.main(["bench", str(path)]) == 2
-    assert "--seconds" in two_lines(capsys.readouterr().err)[0]
-    assert cli.main(["bench", str(path), "--seconds", "1", "--threads", "one"]) == 2
+    assert "--time" in two_lines(capsys.readouterr().err)[0]
+    assert cli.main(["bench", str(path), "--time", "1", "--threads", "one"]) == 2
     assert (
         two_lines(capsys.readouterr().err)[0] == "ortune bench: --threads: 'one' is not a number"
     )
@@ -300,6 +306,55 @@ def test_a_retired_word_is_answered_with_the_new_way(
     what, fix = two_lines(capsys.readouterr().err)
     assert what == f"{name}: `{retired}` is no more"
     assert fix == "  fix: write `ortune cost --timeline`"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_fits_80_columns_and_has_a_heading_for_every_option(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    options = re.split(r"^  Example:\n(?:    .*\n)+", out, flags=re.MULTILINE)[1]
+    assert max(map(len, options.splitlines())) <= 80
+    options, _, common = options.partition("Of every verb")
+    assert "-v, --verbose, --json [FILE.json]" in common and common.count("\n") <= 4
+    command = cli.root.get_command(click.Context(cli.root), verb)
+    own = panels.list_own(command)
+    assert set(re.findall(r"^  (?:-o, )?(--[a-z-]+)", options, re.MULTILINE)) == {*own}
+    assert len(own) <= 34, "fewer words"
+
+
+def test_what_people_try_is_answered_with_the_verb_that_does_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [word for text in cli.OFTEN_TRIED.values() for word in text.split()]
+    assert len(words) == len(set(words)) > 60 and not {*words} & {*VERBS}
+    for word in words:
+        assert cli.main([word, "model.onnx"]) == 2
+        what, fix = two_lines(capsys.readouterr().err)
+        assert what == f"ortune: no verb '{word}'"
+        for line in re.findall(r"`(ortune [^`]+)`", fix):
+            verb, *given = shlex.split(line)[1:]
+            command = cli.root.get_command(click.Context(cli.root), verb)
+            assert command is not None or verb in ("--help", "VERB")
+            known = {option for param in getattr(command, "params", ()) for option in param.opts}
+            assert {option for option in given if option.startswith("-")} <= {*known, "--help"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "M", "--seconds", "0.1", "--sets", "1"], "--seconds is called --time now"),
+        (["profile", "M", "--seconds=0.1", "--no-ceilings"], "--seconds is called --time now"),
+    ],
+)
+def test_an_option_by_its_old_name_is_taken_and_told(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(studies.write_model(tmp_path / "m.onnx", studies.MODEL))
+    assert cli.main([model if word == "M" else word for word in words]) == 0
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def _takes_numbers(one) -> bool:
     return bool(
         {int, float} & one.kinds
         or isinstance(one.reader, _READERS)
-        or name in ("Thresholds", "LatencyLimit")
+        or name in ("Thresholds", "OptionalDuration")
     )
 
 

@@ -128,7 +128,7 @@ def test_flip_without_an_image_is_an_error(tmp_path: Path) -> None:
         ("noise(sigma=0)", "noise of 0 times"),
         ("scale(low=2, high=1)", "not a range of factors"),
         ("scale(low=0)", "not a range of factors"),
-        ("blur", "no 'blur' in augmentations"),
+        ("blur", "no augmentation 'blur'"),
         ("noise(db=30", "noise"),
         ("", "a name expected"),
         ("flip(layout=CHW)", "CHW"),

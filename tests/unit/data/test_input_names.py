@@ -40,7 +40,7 @@ def test_the_near_name_is_told(
     assert caught.value.fix == "write image"
     with pytest.raises(BadData) as caught:
         load_or_generate_feeds(source, [IMAGE], tmp_path / "out", shapes={"zzz": (1,)})
-    assert caught.value.fix == "its inputs are: image"
+    assert caught.value.fix == "use one of: image"
 
 
 @pytest.mark.parametrize(

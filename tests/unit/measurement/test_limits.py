@@ -88,7 +88,7 @@ def test_what_an_answering_worker_holds_is_seen_between_two_looks(job, monkeypat
 
 
 VERBS = {
-    "bench": ["--seconds", "1"],
+    "bench": ["--time", "1"],
     "tune": ["--time", "5s"],
     "profile": [],
     "cost": ["--timeline", "--starts", "1"],

@@ -64,17 +64,7 @@ def run(request: Bench) -> BenchResult:
     chosen = expand_backends(equipped, request.threads, request.levels, request.sink, where)
     if request.end_to_end:
         return _time_frames(request, chosen, where)
-    workload = read_workload(request.workload, request.batch)
-    workloads = [workload]
-    if request.batches:
-        if min(request.batches) < 1:
-            fix = "give 1 or more: --batches 1,8"
-            raise BadSettings(f"batch {min(request.batches)} is too small", fix=fix)
-        if workload.batch:
-            raise BadSettings(
-                f"the batch is given in '{workload}' and beside it", fix="leave one of them out"
-            )
-        workloads = [replace(workload, batch=batch) for batch in dict.fromkeys(request.batches)]
+    workloads = [read_workload(request.workload, n) for n in dict.fromkeys(request.batch or (0,))]
     return time_groups(
         _make_contestants(make_paths(request.models), chosen, workloads, where), request
     )
@@ -90,7 +80,7 @@ def race_contestants(contestants: Sequence[tuple[Path, Backend]], **how: Any) ->
         how: Fields of `Bench` but its models and where to run.
     """
     request = Bench((), **how)
-    driven = read_workload(request.workload, request.batch)
+    driven = read_workload(request.workload, next(iter(request.batch), 0))
     return time_groups(
         [[Contestant(path, backend, driven) for path, backend in contestants]], request
     )
@@ -257,7 +247,7 @@ def _measure_rows(
         BadModel: The first row of a group does not run.
     """
     meters, before = find_energy_counters(), noise.take_snapshot()
-    run_contest(turns, root, request.seconds, meters, request.sets, request.sink)
+    run_contest(turns, root, request.time, meters, request.sets, request.sink)
     record = noise.compare_snapshots(before, noise.take_snapshot())
     rows = [row for group in groups for row in group]
     fingerprints: dict[Path, tuple[str, int]] = {}
@@ -416,7 +406,7 @@ def measure_fitness(model: Path, backend: Backend, batch: int) -> Fitness:
     """
     try:
         outcome = race_contestants(
-            [(model, backend)], batch=batch, seconds=_SECONDS, sets=_SETS, self_check=True
+            [(model, backend)], batch=batch, time=_SECONDS, sets=_SETS, self_check=True
         )
     except OrtuneError as error:
         return Fitness("not fit", None, (Advice(error.what, error.fix, severe=True),))

@@ -25,7 +25,7 @@ from typing import TypeAlias
 from ortune.analysis.benchmark.requests import Compare
 from ortune.core import regular_file
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.errors import BadData, BadSettings, OrtuneError, suggest_names
 from ortune.core.fields import make_paths
 from ortune.core.plugins import codec
 from ortune.core.result import TableResult
@@ -421,7 +421,7 @@ def run(request: Compare) -> CompareResult:
         raise BadData("one run has nothing to be compared with", fix="give two files or more")
     for name, limit in limits.items():
         if name not in METRICS:
-            raise BadSettings(f"no metric '{name}'", fix=f"use one of: {', '.join(METRICS)}")
+            raise BadSettings(f"no metric '{name}'", fix=suggest_names(name, METRICS))
         if not 0 <= limit < math.inf:
             raise BadSettings(
                 f"{limit} is not a threshold for {name}", fix="give a share such as 0.05 or 5%"

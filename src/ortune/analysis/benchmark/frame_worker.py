@@ -1,6 +1,6 @@
 """A worker that runs whole engines: in a frame of the user's, or what that calls.
 
-``python -m ortune.analysis.benchmark.frame_worker JOB.json [frame|model pkg.module:frame]``
+``python -m ortune.analysis.benchmark.frame_worker JOB.json [frame|model FILE.py:NAME]``
 answers the commands of every worker. A run is a call of the engine, a frame, or the calls that a
 frame made of the engine, again and without the frame.
 """
@@ -105,7 +105,7 @@ class EngineBench(Workbench):
         Args:
             workbench_args: The job, and what else a workbench is made of.
             role: What a run is.
-            path: The user's ``pkg.module:frame``.
+            path: The user's ``FILE.py:NAME``.
         """
         super().__init__(*workbench_args)
         self._role, self._path = role, path

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Counts, Field, Files, Option, Words
+from ortune.core.fields import Counts, Duration, Field, Files, Option, Words
 from ortune.core.plugins import user_function
 from ortune.core.request import DataRequest, Request, request
 from ortune.core.workload import Workload
 
-_OF_ROWS = ("batch", "batches", "workload", "self_check")
+_OF_ROWS = ("batch", "workload", "self_check")
 
 
 @request
@@ -32,7 +32,7 @@ class Bench(CustomOpsRequest, DataRequest):
     Example:
         ortune bench model.onnx --on cpu,openvino --threads 1,2
         ortune bench before.onnx after.onnx --data samples/ --json out.json
-        ortune bench model.onnx --batches 1,8 --levels basic,all --self-check --wide
+        ortune bench model.onnx --batch 1,8 --on "cpu(level=all),cpu" --self-check
         ortune bench model.onnx model.ortune --end-to-end camera:frame --data camera:samples
 
     Attributes:
@@ -40,31 +40,33 @@ class Bench(CustomOpsRequest, DataRequest):
         on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; may be repeated.
         threads: Time every backend at these thread counts.
         levels: Time at these graph levels, where a backend has levels.
-        batch: Samples stacked into one run; 0 takes them as they come.
-        batches: Time at these batches; rows of one are compared.
+        batch: Samples stacked into one run, such as 1,8: each is timed, and rows of one batch are
+            compared; 0 takes them as they come.
         workload: How runs are driven: "throughput(sessions=2)", "arrivals(rate=50)".
-        self_check: Time the first row against itself too: an A/A.
-        seconds: Time for timing; more where many rows need it.
+        self_check: Time the first row against itself too (an A/A test).
+        time: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
-        end_to_end: Time pkg.module:frame, which gets (engine, sample), and the model's part of it.
-        environment: Names of `ortune doctor env list` by comma, and "here": each is timed.
+        end_to_end: Time FILE.py:NAME, which gets (engine, sample), and the model's part of it.
+        environment: Environments to time in, by comma: names of `ortune doctor env list`, and
+            "here".
 
     Raises:
         OrtuneError: A model, an option or the data cannot be used, or a first row does not run.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"seconds": "time", "batches": "batch"}
+
     models: Files
     _: KW_ONLY
     on: Annotated[str | Sequence[str], Option("BACKENDS")] = "cpu"
     threads: Counts = Counts((), Option("N,...", per_cpu=2))
-    levels: Words = Words((), Option("LEVEL,..."))
-    batch: Annotated[int, Option(low=0)] = 0
-    batches: Counts = Counts(())
+    levels: Words = Words((), Option("LEVEL,...", hidden=True))
+    batch: Counts = Counts((), Option("N,..."))
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     self_check: bool = False
-    seconds: Annotated[float, Option(low=0.1)] = 10.0
-    sets: Annotated[int, Option(low=1, high=1000)] = 5
-    end_to_end: Annotated[str, Option("MODULE:FRAME")] = ""
+    time: Duration = Duration("10s", Option("DURATION", low=0.1))
+    sets: Annotated[int, Option(low=1, high=1000, hidden=True)] = 5
+    end_to_end: Annotated[str, Option("FILE.py:NAME")] = ""
     environment: Words = Words((), Option("NAME,...", shown="here"))
 
     def __post_init__(self) -> None:

@@ -95,7 +95,7 @@ def collect_probes(path: Path, step: Quantizer) -> QuantizerProbes:
     if not probes:
         raise BadSettings(
             f"{step} asks for no range in {path.name}: there is nothing that it would quantize",
-            fix="see `ortune inspect` for its operators, or choose another --quantizer",
+            fix="see `ortune inspect` for its operators, or choose another --step",
         )
     observer: Observer = step.observer  # type: ignore[attr-defined]
     return QuantizerProbes(model, probes, observer)
@@ -355,7 +355,7 @@ def run(request: Calibrate) -> Calibration:
     )
     if out is not None and cache is not None and out.resolve() == cache.resolve():
         raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
-    step = parse_quantizer(request.quantizer, request.observer)
+    step = parse_quantizer(request.step, request.observer)
     with open_temporary_folder() as name:
         folder = Path(name)
         seen = _load_samples(request, folder)

@@ -192,7 +192,7 @@ class ObserverRanking(TableResult):
 
 def run(request: CompareObservers) -> ObserverRanking:
     """Score all observers on samples that were not observed."""
-    steps = {text: parse_quantizer(request.quantizer, text) for text in request.observers}
+    steps = {text: parse_quantizer(request.step, text) for text in request.observers}
     copies = (
         {request.augment: augmenting.parse_augmentations(request.augment)}
         if request.augment
@@ -234,7 +234,7 @@ def run(request: CompareObservers) -> ObserverRanking:
     observed = calibrated[0][2]
     return ObserverRanking(
         model=str(request.model),
-        quantizer=request.quantizer,
+        quantizer=request.step,
         rows=tuple(ranked),
         best=best,
         by=by,

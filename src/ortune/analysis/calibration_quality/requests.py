@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.errors import BadSettings
@@ -32,18 +32,20 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
     Attributes:
         model: The model file.
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
-            module:function.
-        quantizer: Whose tensors are calibrated.
+            FILE.py:NAME.
+        step: Quantizer whose tensors are calibrated.
         samples: Calibrate on so many, spread over the data; on all if not given.
         shapes: Shape of a state at the first step of a sequence, such as h:2x1x128.
         augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"quantizer": "step"}
+
     model: str | Path
     _: KW_ONLY
     data: Source = None
-    quantizer: Annotated[str, Option("SPEC")] = "int8-static(head=true)"
+    step: Annotated[str, Option("SPEC")] = "int8-static(head=true)"
     samples: Annotated[int | None, Option(low=1)] = None
     shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
     augment: Annotated[str, Option("SPECS")] = ""
@@ -117,4 +119,4 @@ class CompareObservers(CalibrationRequest, BackendRequest, BudgetRequest):
     labels: File | None = None
     calibration: Source = None
     observers: Annotated[Sequence[str], Option("SPEC", "--observer")] = OBSERVERS
-    quantizer: Annotated[str, Option("SPEC")] = "int8-static"
+    step: Annotated[str, Option("SPEC")] = "int8-static"

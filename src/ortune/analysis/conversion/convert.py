@@ -500,6 +500,6 @@ def _measure_latency_ratio(request: Convert) -> Interval | None:
         shapes=request.shapes,
         ranges=request.ranges,
         custom_ops=request.custom_ops,
-        seconds=_BENCH_SECONDS,
+        time=_BENCH_SECONDS,
     )
     return bench.run(bench_request).ratios[1]

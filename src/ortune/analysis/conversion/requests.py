@@ -56,10 +56,10 @@ class ConversionRequest(SequenceRequest, CustomOpsRequest, DataRequest):
             JSON list of regions with nodes and accuracy_cost.
         threshold: Highest accuracy cost of a region that is quantized.
         format: How static int8 is written: pairs around float operators, or integer operators.
-        fold_preprocess: The model takes uint8 NHWC pictures and does what preprocess.toml says
-            itself.
-        picture_size: Of all pictures, such as 480x640; any if not given.
-        fold_postprocess: An output gives uint8, argmax, softmax or "top-k(k=5, output=logits)".
+        fold_preprocess: Put the preprocessing that this file describes into the model, which then
+            takes uint8 NHWC pictures.
+        picture_size: Size of all pictures, such as 480x640; any size if not given.
+        fold_postprocess: Let an output give uint8, argmax, softmax or "top-k(k=5, output=logits)".
         force: Overwrite an existing output, and write a result that is far from the source.
     """
 
@@ -147,8 +147,8 @@ class Convert(ConversionRequest):
     Attributes:
         model: The model file.
         out: The new model.
-        precision: Of weights and arithmetic; what the model has if not given.
-        target: What the file will run on. A gpu is any: its int8 is TensorRT's.
+        precision: Precision of weights and arithmetic; as it is if not given.
+        target: What will run the file; gpu is any GPU, with int8 as TensorRT takes it.
         opt_level: How far the graph is rewritten; all binds the file to this hardware.
         per_channel: int8: one weight step a channel, or one a tensor.
         reduce_range: int8: 7-bit weights, for CPUs without VNNI.
@@ -167,7 +167,7 @@ class Convert(ConversionRequest):
     opt_level: GraphLevel = "extended"
     per_channel: bool = True
     reduce_range: bool = False
-    dynamic_conv: bool = False
+    dynamic_conv: Annotated[bool, Option(hidden=True)] = False
 
     @property
     def level(self) -> GraphLevel:

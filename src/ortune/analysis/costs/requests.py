@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from ortune.core.custom_ops import BackendRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Option
+from ortune.core.fields import Duration, Option
 from ortune.core.request import DataRequest, Request, request
 
 MONTH_DAYS = 30.4
@@ -39,7 +39,7 @@ class Terms:
         price_per_hour: Of one machine, or of one device where several are counted.
         currency: As written beside the price; may be empty.
         overhead_s: Of one run, outside the model: decoding, resizing, transport.
-        processes: At work on one machine at once.
+        processes: Processes that work on one machine.
         devices: Numbers of machines (or devices) to show; the first is what is paid today where
             no load is given.
         load_per_s: Samples a second that must be served; None compares at equal work.
@@ -142,10 +142,11 @@ class Cost(Request):
 
     Attributes:
         sources: The first holds what is paid today in its first row; rows of the others follow.
-        price: Of a machine, or of a GPU: "2.50/h".
+        price: Price of a machine, or of a GPU, such as 2.50/h.
         load: Samples that must be served: 150/s.
-        overhead: Of a run, outside the model: 20ms. What `bench --end-to-end` timed has it inside.
-        processes: At work on one machine.
+        overhead: Time of a run outside the model, such as 20ms. What `bench --end-to-end` timed
+            includes it.
+        processes: Processes that work on one machine.
         gpus: Numbers of GPUs to show: 1-8.
         effort: Work the change takes: 4h@80/h.
         hours_per_day: Hours that machines are paid for; a month has 30.4 days.
@@ -166,7 +167,7 @@ class Cost(Request):
     effort: Annotated[str, Option("H@P")] = ""
     hours_per_day: Annotated[float, Option(high=24)] = 24.0
     within_months: Annotated[float, Option("MONTHS", "--within", high=1200)] = 6.0
-    currency: str = ""
+    currency: Annotated[str, Option(hidden=True)] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,15 +199,17 @@ class TimelineRequest(BackendRequest, DataRequest):
         on: Where to run: cpu with its fields but the level, which is what varies.
         inferences_per_session: Served by one session before the next is started.
         starts: Fresh processes each.
-        seconds: Time spent on timing inferences; every line takes some seconds at least.
+        time: Time spent on timing inferences; every line takes some seconds at least.
 
     Raises:
         OrtuneError: The model, the data or an option cannot be used.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
+
     model: str | Path
     _: KW_ONLY
     step: Annotated[str, Option("SPEC")] = ""
     inferences_per_session: Annotated[float, Option("N", low=1)] = 1000
-    starts: Annotated[int, Option(low=1, high=1000)] = 9
-    seconds: Annotated[float, Option(low=0.1)] = 20.0
+    starts: Annotated[int, Option(low=1, high=1000, hidden=True)] = 9
+    time: Duration = Duration("20s", Option("DURATION", low=0.1))

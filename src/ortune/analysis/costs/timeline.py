@@ -14,7 +14,7 @@ from statistics import median
 from ortune.analysis.costs.requests import TimelineRequest
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, suggest_names
 from ortune.core.event import Note, Progress, Sink, collect_notes
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog
@@ -215,7 +215,7 @@ def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantize
         quantizer_names = catalog.list_plugins(Quantizer)
         if spec.partition("(")[0].strip() not in quantizer_names:
             raise BadSettings(
-                f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(quantizer_names)}"
+                f"'{spec}' is not a quantizer", fix=suggest_names(spec, quantizer_names)
             )
         return parse_plugin(Quantizer, spec)
     for name in _PREFERRED:
@@ -457,7 +457,7 @@ def run(request: TimelineRequest) -> Timeline:
         subject = Subject(source.absolute(), facts, backend, quantizer, material, root, sink)
         clock = Clock(list(make_variants(subject)), subject, fed.stream)
         starts, imports = clock.time_starts(request.starts)
-        rows = _build_rows(clock.variants, starts, *clock.time_ratios(request.seconds))
+        rows = _build_rows(clock.variants, starts, *clock.time_ratios(request.time))
     session_line = None
     if both := next((row.line for row in rows if row.line.name == BOTH), None):
         session_s = both.once_s + both.session_s

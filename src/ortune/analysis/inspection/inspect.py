@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from ortune.analysis.inspection.requests import DiffRequest, Inspect
 from ortune.analysis.profiling.profile import load_labelled_model
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Progress
+from ortune.core.event import Progress, ignore_event
 from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
+from ortune.core.step import Transform
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
@@ -49,6 +51,8 @@ from ortune.graph.shapes.infer import infer_copy
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, query_capabilities
 from ortune.quantizers.drop_pairs import DropPairs
+from ortune.search.recipe.editing import EditSession
+from ortune.search.recipe.material import Material
 from ortune.search.recipe.space import make_clean_recipe
 
 _TIMEOUT_S = 600
@@ -161,6 +165,23 @@ READ_BELOW = 500_000_000
 _TENSORS = 20
 
 
+@dataclass(frozen=True)
+class TriedStep:
+    """A step that changes the model, and how.
+
+    Attributes:
+        step: Its spelling.
+        edits: How often it changed something.
+        nodes_before: Nodes of the model before it.
+        nodes_after: Nodes of the model behind it.
+    """
+
+    step: str
+    edits: int
+    nodes_before: int
+    nodes_after: int
+
+
 @dataclass(frozen=True, repr=False)
 class Inspection(TableResult):
     """What is known of a model without running it.
@@ -185,7 +206,8 @@ class Inspection(TableResult):
         lint: What is odd.
         skipped: What was left out because weights were not read; empty when they were.
         saturable: Integer layers and whether they can saturate without VNNI.
-        steps: Automatic transforms that apply.
+        steps: Automatic transforms that change it, tried one behind the other, with their edits;
+            structure and types are checked, numbers are not. None where weights were not read.
         placement: What each backend asked would take.
     """
 
@@ -210,7 +232,7 @@ class Inspection(TableResult):
     lint: tuple[Finding, ...]
     skipped: str
     saturable: tuple[Saturable, ...]
-    steps: tuple[str, ...]
+    steps: tuple[TriedStep, ...]
     placement: tuple[NodePlacement, ...] = ()
 
     def summary(self) -> Mapping[str, object]:
@@ -223,7 +245,7 @@ class Inspection(TableResult):
             "bytes moved": self.moved,
             "FLOPs per byte": self.intensity,
             "findings": len(self.lint),
-            "steps that may help": self.steps,
+            "steps that may help": tuple(tried.step for tried in self.steps),
         }
 
 
@@ -269,12 +291,27 @@ def run(request: Inspect) -> Inspection:
         ),
         skipped="" if read else _describe_skipped(size, facts),
         saturable=list_saturable_layers(loaded) if read else (),
-        steps=tuple(str(step) for step in make_clean_recipe(facts).steps),
+        steps=tuple(_try_steps(path, facts)) if read else (),
         placement=tuple(_query_placements(request, backends)),
     )
 
 
 inspect = make_verb(Inspect, run)
+
+
+def _try_steps(path: Path, facts: Facts) -> Iterator[TriedStep]:
+    """Apply the automatic transforms to the model in memory, and yield those that change it."""
+    with open_temporary_folder() as folder:
+        session = EditSession(path, Path(folder), Material(), ignore_event, trusted=False)
+        before = sum(1 for _ in session.model.graph.all_nodes())
+        for step in make_clean_recipe(facts).steps:
+            assert isinstance(step, Transform)  # a clean recipe spends no accuracy
+            with suppress(OrtuneError):
+                (edit,) = session.apply_exact([step])
+                after = sum(1 for _ in session.model.graph.all_nodes())
+                if edit.count:
+                    yield TriedStep(edit.step, edit.count, before, after)
+                before = after
 
 
 def _query_placements(request: Inspect, backends: Sequence[Backend]) -> Iterator[NodePlacement]:
@@ -298,7 +335,7 @@ def _describe_skipped(size: int, facts: Facts) -> str:
     if facts.quantized:
         missing += ["which integer layers can saturate", "pairs that no integer kernel takes"]
     how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
-    return f"not looked at, as weights were not read: {', '.join(missing)}; --weights {how}"
+    return f"not looked at, as weights were not read: {', '.join(missing)}; --read-weights {how}"
 
 
 def _find_unfused_pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:

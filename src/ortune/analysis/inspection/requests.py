@@ -23,14 +23,14 @@ class Inspect(CustomOpsRequest):
 
     Example:
         ortune inspect model.onnx
-        ortune inspect model.onnx --shape x:1x3x640x640 --regions --on cpu,openvino
+        ortune inspect model.onnx --shape x:1x3x640x640 --list regions --on cpu,openvino
 
     Attributes:
         model: The model file.
         on: Ask these backends, such as "cpu,openvino", which nodes they would take.
         shapes: Shape of an input, such as x:1x3x320x320.
-        weights: Read all weights for the digest and for rules about values. Default: below
-            500 MB.
+        weights: Read the weights, for the digest and for findings about values. Without it, those
+            of models below 500 MB.
 
     Raises:
         BadModel: The file cannot be read.
@@ -41,7 +41,7 @@ class Inspect(CustomOpsRequest):
     _: KW_ONLY
     on: Annotated[str | Sequence[str | Backend], Option("BACKENDS")] = ""
     shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
-    weights: bool | None = None
+    weights: Annotated[bool | None, Option(word="--read-weights/--no-read-weights")] = None
 
     @property
     def backends(self) -> str:

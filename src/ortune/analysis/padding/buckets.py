@@ -60,7 +60,7 @@ def run(request: BucketsRequest) -> Buckets:
     if request.seconds <= 0:
         return result
     sides = [(path, backend), (path, result.backend)]
-    ran = race_contestants(sides, data=data, seconds=max(0.1, request.seconds), sink=request.sink)
+    ran = race_contestants(sides, data=data, time=max(0.1, request.seconds), sink=request.sink)
     if ran.ratios[1] is None:
         raise BadModel(f"{result.backend}: {ran.rows[1]['error']}", fix="run with -v")
     return replace(result, measured=ran.ratios[1])

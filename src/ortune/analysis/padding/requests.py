@@ -21,12 +21,11 @@ class BucketsRequest(BackendRequest, UnpackRequest):
 
     Example:
         ortune optimize encoder.onnx --data padded/ --buckets --on "cpu(threads=1)"
-        ortune optimize encoder.onnx --data padded/ --buckets --count 8 --seconds 0
 
     Attributes:
         model: An encoder with a dynamic length.
         data: Samples, padded as they are served: a folder of .npz, .npy per input or images, a
-            .jsonl file, or module:function.
+            .jsonl file, or FILE.py:NAME.
         count: Most buckets.
         multiple: Buckets are multiples of this.
         mask: The mask; found in the data by default.
@@ -43,8 +42,8 @@ class BucketsRequest(BackendRequest, UnpackRequest):
     model: str | Path
     _: KW_ONLY
     data: Source = None
-    count: Annotated[int, Option(low=1)] = 4
-    multiple: Annotated[int, Option(low=1)] = 8
-    mask: Annotated[str, Option("NAME")] = ""
-    least_db: Annotated[float, Option(low=-1000, high=1000)] = 100.0
-    seconds: Annotated[float, Option(low=0)] = 10.0
+    count: Annotated[int, Option(low=1, hidden=True)] = 4
+    multiple: Annotated[int, Option(low=1, hidden=True)] = 8
+    mask: Annotated[str, Option("NAME", hidden=True)] = ""
+    least_db: Annotated[float, Option(low=-1000, high=1000, hidden=True)] = 100.0
+    seconds: Annotated[float, Option(low=0, hidden=True)] = 10.0

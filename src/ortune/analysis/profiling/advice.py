@@ -525,7 +525,7 @@ def evaluate_suggestions(
             shapes=shapes,
             ranges=ranges,
             batch=profile.batch,
-            seconds=seconds,
+            time=seconds,
             sink=sink,
         )
     for place, ratio, row in zip(built, answer.ratios[1:], answer.rows[1:], strict=True):

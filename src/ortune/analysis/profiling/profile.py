@@ -363,7 +363,7 @@ def run(request: ProfileRequest) -> Profile:
                     loaded, backend, fed.stream, folder, "profile", workload=workload
                 )
                 runs = profile_model(
-                    job, seconds=request.seconds, runs=request.runs, sink=request.sink
+                    job, seconds=request.time, runs=request.runs, sink=request.sink
                 )
                 require_placement(path, backend, runs.recorded)
                 break

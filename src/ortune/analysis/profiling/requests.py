@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import CustomOpsRequest, add_custom_ops
-from ortune.core.fields import Option
+from ortune.core.fields import Duration, Option
 from ortune.core.request import DataRequest, request
 
 
@@ -27,7 +27,7 @@ class ProfileRequest(CustomOpsRequest, DataRequest):
         model: The model file.
         on: Where to run, such as "cpu(threads=2)".
         batch: Samples stacked into one run; 0 takes them as they come.
-        seconds: Time for counted runs.
+        time: Time for counted runs.
         runs: Profiled runs; 0 takes what fits the time.
         ceilings: Measure what this machine can do at most, for verdicts by roofline.
         allow_fallback: Go on with the CPU provider when the one asked for takes no node.
@@ -37,12 +37,14 @@ class ProfileRequest(CustomOpsRequest, DataRequest):
         OrtuneError: The model or the data cannot be used.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
+
     model: str | Path
     _: KW_ONLY
     on: Annotated[str | Backend, Option("BACKENDS")] = "cpu"
     batch: Annotated[int, Option(low=0)] = 0
-    seconds: Annotated[float, Option(low=0.1)] = 5.0
-    runs: Annotated[int, Option(low=0)] = 0
+    time: Duration = Duration("5s", Option("DURATION", low=0.1))
+    runs: Annotated[int, Option(low=0, hidden=True)] = 0
     ceilings: bool = True
     allow_fallback: bool = False
 

@@ -158,7 +158,7 @@ def run(request: Recheck) -> RecheckResult:
         plan = unpack_plan(
             path,
             root / "bundle",
-            key=request.key,
+            key=request.plan,
             custom_ops=request.allow_custom_ops,
             require_signature=request.require_signature,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
@@ -27,11 +27,12 @@ class Recheck(WorkerRequest):
 
     Attributes:
         bundle: A file made by pack.
-        key: Another plan of it than the first, by its key or the first characters of it.
+        plan: Plan of the bundle to check, by the first characters of its key; the first plan if
+            not given.
         environment: Run it in one of `ortune doctor env list` in place of here.
         runtime: Try releases of onnxruntime, oldest first, each in an environment of its own that
             is added when it is missing: 1.24..1.31, or 1.24.4,1.31.1.
-        timed: Also time it.
+        timed: Time it, beside comparing its answers.
         time: Time for timing, for each runtime.
         allow_custom_ops: Run the custom operators that the bundle brings.
         require_signature: Public key (PEM): refuse a bundle that its owner did not sign.
@@ -41,9 +42,11 @@ class Recheck(WorkerRequest):
             is not allowed, or an environment cannot be had.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"key": "plan"}
+
     bundle: File
     _: KW_ONLY
-    key: Annotated[str, Option("KEY")] = ""
+    plan: Annotated[str, Option("PLAN")] = ""
     environment: Annotated[str, Option("NAME")] = HERE
     runtime: Annotated[str, Option("A..B")] = ""
     timed: bool = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.errors import BadSettings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     """Measure what each region of MODEL costs in accuracy and saves in time, one by one.
 
-    A region is a layer with what runtimes fuse with it; --recipe says its lower precision. Its
+    A region is a layer with what runtimes fuse with it; --step says its lower precision. Its
     accuracy cost is what the metric loses with this region alone at that precision; the time that
     it saves is its part of the profile, as much faster as the plan is. Both have intervals. What
     is worth giving back comes first. Results are kept in the user's cache folder under all that
@@ -34,18 +34,18 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     Attributes:
         model: The model file.
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
-            module:function.
+            FILE.py:NAME.
         by: What is taken at a time: a region, a single node, or all layers of an operator.
-        recipe: The steps, the last of which decides the precision; repeat it. The automatic
+        steps: The steps, the last of which decides the precision; repeat it. The automatic
             rewrites go before them, as in a search.
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv).
         calibration: Samples to calibrate with, apart from --data.
         metric: What is lost, such as top1, cosine or snr; by default that of the budget.
         budget: The worst score allowed, such as "top1>=base-0.01"; derived from the outputs
             without it. Its metric is what is lost.
-        seconds: When to stop; what was not reached is named.
+        time: When to stop; what was not reached is named.
         plot: Draw cost against time saved: a file that ends in .svg, .png or .html.
-        fresh: Measure again what is kept.
+        fresh: Measure again, in place of taking kept results.
         force: Overwrite an existing plot.
 
     Raises:
@@ -53,15 +53,17 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
         OrtuneError: The model, the data or the backend cannot be used.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"seconds": "time", "recipe": "steps"}
+
     model: str | Path
     _: KW_ONLY
     data: Source = None
     by: Literal["region", "node", "op"] = "region"
-    recipe: Annotated[Sequence[str], Option("STEP", "--recipe")] = ("int8-static",)
+    steps: Annotated[Sequence[str], Option("STEP", "--step")] = ("int8-static",)
     labels: File | None = None
     calibration: Source = None
-    metric: Annotated[str | None, Option("METRIC")] = None
-    seconds: Duration = Duration("2m", Option("DURATION", "--time"))
+    metric: Annotated[str | None, Option("METRIC", hidden=True)] = None
+    time: Duration = Duration("2m")
     plot: File | None = None
     fresh: bool = False
     force: bool = False

@@ -121,7 +121,7 @@ def sort_regions(regions: Sequence[RegionCost]) -> tuple[RegionCost, ...]:
 
 def run(request: SensitivityRequest) -> Sensitivity:
     """Survey one plan's regions."""
-    source, steps = request.source, _read_steps(request.recipe)
+    source, steps = request.source, _read_steps(request.steps)
     backend = parse_plugin(Backend, request.backends)
     offered = require_backend(backend)
     notes: list[str] = []
@@ -137,7 +137,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
             budget=request.read_budget(),
             baseline=backend,
             memory_limit=request.memory_limit,
-            time=request.seconds,
+            time=request.time,
         )
         context = prepare_context(experiment, root, collect_notes(notes, request.sink))
         # Put the automatic rewrites before the steps, as a search does.
@@ -156,14 +156,14 @@ def run(request: SensitivityRequest) -> Sensitivity:
                 request.by,
                 str(request.sequence),
                 request.state,
-                request.seconds,
+                request.time,
             ]
         )
         kept = None if request.fresh else find_result(key)
         if kept is not None:
             return replace(kept, kept=True, model=str(request.model))
-        request.sink(Note(f"--time: {format_duration(request.seconds)}"))
-        request.sink(TimeLeft(request.seconds))
+        request.sink(Note(f"--time: {format_duration(request.time)}"))
+        request.sink(TimeLeft(request.time))
         # Run the survey beside the original.
         try:
             with measure.start_worker(
@@ -173,7 +173,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
                 survey_result = survey_plan(
                     context,
                     plan,
-                    request.seconds,
+                    request.time,
                     request.sink,
                     live=live,
                     by=request.by,
@@ -183,7 +183,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
         if survey_result.error:
             raise Refused(
                 f"{plan.recipe.name} on {plan.backend}: {survey_result.error}",
-                fix="try another --recipe or --on; `ortune apply` shows what the steps do",
+                fix="try another --step or --on; `ortune apply` shows what the steps do",
             )
         if not survey_result.regions:
             raise BadModel(
@@ -206,7 +206,7 @@ def _read_steps(texts: Sequence[str]) -> tuple[Step, ...]:
     if find_deciding_step(steps) is None:
         recipe = ", ".join(texts) or "nothing"
         raise BadSettings(
-            f"--recipe {recipe}: no step of it decides a precision",
+            f"--step {recipe}: no step of it decides a precision",
             fix="end it in a quantizer, such as int8-static or int8-weights",
         )
     return steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.fields import Duration, File, Option, Out
@@ -31,7 +31,7 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
             settings that change numbers.
         workload: How it will be used, such as "throughput(sessions=2)".
         batch: Samples stacked into one run; 0 takes them as they come.
-        seconds: Time for the search, starts of processes included.
+        time: Time for the search, starts of processes included.
         beside_load: Keep one core busy meanwhile, or so many.
         out: Write the settings and all that was measured to this JSON file.
         force: Overwrite an existing output.
@@ -40,12 +40,14 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
         OrtuneError: The model, the backend, the data or the budget cannot be used.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
+
     model: str | Path
     _: KW_ONLY
     labels: File | None = None
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     batch: Annotated[int, Option(low=0)] = 0
-    seconds: Duration = Duration("60s", Option("DURATION", "--time"))
+    time: Duration = Duration("60s")
     beside_load: Annotated[bool | int, Option(per_cpu=2)] = False
     out: Out = None
     force: bool = False

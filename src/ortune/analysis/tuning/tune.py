@@ -457,11 +457,11 @@ def run(request: Tune) -> TuneResult:
         try:
             limit = request.read_budget()
             part, budget, rule = _prepare_scoring(start(origin), feeds, limit, folder)
-            request.sink(Note(f"--time: {format_duration(request.seconds)}"))
-            request.sink(TimeLeft(request.seconds))
+            request.sink(Note(f"--time: {format_duration(request.time)}"))
+            request.sink(TimeLeft(request.time))
             target = SearchTarget(origin, offered, pinned, workload.splits(offered.effective_cpus))
             compare = partial(compare_answers, budget, part)
-            limits = request.seconds, bool(request.beside_load)
+            limits = request.time, bool(request.beside_load)
             descent = Descent(target, facts, start, compare, *limits, request.sink)
             descent.run()
             stepped_to = descent.best

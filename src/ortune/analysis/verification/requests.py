@@ -31,9 +31,10 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
         reference: The model that answers right, on the CPU provider.
         other: The model that is judged, on the backend.
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
-        ignore_output: Output that the budget does not read and that need not be watched; repeat
-            it.
-        evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
+        ignore_output: Output whose values may change: the budget does not read it. Repeat it for
+            several.
+        evaluate: Function of yours that scores: NAME(run) calls run(**inputs) and returns a record
+            a sample.
         simulate: Answer as a CPU without VNNI would, where sums of 8-bit products saturate.
         bisect: Where OTHER fails, name the first step and node that do it, and write a small
             model.
@@ -51,7 +52,7 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
     _: KW_ONLY
     labels: File | None = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
-    evaluate: Annotated[str | None, Option("MODULE:FN")] = None
+    evaluate: Annotated[str | None, Option("FILE.py:NAME")] = None
     simulate: Literal["avx2"] | None = None
     bisect: bool = False
     out: Out = None
@@ -92,7 +93,7 @@ class Extract(CustomOpsRequest, UnpackRequest):
         outputs: Tensor, or node, that the piece ends with; repeat it. Default: the model's
             outputs.
         data: Samples of the model's inputs: a folder of .npz, .npy per input or images, a .jsonl
-            file, or module:function.
+            file, or FILE.py:NAME.
         limit: Record the first N samples of --data; 0 takes all.
         force: Overwrite an existing output.
 

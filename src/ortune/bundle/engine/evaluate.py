@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortune.bundle.engine.call import Call
 
 Samples: TypeAlias = "Source | Mapping[str, Any] | Iterable[Mapping[str, Any]]"
-"""A folder, a file, ``module:function``, a function; or dicts of arrays, one a sample or batch."""
+"""A folder, a file, ``FILE.py:NAME``, a function; or dicts of arrays, one a sample or batch."""
 Floats: TypeAlias = NDArray[np.float64]
 _ERROR = 0.025
 """Of each end of the interval."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT, write_remark
+from ortune.cli.terminal.panels import write_panels
 from ortune.core import settings
 from ortune.core.atomic_write import remove_path
 from ortune.core.errors import BadSettings, OrtuneError
@@ -25,6 +26,7 @@ from ortune.core.request import (
     RequestField,
     WorkerRequest,
     list_request_fields,
+    map_former_names,
     read_help,
     run_request,
 )
@@ -42,6 +44,8 @@ RETIRED: Mapping[str, str] = {
     "cost --measure": "price a file of: ortune loadtest MODEL --processes N --json FILE.json",
     "optimize --warm-start": _AFRESH,
     "optimize --no-warm-start": _AFRESH,
+    "optimize --policy": "leave it out: every search is adaptive",
+    "pack --with": "write `ortune pack RUN -o OUT --plan winner,KEY`",
     "bench --memory-by-node": "see `peak_rss` of bench, and `ortune profile` for single nodes",
 }
 """Old word -> what to do instead, as the text behind ``fix:``.
@@ -68,6 +72,7 @@ T = TypeVar("T")
 
 _ARGUMENTS = "ortune.given"
 _VERBOSE = "ortune.verbose"
+_RENAMED = "ortune.renamed"
 _OF_ONE_CALL = {"more", "json_to"}
 """Parameters of every verb that are no settings."""
 _BAD = 2
@@ -102,7 +107,10 @@ def make_command(
                 meta[DISPLAY] = shown
                 request = read_request(kind, other_forms, values, shown.show_event)
                 with _limit_memory(request):
-                    return run_request(request, function)
+                    code = run_request(request, function)
+                for text in meta.get(_RENAMED, ()):  # an error is two lines
+                    write_remark(text)
+                return code
 
         module = function.__module__
         return Verb(
@@ -229,8 +237,7 @@ def _make_parameters(
         for field in list_request_fields(form):
             if field.name in names or field in arguments or field.option.python:
                 continue
-            text = f"With {_spell_flag(flag)}: {_lower_first(field.help)}"
-            yield _make_parameter(replace(field, help=text))
+            yield _make_parameter(field)
 
 
 def _lower_first(text: str) -> str:
@@ -253,6 +260,8 @@ class Verb(click.Command):
         super().__init__(**options)
         self.request = request
         self.forms = forms
+        kinds = (request, *forms.values())
+        self._former = {k: v for kind in kinds for k, v in map_former_names(kind).items()}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read a settings file, and bind the optional value of ``--json``."""
@@ -266,6 +275,7 @@ class Verb(click.Command):
             if word == "--":
                 words += [word, *remaining]
                 break
+            word = self._replace_former(ctx, word)
             if word == "--json":
                 names_file = bool(remaining) and remaining[0].endswith(".json")
                 word = f"--json={remaining.pop(0) if names_file else STDOUT}"
@@ -280,13 +290,36 @@ class Verb(click.Command):
         """Put a settings file behind `args`; its keys are fields, or options without dashes."""
         kept = [(item.name, item) for item in self.params if item.name not in _OF_ONE_CALL]
         keys = {word.strip("-").replace("-", "_"): k for k, item in kept for word in item.opts}
-        formerly: Mapping[str, str] = getattr(self.request, "formerly", {})
-        values = settings.read_settings(path, dict(kept), {**keys, **formerly}, self._refuse_key)
+        former = map_former_names(self.request)
+        values = settings.read_settings(path, dict(kept), {**keys, **former}, self._refuse_key)
         for key, value in values.items():
             values[key] = _check_type(path, key, value, dict(kept)[key])
         positional = [values.pop(k, ()) for k, item in kept if isinstance(item, click.Argument)]
         ctx.default_map = values
         return [*args, *(word for item in positional for word in _spell_words(item))]
+
+    def _replace_former(self, ctx: click.Context, word: str) -> str:
+        """Return an option as it is called now, and say so, where an earlier release had it."""
+        old, sign, value = word.partition("=")
+        options = {param.name: param for param in self.params if isinstance(param, click.Option)}
+        if not old.startswith("--") or any(old in param.opts for param in options.values()):
+            return word
+        new = self._former.get(old[2:].replace("-", "_"))
+        if new not in options:
+            return word
+        spelled = options[new].opts[-1]
+        ctx.meta.setdefault(_RENAMED, []).append(f"{old} is called {spelled} now")
+        return f"{spelled}{sign}{value}"
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options under headings."""
+        of_form: dict[str, str] = {}
+        shared = {field.name for field in list_request_fields(self.request)}
+        for flag, form in self.forms.items():
+            names = {flag, *(field.name for field in list_request_fields(form))} - shared
+            words = [param.opts[-1] for param in self.params if param.name in names]
+            of_form |= dict.fromkeys(words, _spell_flag(flag))
+        write_panels(ctx, formatter, of_form)
 
     def _refuse_key(self, key: str) -> None:
         refuse_retired(self.name or "", f"--{key.replace('_', '-')}")
@@ -415,6 +448,7 @@ def _make_parameter(field: RequestField) -> click.Parameter:
         is_flag=flag,
         **defaults,
         required=field.is_required,
+        hidden=option.hidden,
         multiple=several,
         metavar=option.metavar or None,
         show_default=not note and default not in (None, False, 0, "", ()),

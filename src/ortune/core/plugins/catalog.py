@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TypeVar
 
-from ortune.core.errors import UnknownPlugin
+from ortune.core.errors import UnknownPlugin, find_nearest, suggest_names
 from ortune.core.plugins import sources, user_file
 from ortune.core.plugins.plugin import Plugin, digest
 
@@ -43,6 +42,25 @@ _PLACES = {
 """Plugin folder -> where ortune's own stands, if not under its name at the top."""
 
 
+_CALLED: Mapping[str, Mapping[str, str]] = {
+    "backends": {
+        "cpu": "onnxruntime ort onnx cpuexecutionprovider default mlas",
+        "cuda": "gpu nvidia cudaexecutionprovider",
+        "tensorrt": "trt tensorrtexecutionprovider",
+        "openvino": "ov intel openvinoexecutionprovider",
+        "directml": "dml dmlexecutionprovider",
+        "torch": "pytorch",
+    },
+    "metrics": {
+        "top1": "accuracy acc top-1 acc1",
+        "map": "mean-average-precision coco",
+        "cosine": "cos similarity",
+        "snr": "psnr sqnr",
+        "max-error": "mae linf maxabs atol",
+    },
+    "targets": {"triton": "tritonserver", "openvino": "ov ir", "huggingface": "hf hub optimum"},
+}
+"""Plugin folder -> name -> what others call it."""
 _STEPS = ("transforms", "quantizers")
 
 
@@ -67,8 +85,12 @@ def load_plugin(base: type[P], name: str) -> type[P]:
         return user_file.load_user_class(base, name)
     entries = map_modules(base.folder)
     if name not in entries:
-        close = difflib.get_close_matches(name, entries, n=3) or sorted(entries)
-        raise UnknownPlugin(f"no '{name}' in {base.folder}", fix=f"use one of: {', '.join(close)}")
+        usual = {k: v for v, words in _CALLED.get(base.folder, {}).items() for k in words.split()}
+        near = next(iter(find_nearest(name, [*entries, *usual])), name)
+        raise UnknownPlugin(
+            f"no {base.__name__.lower()} '{name}'",
+            fix=suggest_names(usual.get(near, name), sorted(entries)),
+        )
     module = importlib.import_module(entries[name])
     classes = [
         item

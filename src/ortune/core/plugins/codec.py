@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ortune.core.errors import BadSettings, with_article
+from ortune.core.errors import BadSettings, suggest_names, with_article
 from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin, digest, encode
 
@@ -63,7 +63,7 @@ def build_dataclass(
     if unknown := sorted(arguments.keys() - set(fields)):
         raise BadSettings(
             f"{label} has no field '{', '.join(unknown)}'",
-            fix=f"its fields are: {', '.join(fields) or 'none'}",
+            fix=suggest_names(unknown[0], fields) or f"write {label} alone: it has none",
         )
     checked = {}
     for key, value in arguments.items():

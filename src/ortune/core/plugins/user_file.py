@@ -13,7 +13,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from keyword import iskeyword
 from pathlib import Path
@@ -21,7 +20,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from ortune.core import regular_file
-from ortune.core.errors import BadSettings, Refused, UnknownPlugin, with_article
+from ortune.core.errors import BadSettings, Refused, UnknownPlugin, find_nearest, with_article
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.user_function import NeighbourFinder, describe_error
 
@@ -180,5 +179,5 @@ def _suggest_names(path: Path, name: str | None, names: list[str]) -> str:
     public_names = [candidate for candidate in names if not candidate.startswith("_")]
     if not public_names:
         return f"make one in it: NAME = ortune.rule(pattern, rewrite), then write {path}:NAME"
-    close = get_close_matches(name or "", public_names, n=3) or public_names
-    return f"use one of: {', '.join(f'{path}:{candidate}' for candidate in close)}"
+    near = find_nearest(name or "", public_names) or public_names
+    return f"write {' or '.join(f'{path}:{candidate}' for candidate in near)}"

@@ -1,4 +1,4 @@
-"""Functions of the user, named ``pkg.module:function`` on a command line."""
+"""Functions of the user: ``FILE.py:NAME`` or ``pkg.module:NAME`` on a command line."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ DECODE = ("a decode function", ("outputs", "inputs"))
 FRAME = ("a frame function", ("engine", "sample"))
 """What functions are asked for as, and what each is called with."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FILE = re.compile(r"(?P<file>[^:]*[^:/\\]\.py):[A-Za-z_]\w*")
 
 
 def is_function(text: str) -> bool:
-    """Say whether a text is spelled like ``pkg.module:function``."""
-    return _PATH.fullmatch(text) is not None
+    """Say whether a text is spelled like ``FILE.py:NAME`` or ``pkg.module:NAME``."""
+    return (_FILE.fullmatch(text) or _PATH.fullmatch(text)) is not None
 
 
 def is_factory(text: str) -> bool:
     """Say whether a text names a function in a module, and that not of Python's own library."""
-    return is_function(text) and re.split("[.:]", text)[0] not in sys.stdlib_module_names
+    is_in_module = _PATH.fullmatch(text) is not None
+    return is_in_module and re.split("[.:]", text)[0] not in sys.stdlib_module_names
 
 
 def is_path(text: str) -> bool:
@@ -48,7 +50,7 @@ def is_path(text: str) -> bool:
 
 
 def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., Any]:
-    """Import ``pkg.module:function``; what the current folder has of that name counts.
+    """Import a function by its spelling; what the current folder has of a module's name counts.
 
     Args:
         path: Its name.
@@ -61,16 +63,19 @@ def import_function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable
     """
     demand_own(path, kind, takes)
     module, _, name = path.partition(":")
+    file = _find_file(path)
     try:
-        target = getattr(import_local(module), name, None)
+        target = getattr(import_local(module) if file is None else _import_file(file), name, None)
     except Exception as error:
         fix = f"run from the folder that holds {module.partition('.')[0]}, or install it"
-        if module.endswith(".py"):
-            fix = f"name the module, not its file: {module.removesuffix('.py')}:{name}"
+        if file is not None:
+            fix = (
+                f"correct {file}: `python {file}` must run" if file.is_file() else "check the path"
+            )
         raise BadSettings(f"cannot import '{path}': {describe_error(error)}", fix=fix) from error
     if target is None:
         raise BadSettings(
-            f"module '{module}' has no function '{name}'", fix=f"define {name} at its top level"
+            f"'{module}' has no function '{name}'", fix=f"define {name} at its top level"
         )
     inner = target
     while isinstance(inner, functools.partial):
@@ -89,8 +94,8 @@ def demand_own(path: str, kind: str, takes: Sequence[str] = ()) -> None:
         BadSettings: It is one of these.
     """
     if not is_function(path):
-        raise BadSettings(f"cannot read '{path}'", fix="write pkg.module:function")
-    if _is_standard(path.partition(":")[0]):
+        raise BadSettings(f"cannot read '{path}'", fix="write FILE.py:NAME, or pkg.module:NAME")
+    if _find_file(path) is None and _is_standard(path.partition(":")[0]):
         raise _make_mismatch_error(path, kind, takes)
 
 
@@ -171,6 +176,37 @@ def import_local(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
+def _find_file(text: str) -> Path | None:
+    """Return the file of ``FILE.py:NAME``; None where a module is named."""
+    match = _FILE.fullmatch(text)
+    return None if match is None else Path(match["file"])
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file by its path; its neighbours are found where nothing else has their names."""
+    where, name = str(path.resolve()), re.sub(r"\W", "_", path.stem)
+    name = f"{name}_of_the_user" if name in sys.stdlib_module_names else name
+    if getattr(sys.modules.get(name), "__file__", None) == where:
+        return sys.modules[name]
+    finder = NeighbourFinder(str(path.resolve().parent))
+    if finder not in sys.meta_path:
+        sys.meta_path.append(finder)
+    spec = importlib.util.spec_from_file_location(name, where)
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        if before is not None:
+            sys.modules[name] = before
+    return module
+
+
 def _find_local(top: str) -> ModuleSpec | None:
     """Return what the current folder has of a name that is not imported yet."""
     return None if top in sys.modules else PathFinder.find_spec(top, [str(Path.cwd())])
@@ -188,9 +224,11 @@ def _find_spec(module: str) -> ModuleSpec | None:
 
 
 def find_source(name: str) -> Path | None:
-    """Return the file so named, or that of ``pkg.module:function``; None where none is."""
+    """Return the file so named, or the one that a function's spelling names; None for none."""
     if name and Path(name).is_file():
         return Path(name)
+    if (file := _find_file(name)) is not None:
+        return file if file.is_file() else None
     with suppress(ImportError, ValueError):
         spec = _find_spec(name.partition(":")[0].replace("-", "_"))
         if spec and spec.origin:

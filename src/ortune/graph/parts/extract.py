@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from ortune.core.errors import BadModel
+from ortune.core.errors import BadModel, find_nearest
 from ortune.graph.ir.edit import const_tensor, list_bodies
 from ortune.graph.ir.uses import is_read
 from ortune.graph.shapes.infer import Runtime, infer_shapes
@@ -139,11 +138,12 @@ class _Names:
             return value
         if (node := self._nodes.get(name.removeprefix(NODE))) is not None:
             return node
-        close = difflib.get_close_matches(name, [*self._values, *self._nodes], n=_LISTED)
-        suggestions = close or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
+        near = find_nearest(name, [*self._values, *self._nodes], _LISTED)
+        suggestions = near or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
         raise BadModel(
             f"the model has no tensor or node '{name}'",
-            fix=f"use one of its names, such as {_format_names(suggestions)}",
+            fix=f"use one of its names, such as {_format_names(suggestions)}; `ortune inspect "
+            "MODEL --list nodes` lists all",
         )
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, suggest_names
 from ortune.graph.io.write import serialize_without_weights
 from ortune.graph.ir.edit import (
     Graph,
@@ -268,7 +268,7 @@ def infer_copy(
 
 def _check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, ir.Value]) -> None:
     if name not in inputs:
-        raise BadSettings(f"the model has no input '{name}'", fix=f"use {', '.join(inputs)}")
+        raise BadSettings(f"the model has no input '{name}'", fix=suggest_names(name, inputs))
     declared = inputs[name].shape
     if declared is None:
         return

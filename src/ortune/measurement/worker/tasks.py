@@ -428,7 +428,7 @@ def evaluate(
     up to each yield.
 
     Args:
-        function: ``pkg.module:name``.
+        function: ``FILE.py:NAME``.
         record: Model name -> stream file that receives the inputs of its calls.
 
     Raises:

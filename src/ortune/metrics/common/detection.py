@@ -77,7 +77,7 @@ def read_detections(
     if places.shape[-1] != 4 and places.size:
         raise BadData(
             f"the boxes of the {where} have the shape {list(np.shape(boxes))}, expected [n, 4]",
-            fix="take them apart in a function: map(decode=pkg.module:function)",
+            fix="take them apart in a function: map(decode=FILE.py:NAME)",
         )
     places = places.reshape(-1, 4)
     best = _of_picture(scores, "scores", where, 2 if classes is None else 1)
@@ -93,7 +93,7 @@ def read_detections(
             raise BadData(
                 f"the {where} have {format_count(len(places), 'box', 'boxes')} and {len(values)} "
                 f"{name}",
-                fix="give one score and one class a box, or map(decode=pkg.module:function)",
+                fix="give one score and one class a box, or map(decode=FILE.py:NAME)",
             )
     crowd = np.zeros(len(kinds), np.bool_)
     real = (kinds >= 0) & (np.arange(len(kinds)) < (len(kinds) if valid is None else valid))

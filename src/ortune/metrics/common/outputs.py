@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, suggest_names
 from ortune.core.session import Tensors
 
 Floats = NDArray[np.float64]
@@ -20,9 +20,7 @@ def select_outputs(tensors: Tensors, output: str) -> list[str]:
         BadData: There is no such output.
     """
     if output and output not in tensors:
-        raise BadData(
-            f"the model has no output '{output}'", fix=f"use one of: {', '.join(tensors)}"
-        )
+        raise BadData(f"the model has no output '{output}'", fix=suggest_names(output, tensors))
     return [output] if output else list(tensors)
 
 

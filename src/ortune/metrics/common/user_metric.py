@@ -28,7 +28,7 @@ class UserMetric(Metric):
     ``share = 0.95`` says that this share of the samples must keep the limit, each by itself.
 
     Attributes:
-        path: ``pkg.module:fn``; importable where ortune runs.
+        path: ``FILE.py:NAME``; importable where ortune runs.
         share: Of the samples that must keep the limit; 0 takes the function's own.
     """
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadSettings, find_nearest
 from ortune.graph.ir import edit
 
 _NAMES = "ortune.node-names"
@@ -98,9 +97,7 @@ def _compile_pattern(pattern: str, option: str) -> re.Pattern[str]:
 
 def _make_no_match_error(pattern: str, option: str, names: Sequence[str]) -> BadSettings:
     bare = pattern.removeprefix("re:").strip("*?.")
-    near = [name for name in names if bare and bare.lower() in name.lower()][:_NEAR]
-    near = near or difflib.get_close_matches(bare, names, n=_NEAR, cutoff=0.5)
-    shown = ", ".join(near or sorted(names)[:_NEAR])
+    shown = ", ".join(find_nearest(bare, names, _NEAR) or sorted(names)[:_NEAR])
     return BadSettings(
         f"{option} pattern '{pattern}' matches no node",
         fix=f"use node names, with * and ?, or re: and a regular expression; such as {shown}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import onnx_ir as ir
 from ortune.bundle.engine import archive
 from ortune.core import wording
 from ortune.core.acceptance import Outcome, classify_outcome
-from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.errors import BadData, BadSettings, OrtuneError, find_nearest
 from ortune.core.plan_label import ORIGINAL
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
@@ -422,12 +421,7 @@ def _match_plans(plans: Sequence[PlanExplanation], text: str) -> tuple[PlanExpla
 
 def _suggest_names(text: str, candidates: Sequence[str]) -> Sequence[str]:
     """Return names that hold a text, else names that are like it, else the first."""
-    near = [name for name in candidates if text and text.lower() in name.lower()][:_NEAR]
-    return (
-        near
-        or difflib.get_close_matches(text, candidates, n=_NEAR, cutoff=0.4)
-        or candidates[:_NEAR]
-    )
+    return find_nearest(text, candidates, _NEAR) or candidates[:_NEAR]
 
 
 def _find_survey(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:

@@ -103,7 +103,7 @@ def list_timeline_remarks(result: Timeline) -> list[str]:
     ]
     if loose := [row.line.name for row in result.rows if row.ratio.high > _LOOSE * row.ratio.low]:
         texts.append(
-            f"Wide intervals: {'; '.join(loose)}. Give more --seconds, or use a quieter machine."
+            f"Wide intervals: {'; '.join(loose)}. Give more --time, or use a quieter machine."
         )
     return texts
 

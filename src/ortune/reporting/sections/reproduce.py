@@ -29,7 +29,7 @@ class ReproduceSection(Section):
             yield Text(shlex.quote(str(study.budget)), "code")
         yield Text("Pack the winner into a bundle:")
         yield Text(f"ortune pack {shlex.quote(study.root)} -o model.ortune", "code")
-        yield Text("All plans in full, to copy, and what `ortune pack --trial` takes:")
+        yield Text("All plans in full, to copy, and what `ortune pack --plan` takes:")
         latest = say.list_latest_trials(study)
         rows = tuple((study.label(t.plan), str(t.plan), t.key[:8]) for t in latest)
         yield Table(("plan", "in full", "trial"), rows)

@@ -211,4 +211,4 @@ def _describe_unconfirmed(study: Study) -> Iterable[str]:
     pack = f"ortune pack {shlex.quote(study.root)} -o model.ortune"
     for trial in study.unconfirmed:
         seen = f"{study.label(trial.plan)}, {say.describe_speedup(trial.ratio)}, measured once"
-        yield f"Not re-measured: {seen} ({pack} --trial {trial.key[:8]} --unconfirmed)."
+        yield f"Not re-measured: {seen} ({pack} --plan {trial.key[:8]} --unconfirmed)."

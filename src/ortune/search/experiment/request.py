@@ -29,12 +29,13 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
         ranges_from: Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.
         augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
-        evaluate: Score with fn(run), which calls run(**inputs) and returns per-sample records.
+        evaluate: Function of yours that scores: NAME(run) calls run(**inputs) and returns a record
+            a sample.
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; derived
             from the outputs without it.
-        ignore_output: Output that the budget does not read and that need not be watched; repeat
-            it.
-        baseline: What to beat: where the untouched file runs; cpu.
+        ignore_output: Output whose values may change: the budget does not read it. Repeat it for
+            several.
+        baseline: Backend that runs the original file, which the plans must beat; cpu if not given.
         time: When to stop, such as 60s or 10m; it limits how many samples are scored too.
         workload: How the model will be used, such as "throughput" or "arrivals(rate=50)".
         batch: Samples stacked into one run; 0 takes them as they come.
@@ -47,13 +48,13 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
     calibration: Source = None
     ranges_from: File | None = None
     augment: Annotated[str | None, Option("SPECS")] = None
-    evaluate: Annotated[str | None, Option("MODULE:FN")] = None
+    evaluate: Annotated[str | None, Option("FILE.py:NAME")] = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
     baseline: Annotated[str | Backend | None, Option("BACKEND")] = None
     time: Duration = Duration("3m")
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     batch: Annotated[int, Option(low=0)] = 0
-    verbose: Annotated[bool, Option(word="--runtime-log")] = False
+    verbose: Annotated[bool, Option(word="--runtime-log", hidden=True)] = False
 
     def read_experiment(self) -> Experiment:
         """Return what is asked for, every text of it read.

@@ -60,6 +60,7 @@ FEWEST_PAIRS, PAIRS = 3, 16
 decides how many there are, never what they say."""
 NOISY = "this machine is too noisy for a verdict on these times"
 UNSIGNED = "the signature is of the file as it was: the copy has none (ortune pack --sign)"
+_SEARCH_S = 600.0
 _LEVEL_S = 2.0
 """Seconds of a level at least: a queue that grows, and a neighbour's bursts, take time to show."""
 _CALLERS = 32
@@ -436,7 +437,8 @@ def search_settings(request: LoadTest) -> GoalResult:
         )
         scores = Scores(goal, request.rate[0] if request.rate else 0.0)
         before = noise.take_snapshot()
-        result = Search(start, space, scores, request.time, sink=request.sink).run_search()
+        seconds = request.time or _SEARCH_S
+        result = Search(start, space, scores, seconds, sink=request.sink).run_search()
         judged = noise.judge_noise(noise.compare_snapshots(before, noise.take_snapshot()))
     notes = [*result.notes]
     if judged.too_noisy and not result.better:

@@ -34,6 +34,7 @@ from ortune.serving.load_testing.server import RunningServer, serve_models, serv
 
 MEASURE = "latency from the intended start"
 _BLOCKS = 12
+_LEVEL_S = 10.0
 """Parts of a run: their spread is the error of its mean."""
 _SHOWN = ("workload", "requests_per_s", "p50_ns", "p90_ns", "p95_ns", "p99_ns", "failed", "error")
 _CONCURRENCY = (1, 2, 4, 8)
@@ -125,7 +126,7 @@ def run(request: LoadTest) -> LoadTestResult | GoalResult:
         pid = server.pid if server else None
         load_clients = stack.enter_context(open_clients(request, str(address)))
         before = noise.take_snapshot()
-        seconds = 0.0 if request.requests else request.seconds
+        seconds = 0.0 if request.requests else (request.time or _LEVEL_S)
         loads = [
             Load(rate=rate, seconds=seconds, requests=request.requests) for rate in request.rate
         ] or [

@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Counts, Duration, Field, File, Option, Out
+from ortune.core.fields import Counts, Duration, Field, File, Option, OptionalDuration, Out
 from ortune.core.request import DataRequest, request
 
 _PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
@@ -141,14 +141,14 @@ class LoadTest(DataRequest):
         model: Its name on the server, NAME or NAME/VERSION; not needed where there is one alone.
         concurrency: Callers of each level, such as 1,2,4,8, if no rate is given.
         rate: Requests a second of each level: an open loop with Poisson arrivals.
-        requests: Requests a level, in place of --seconds.
-        seconds: Time a level, all its repeats together.
+        requests: Requests a level, in place of --time.
+        time: Time of each level, all its repeats together; with --goal, of the whole choice.
         repeats: How often every level is measured, in turns; requests and time are divided.
         warm_up: Load before every measurement that is not counted.
         batch: Samples stacked into one request; 0 sends them as they come.
         slo: A limit on the latency, such as "p99<=20ms".
         check: Compare all answers with those of this bundle or model, run here.
-        protocol: Of a model that is served here.
+        protocol: Protocol by which a model that is served here is asked.
         processes: Server processes for a model that is served here.
         on: Where a plain model that is served here runs, such as "cpu(threads=2)".
         serve: More words for the `ortune serve` of a model that is served here.
@@ -160,7 +160,6 @@ class LoadTest(DataRequest):
         ca: File with certificates to trust, for https:// and grpcs://.
         goal: Choose how many instances, rows, microseconds and threads keep this limit at the
             highest rate, or with --rate have the lowest percentile at it, by measuring.
-        time: Time for that choice, about.
         out: Write a copy of the bundle that is served so to this file.
         force: Overwrite an existing output.
 
@@ -168,15 +167,19 @@ class LoadTest(DataRequest):
         OrtuneError: No server answers, it does not start, an option or the data cannot be used.
     """
 
+    formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
+
     target: Annotated[str, Option("URL|BUNDLE")]
     _: KW_ONLY
     model: Annotated[str, Option("NAME")] = ""
     concurrency: Counts = Counts((), Option("N,...", shown="1,2,4,8", low=1, high=4096))
     rate: Rates = Rates((), Option("N,...", high=1e6))
     requests: Annotated[int, Option(low=0, high=10_000_000)] = 0
-    seconds: Annotated[float, Option(low=0.1, high=600)] = 10.0
+    time: OptionalDuration = OptionalDuration(
+        None, Option("DURATION", shown="10s, with --goal 10m", low=0.1, high=86400)
+    )
     repeats: Annotated[int, Option(low=1, high=100)] = 2
-    warm_up: Annotated[float, Option("SECONDS", low=0, high=600)] = 0.5
+    warm_up: Annotated[float, Option("SECONDS", low=0, high=600, hidden=True)] = 0.5
     batch: Annotated[int, Option(low=0, high=4096)] = 0
     slo: Annotated[str, Option("LIMIT")] = ""
     check: File | None = None
@@ -186,12 +189,11 @@ class LoadTest(DataRequest):
     serve: Annotated[str, Option("WORDS")] = ""
     clients: Annotated[int, Option(low=1, per_cpu=2)] = 1
     client: Literal["ortune", "perf_analyzer"] = "ortune"
-    connections: Annotated[int, Option(low=1, high=900)] = 256
+    connections: Annotated[int, Option(low=1, high=900, hidden=True)] = 256
     timeout: Duration = Duration("30s")
     token_file: File | None = None
     ca: File | None = None
     goal: Annotated[str, Option("LIMIT")] = ""
-    time: Duration = Duration("10m")
     out: Out = None
     force: bool = False
 

@@ -45,28 +45,30 @@ class Serve(Request):
 
     Attributes:
         models: Bundles, models, or folders of versions; NAME=PATH names one.
-        on: Of plain models; of a bundle the plan to take, by its backend.
-        host: Address to listen on; another than this machine's own lets others in.
-        http_port: Of HTTP; 0 takes any free one.
-        grpc_port: Of gRPC; 0 takes any free one.
+        on: Where to run plain models; of a bundle, take the plan of this backend.
+        host: Address to listen on; the default takes requests of this machine alone, 0.0.0.0 of
+            all.
+        http_port: Port of HTTP; 0 takes any free one.
+        grpc_port: Port of gRPC; 0 takes any free one.
         http: Answer HTTP.
         grpc: Answer gRPC.
         instances: Sessions of every model, each on CPUs of its own; by device: 2@gpu0,2@gpu1.
-        max_batch: Rows that are computed together at most; 1 joins nothing.
+        max_batch: Most rows that are computed together; 1 computes every request alone.
         max_delay_us: Microseconds that a request waits for others to be joined with.
-        preferred: Rows at which a batch no longer waits, such as 4,8.
-        max_queue: Requests of a model that wait at most; the next is refused.
+        preferred: Batch sizes that are computed at once, without waiting for more rows, such as
+            4,8.
+        max_queue: Most requests of a model that may wait; the next is refused.
         timeout: How long a request may wait and compute, unless it asks for less.
-        max_body: Bytes of a request at most, inflated.
+        max_body: Largest request in bytes, after decompression.
         processes: Processes that share the ports, each with CPUs of its own.
-        explicit: Clients may load and unload models by name; else they may not.
+        explicit: Let clients load and unload models by name.
         watch: Load a file again when it changes; nothing is dropped meanwhile.
-        token_file: Tokens that requests must bring, one a line.
+        token_file: File of tokens, one a line: every request must carry one of them.
         tls_cert: Certificate, a PEM file with those that issued it.
-        tls_key: Its private key, a PEM file.
+        tls_key: Private key of the certificate, a PEM file.
         drain: How long accepted requests may take when the server ends.
         log_json: Log JSON, one object a line.
-        log_requests: Log every request, not those alone that failed.
+        log_requests: Log every request, not only those that failed.
         trace: Send OpenTelemetry spans to this OTLP endpoint, such as http://127.0.0.1:4318.
         custom_ops: Custom operators of plain models: a shared library, or a Python module that
             gives one. It is run.

@@ -25,7 +25,7 @@ from ortune.measurement.process import Worker, WorkerFailed, compute_outputs, wo
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
-ANOTHER = "pack another trial (--trial KEY)"
+ANOTHER = "pack another trial (--plan KEY)"
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}")
 _MOST_THREADS = 4096
 """Threads of one model at most."""

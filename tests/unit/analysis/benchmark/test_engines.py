@@ -24,7 +24,7 @@ def test_the_first_process_is_cold_and_the_others_are_warm(
     path = tmp_path / "toy.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), path)
     seen: list[Event] = []
-    found = ot.bench(path, on="engined,cpu(threads=1)", sets=2, seconds=0.2, sink=seen.append)
+    found = ot.bench(path, on="engined,cpu(threads=1)", sets=2, time=0.2, sink=seen.append)
     first, second = found.rows
     assert first["caches"] == ["cold", "warm"] and "caches" not in second
     assert first["load_ns"][0] > max(300e6, first["load_ns"][1])

@@ -23,14 +23,14 @@ def test_they_are_rows_of_one_bench(
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
     with pytest.raises(BadSettings, match="no environment 'gone'"):
         ot.bench(model, environment="gone")
-    found = ot.bench(model, environment="here,ort-1.24.4", seconds=0.2, sets=1, self_check=True)
+    found = ot.bench(model, environment="here,ort-1.24.4", time=0.2, sets=1, self_check=True)
     assert [row["environment"] for row in found.rows] == ["here", "ort-1.24.4", "here"]
     assert set(found.environments) == {"here", "ort-1.24.4"}
     assert found.versions == found.environments["here"]
     capsys.readouterr()
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     one.write_text(as_json(found))
-    words = ["--environment", "ort-1.24.4", "--seconds", "0.2", "--sets", "1", "--json", str(two)]
+    words = ["--environment", "ort-1.24.4", "--time", "0.2", "--sets", "1", "--json", str(two)]
     assert main(["bench", str(model), *words]) == 0
     assert "environment ort-1.24.4" in capsys.readouterr().out
     assert json.loads(two.read_text())["rows"][0]["environment"] == "ort-1.24.4"

@@ -68,7 +68,7 @@ def test_a_frame_that_waits_is_told_from_its_model(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--end-to-end", "camera_of_a_test:frame", "--data", "camera_of_a_test:samples"]
-    words += ["--on", "cpu(threads=1),cpu(threads=1, level=basic)", "--seconds", "0.2"]
+    words += ["--on", "cpu(threads=1),cpu(threads=1, level=basic)", "--time", "0.2"]
     assert main(["bench", str(model), *words, "--sets", "1", "--json", "frames.json"]) == 0
     shown = capsys.readouterr().out
     assert "around the model: frame(camera_of_a_test:frame)" in shown
@@ -139,7 +139,7 @@ def test_frames_that_cannot_be_timed(model: Path, frame: str, said: str) -> None
     ("how", "said"),
     [
         ({"batch": 4}, "and so does --batch"),
-        ({"batches": "1,8"}, "and so does --batches"),
+        ({"batch": "1,8"}, "and so does --batch"),
         ({"workload": "throughput"}, "and so does --workload"),
         ({"self_check": True}, "and so does --self-check"),
         ({"end_to_end": "os:system"}, "is not a frame function"),

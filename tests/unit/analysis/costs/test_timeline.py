@@ -204,7 +204,7 @@ def test_a_sample_does_not_differ_from_itself(values: list[int]) -> None:
 
 @pytest.mark.long
 def test_every_variant_is_made_and_timed(tmp_path: Path) -> None:
-    found = timeline(write_model(tmp_path / "m.onnx"), starts=2, seconds=1, on="cpu(threads=1)")
+    found = timeline(write_model(tmp_path / "m.onnx"), starts=2, time=1, on="cpu(threads=1)")
     names = {row.line.name for row in found.rows}
     saved = {f"{name}, {kind}" for name in (GRAPH, BOTH) for kind in (OFFLINE, ORT)}
     assert names >= {NONE, GRAPH, QUANTIZED, BOTH, *saved}, found.notes

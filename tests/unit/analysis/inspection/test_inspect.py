@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.models import write_classifier
+from tests.unit.studies import write_model
 
 import ortune as ot
 
@@ -32,3 +33,12 @@ def test_what_was_skipped_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert quantized is not None
     assert "integer layers can saturate" in ot.inspect(tmp_path / "q.onnx").skipped
     assert ot.inspect(tmp_path / "q.onnx", weights=True).skipped == ""
+
+
+def test_a_step_is_named_when_it_changes_the_model(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 4] x) => (float[1, 4] y) {a = Identity(x) b = Identity(a) y = Relu(b)}"""
+    (tried,) = ot.inspect(write_model(tmp_path / "m.onnx", text)).steps
+    assert (tried.step, tried.nodes_before, tried.nodes_after) == ("simplify", 3, 1)
+    plain = text.replace("a = Identity(x) b = Identity(a) y = Relu(b)", "y = Relu(x)")
+    assert not ot.inspect(write_model(tmp_path / "plain.onnx", plain)).steps

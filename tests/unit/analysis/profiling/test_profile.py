@@ -267,7 +267,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Profile]:
     folder = tmp_path_factory.mktemp("profile")
     onnx.save(onnx.parser.parse_model(MODEL), folder / "m.onnx")
     np.savez(folder / "s.npz", x=np.ones((4, 4), np.float32), go=np.array(True))
-    return folder, profile(folder / "m.onnx", data=folder, ceilings=False, seconds=0.1)
+    return folder, profile(folder / "m.onnx", data=folder, ceilings=False, time=0.1)
 
 
 def test_a_real_profile_sums_up_and_names_its_sources(real: tuple[Path, Profile]) -> None:

@@ -130,7 +130,7 @@ def test_an_environment_that_is_not_here_is_two_lines(
         (["--environment", "../bin"], "no environment '../bin'"),
         (["--environment", "gone", "--runtime", "1.24..1.31"], "both say where to run"),
         (["--runtime", "9..10"], "no release of onnxruntime in the table"),
-        (["--key", "ffff"], "holds no plan 'ffff'"),
+        (["--plan", "ffff"], "holds no plan 'ffff'"),
     ):
         assert main(["recheck", path, *words]) == 2
         said = capsys.readouterr().err
@@ -138,7 +138,7 @@ def test_an_environment_that_is_not_here_is_two_lines(
 
 
 def test_a_plan_is_named_by_its_key(tmp_path: Path) -> None:
-    assert ot.recheck(bundle(tmp_path), key="aa11", timed=False).key == "aa11" * 4
+    assert ot.recheck(bundle(tmp_path), plan="aa11", timed=False).key == "aa11" * 4
 
 
 def test_a_bundle_that_was_changed_is_refused(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_one_of_several_plans_is_replayed_by_its_own_answers(tmp_path: Path) -> 
     made = several.study(tmp_path)
     path = pack(made, tmp_path / "toy.ortune", trial=several.CPU, with_=[several.OTHER])
     for key, backend in ((several.OTHER, "cpu(level=basic)"), (several.CPU, "cpu(threads=1)")):
-        found = ot.recheck(path, key=key[:4], timed=False)
+        found = ot.recheck(path, plan=key[:4], timed=False)
         assert found.good and found.key == key and found.backend == backend
     with pytest.raises(OrtuneError):
         ot.recheck(path, require_signature=tmp_path / "public.pem")

@@ -112,7 +112,7 @@ def test_a_settings_file_has_no_keys_that_are_of_one_call_alone(tmp_path: Path) 
         file.write_text(f"{key} = true\n")
         with pytest.raises(OrtuneError, match=f"unknown setting '{key}'") as caught:
             CliRunner().invoke(weighing, [str(file)], catch_exceptions=False)
-        assert caught.value.fix == "use least_db, per_day, seconds"
+        assert caught.value.fix == "use one of: least_db, per_day, seconds"
 
 
 @request
@@ -209,8 +209,8 @@ def test_the_help_has_all_forms() -> None:
         "With --life: everything is measured.",
         "ortune price a.json --rate 2 ortune price m.onnx --life --starts 9",
         "An hour's. [required without --life]",
-        "--life Instead, time MODEL over its life.",
-        "With --life: fresh processes.",
+        "With --life: --life Instead, time MODEL over its life.",
+        "--starts INTEGER Fresh processes.",
     ):
         assert part in text
 

@@ -302,8 +302,8 @@ VERBS = {
     "count": "count-nodes D/model.onnx",
     "apply": "apply D/model.onnx drop-double-neg 'round-weights(digits=1)' -o s.onnx",
     "calibrate": "calibrate D/model.onnx --data D/data --observer 'widened(by=3)'"
-    " --augment negate --quantizer 'int8-static(min_side=1, head=true)' -o ranges.json",
-    "bench": "bench D/model.onnx --on steady --workload twice --seconds 0.1 --sets 1"
+    " --augment negate --step 'int8-static(min_side=1, head=true)' -o ranges.json",
+    "bench": "bench D/model.onnx --on steady --workload twice --time 0.1 --sets 1"
     " --json bench.json",
     "optimize": "optimize D/model.onnx --data D/data --on 'steady(config=[\"steady.pace=calm\"])'"
     " --budget 'same-signs>=0.99' --time 1s --quiet --json study.json -o run",

@@ -92,6 +92,23 @@ def test_a_file_of_the_users_with_a_name_of_pythons_own_counts(tmp_path, monkeyp
     sys.modules.pop("colorsys", None)
 
 
+def test_a_function_is_named_by_its_file(tmp_path, monkeypatch):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "near.py").write_text("LIMIT = 2\n")
+    (folder / "my-score.py").write_text(
+        "import near\ndef score(expected, actual, label): return near.LIMIT\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for path in ("code/my-score.py:score", f"{folder}/my-score.py:score"):
+        assert str(Budget.parse(f"{path}>=1")) == f"{path}>=1"
+        assert user_function.import_function(path, *user_function.METRIC)(1, 2, 3) == 2
+        assert user_function.find_source(path).samefile(folder / "my-score.py")
+    assert not user_function.is_factory("code/my-score.py:score"), "no file of results names one"
+    with pytest.raises(BadSettings, match="no function 'scores'"):
+        user_function.import_function("code/my-score.py:scores", *user_function.METRIC)
+
+
 def test_a_budget_of_a_function_that_is_no_metric(module):
     with pytest.raises(BadSettings, match="os:system is not a metric function"):
         Budget.parse("os:system>=0.5")

@@ -295,7 +295,7 @@ def test_entries_are_alike_where_no_shape_and_no_schedule_tells_them_apart(
         ("loadgen(scenario=interactive)", "interactive"),
         ("loadgen(scenario=server)", "qps=0"),
         ("loadgen(sessions=0)", "sessions=0"),
-        ("through", "no 'through' in workloads"),
+        ("through", "no workload 'through'"),
         ("throughput(rate=3)", "no field 'rate'"),
     ],
 )

@@ -188,7 +188,7 @@ def test_an_interrupted_search_claims_less(study: Study) -> None:
     assert "The search was interrupted; the same command continues it." in said[1]
     once = "Not re-measured: optimized graph · 1 thread, 2.00x [1.92, 2.04], measured once "
     pack = f"ortune pack {shlex.quote(cut.root)} -o model.ortune"
-    assert f"{once}({pack} --trial {cut.trials[1].key[:8]} --unconfirmed)." in said
+    assert f"{once}({pack} --plan {cut.trials[1].key[:8]} --unconfirmed)." in said
     assert not any("No data was given" in text for text in said)
     parts = dict(cut.header.parts) | {"calibration": ()}
     guessed = replace(cut, header=replace(cut.header, parts=parts))

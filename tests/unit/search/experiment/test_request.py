@@ -63,7 +63,7 @@ def test_an_edited_function_or_file_is_another_job(
     ("how", "said"),
     [
         ({"budget": "garbage"}, "cannot read budget 'garbage'"),
-        ({"budget": "nope>=3"}, "no 'nope' in metrics"),
+        ({"budget": "nope>=3"}, "no metric 'nope'"),
         ({"shapes": ["nope:3"]}, "no input 'nope'"),
     ],
 )

@@ -115,7 +115,7 @@ class ModuleSource:
     """Where a module and its weights are.
 
     Attributes:
-        source: ``pkg.module:factory``, a program of torch.export (.pt2), TorchScript (.pt) or a
+        source: ``FILE.py:NAME``, a program of torch.export (.pt2), TorchScript (.pt) or a
             folder of transformers.
         weights: Checkpoint for a factory's module; empty where it brings its own.
         key: Where the state dict is in the checkpoint; see `read`.
@@ -147,7 +147,7 @@ def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
 
     source = module_source.source
     if not source:
-        raise BadSettings("torch is given no module", fix="write torch(source=pkg.module:factory)")
+        raise BadSettings("torch is given no module", fix="write torch(source=FILE.py:NAME)")
     if user_function.is_function(source):
         torch.manual_seed(SEED)
         module = user_function.import_function(source, "a function that makes a module")()
@@ -184,7 +184,7 @@ def _load_file(path: Path) -> tuple[Any, set[str]]:
     if path.suffix != ".pt2" and path.suffix not in SCRIPTS:
         raise BadSettings(
             f"cannot read '{path}' as a module",
-            fix="give pkg.module:factory, a torch.export program (.pt2) or TorchScript (.pt)",
+            fix="give FILE.py:NAME, a torch.export program (.pt2) or TorchScript (.pt)",
         )
     if not path.is_file():
         raise BadModel(f"no file {path}", fix="check the path in torch(source=...)")
@@ -199,7 +199,7 @@ def _load_file(path: Path) -> tuple[Any, set[str]]:
         raise BadModel(
             f"torch does not load {path.name}: "
             f"{summarize_error(user_function.describe_error(error))}",
-            fix="a state dict is given as torch(source=pkg.module:factory, weights=...)",
+            fix="a state dict is given as torch(source=FILE.py:NAME, weights=...)",
         ) from error
 
 
@@ -253,6 +253,8 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
         BadModel: Names or shapes are not the module's.
     """
     expected = set(module.state_dict())
+    if prefix := _find_prefix(expected, state):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
     missing, more = sorted(expected - set(state)), sorted(set(state) - expected)
     if missing or more:
         parts = [
@@ -263,7 +265,8 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
         ] * bool(more)
         raise BadModel(
             f"{path} does not fill the module: {', '.join(parts)}",
-            fix=_suggest_fix(expected, state),
+            fix="give the state dict of this very module, with --state-dict-key where the file "
+            "holds several",
         )
     try:
         module.load_state_dict(state)
@@ -275,14 +278,11 @@ def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _suggest_fix(expected: set[str], state: Mapping[str, Any]) -> str:
-    """Say which prefix to strip, where that makes the names the module's."""
-    first = next(iter(sorted(expected)), "")
-    for name in state:
-        prefix = name.removesuffix(first)
-        if first and prefix != name and {key.removeprefix(prefix) for key in state} >= expected:
-            return f"--strip-prefix {prefix}"
-    return "give the state dict of this very module, --state-dict-key or --strip-prefix"
+def _find_prefix(expected: set[str], state: Mapping[str, Any]) -> str:
+    """Return what stands before all names, such as ``module.``, where they fit without it."""
+    first = min(expected, default="")
+    ends = (name.removesuffix(first) for name in state if first and name.endswith(first))
+    return next((p for p in ends if {f"{p}{name}" for name in expected} == set(state)), "")
 
 
 def _load_content(path: Path, unsafe: bool) -> Any:
