@@ -113,7 +113,7 @@ def find_cases() -> tuple[list[Case], dict[str, str]]:
             missing[title] = NOT_BUILT.get(title, "no recipe fits")
             continue
         cases.append(made)
-        weighted = _with_weights(made)
+        weighted = hold_weights(made)
         cases += [weighted] if weighted is not None else []
     return cases, missing
 
@@ -212,7 +212,9 @@ def _fit(
             model.graph.input.remove(graph_input)
         if array is not None:
             content = array.tolist()
-            kind = onnx.AttributeProto.AttributeType.Value(schema.attributes[parameter].type.name)
+            kind = onnx.AttributeProto.AttributeType.Value(
+                str(schema.attributes[parameter].type).rpartition(".")[2]
+            )
             if kind in (onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT):
                 content = np.ravel(array)[0].item()
             node.attribute.append(onnx.helper.make_attribute(parameter, content, attr_type=kind))
@@ -222,7 +224,7 @@ def _fit(
     return len(node.input) <= schema.max_input
 
 
-def _with_weights(case: Case) -> Case | None:
+def hold_weights(case: Case) -> Case | None:
     """Return a case all of whose tensors but the first are constants, if it has more."""
     others = list(case.model.graph.input)[1:]
     arrays = {value.name: case.inputs[value.name] for value in others}

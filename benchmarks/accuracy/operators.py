@@ -240,7 +240,7 @@ class _Reference:
             self._problem = f"not judged: the runtime does not run the model: {error}"[:200]
             return
         self._random = compare_outputs(self.expected, again, 0, []) is not None
-        self._levels = LEVELS[:1]
+        self._levels: tuple[str, ...] = LEVELS[:1]
         for level in LEVELS[1:]:
             try:
                 answer = run_model(content, case.inputs, level)
