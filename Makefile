@@ -73,6 +73,7 @@ check: dev wheel
 	ORTUNE_REAL_WORKERS=1 $(PY) -m pytest tests -q -m long
 	$(TESTS) tests/fuzz -n 2
 	$(PY) -m benchmarks.accuracy.coverage --jobs 2
+	$(PY) -m benchmarks.accuracy.operators
 	$(PY) -m benchmarks.noise.aa
 	$(PY) -m benchmarks.noise.clock
 	$(PY) -m benchmarks.noise.again

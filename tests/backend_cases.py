@@ -50,7 +50,9 @@ def _node(test: TestCase) -> Case:
 
 
 def _array(value: Any) -> Any:
-    """Types that NumPy lacks come as messages."""
+    """Types that NumPy lacks come as messages, and some tensors without an axis as numbers."""
+    if isinstance(value, np.generic):
+        return np.asarray(value)
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 

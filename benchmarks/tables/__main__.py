@@ -25,6 +25,7 @@ from benchmarks.tables.accuracy import (
     margins,
     noisy_outputs,
     offered,
+    operators,
     power,
 )
 from benchmarks.tables.attacks import attacks
@@ -74,6 +75,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "detector": ("detector", detector),
     "margins": ("margins", margins),
     "noisy outputs": ("dead_outputs", noisy_outputs),
+    "operators": ("operators", operators),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
     "gpu levels": ("gpu", levels),

@@ -1,4 +1,4 @@
-"""Tables of coverage and power, of what int8 loses, and of a detector in int8."""
+"""Tables of coverage and power, of what int8 loses, of a detector in int8, of all operators."""
 
 from __future__ import annotations
 
@@ -244,3 +244,17 @@ def detector(results: Results) -> str:
     head = ["made by", "recipe", "map", "points", "map(iou=0.5)", "MB", "within a point"]
     told = f"{results['pages']} pages with {results['boxes']} lines of text; no page calibrated."
     return f"{told}\n\n{table(head, rows)}"
+
+
+def operators(results: Results) -> str:
+    """Return how often each command was right on models of one operator, or refused."""
+    rows = []
+    for part, commands in results["counts"].items():
+        for command, ends in commands.items():
+            other = ends.get("other", 0)
+            cells = [ends.get(word, 0) for word in ("right", "refused", "not judged")]
+            rows.append([part, f"`{command}`", sum(ends.values()), *cells, other])
+    head = ["models", "command", "tried", "right", "refused in two lines",
+            "does not run at the start", "anything else"]  # fmt: skip
+    named = "; ".join(f"`{name}` ({why})" for name, why in results["not built"].items())
+    return f"{table(head, rows)}\n\nNo model was built of: {named or 'none'}."

@@ -244,6 +244,8 @@ class _Freeing:
 
     def _rewrite_reshape(self, node: ir.Node) -> None:
         """Copy the leading dimensions, and leave the one that grows to be worked out."""
+        if len(node.inputs) < 2:
+            raise _make_refusal(node, "its target is an attribute, as before opset 5")
         source, target = node.inputs[0], node.inputs[1]
         to = read_fixed_array(target)
         old_in = self._old.get(source) if source is not None else None

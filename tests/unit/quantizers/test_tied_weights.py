@@ -83,5 +83,29 @@ def test_a_tied_weight_is_stored_once(step: Quantizer, text: str, share: float) 
             )
 
 
+_PLAIN = [
+    Fp16(),
+    Int8Dynamic(reduce_range=True),
+    Int8Static(reduce_range=True),
+    Int8Weights(),
+]
+
+OUTPUTS = f"""{HEAD} g (float[b,64] x, bool c) => (float[b,64] y, float[3] k, float[3] i)
+  <float[3] u = {{1, 2, 3}}> {{
+    k = Identity(u) w1 = Identity(w) i = If(c) <
+      then_branch = t () => (float[3] q) {{ q = Identity(u) }},
+      else_branch = e () => (float[3] r) {{ r = Identity(k) }}>
+    p = MatMul(x, w) a = Relu(p) y = MatMul(a, w1) }}"""
+
+
+@pytest.mark.parametrize("step", _PLAIN, ids=str)
+def test_a_constant_may_be_an_output_through_identity(step: Quantizer) -> None:
+    model = model_of(OUTPUTS, {"w": normal(64, 64, seed=9, scale=0.15)})
+    feed = {"x": normal(2, 64), "c": np.array(True)}
+    before = run(model, feed)
+    quantize(model, step, [feed]) if step.needs_data else step.apply(model, {})
+    assert all(snr(a, b) > 25 for a, b in zip(before, run(model, feed), strict=True))
+
+
 def tied(text: str) -> ir.Model:
     return model_of(text, {"w": normal(*SHAPES[text], seed=9, scale=0.15)})

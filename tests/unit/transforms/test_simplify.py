@@ -269,6 +269,15 @@ def test_an_old_opset_that_broadcasts_by_attribute() -> None:
     assert ops(model) == {"Add": 1, "Relu": 1}
 
 
+def test_an_old_opset_that_reshapes_by_attribute() -> None:
+    text = """<ir_version: 8, opset_import: ["": 4]>
+        g (float[2,3] x) => (float[3,2] y) {
+          s = Reshape <shape = [6]>(x) t = Reshape <shape = [3, 2]>(s)
+          y = Reshape <shape = [3, 2]>(t) }
+        """
+    transformed(model_of(text), Simplify(), [{"x": normal(2, 3)}])
+
+
 def test_names_of_the_nodes_that_stay_are_kept() -> None:
     text = f"""{HEAD} g (float[n] x) => (float[n] y) {{
         [first] t = Identity(x) [second] y = Relu(t) }}"""

@@ -100,12 +100,17 @@ def run(request: Apply) -> AppliedSteps:
 apply = make_verb(Apply, run)
 
 
+_NO_KERNEL = "Could not find an implementation"
+"""What onnxruntime says of a type that its CPU provider lacks, such as bfloat16."""
+
 _CHECKED = 4
 """Samples whose answers are looked at."""
 
 
 def refuse_broken_answers(request: Apply, path: Path, feeds: Feeds, folder: Path) -> None:
-    """Refuse a result that answers with NaN where the source does not; with --force only tell.
+    """Refuse a result that answers with NaN, or not at all, where the source does otherwise.
+
+    With --force it is only told, as is a precision that the CPU has no kernels for.
 
     Raises:
         Refused: It does.
@@ -118,14 +123,22 @@ def refuse_broken_answers(request: Apply, path: Path, feeds: Feeds, folder: Path
         expected = compare.run_reference(
             model, feeds.stream, samples, folder, custom_ops=request.custom_ops
         )
-        broken = math.isnan(compare.measure_snr_db(path, expected, folder))
     except WorkerFailed as error:
         error.demand_verdict()
         request.sink(Note(f"not checked for NaN: {error.failure.reason}"))
         return
-    if not broken:
+    problem = ""
+    try:
+        if math.isnan(compare.measure_snr_db(path, expected, folder)):
+            problem = "the result answers with NaN or infinity where the source does not"
+    except WorkerFailed as error:
+        error.demand_verdict()
+        if _NO_KERNEL in error.failure.reason:
+            request.sink(Note(f"not checked for NaN: {error.failure.reason}"))
+        else:
+            problem = f"the result does not run where the source does: {error.failure.reason}"
+    if not problem:
         return
-    problem = "the result answers with NaN or infinity where the source does not"
     if not request.force:
         raise Refused(
             problem, fix="leave a step out, or nodes by its field `exclude`; --force writes it"

@@ -212,7 +212,7 @@ def _fold_squeeze(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | 
 
 
 def _fold_reshape(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
-    source, to = inputs
+    source, to = [*inputs, None][:2]  # before opset 5 the shape is an attribute
     if source is None or to is None or to.scalar or len(to.items) > 1:
         return None
     return Partial(source.items, scalar=not to.items)

@@ -106,7 +106,8 @@ def flatten_model(model: ir.Model) -> None:
             continue
         source = node.inputs[0]
         if edit.const_tensor(resolve_transpose(source)[0]) is not None:
-            node.outputs[0].replace_all_uses_with(source)
+            for use in node.outputs[0].uses():  # an output of a graph keeps its Identity
+                use.node.replace_input_with(use.idx, source)
             if not is_read(node.outputs[0]):
                 remove_node(node)
 

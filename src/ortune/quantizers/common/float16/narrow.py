@@ -51,11 +51,15 @@ BIASED = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormaliza
 
 _FIXED_TEXT = (
     "Bernoulli BitCast BlackmanWindow DequantizeLinear DynamicQuantizeLinear EyeLike "
-    "HammingWindow HannWindow MelWeightMatrix Multinomial QuantizeLinear RandomNormal "
-    "RandomNormalLike RandomUniform RandomUniformLike"
+    "HammingWindow HannWindow MeanVarianceNormalization MelWeightMatrix Multinomial "
+    "QuantizeLinear RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
 )
 FIXED = frozenset(_FIXED_TEXT.split())
-"""Operators whose numbers, not only their precision, depend on the type."""
+"""Operators whose numbers, not only their precision, depend on the type.
+
+The body that the standard gives MeanVarianceNormalization has float32 constants: in float16 a
+runtime without a kernel for it refuses the model.
+"""
 
 PAIRS = ("QuantizeLinear", "DequantizeLinear")
 """Those of them whose scale may be 16-bit, from opset 19 on: the integers then are others."""

@@ -326,7 +326,7 @@ def _find_gathered(node: ir.Node, positions: Positions) -> ir.Value | None:
     if flat.op_type == "Flatten":
         row = read_attribute(flat, "axis", 1) == 2
     else:
-        to = positions.symbolic_values.read_partial(flat.inputs[1])
+        to = positions.symbolic_values.read_partial([*flat.inputs, None][1])
         row = to is not None and to.items == (-1,)
     index = positions.read_index(node.inputs[1])
     if not row or index is None or index.offset:
