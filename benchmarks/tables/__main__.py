@@ -37,7 +37,7 @@ from benchmarks.tables.features import (
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
 from benchmarks.tables.gpu import levels, races, tests
-from benchmarks.tables.growth import growth
+from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
 from benchmarks.tables.serving import hostile, overhead, peers, pinned, soak
@@ -119,6 +119,12 @@ def main() -> int:
             stale.append(page.name)
             if not asked.check:
                 page.write_text(after)
+    for source in find_results("growth"):
+        picture, drawn = ROOT / "docs" / "growth.svg", draw_growth(json.loads(source.read_text()))
+        if not picture.is_file() or picture.read_text() != drawn:
+            stale.append(picture.name)
+            if not asked.check:
+                picture.write_text(drawn)
     print(f"{'stale' if asked.check else 'written'}: {', '.join(stale) or 'none'}")
     return int(asked.check and bool(stale))
 

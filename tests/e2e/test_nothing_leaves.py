@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from onnx import parser
+from tests.models import write_classifier
 
 from ortune.backends.cpu import Cpu
 from ortune.core.python_process import make_python_command
@@ -28,9 +28,6 @@ SECONDS = 15
 """onnxruntime asks for a host's address 9 s after its first session."""
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
     toy (float[2,4] x) => (float[2,4] y) { y = Relu(x) }"""
-MATMUL = """<ir_version: 8, opset_import: ["" : 17]>
-    toy (float[N,4] x) => (float[N,4] y) <float[4,4] w = {1,2,3,4,5,6,7,8,1,2,3,4,5,6,7,8}>
-    { y = MatMul(x, w) }"""
 OPEN = 'ortune.load("model.onnx")'
 PLAIN = 'onnxruntime.InferenceSession("model.onnx")'
 ORTUNE = "-m ortune.cli.main"
@@ -51,10 +48,12 @@ KINDS = {
     },
     "optimize": f"{ORTUNE} optimize model.onnx --time 20s --on cpu -o run",
     "demo": f"{ORTUNE} demo --time 15s --on cpu -o demo",
-    "calibrate": f"{ORTUNE} calibrate matmul.onnx --data samples.npz -o ranges.json",
+    "calibrate": f"{ORTUNE} calibrate classifier.onnx --data data -o ranges.json",
     "export": f"{ORTUNE} export net:Net --input x=2x4 -o exported.onnx",
 }
 """Processes of all verbs are of these kinds; a client is a child of `loadtest`."""
+LISTEN = {"server": 2, "servers": 2}
+"""Sockets of what does not end by itself, for HTTP and gRPC or for each process."""
 _OUTSIDE = re.compile(r"socket\(AF_INET6?, .*|connect\(\d+, \{sa_family=AF_(?!UNIX).*")
 _OWN = re.compile(r"127\.0\.0\.1|\"::1\"|SOCK_STREAM")
 
@@ -98,24 +97,30 @@ def test_15_seconds_of_each_kind_of_process_open_no_socket_but_their_own(
         if kind.endswith(name) or (name, kind) == ("torch", "export"):
             pytest.importorskip(name)
     (model.parent / "net.py").write_text(NET)
-    onnx.save(parser.parse_model(MATMUL), model.parent / "matmul.onnx")
-    np.savez(model.parent / "samples.npz", x=np.ones((8, 4), np.float32))
+    write_classifier(model.parent, samples=32)
     alone = f"-c 'import onnxruntime, time; session = {PLAIN}; time.sleep({SECONDS})'"
-    calls = trace(model.parent, KINDS.get(kind, alone), ends=not kind.startswith("server"))
+    calls = trace(model.parent, KINDS.get(kind, alone), listens=LISTEN.get(kind, 0))
     if kind == "onnxruntime":
         assert calls, "the trace sees what onnxruntime does when it is let"
     else:
         assert calls == []
 
 
-def trace(folder: Path, words: str, *, ends: bool) -> list[str]:
+def trace(folder: Path, words: str, *, listens: int) -> list[str]:
     """Return a command's calls for sockets beyond this machine, those of its children included.
 
     Args:
-        ends: By itself; else it is ended after a while.
+        listens: Once it listens so often, it is ended after a while; 0 where it ends by itself.
     """
     log = folder / "calls.strace"
-    options = ["-f", "-qq", "-e", "trace=execve,socket,connect,sendto,sendmsg", "-o", str(log)]
+    options = [
+        "-f",
+        "-qq",
+        "-e",
+        "trace=execve,listen,socket,connect,sendto,sendmsg",
+        "-o",
+        str(log),
+    ]
     process = subprocess.Popen(
         ["strace", *options, *make_python_command(*shlex.split(words))],
         cwd=folder,
@@ -125,8 +130,12 @@ def trace(folder: Path, words: str, *, ends: bool) -> list[str]:
         start_new_session=True,
     )
     try:
-        if not ends:
-            time.sleep(3 * SECONDS)  # a start under strace takes some
+        if listens:
+            until = time.monotonic() + 300  # a start under strace takes some
+            while not log.is_file() or log.read_text().count("listen(") < listens:
+                assert process.poll() is None and time.monotonic() < until
+                time.sleep(0.5)
+            time.sleep(SECONDS)
             os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=600)
     finally:
