@@ -27,6 +27,7 @@ from benchmarks.tables.accuracy import (
     offered,
     operators,
     power,
+    wrong_optimizers,
 )
 from benchmarks.tables.attacks import attacks
 from benchmarks.tables.features import (
@@ -86,6 +87,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "growth": ("growth", growth),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
+    "wrong optimizers": ("wrong_optimizers", wrong_optimizers),
     "peers race": ("peers_race", peers_race),
     "peers readme": ("peers_race", peers_readme),
     "serving peers": ("serving_peers", peers),

@@ -119,6 +119,30 @@ def dead_outputs(results: Results) -> str:
     return f"{table(['model', 'dead or swapped, dB', 'passed'], rows)}\n\n{said}"
 
 
+def wrong_optimizers(results: Results) -> str:
+    """Return in which releases an optimizer is wrong, how, and which the comparison names."""
+    rows = []
+    for row in results["rows"]:
+        found = {name: cell for name, cell in row["releases"].items() if cell["named"] != []}
+        if not found:
+            continue
+        releases = "all" if len(found) == len(row["releases"]) else ", ".join(sorted(found))
+        cell = next(iter(found.values()))
+        outcome = cell["outcome"] + (f", {cell['dB']:.1f} dB" if cell["dB"] is not None else "")
+        named = ", ".join(f"`{name}`" for name in cell["named"] or ["all"])
+        rows.append([f"`{row['model']}`" if "(" in row["model"] else row["model"]])
+        rows[-1] += [releases, outcome, named]
+    releases = ", ".join(sorted(results["rows"][0]["releases"]))
+    named = {
+        name
+        for row in results["rows"]
+        for cell in row["releases"].values()
+        for name in cell["named"] or ()
+    }
+    said = f"Releases {releases}: {len(named)} optimizers named."
+    return f"{table(['model', 'release', 'with it', 'named'], rows)}\n\n{said}"
+
+
 def noisy_outputs(results: Results) -> str:
     """Return the verdicts on noise of several sizes, with what decoded answers make of it."""
     heads = [

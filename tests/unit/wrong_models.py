@@ -119,7 +119,8 @@ GATED_DOUBLE = f"""{_HEAD} g (double[b,4] x) => (double[b,4] y) <double a = {{1.
   s = Mul(x, a) g = Sigmoid(s) y = Mul(x, g) }}"""
 
 SIGNED = """<ir_version: 10, opset_import: ["": 21]> g (int8[4,4] x) => (float[16] y)
-<float s = {0.5}, int64[1] t = {16}> { d = DequantizeLinear(x, s) r = Reshape(d, t) y = Neg(r) }"""
+<float s = {0.5}, int64[1] t = {16}> {
+  n = Neg(x) d = DequantizeLinear(n, s) r = Reshape(d, t) y = Neg(r) }"""
 
 POOLED_BEYOND = f"""{_HEAD} g (float[1,1,4,4] x) => (float[1,1,3,3] y)
 <int64[8] p = {{0, 0, 1, 1, 0, 0, 0, 0}}> {{ c = Pad(x, p)

@@ -106,6 +106,8 @@ def translate_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
+        if isinstance(error, FileNotFoundError) and error.filename == str(path):
+            raise BadData(f"{path}: no such file or directory", fix="check the path") from error
         raise BadData(
             f"cannot read {path}: {user_function.describe_error(error)}",
             fix="write the file again, as plain arrays without Python objects",

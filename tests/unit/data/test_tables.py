@@ -17,6 +17,7 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
 from ortune.data import feeds
+from ortune.data.labels import read_label_file
 from ortune.data.stream import Stream
 from ortune.metrics.common.detection import read_labels
 
@@ -228,3 +229,11 @@ def test_what_is_no_coco_file_is_two_lines(
     (tmp_path / "a.png").write_bytes(png(0))
     with pytest.raises(BadData, match=rf"is no COCO file of boxes: .*{what}.*\n  fix: "):
         load(tmp_path / "a.png", tmp_path / "out", PICTURE, labels=labels)
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.npy", "none.json"])
+def test_labels_that_are_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadData) as caught:
+        read_label_file(tmp_path / name)
+    assert caught.value.what == f"{tmp_path / name}: no such file or directory"
+    assert caught.value.fix == "check the path"
