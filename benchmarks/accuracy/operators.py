@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +164,10 @@ def _list_operators(model: onnx.ModelProto) -> str:
 
 
 def _examine_case(case: Case, folder: Path) -> None:
-    os.chdir(folder)
     model = folder / "model.onnx"
     model.write_bytes(case.model.SerializeToString())
     reference, plain = _Reference(case), _write_samples(case, folder)
-    with (folder / "ends.jsonl").open("a") as told:
+    with chdir(folder), (folder / "ends.jsonl").open("a") as told:
         for name, words in COMMANDS.items():
             if "DATA" in words and not plain:
                 continue

@@ -19,10 +19,10 @@ def test_some_operators_of_every_kind() -> None:
     recipes = operator_cases.read_recipes()
     product = operator_cases.hold_weights(recipes[0])
     assert product is not None
-    rows = examine_cases([product, mixed, *recipes[1::60]])
+    rows = examine_cases([product, mixed, *recipes[1::120]])
     assert all(end.startswith(GOOD) for row in rows for end in row["ends"].values()), rows
     counts = summarize_rows(rows)["counts"]["operators"]
-    assert counts["simplify"]["right"] >= 4 and counts["int8"]["right"] >= 1
+    assert counts["simplify"]["right"] >= 3 and counts["int8"]["right"] >= 1
 
 
 @pytest.mark.parametrize(

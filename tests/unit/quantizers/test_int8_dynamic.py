@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, run, snr
+from tests.unit.quantizing import model_of, needs_vnni, normal, ops, optimized, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.graph.ir import edit
@@ -155,6 +155,7 @@ def test_convolution_only_when_asked(bias: bool) -> None:
     assert "ConvInteger" in ops(model)
 
 
+@needs_vnni
 def test_bodies_are_quantized_and_share_weights() -> None:
     model = model_of(
         """g (float[n,32] x, bool c) => (float[n,32] y) {

@@ -7,7 +7,17 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from tests.unit.quantizing import model_of, normal, observe, ops, optimized, quantize, run, snr
+from tests.unit.quantizing import (
+    model_of,
+    needs_vnni,
+    normal,
+    observe,
+    ops,
+    optimized,
+    quantize,
+    run,
+    snr,
+)
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Range
@@ -210,6 +220,7 @@ def test_a_large_bias_beside_tiny_weights() -> None:
     assert error(model, Int8Static(), [{"x": normal(1, 4, 8, 8)}]) > 30
 
 
+@needs_vnni
 def test_weights_in_constant_nodes_and_tied_weights(tmp_path: Path) -> None:
     model = model_of(
         """g (float[b,s,16] x) => (float[b,s,16] y, float[b,s,16] z) {
@@ -456,6 +467,7 @@ def test_what_is_not_one_number_a_channel_is_not_folded(behind: str) -> None:
     assert np.array_equal(before, run(model, feed)[0])
 
 
+@needs_vnni
 def test_gelu_behind_a_convolution_is_still_fused(tmp_path: Path) -> None:
     model = model_of(
         """g (float[1,4,8,8] x) => (float[1,4,8,8] y) {

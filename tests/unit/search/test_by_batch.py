@@ -223,8 +223,8 @@ def test_batches_that_cannot_be_are_refused(
         ({"batches": "four"}, "'four' is not a number"),
         ({"batches": "1,4", "fixed_shapes": True}, "--fixed-shapes makes a model of one batch"),
         ({"max_latency": "20ms"}, "--max-latency chooses among batches"),
-        ({"max_latency": "fast", "batches": "4"}, "cannot read the latency 'fast'"),
-        ({"max_latency": "0ms", "batches": "4"}, "cannot read the latency '0ms'"),
+        ({"max_latency": "fast", "batches": "4"}, "cannot read the duration 'fast'"),
+        ({"max_latency": "0ms", "batches": "4"}, "cannot read the duration '0ms'"),
     ],
 )
 def test_wrong_values_have_a_fix(given: dict[str, Any], says: str) -> None:

@@ -56,7 +56,7 @@ def test_pinned_fields_are_those_written_out() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("cpuu", "no 'cpuu'"),
+        ("cpuu", "no backend 'cpuu'"),
         ("cpu(treads=4)", "has no field 'treads'"),
         ("cpu(threads=many)", "is not an integer"),
         ("cpu(threads=true)", "is not an integer"),
@@ -97,7 +97,7 @@ def test_budgets_are_read_and_written(text: str, again: str, bound: float) -> No
         ("top1<=0.9", "higher top1 is better"),
         ("max-error>=0.1", "lower max-error is better"),
         ("cosine>=lots", "cannot read the limit 'lots'"),
-        ("cosin>=0.9", "no 'cosin'"),
+        ("cosin>=0.9", "no metric 'cosin'"),
     ],
 )
 def test_wrong_budgets_say_what_is_wrong(text: str, said: str) -> None:

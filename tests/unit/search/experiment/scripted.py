@@ -80,6 +80,8 @@ class Scripted:
         self.script.diary.append((self.side, "ends", None))
 
     def ask(self, do: str, *, runs: int = 0, **more: Any) -> dict[str, Any]:
+        if do == "record":
+            return {"missing": "a script has no profile", "remedy": "run a model"}
         self.script.diary.append((self.side, do, more.get("indices")))
         if self.script.fails == (self.side, do):
             worker: Any = self

@@ -628,7 +628,9 @@ def test_scoring_may_take_what_the_longest_run_of_the_last_block_says(
     blocks = block(50, 60, 70), block(40, 30, 20), block(5, 6, 7), block(10, 90, 80)
     asked: list[int] = []
 
-    def score(*_: object, run_ns: int = -1, plans: int | None = 0) -> tuple[Score, ...]:
+    def score(
+        *_: object, run_ns: int = -1, plans: int | None = 0, keep_as: str = ""
+    ) -> tuple[Score, ...]:
         asked.append(run_ns)
         return scored(Verdict.LIKELY)
 
