@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/debian:trixie-slim"
 LOCAL_AUTHORITIES = Path("usr/local/share/ca-certificates")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-MOST_BYTES = 1_200_000_000
+MOST_BYTES = 900_000_000
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("buildah") and shutil.which("mmdebstrap") and os.getuid() == 0),
@@ -68,14 +68,12 @@ def run(container: str, *words: str) -> str:
 
 
 def test_the_image_is_small_and_knows_its_commit(container: str) -> None:
-    size = run(
-        container, "du", "-sbx", "--exclude=/proc", "--exclude=/sys", "/usr", "/opt", "/var"
-    )
+    size = run(container, "du", "-sbx", "/usr", "/opt")
     assert sum(int(line.split()[0]) for line in size.splitlines()) < MOST_BYTES, size
     commit = subprocess.run(
         ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
-    assert commit.stdout.strip() in run(container, "ortune", "--version")
+    assert f"(commit {commit.stdout.strip()})" in run(container, "ortune", "--version")
 
 
 def test_its_user_is_nobody_special_and_the_demo_runs(container: str) -> None:
