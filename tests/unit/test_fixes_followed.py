@@ -37,7 +37,6 @@ FOLLOWED = {
         "optimize M --max-latency 5ms --batches 1,4 --workload latency -o D"
     ),
     "optimize M --batches 1,2 --evaluate x:y": "optimize M --batches 1,2 --data X -o D",
-    "optimize M --policy best": "optimize M -o D",
     "optimize M --state y:x --data D": "optimize M --state y:x --data X --sequence 2 -o D",
     "verify M M --bisect --evaluate x:y": "verify M M --bisect --data X",
     "serve X --no-http --no-grpc": "serve X --no-http",
@@ -55,10 +54,19 @@ LONG = {
     *("--allow-custom-ops", "--allow-fallback", "--baseline", "--budget", "--by", "--calibration"),
     *("--client", "--compare", "--compiled", "--connections", "--dynamic", "--environment"),
     *("--fixed-shapes", "--for", "--grpc-port", "--help", "--ignore-output", "--input", "--json"),
-    *("--levels", "--licence", "--memory-limit", "--model", "--name", "--on", "--opt-level"),
-    *("--original", "--portable", "--processes", "--quantizer", "--rate", "--recipe"),
+    *(
+        "--levels",
+        "--licence",
+        "--list",
+        "--memory-limit",
+        "--model",
+        "--name",
+        "--on",
+        "--opt-level",
+    ),
+    *("--original", "--portable", "--processes", "--plan", "--rate", "--step"),
     *("--simulate", "--state-dict-key", "--tensorrt-cache", "--threads", "--time"),
-    *("--token-file", "--tolerance", "--trial", "--unconfirmed", "--unsafe-pickle", "--watch"),
+    *("--token-file", "--tolerance", "--unconfirmed", "--unsafe-pickle", "--watch"),
     "--augment",
 }
 """Options that no test follows: each needs a run, a server, a GPU or another package first."""
