@@ -24,14 +24,16 @@ def executed() -> Any:
     return book
 
 
+def shown_as(book: Any, source: str, kind: str) -> list[Any]:
+    """Return what the cell with some source shows in one form."""
+    (cell,) = [one for one in book.cells if one.cell_type == "code" and source in one.source]
+    shown = (o for o in cell.outputs if o.output_type in ("display_data", "execute_result"))
+    return [output.data[kind] for output in shown if kind in output.data]
+
+
 def html(book: Any, source: str) -> str:
     """Return what the cell with some source shows as HTML."""
-    (cell,) = [one for one in book.cells if one.cell_type == "code" and source in one.source]
-    return "\n".join(
-        output.data.get("text/html", "")
-        for output in cell.outputs
-        if output.output_type in ("display_data", "execute_result")
-    )
+    return "\n".join(shown_as(book, source, "text/html"))
 
 
 def test_the_example_holds_no_outputs() -> None:
@@ -41,7 +43,9 @@ def test_the_example_holds_no_outputs() -> None:
 
 def test_a_study_shows_its_plot_and_its_plans(executed: Any) -> None:
     shown = html(executed, "ot.optimize(")
-    assert "<svg" in shown and "<table>" in shown
+    (plot,) = shown_as(executed, "ot.optimize(", "application/vnd.vegalite.v5+json")
+    assert "original" in [row["tone"] for row in plot["data"]["values"]]
+    assert "<table>" in shown
     assert "original" in shown and "run: " in shown
     assert "<script" not in shown and "http" not in shown.replace("http://www.w3.org", "")
 

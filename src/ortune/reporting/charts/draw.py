@@ -34,7 +34,7 @@ def draw_chart(plot: Plot) -> Spec:
             drawn = draw_bars(plot)
         case Lines():
             drawn = draw_lines(plot)
-    whole = {"$schema": _SCHEMA, "width": "container", "config": _CONFIG, **drawn}
+    whole = {"width": "container", "config": _CONFIG, **drawn}
     cleaned: Spec = _clean(whole)
     return cleaned
 
@@ -93,7 +93,7 @@ def _import_converter() -> ModuleType:
 def draw_for_file(plot: Plot, width: int = 760) -> Spec:
     """Return a chart with a width and colours of its own, for where no page surrounds it."""
     fit = {"width": width, "autosize": {"type": "fit-x", "contains": "padding"}}
-    return {**_resolve(draw_chart(plot)), **fit, "background": LIGHT["card"]}
+    return {"$schema": _SCHEMA, **_resolve(draw_chart(plot)), **fit, "background": LIGHT["card"]}
 
 
 _CONFIG: Spec = {
