@@ -110,8 +110,8 @@ class SampleScores:
         samples: Indices into the run's samples.
         base: Scores of the original; NaN where one sample has none.
         scores: Scores of the plan.
-        snr_db: Signal-to-noise ratio of each sample's outputs against the original's, dB, 300 at
-            most; empty where it was not taken.
+        snr_db: Signal-to-noise ratio of each sample's outputs against the original's, dB, held
+            within -200 and 200; empty where it was not taken.
     """
 
     metric: str

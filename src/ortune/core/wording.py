@@ -108,11 +108,12 @@ def format_milliseconds(ns: float | None) -> str:
     return f"{ms:.{max(0, 3 - math.floor(math.log10(ms)))}f}" if ms < 1000 else f"{ms:.0f}"
 
 
-def format_start(ns: float | None) -> str:
-    """Write what a start takes: ``6.5 s``, ``151 ms``."""
-    if ns is None:
-        return NONE
-    return f"{ns / 1e9:.2g} s" if ns >= 1e9 else f"{ns / 1e6:.3g} ms"
+def format_seconds(value: float) -> str:
+    """Write seconds with a unit that suits them: ``6.5 s``, ``151 ms``."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} us"
 
 
 def format_megabytes(size: int | None) -> str:

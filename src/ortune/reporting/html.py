@@ -179,8 +179,7 @@ def _render_block(block: Block, draw: Callable[[Plot], str]) -> str:
         case Text(text, "code"):
             return f"<pre><code>{escape(text)}</code></pre>"
         case Text(text, tone):
-            arrows = text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")  # "->" may be broken in two
-            inner = escape(arrows)
+            inner = _escape_text(text)
             for words, name in block.links:
                 link = f'<a href="#{escape(name)}-inside">{escape(words)}</a>'
                 inner = inner.replace(escape(words), link, 1)
@@ -239,25 +238,25 @@ def _render_tile(tile: Tile) -> str:
             f'<rect class="span" x="{start:.1f}%" width="{max(end - start, 1):.1f}%" '
             f'height="6" y="4"/><rect class="mark" x="{at:.1f}%" width="2" height="14"/></svg>'
         )
-    change, note = (
-        escape(text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")) for text in (tile.change, tile.note)
-    )
     return (
         f'<div class="tile {escape(tile.tone)}"><p>{escape(tile.title)}</p>'
-        f"<strong>{escape(tile.figure)}</strong><p>{change}</p>{strip}"
-        f"<small>{note}</small></div>"
+        f"<strong>{escape(tile.figure)}</strong><p>{_escape_text(tile.change)}</p>{strip}"
+        f"<small>{_escape_text(tile.note)}</small></div>"
     )
 
 
 def _render_shot(shot: Shot) -> str:
     data = base64.b64encode(shot.image).decode()
     image = f'<img alt="" src="data:image/png;base64,{data}">' if shot.image else ""
-    title, caption = escape(shot.title), escape(shot.caption)
-    arrows = caption.replace(" -&gt; ", " \N{RIGHTWARDS ARROW} ")
     return (
-        f'<figure class="{escape(shot.tone)}">{image}'
-        f"<figcaption><b>{title}</b>{arrows}</figcaption></figure>"
+        f'<figure class="{escape(shot.tone)}">{image}<figcaption><b>{escape(shot.title)}</b>'
+        f"{_escape_text(shot.caption)}</figcaption></figure>"
     )
+
+
+def _escape_text(text: str) -> str:
+    """Escape a text, its arrows as one character: "->" may be broken in two."""
+    return escape(text.replace(" -> ", " \N{RIGHTWARDS ARROW} "))
 
 
 def _render_table(table: Table) -> str:

@@ -26,6 +26,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.outputs import check_output_file
 from ortune.core.request import make_verb
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
+from ortune.core.wording import format_seconds
 from ortune.reporting.blocks import Part
 from ortune.reporting.html import render_page
 from ortune.reporting.python.requests import TimelinePage
@@ -185,14 +186,6 @@ def _make_break_even_table(result: Timeline) -> Table:
 
 def _format_start(since: float) -> str:
     return "never" if math.isinf(since) else "the first" if since < 1 else format_inferences(since)
-
-
-def format_seconds(value: float) -> str:
-    """Write seconds with a unit that suits them."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-6:.3g} us"
 
 
 def format_inferences(value: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ortune.core import wording as say
+from ortune.core.fields import Duration
 from ortune.core.section import Block, Heading, Section, Text
 from ortune.core.settings import REPEAT
 from ortune.core.study import Study
@@ -46,8 +47,8 @@ def list_commands(study: Study) -> Iterator[tuple[str, str]]:
     settings = shlex.quote(str(Path(study.root) / REPEAT))
     if best.key != study.baseline.key:
         yield "Use it:", f"ortune pack {root} -o model.ortune && ortune serve model.ortune"
-    on = f"ortune optimize {settings} --time {say.format_duration(2 * _read_seconds(study))}"
-    on = on.replace(" min", "m").replace(" s", "s").replace(" h", "h")
+    longer = Duration("60s").spell(2 * max(60.0, study.header.seconds))
+    on = f"ortune optimize {settings} --time {longer}"
     if study.unconfirmed:
         yield "Measure again what looked faster:", on
     elif (plan := _select_untried(study)) is not None and plan.speedup is not None:
@@ -65,10 +66,6 @@ def list_commands(study: Study) -> Iterator[tuple[str, str]]:
         )
     if study.advice or study.ending.too_noisy:
         yield "See what disturbs this machine:", "ortune doctor"
-
-
-def _read_seconds(study: Study) -> float:
-    return max(60.0, study.header.seconds)
 
 
 def _select_untried(study: Study) -> UntriedPlan | None:

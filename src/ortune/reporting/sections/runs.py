@@ -11,14 +11,15 @@ from ortune.core.section import Block, Chart, Heading, Line, Lines, Section, Tab
 from ortune.core.study import Study
 from ortune.core.trial import Burst, Trial
 from ortune.measurement.arrivals.lanes import percentile
+from ortune.reporting.sections.common.doubts import BUSY, WAITED
 
 _POINTS = 200
 """Of a curve and of a plot of runs, at most, so that a page stays small."""
 _FEWEST = 20
 _SHARES = (50, 90, 99)
 _WAITS = (
-    (0.02, "did not wait", "once"),
-    (0.5, "waited for up to half of its time", "s1"),
+    (WAITED, "did not wait", "once"),
+    (BUSY, "waited for up to half of its time", "s1"),
     (float("inf"), "waited for more than half", "fails"),
 )
 """Share of a run that its threads waited for a CPU, up to which it is called this."""
@@ -36,11 +37,9 @@ class RunsSection(Section):
         best, measure = study.best, f"{study.job.workload.measure}, ms"
         if best.key == study.baseline.key or best.measurement is None:
             timed = [trial for trial in study.trials if trial.measurement]
-            yield from _plot_runs(
-                [b for t in timed for b in _list_bursts(t, original=True)], measure
-            )
+            yield from _plot_runs([b for t in timed for b in _list_bursts(t)], measure)
             return
-        bursts = _list_bursts(best, original=True)
+        bursts = _list_bursts(best)
         sides = {
             "original": sorted(ns for burst in bursts for ns in burst.latency_ns),
             "winner": sorted(best.measurement.latency_ns),
@@ -64,10 +63,10 @@ class RunsSection(Section):
         yield from _plot_runs(bursts, measure)
 
 
-def _list_bursts(trial: Trial, *, original: bool) -> list[Burst]:
+def _list_bursts(trial: Trial) -> list[Burst]:
+    """Return the original's bursts beside a trial."""
     pairs = trial.measurement.pairs if trial.measurement else ()
-    blocks = [block for pair in pairs for block in pair.blocks]
-    return [block.baseline if original else block.candidate for block in blocks]
+    return [block.baseline for pair in pairs for block in pair.blocks]
 
 
 def _make_row(name: str, ns: Sequence[int]) -> tuple[str, ...]:

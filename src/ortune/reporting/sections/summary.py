@@ -121,7 +121,7 @@ def _make_start_tile(study: Study, best: Trial) -> Tile:
         trial.measurement.load_ns + trial.measurement.first_ns if trial.measurement else None
         for trial in (study.baseline, best)
     ]
-    before, after = (say.format_start(ns) for ns in starts)
+    before, after = (say.NONE if ns is None else say.format_seconds(ns / 1e9) for ns in starts)
     if best.key == study.baseline.key or None in starts:
         return Tile("start: load and first run", after)
     note = ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.metric import Metric, stack_records
 from ortune.core.study import SampleScores
 from ortune.core.trial import Plan, Score, Verdict
@@ -21,8 +21,6 @@ from ortune.search.experiment.context import Context, ScoredPart, list_shown_met
 from ortune.search.experiment.records import to_record_array
 
 Records = NDArray[np.float64]
-
-_MOST_DB = 300.0
 
 
 def score_plan(
@@ -83,27 +81,28 @@ def _keep_sample_scores(
     rows: Records,
     snr: tuple[Metric, Records] | None = None,
 ) -> None:
-    """Write what each sample scores alone, of the plan and of the original."""
+    """Write what each sample scores alone, of the plan and of the original.
+
+    Nothing is kept where an aggregate of the user's takes no lone sample.
+    """
     if not key:
         return
-    metric = context.budget.metric
-    base = stack_records([part.records for part in parts])
-    decibels = [] if snr is None else _score_each(*snr)
+    metric, base = context.budget.metric, stack_records([part.records for part in parts])
+    try:
+        base_scores, scores = metric.each(base).tolist(), metric.each(rows).tolist()
+    except OrtuneError:
+        return
     ledger.write_sample_scores(
         context.root,
         key,
         SampleScores(
             str(metric),
             tuple(index for part in parts for index in part.indices),
-            tuple(_score_each(metric, base)),
-            tuple(_score_each(metric, rows)),
-            tuple(min(value, _MOST_DB) for value in decibels),
+            tuple(base_scores),
+            tuple(scores),
+            () if snr is None else tuple(snr[0].each(snr[1]).tolist()),
         ),
     )
-
-
-def _score_each(metric: Metric, rows: Records) -> list[float]:
-    return [float(metric.aggregate(rows[place : place + 1])) for place in range(len(rows))]
 
 
 def collect_records(
