@@ -183,7 +183,7 @@ def test_wrong_words_are_refused(digits: Path, tmp_path: Path, capsys: CAPSYS) -
     out = tmp_path / "r.json"
     base = ("calibrate", model, "--data", data)
     assert "--data is missing" in _refused(capsys, "calibrate", model, "-o", out)
-    assert "no 'nothing'" in _refused(capsys, *base, "--observer", "nothing", "-o", out)
+    assert "no observer 'nothing'" in _refused(capsys, *base, "--observer", "nothing", "-o", out)
     assert "keeps nothing" in _refused(capsys, *base, "--observer", "percentile(p=0)", "-o", out)
     assert "no ranges" in _refused(capsys, *base, "--step", "int8-dynamic", "-o", out)
     assert "observers given: 2" in _refused(
@@ -191,7 +191,7 @@ def test_wrong_words_are_refused(digits: Path, tmp_path: Path, capsys: CAPSYS) -
     )
     assert "-o needs one observer" in _refused(capsys, *base, "--compare", "-o", out)
     assert "--budget is about" in _refused(capsys, *base, "--budget", "top1>=0.9", "-o", out)
-    assert "no 'blur'" in _refused(capsys, *base, "--augment", "blur", "-o", out)
+    assert "no augmentation 'blur'" in _refused(capsys, *base, "--augment", "blur", "-o", out)
     assert "--samples" in _refused(capsys, *base, "--samples", "0", "-o", out)
     assert "is about --tensorrt-cache" in _refused(capsys, *base, "--tensorrt-version", "8.6")
     cache = tmp_path / "m.cache"
