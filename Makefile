@@ -15,7 +15,8 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel release pythons pythons-fast lint format unit test check check-packages mutants fuzz fuzz-commands clean
+.PHONY: demo install dev wheel release pythons pythons-fast lint format unit test test-without-vnni \
+	check check-packages mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
@@ -51,6 +52,20 @@ pythons-fast: wheel  ## the same with few of the unit tests
 test: dev lint  ## lint, types, layers and every test that is not marked long, but for fuzzing
 	$(TESTS) tests/e2e tests/unit -n 3 $(BY_FILE)
 	$(TESTS) tests/real tests/gpu -n 3
+
+# CPUs of AVX2 alone add products of uint8 and int8 in 16 bits, which saturate. A library that hides
+# more than AVX2 from whatever starts with it is preloaded: CPUID must be able to fault.
+PLAIN := build/without-vnni
+test-without-vnni: dev  ## the tests of int8 as such a CPU runs them
+	@grep -qsw cpuid_fault /proc/cpuinfo || { \
+		echo "this CPU, or its kernel, cannot seem one without VNNI: CPUID does not fault"; \
+		echo "fix: run it on Linux and an Intel CPU"; exit 2; }
+	mkdir -p $(PLAIN)
+	sed -E 's/ (avx512|avx_vnni|amx_)[a-z0-9_]*//g' /proc/cpuinfo > $(PLAIN)/cpuinfo
+	cc -O1 -Wall -Werror -shared -fPIC -D'CPUINFO="$(abspath $(PLAIN))/cpuinfo"' \
+		-o $(PLAIN)/preload.so tests/without_vnni.c
+	LD_PRELOAD=$(abspath $(PLAIN))/preload.so $(TESTS) -n 3 $(BY_FILE) tests/unit/quantizers \
+		tests/unit/core/hardware tests/unit/test_before_rooms.py tests/e2e/test_kernels_kept.py
 
 lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)

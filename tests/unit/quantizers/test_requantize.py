@@ -140,7 +140,7 @@ def test_a_dynamic_model_becomes_static(cnn: ir.Model) -> None:
 
 
 def test_integer_operators_answer_within_one_step(cnn: ir.Model) -> None:
-    quantize(cnn, Int8Static(), SAMPLES)
+    quantize(cnn, Int8Static(reduce_range=True), SAMPLES)
     pairs = run(cnn, X, "DISABLE_ALL")[0]
     last = next(n for n in reversed(list(cnn.graph)) if n.op_type == "DequantizeLinear")
     step = float(last.inputs[1].const_value.numpy().reshape(-1)[0])  # type: ignore[union-attr]
@@ -205,7 +205,7 @@ def test_a_dilated_pool_stays_and_written_out_defaults_go(
     }}"""
     model = model_of(text, {"w": normal(4, 4, 1, 1, scale=0.3)})
     wanted = run(model, X)[0]
-    quantize(model, Int8Static(), SAMPLES)
+    quantize(model, Int8Static(reduce_range=True), SAMPLES)
     Qoperator().apply(model, {})
     assert ("QLinearAveragePool" in ops(model)) == joined
     assert snr(wanted, run_foreign(model, "DISABLE_ALL")) > 20
