@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,14 +331,6 @@ def valid(trace: dict[str, Any], wanted: set[int]) -> None:
                 open_ends.pop()
             assert not open_ends or end <= open_ends[-1], "two slices overlap"
             open_ends.append(end)
-
-
-def test_without_pandas_the_fix_is_named(
-    real: tuple[Path, Profile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(OrtuneError, match=r"ortune\[dataframe\]"):
-        real[1].to_dataframe()
 
 
 def test_the_command_says_it_in_words_and_in_json(

@@ -131,7 +131,7 @@ def test_a_metric_is_read_as_a_budget(metric: str, budget: str) -> None:
         ({"metric": "top1", "budget": "top1>=0.5"}, "both say what is lost"),
         ({"budget": "top1"}, "cannot read budget"),
         ({"by": "layer"}, "'layer' is not allowed"),
-        ({"seconds": "soon"}, "cannot read the duration"),
+        ({"time": "soon"}, "cannot read the duration"),
     ],
 )
 def test_what_cannot_be_read_is_refused(given: dict[str, str], said: str) -> None:

@@ -52,15 +52,18 @@ def test_several_state_dicts_are_named(tmp_path: Path, state: dict[str, Any]) ->
     assert "student, teacher" in error.value.fix
 
 
-def test_a_prefix_is_stripped_on_request_and_offered(
+def test_a_prefix_is_stripped_on_request_and_where_all_names_have_it(
     tmp_path: Path, state: dict[str, Any]
 ) -> None:
     found = {f"module.{name}": value for name, value in state.items()}
     path = saved(tmp_path / "w.pt", found)
     assert module.read_checkpoint(path, prefix="module.").keys() == state.keys()
-    with pytest.raises(BadModel) as error:
-        module.fill_module(torch.nn.Linear(3, 2), path, module.read_checkpoint(path))
-    assert error.value.fix == "--strip-prefix module."
+    filled = torch.nn.Linear(3, 2)
+    module.fill_module(filled, path, module.read_checkpoint(path))
+    assert torch.equal(filled.weight, state["weight"])
+    found["other"] = torch.zeros(1)
+    with pytest.raises(BadModel, match="too many"):
+        module.fill_module(filled, path, found)
     with pytest.raises(BadSettings, match="begins with 'net"):
         module.read_checkpoint(path, prefix="net.")
 
