@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.speed import int8_networks
 from benchmarks.speed.networks import Bert, DenseUNet, Gpt2, GptStep, Recurrent, ResNet50, UNet
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "shapes"
@@ -46,7 +48,8 @@ def write(name: str) -> Path:
 def _digest() -> str:
     """What the files hang on: they are made anew when the code changes."""
     here = Path(__file__)
-    code = b"".join(path.read_bytes() for path in (here, here.with_name("networks.py")))
+    files = (here, *(here.with_name(f"{name}networks.py") for name in ("", "int8_")))
+    code = b"".join(path.read_bytes() for path in files)
     return sha256(code).hexdigest()[:12]
 
 
@@ -62,6 +65,10 @@ def _settled(
 
 def _frames(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(batch, 6, 320, 320), torch.randn(batch, 512, 1, 8)
+
+
+def _images(batch: int, side: int) -> tuple[torch.Tensor]:
+    return (torch.rand(batch, 3, side, side),)
 
 
 def network(name: str) -> nn.Module:
@@ -93,6 +100,15 @@ def _image(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"image": rng.random((1, 6, 320, 320), np.float32), "sound": sound}
 
 
+def _picture(rng: np.random.Generator, side: int) -> dict[str, np.ndarray]:
+    """Return random shades in patches of several sizes: edges, as pictures have them."""
+    shades = sum(
+        np.kron(rng.random((3, side // size, side // size)), np.ones((size, size)))
+        for size in (1, 2, 4, 8)
+    )
+    return {"x": (shades[None] / 4).astype(np.float32)}
+
+
 def _step(rng: np.random.Generator) -> dict[str, np.ndarray]:
     past = {name: _SMALL * rng.standard_normal((1, 12, _PAST, 64), np.float32) for name in _KEPT}
     return {"ids": rng.integers(0, 30000, (1, 1), np.int64), **past}
@@ -108,11 +124,24 @@ _NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": Gpt2,
     "gptkv": GptStep,
     "lstm": Recurrent,
+    "mobilenet-v2": lambda: _settled(int8_networks.MobileNetV2(), lambda: _images(8, 224), 4),
+    "keras-resnet": lambda: _settled(int8_networks.KerasResNet(), lambda: _images(4, 224), 4),
+    "silu-unet": lambda: _settled(int8_networks.SiluUNet(), lambda: _images(2, 256), 4),
+    "detector": lambda: _settled(int8_networks.Detector(), lambda: _images(1, 320), 6),
+    "layout": lambda: _settled(int8_networks.Layout(), lambda: _images(2, 416), 4),
+    "spindles": lambda: _settled(int8_networks.Spindles(), lambda: (torch.randn(2, 2, 3000),), 4),
+    "queries": lambda: _settled(int8_networks.Queries(), lambda: _images(1, 320), 4),
+    "conformer": lambda: _settled(
+        int8_networks.Conformer(), lambda: (torch.randn(2, 200, 80),), 4
+    ),
+    "vit": int8_networks.Vit,
 }
-_BY_GRAPH = ("bert", "gpt2")
+_BY_GRAPH = ("bert", "gpt2", "queries", "vit")
 """Exported from torch's graph; the others by the older exporter, which traces a run."""
 _OUTPUTS = {
     "bert": ["hidden"],
+    "layout": ["classes", "boxes"],
+    "queries": ["classes", "boxes"],
     "gpt2": ["logits"],
     "gptkv": ["logits", *(f"kept_{name}" for name in _KEPT)],
 }
@@ -124,6 +153,20 @@ _INPUTS = {
     "gpt2": lambda rng: {"input_ids": rng.integers(0, 50000, (1, 64), np.int64)},
     "gptkv": _step,
     "lstm": lambda rng: {"x": rng.standard_normal((1, 100, 128), np.float32)},
+    "spindles": lambda rng: {"x": rng.standard_normal((1, 2, 3000), np.float32)},
+    "conformer": lambda rng: {"x": rng.standard_normal((1, 200, 80), np.float32)},
+    **{
+        name: partial(_picture, side=side)
+        for name, side in (
+            ("mobilenet-v2", 224),
+            ("keras-resnet", 224),
+            ("silu-unet", 256),
+            ("detector", 320),
+            ("layout", 416),
+            ("queries", 320),
+            ("vit", 224),
+        )
+    },
 }
 
 
