@@ -113,7 +113,9 @@ class Layout(nn.Module):
         self.first = _convolve(3, widths[0], 3, 2, act=act)
         self.down = nn.ModuleList(
             [
-                nn.Sequential(InvertedResidual(a, b, 2, 3, act, 5), Excited(b), _convolve(b, b, act=act))
+                nn.Sequential(
+                    InvertedResidual(a, b, 2, 3, act, 5), Excited(b), _convolve(b, b, act=act)
+                )
                 for a, b in pairwise(widths)
             ]
         )  # fmt: skip
@@ -296,7 +298,7 @@ class Conformer(nn.Module):
 
 
 class ConformerBlock(nn.Module):
-    """Half a feed-forward, attention, convolution, half a feed-forward (Gulati and others 2020)."""
+    """Two halves of a feed-forward around attention and convolution (Gulati and others 2020)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

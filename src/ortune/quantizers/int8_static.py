@@ -53,7 +53,9 @@ class Int8Static(Quantizer):
         per_channel: One weight step an output channel instead of one a tensor.
         activations: Unsigned is the fast pair with signed weights on x86; ARM wants s8.
         weights: Signed is the fast partner of unsigned activations.
-        symmetric: Activation zero point in the middle; GPUs want it.
+        symmetric: Activation zero point in the middle; GPUs want it. For OpenVINO zero point 0:
+            unsigned where nothing is negative, signed elsewhere. That is fast with AMX; with VNNI
+            alone OpenVINO computes some signed convolutions in float, and wrongly.
         reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
         ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm. Empty: what suits the target.
         through: Operators between two layers that stay in integers. Empty: the target's.
@@ -111,10 +113,12 @@ class Int8Static(Quantizer):
     def portable(self) -> bool:
         """U8 by S8 saturates on x86 without VNNI unless weights have 7 bits; OpenVINO's always."""
         exact = self.target == "cpu" and (self.activations, self.weights) != ("u8", "s8")
-        return self.reduce_range or exact
+        signed = self.target == "openvino" and self.symmetric
+        return (self.reduce_range or exact) and not signed
 
     def made_portable(self) -> Self:
-        return replace(self, reduce_range=True)
+        centred = self.symmetric and self.target != "openvino"
+        return replace(self, reduce_range=True, symmetric=centred)
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
@@ -139,6 +143,8 @@ class Int8Static(Quantizer):
         if deep:
             yield replace(base, observer=catalog.load_plugin(Observer, "percentile")())
             yield replace(base, keep_first=3)
+        if convolves and base.target == "openvino":
+            yield replace(base, symmetric=not base.symmetric)
         if convolves or products > 1:
             yield from (base if deep or not attends else smoothed).extensions(facts)
 
@@ -147,15 +153,16 @@ class Int8Static(Quantizer):
         target = next((name for name in runtime_rules.TARGETS if name == backend.name()), None)
         if target is None:
             target = "openvino" if "int8-weights" in backend.arithmetic else "cpu"
-        if target != "cpu":
-            return cls(target=target)
-        match runtime_rules.find_cpu_treatment(frozenset(capabilities.instruction_sets)):
+        flags = frozenset(capabilities.instruction_sets)
+        match runtime_rules.find_isa_treatment(target, flags):
             case runtime_rules.Treatment.REDUCED:
-                return cls(reduce_range=True)
+                return cls(target=target, reduce_range=True)
             case runtime_rules.Treatment.SIGNED:
-                return cls(activations="s8")
+                return cls(target=target, activations="s8")
+            case runtime_rules.Treatment.SYMMETRIC:
+                return cls(target=target, symmetric=True)
             case _:
-                return cls()
+                return cls(target=target)
 
     def prepares(self, facts: Facts, backend: Backend) -> Iterable[Transform]:
         """Yield the rewrite of ConvTranspose for a target without an integer kernel for it.
@@ -251,7 +258,7 @@ class Int8Static(Quantizer):
                 ranges,
                 smooth,
                 wide,
-                kind="s8" if signed else self.activations,
+                kind=self._choose_kind(),
                 symmetric=signed or self.symmetric,
                 absorbs=self.target == "cpu",
             )
@@ -285,6 +292,12 @@ class Int8Static(Quantizer):
     def _list_ops(self) -> tuple[str, ...]:
         return self.ops or runtime_rules.list_layer_ops(self.target)
 
+    def _choose_kind(self) -> Literal["u8", "s8", "by-sign"]:
+        if runtime_rules.needs_symmetric_s8(self.target):
+            return "s8"
+        by_sign = self.symmetric and self.target == "openvino" and self.activations == "u8"
+        return "by-sign" if by_sign else self.activations
+
     def _prepare_model(self, model: ir.Model) -> None:
         to_split = self.upsample and "ConvTranspose" not in self._list_ops()
         prepare_for_int8(model, self.target, self.exclude, split=to_split, spread=self.upsample)
@@ -303,4 +316,5 @@ class Int8Static(Quantizer):
             min_side=self.min_side,
         )
         through = self.through or runtime_rules.list_following_ops(self.target)
-        return place_all(scope, through, ranges), scope
+        float_outputs = runtime_rules.writes_float(self.target)
+        return place_all(scope, through, ranges, float_outputs=float_outputs), scope

@@ -88,6 +88,7 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
                 "int8-static(target=openvino)",
                 "int8-static(target=openvino, observer=percentile)",
                 "int8-static(target=openvino, keep_first=3)",
+                "int8-static(target=openvino, symmetric=true)",
                 "int8-static(target=openvino, head=true)",
                 "int8-weights",
             ],
@@ -115,7 +116,10 @@ def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -
 )
 def test_instruction_sets_choose_the_integers(flags: set[str], expected: str) -> None:
     assert expected in offers(CPU, {"Conv": 2}, flags)
-    assert "int8-static(target=openvino)" in offers(OPENVINO, {"Conv": 2})
+    amx, both = {"avx512_vnni", "amx_int8"}, ("", ", symmetric=true")
+    for native, first in (({"avx2"}, both), (amx, both[::-1])):
+        found = [one for one in offers(OPENVINO, {"Conv": 2}, native) if "int8-static" in one]
+        assert found == [f"int8-static(target=openvino{grid})" for grid in first]
 
 
 def names(can: frozenset[str], ops: dict[str, int]) -> list[str]:

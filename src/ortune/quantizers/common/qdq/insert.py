@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.observer import Ranges
+from ortune.core.observer import Range, Ranges
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
 from ortune.quantizers.common.grid import Grid, Kind, make_activation_grid
@@ -121,7 +121,7 @@ def make_activation_grids(
     smooth: Mapping[ir.Value, Smoothing],
     wide: Collection[ir.Node],
     *,
-    kind: Literal["u8", "s8"],
+    kind: Literal["u8", "s8", "by-sign"],
     symmetric: bool,
     absorbs: bool = False,
 ) -> dict[ir.Value, Grid]:
@@ -130,17 +130,24 @@ def make_activation_grids(
     Activations of `wide` nodes take 16 bits, with all tensors on the same grid.
 
     Args:
+        kind: ``by-sign`` is unsigned where nothing is negative, and signed elsewhere.
         absorbs: The grid behind a Relu or Clip begins at 0 in any case: a kernel absorbs no other.
     """
+
+    def make_grid(seen: Range, wide: bool, absorbed: bool) -> Grid:
+        signed = kind == "s8" or (kind == "by-sign" and seen.low < 0)
+        chosen: Kind = ("s16" if signed else "u16") if wide else ("s8" if signed else "u8")
+        centred = symmetric and not absorbed and (signed or kind != "by-sign")
+        return make_activation_grid(seen, chosen, symmetric=centred)
+
     touched = {value for node in wide for value in (*float_inputs(node), *node.outputs)}
     touched |= {find_integer_output(node) for node in wide}
     sources = {placement.tensors[value] for value in touched if value in placement.tensors}
-    sixteen: Kind = "s16" if kind == "s8" else "u16"
     return {
-        value: make_activation_grid(
+        value: make_grid(
             smooth[value].seen if value in smooth else ranges[str(source.name)],
-            sixteen if source in sources else kind,
-            symmetric=symmetric and not (absorbs and is_absorbed(source)),
+            source in sources,
+            absorbs and is_absorbed(source),
         )
         for value, source in placement.tensors.items()
     }

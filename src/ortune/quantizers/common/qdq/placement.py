@@ -8,6 +8,9 @@ A pair follows a tensor (before its readers), never an edge. Three kinds of tens
 - what a follower makes: an operator between two integer tensors that has an integer kernel itself
   or only moves values. It is taken only if a layer further down reads its integers.
 
+Where convolutions may write float (OpenVINO), a tensor gets a pair for the layers and followers
+that read it, and for nothing else: all other readers take the float values.
+
 Which operators follow, `runtime_rules` lists; all others stay in float between a pair. Every graph
 is placed by itself: a tensor that a body takes from outside has its pair inside too.
 """
@@ -67,13 +70,16 @@ class Placement:
         return list(dict.fromkeys(self.tensors.values()))
 
 
-def place_all(scope: Scope, through: Sequence[str], ranges: Ranges | None) -> list[Placement]:
+def place_all(
+    scope: Scope, through: Sequence[str], ranges: Ranges | None, *, float_outputs: bool
+) -> list[Placement]:
     """Place the layers of every graph; note in the scope which ranges leave out.
 
     Args:
         scope: The layers wanted, by graph.
         through: Operators that may be followers.
         ranges: From calibration; None while they are not known, and then all are usable.
+        float_outputs: Convolutions may write float, and do unless integers are read.
     """
 
     def usable(value: ir.Value) -> bool:
@@ -84,7 +90,9 @@ def place_all(scope: Scope, through: Sequence[str], ranges: Ranges | None) -> li
 
     placements = []
     for graph, layers in scope.layers.items():
-        placement = place_pairs(graph, layers, through, usable, scope.excluded)
+        placement = place_pairs(
+            graph, layers, through, usable, scope.excluded, float_outputs=float_outputs
+        )
         placements.append(placement)
         dropped = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
         reason = "have no range: the data leaves them unused or zero"
@@ -98,44 +106,55 @@ def place_pairs(
     through: Sequence[str],
     usable: Callable[[ir.Value], bool],
     excluded: frozenset[ir.Node],
+    *,
+    float_outputs: bool,
 ) -> Placement:
     """Choose the tensors that get a pair.
 
     Args:
         layers: Candidates; those with an unusable tensor are left out.
         through: Operators that may be followers, but for the nodes `excluded`.
+        float_outputs: Convolutions may write float, and do unless integers are read.
     """
+    conv_outputs = {
+        output
+        for layer in layers
+        if layer.convolves and usable(output := find_integer_output(layer.node))
+    }
     placed = [
         layer
         for layer in layers
-        if usable(layer.x) and (not layer.convolves or usable(find_integer_output(layer.node)))
+        if usable(layer.x)
+        and (
+            float_outputs or not layer.convolves or find_integer_output(layer.node) in conv_outputs
+        )
     ]
     layer_inputs = {layer.x for layer in placed}
-    conv_outputs = {find_integer_output(layer.node) for layer in placed if layer.convolves}
+    conv_outputs &= {find_integer_output(layer.node) for layer in placed}
     at_work = {layer.node for layer in placed}
     free = [n for n in graph if n not in at_work and n not in excluded and _can_follow(n, through)]
     reached, source = _propagate_forward(free, layer_inputs | conv_outputs, usable)
     kept = _propagate_backward(reached, layer_inputs)
     inner = {out for node in kept for out in reached[node]}
     read = {value for node in kept for value in float_inputs(node) if value is not None}
-    chosen = layer_inputs | conv_outputs | inner | read
+    whole = set() if float_outputs else conv_outputs | inner
+    chosen = layer_inputs | whole | inner | read
     captured = [layer.x for layer in placed if is_captured(layer.x, graph)]
     tensors = {
         value: source[value] if value in inner and value in source else value
         for value in (*dict.fromkeys(captured), *_in_order(graph))
         if value in chosen
     }
-    replaced = conv_outputs | inner
     guarded = {
         find_integer_output(node)
         for node in graph
-        if node.op_type in GREEDY and node not in at_work and node.inputs[0] in replaced
+        if node.op_type in GREEDY and node not in at_work and node.inputs[0] in whole
     }
     return Placement(
         graph,
         tuple(placed),
         tensors,
-        frozenset(replaced),
+        frozenset(whole),
         frozenset(kept),
         frozenset(guarded & chosen),
     )

@@ -28,6 +28,7 @@ from ortune.transforms.common.layers.affine import (
 from ortune.transforms.common.layers.convolutions import (
     split_conv_transposes,
     spread_channels_last,
+    subsample_once,
     widen_groups,
 )
 
@@ -147,6 +148,8 @@ def prepare_for_int8(
         cut_early(model, excluded)
         if spread:
             spread_channels_last(model)
+    if target == "openvino":
+        subsample_once(model, excluded)
 
 
 def widen_convolutions(model: ir.Model, exclude: Sequence[str]) -> None:

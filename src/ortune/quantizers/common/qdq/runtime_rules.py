@@ -31,6 +31,8 @@ class Treatment(Enum):
     ABSORBED = "becomes a part of the integer kernel in front of it"
     GUARDED = "quantized by the runtime itself if left in float between pairs: keep the pairs away"
     SYMMETRIC_S8 = "activations must be int8 with zero point 0"
+    SYMMETRIC = "zero point 0 is fast: uint8 where nothing is negative, int8 elsewhere"
+    LOSSY = "has an integer kernel, which costs accuracy for little time: leave it out"
     REDUCED = "weights in 7 bits: sums of two 8-bit products overflow 16 bits"
     SIGNED = "int8 activations are the fast pair with int8 weights"
     PER_TENSOR = "one step for all channels; several are refused or wrong"
@@ -56,7 +58,7 @@ class Rule:
     treatment: Treatment
     source: str
     provider: Target | Literal["any"] = "any"
-    isa: Literal["any", "vnni", "no-vnni", "arm"] = "any"
+    isa: Literal["any", "amx", "vnni", "no-vnni", "arm"] = "any"
     case: str = ""
 
 
@@ -67,6 +69,7 @@ MOVING = tuple(_MOVING.split())
 _SELECTORS = "onnxruntime qdq_selector_action_transformer.cc"
 _MEASURED = "measured: onnxruntime 1.31.1"
 _OPENVINO = "measured: openvino 2026.4.1; src/common/low_precision_transformations"
+_EXECUTED = "measured: benchmarks.speed.executed_int8"
 _TENSORRT = "NVIDIA TensorRT developer guide, explicit quantization"
 _IMPORTER = "onnx/onnx-tensorrt onnxOpImporters.cpp, QuantDequantLinearHelper"
 _NO_SELECTOR = f"{_SELECTORS} lists no CUDA provider"
@@ -85,8 +88,9 @@ _PLAIN: tuple[tuple[Target, Treatment, str, str], ...] = (
     ("cpu", Treatment.MOVES, f"{_MEASURED}: {_RESIZED}", "Resize"),
     ("cpu", Treatment.FLOAT, _MEASURED, _MEASURED_FLOAT),
     ("openvino", Treatment.INTEGER, _OPENVINO, "Conv ConvTranspose Gemm MatMul AveragePool"),
-    ("openvino", Treatment.INTEGER, _OPENVINO, "GlobalAveragePool LeakyRelu Sigmoid"),
-    ("openvino", Treatment.JOINED, f"{_OPENVINO} (of parts on different grids)", "Add Concat Mul"),
+    ("openvino", Treatment.INTEGER, _OPENVINO, "GlobalAveragePool"),
+    ("openvino", Treatment.JOINED, f"{_OPENVINO} (of parts on different grids)", "Add Concat"),
+    ("openvino", Treatment.LOSSY, _EXECUTED, "LeakyRelu Mul Sigmoid"),
     ("openvino", Treatment.FLOAT, _OPENVINO, "Tile"),
     ("openvino", Treatment.MOVES, f"{_OPENVINO}: itself in float, integers around it", "Resize"),
     ("openvino", Treatment.MOVES, _OPENVINO, f"DepthToSpace {_MOVING}"),
@@ -110,6 +114,7 @@ _CASES = (
     Rule("Relu", Treatment.FLOAT, _MEASURED, "cpu", case="behind MaxPool"),
     Rule("Mul", Treatment.FLOAT, _MEASURED, "cpu", case="by a float constant"),
     Rule("Conv", Treatment.FLOAT, _MEASURED, "cpu", case="float output"),
+    Rule("Conv", Treatment.INTEGER, _EXECUTED, "openvino", case="float output"),
     Rule(
         "Conv", Treatment.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"
     ),
@@ -132,6 +137,7 @@ _CASES = (
     Rule("MatMul", Treatment.FLOAT, f"{_SELECTORS}: no 16 bits", "cpu", case=_WIDE),
     Rule("*", Treatment.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni"),
     Rule("*", Treatment.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm"),
+    Rule("*", Treatment.SYMMETRIC, _EXECUTED, "openvino", "amx"),
     Rule("*", Treatment.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
     Rule("*", Treatment.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
     Rule(
@@ -245,15 +251,20 @@ def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
         )
 
 
-def find_cpu_treatment(flags: frozenset[str]) -> Treatment | None:
-    """Return what the CPU's instruction set asks of the integers; None for nothing.
+def find_isa_treatment(target: Target, flags: frozenset[str]) -> Treatment | None:
+    """Return what the CPU's instruction set asks of a provider's integers; None for nothing.
 
     Args:
         flags: The CPU's, in Linux' spelling; empty where unknown.
     """
-    isa = _find_isa(flags)
-    rows = (r for r in RULES if r.op == "*" and r.provider == "cpu" and r.isa == isa)
+    found = _list_instruction_sets(flags)
+    rows = (r for r in RULES if r.op == "*" and r.provider == target and r.isa in found)
     return next((r.treatment for r in rows), None)
+
+
+def writes_float(target: Target) -> bool:
+    """Say whether an integer convolution of the provider may write float at no cost."""
+    return has_rule(target, Treatment.INTEGER, "Conv", "float output")
 
 
 _PLACES = (Treatment.INTEGER, Treatment.STORED, Treatment.JOINED, Treatment.MOVES, Treatment.FLOAT)
@@ -264,9 +275,10 @@ def _find_treatment(op: str, target: Target) -> Treatment | None:
     return None if row is None else row.treatment
 
 
-def _find_isa(flags: frozenset[str]) -> str:
-    if "int8-vnni" in list_native_units(flags):
-        return "vnni"
+def _list_instruction_sets(flags: frozenset[str]) -> tuple[str, ...]:
+    units = list_native_units(flags)
+    if "int8-vnni" in units:
+        return ("vnni", "amx") if "int8-amx" in units else ("vnni",)
     if "asimd" in flags or "neon" in flags:
-        return "arm"
-    return "no-vnni" if "avx2" in flags or "sse4_1" in flags else "any"
+        return ("arm",)
+    return ("no-vnni",) if "avx2" in flags or "sse4_1" in flags else ()

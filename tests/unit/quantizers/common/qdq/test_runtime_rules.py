@@ -108,17 +108,24 @@ def test_eight_bits_of_both_sides_overflow_sixteen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "gives"),
+    ("target", "flags", "gives"),
     [
-        (frozenset({"avx2", "avx512_vnni"}), None),
-        (frozenset({"avx2", "avx_vnni"}), None),
-        (frozenset({"avx2"}), Treatment.REDUCED),
-        (frozenset({"asimd", "asimddp"}), Treatment.SIGNED),
-        (frozenset(), None),
+        ("cpu", {"avx2", "avx512_vnni"}, None),
+        ("cpu", {"avx2", "avx512_vnni", "amx_int8"}, None),
+        ("cpu", {"avx2", "avx_vnni"}, None),
+        ("cpu", {"avx2"}, Treatment.REDUCED),
+        ("cpu", {"asimd", "asimddp"}, Treatment.SIGNED),
+        ("cpu", set(), None),
+        ("openvino", {"avx2", "avx512_vnni", "amx_int8"}, Treatment.SYMMETRIC),
+        ("openvino", {"avx2", "avx512_vnni"}, None),
+        ("openvino", {"avx2"}, None),
+        ("tensorrt", {"avx2", "avx512_vnni", "amx_int8"}, None),
     ],
 )
-def test_instruction_sets(flags: frozenset[str], gives: Treatment | None) -> None:
-    assert runtime_rules.find_cpu_treatment(flags) is gives
+def test_instruction_sets(
+    target: runtime_rules.Target, flags: set[str], gives: Treatment | None
+) -> None:
+    assert runtime_rules.find_isa_treatment(target, frozenset(flags)) is gives
 
 
 @pytest.mark.parametrize("row", RULES, ids=lambda r: "-".join((r.provider, r.isa, r.op, r.case)))
