@@ -257,8 +257,8 @@ def find_isa_treatment(target: Target, flags: frozenset[str]) -> Treatment | Non
     Args:
         flags: The CPU's, in Linux' spelling; empty where unknown.
     """
-    found = _list_instruction_sets(flags)
-    rows = (r for r in RULES if r.op == "*" and r.provider == target and r.isa in found)
+    names = _list_instruction_sets(flags)
+    rows = (r for r in RULES if r.op == "*" and r.provider == target and r.isa in names)
     return next((r.treatment for r in rows), None)
 
 
