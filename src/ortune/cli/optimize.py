@@ -55,8 +55,10 @@ def command(options: _Options | BucketsRequest) -> int:
     page = Path(study.root) / "report.html"
     with hold_interruptions():
         # The answer first: there may be no room for the page.
-        output.print_result(serialize_study(study, page), lambda: print_study(study, page))
-        report(study, page, force=True)
+        try:
+            output.print_result(serialize_study(study, page), lambda: print_study(study, page))
+        finally:
+            report(study, page, force=True)
     code = exit_code(study, options.target_speedup, options.strict)
     if code == NO:
         output.write_remark(f"not reached: {describe_miss(study, options.target_speedup)}")

@@ -307,7 +307,7 @@ def test_labels_that_do_not_fit(data: Path, tmp_path: Path) -> None:
         path.write_text(text)
         refused(data, [X], tmp_path, what, labels=path)
     refused(data, [X], tmp_path, "not a .npy, .csv or .json", labels="labels.txt")
-    refused(data, [X], tmp_path, "cannot read", labels=tmp_path / "missing.csv")
+    refused(data, [X], tmp_path, "no such file", labels=tmp_path / "missing.csv")
 
 
 def test_given_labels_replace_those_in_the_files(data: Path, tmp_path: Path) -> None:
