@@ -304,10 +304,14 @@ class Openvino(Backend):
 
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
-        """Open the same session with the profiler, or OpenVINO's counters, on."""
+        """Open the same session with OpenVINO's counters on.
+
+        Its own runtime records it wherever that is installed and has the device: of what the
+        plug-in took, onnxruntime's profiler sees one node.
+        """
         properties, name = self.build_properties(), self._name
         with _replace_links(path) as plain:
-            if self._uses_plugin():
+            if self._uses_plugin() and native.explain_missing_device(name) is not None:
                 recording = plugin.open_plugin_recording(
                     plain, self.threads, properties, folder, verbose=verbose, device=name
                 )

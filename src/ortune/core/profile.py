@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ortune.core.result import TableResult
-from ortune.core.session import Operand, Slice
+from ortune.core.session import IntegerUse, Operand, Slice
 from ortune.core.trial import Interval
 
 
@@ -163,6 +163,7 @@ class Profile(TableResult):
         batch: Samples in a run; 0 as the data has them.
         parallel: Nodes ran side by side: times may sum to more than the run.
         actions: What can be done about its bottlenecks, the largest possible gain first.
+        integers: What became of the layers that the file gives integers; None where it gives none.
     """
 
     headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
@@ -185,6 +186,7 @@ class Profile(TableResult):
     batch: int = 0
     parallel: bool = False
     actions: tuple[Action, ...] = ()
+    integers: IntegerUse | None = None
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return one flat row a kernel, in order of execution; times in us."""

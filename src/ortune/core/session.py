@@ -170,3 +170,18 @@ class InProcess:
 
     def waited(self) -> int:
         return read_queue_wait_ns()
+
+
+@dataclass(frozen=True)
+class IntegerUse:
+    """What a runtime made of the layers that a Q/DQ file gives integers.
+
+    Attributes:
+        layers: Convolutions and matrix products between quantize / dequantize pairs.
+        in_float: Those that it computes in float all the same -> ns of a run.
+        beside: Kernels that only change how numbers are stored, by operator -> ns of a run.
+    """
+
+    layers: int
+    in_float: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, float] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, get_args
 
 from ortune.core.backend import Backend
 from ortune.core.errors import Interruption
+from ortune.core.session import IntegerUse
 from ortune.core.step import Edit, Recipe
 
 
@@ -304,6 +305,8 @@ class Trial:
             again when the same command runs again; None where the plan itself failed.
         by_operator: Operator -> its share of the time of all kernels, of a finalist; empty where
             its runtime records none.
+        integers: What became of the layers that a finalist's file gives integers; None where it
+            gives none or nobody looked.
     """
 
     formerly: ClassVar[Mapping[str, str]] = {"phase": "part"}
@@ -332,6 +335,7 @@ class Trial:
     stopped: str = ""
     interruption: Interruption | None = None
     by_operator: Mapping[str, float] = field(default_factory=dict)
+    integers: IntegerUse | None = None
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""

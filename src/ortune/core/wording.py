@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `format_count` is for those that start without NumPy too
     from ortune.core.metric import Metric
+    from ortune.core.session import IntegerUse
     from ortune.core.study import Study
     from ortune.core.trial import Interval, Score, Trial
 
@@ -294,3 +295,21 @@ def find_search_trial(study: Study, trial: Trial) -> Trial:
 def list_latest_trials(study: Study) -> tuple[Trial, ...]:
     """Return one trial a plan, in order of first appearance; the final one where there are two."""
     return tuple({trial.key: trial for trial in study.trials}.values())
+
+
+def format_integer_use(use: IntegerUse) -> str:
+    """Say what ran in integers: ``48 of 53 layers with integers run in integers; 5 in float``."""
+    inside = use.layers - len(use.in_float)
+    text = f"{inside} of {format_count(use.layers, 'layer')} with integers run in integers"
+    if use.in_float:
+        slowest = sorted(use.in_float, key=lambda name: -use.in_float[name])
+        more = f" and {len(slowest) - _NAMED} more" if len(slowest) > _NAMED else ""
+        spent = format_milliseconds(sum(use.in_float.values()))
+        text += f"; {len(slowest)} in float, {spent} ms: {', '.join(slowest[:_NAMED])}{more}"
+    if use.beside:
+        parts = (f"{op} {format_milliseconds(ns)} ms" for op, ns in use.beside.items())
+        text += f"; conversions beside them: {', '.join(parts)}"
+    return text
+
+
+_NAMED = 3

@@ -123,6 +123,11 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
                 source + (f" {say.format_count(more, 'more operator')} took less." if more else "")
             ),
             Bars(unit, bars, sides, stacked=False),
+            *(
+                [Text(f"Of the winner {say.format_integer_use(study.best.integers)}.")]
+                if study.best.integers
+                else []
+            ),
         ),
         _ORDER,
         columns=7,

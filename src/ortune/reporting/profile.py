@@ -222,14 +222,23 @@ def _join_sources(names: Sequence[str]) -> str:
     return ", ".join(names[:_SOURCES]) + (f" and {more} more" if more > 0 else "")
 
 
+def _describe_integers(profile: Profile) -> list[Block]:
+    if profile.integers is None:
+        return []
+    return [Text(f"{wording.format_integer_use(profile.integers)}.")]
+
+
 def _build_placement(profile: Profile) -> list[Block]:
     """Return which provider took what; the nodes that fell back with what is known of why."""
     times = profile.by("provider")
     providers = dict.fromkeys((*profile.placement, *times))
     if len(providers) < 2 and not profile.fallbacks:
         return [
-            Text(f"placement: {name} {wording.format_count(n, 'node')}")
-            for name, n in profile.placement.items()
+            *_describe_integers(profile),
+            *(
+                Text(f"placement: {name} {wording.format_count(n, 'node')}")
+                for name, n in profile.placement.items()
+            ),
         ]
     nothing = Share(0.0, 0.0, 0)
     rows = [
@@ -244,6 +253,7 @@ def _build_placement(profile: Profile) -> list[Block]:
     ]
     blocks: list[Block] = [
         Heading("Where it ran"),
+        *_describe_integers(profile),
         Table(("provider", "nodes taken", "kernels", "ms", "share"), tuple(rows)),
     ]
     if profile.fallbacks:

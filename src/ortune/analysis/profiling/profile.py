@@ -32,6 +32,7 @@ from ortune.graph.analysis.regions import Regions, divide_into_regions
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.ir.spec import dtype_name
+from ortune.graph.mapping.integers import count_integer_layers
 from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
 from ortune.graph.shapes.infer import infer_shapes
 from ortune.measurement import peaks as roofs
@@ -426,6 +427,7 @@ def explain_runs(
         timeline=recorded.timeline,
         batch=batch,
         parallel=recorded.parallel,
+        integers=count_integer_layers(source, recorded, traced),
     )
 
 

@@ -28,12 +28,10 @@ SAME_WORK = {
 """Operators of other runtimes -> those of ONNX that do the same work."""
 
 
-def by_operator(
+def record_kernels(
     worker: Worker, folder: Path, *, seconds: float, load_ns: int, run_ns: int
-) -> dict[str, float]:
-    """Return operator -> its share of the time of all kernels, the largest first.
-
-    What a runtime fused counts as the operator that it was fused into.
+) -> Recorded:
+    """Record a few runs, kernel by kernel.
 
     Args:
         worker: Of one model, with samples; from now on its session is one that records.
@@ -61,11 +59,15 @@ def by_operator(
         answer = worker.ask("end_recording", runs=runs, timeout_s=limit)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return operator_shares(codec.decode(Recorded, answer["recorded"]))
+    recorded: Recorded = codec.decode(Recorded, answer["recorded"])
+    return recorded
 
 
 def operator_shares(recorded: Recorded) -> dict[str, float]:
-    """Return operator -> its share of the time of all kernels, the largest first."""
+    """Return operator -> its share of the time of all kernels, the largest first.
+
+    What a runtime fused counts as the operator that it was fused into.
+    """
     spent: defaultdict[str, float] = defaultdict(float)
     for node in recorded.nodes:
         spent[operator_of_kernel(node.op_type)] += node.kernel_ns or node.span_ns

@@ -111,6 +111,8 @@ class PlanExplanation:
         mixture: Which regions it leaves out, where it is one of a surveyed plan.
         error: Why it failed.
         reproduce: Command that runs its worker again.
+        integers: What its runtime made of the layers that its files give integers; empty where it
+            was no finalist.
     """
 
     number: int
@@ -130,6 +132,7 @@ class PlanExplanation:
     mixture: MixtureExplanation | None = None
     error: str | None = None
     reproduce: str | None = None
+    integers: str = ""
 
     @property
     def ratio(self) -> Interval | None:
@@ -392,6 +395,7 @@ def _describe_plan(
         mixture=mixture,
         error=last.error,
         reproduce=last.reproduce,
+        integers=wording.format_integer_use(last.integers) if last.integers else "",
     )
 
 

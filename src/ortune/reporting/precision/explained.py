@@ -63,6 +63,8 @@ def _build_answer(explanation: Explanation) -> Iterator[Block]:
             yield Text(f"Steps: {', '.join(best.steps)}")
         if best.proposed:
             yield Text(f"Why it was tried: {best.proposed}.")
+        if best.integers:
+            yield Text(f"What its runtime made of it: {best.integers}.")
     if explanation.accuracy:
         yield Text(f"Accuracy {explanation.accuracy}.")
     ending = _ENDINGS.get(explanation.finished, explanation.finished)
@@ -170,6 +172,7 @@ def build_plan_blocks(record: PlanExplanation) -> list[Block]:
         ("steps", ", ".join(record.steps) or "none"),
         ("backend", record.backend),
         ("why it was tried", record.proposed),
+        ("integers", record.integers),
         ("result", "the winner" if record.winner else record.outcome),
         ("why", record.why),
         ("MB", wording.format_megabytes(record.size)),

@@ -26,11 +26,15 @@ from ortune.core.trial import (
     Trial,
     Verdict,
 )
+from ortune.graph.io import file
+from ortune.graph.io.names import make_names_unique
+from ortune.graph.ir import edit
+from ortune.graph.mapping.integers import count_integer_layers
 from ortune.measurement.accuracy import decide_likely
 from ortune.measurement.job import Failure
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.operators import by_operator
+from ortune.measurement.timing.operators import operator_shares, record_kernels
 from ortune.measurement.timing.pairs import (
     BaselineFailed,
     Effort,
@@ -124,7 +128,6 @@ def measure_finalist(
     began, blank = time.perf_counter(), _make_blank(trial.key, trial.plan, "final", files)
     timed: list[Pair] = []
     scores = former_scores
-    shares: Mapping[str, float] = {}
     fresh = fresh_pairs(
         lambda: start_worker(context, context.models, context.job.baseline, "baseline"),
         lambda: start_worker(context, files.paths, trial.plan.backend, "final"),
@@ -151,7 +154,7 @@ def measure_finalist(
                         plans=plans,
                         keep_as=trial.key,
                     )
-                    shares = _profile_finalist(context, fresh_pair)
+                    blank = _profile_finalist(context, blank, files, fresh_pair)
                 timed.append(fresh_pair.pair)
     except BaselineFailed:
         raise
@@ -166,7 +169,7 @@ def measure_finalist(
     measured = make_measurement(first.started, timed)
     return _finish_trial(
         context,
-        replace(blank, by_operator=shares),
+        blank,
         measured,
         scores,
         reproduce=fresh_pair.candidate.reproduce,
@@ -175,14 +178,21 @@ def measure_finalist(
     )
 
 
-def _profile_finalist(context: Context, pair: LivePair) -> Mapping[str, float]:
-    """Return what a finalist's time goes to, the last that its process does; empty if unknown."""
+def _profile_finalist(context: Context, trial: Trial, files: Files, pair: LivePair) -> Trial:
+    """Say what a finalist's time goes to, the last that its process does, where that is known."""
     folder = context.root / "workers" / f"profile-{os.getpid()}"
     times = {"load_ns": pair.started.load_ns, "run_ns": _run_ns(pair.pair)}
     try:
-        return by_operator(pair.candidate, folder, seconds=_PROFILED_S, **times)
+        recorded = record_kernels(pair.candidate, folder, seconds=_PROFILED_S, **times)
     except OrtuneError:  # a report does without
-        return {}
+        return trial
+    integers = None
+    if len(files.paths) == 1:
+        model = file.load(next(iter(files.paths.values())))
+        edit.inline_functions(model)
+        make_names_unique(model)
+        integers = count_integer_layers(model, recorded)
+    return replace(trial, by_operator=operator_shares(recorded), integers=integers)
 
 
 @dataclass

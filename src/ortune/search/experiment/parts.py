@@ -25,7 +25,7 @@ from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, keep_outputs
-from ortune.measurement.timing.operators import by_operator
+from ortune.measurement.timing.operators import operator_shares, record_kernels
 from ortune.measurement.timing.turns import StartupTimes
 from ortune.search.experiment import budget as budgeting
 from ortune.search.experiment import samples
@@ -144,7 +144,7 @@ class Original:
         folder, seconds = self.work / "profile", _PROFILED * self.experiment.time
         times = {"load_ns": self.started.load_ns, "run_ns": self.quick_ns}
         try:
-            return by_operator(self.worker, folder, seconds=seconds, **times)
+            return operator_shares(record_kernels(self.worker, folder, seconds=seconds, **times))
         except OrtuneError as error:  # a worker that dies says so too
             self.sink(Note(f"the original is not profiled: {error.what}"))
             return {}

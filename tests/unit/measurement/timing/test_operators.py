@@ -17,7 +17,7 @@ from ortune.core.session import Executed, Recorded
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker
-from ortune.measurement.timing.operators import by_operator, operator_of_kernel, operator_shares
+from ortune.measurement.timing.operators import operator_of_kernel, operator_shares, record_kernels
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -69,7 +69,7 @@ def test_a_few_runs_say_where_the_time_goes(tmp_path: Path) -> None:
     with Worker(job(tmp_path, Cpu(threads=1))) as worker:
         worker.ask("load")
         times = {"load_ns": 1_000_000, "run_ns": 100_000}
-        found = by_operator(worker, tmp_path / "profile", seconds=1.0, **times)
+        found = operator_shares(record_kernels(worker, tmp_path / "profile", seconds=1.0, **times))
     assert set(found) == {"MatMul", "Relu", "Sigmoid"}
     assert next(iter(found)) == "MatMul"
     assert sum(found.values()) == pytest.approx(1)
@@ -81,7 +81,7 @@ def test_a_runtime_without_a_profiler_says_so(tmp_path: Path) -> None:
         Worker(job(tmp_path, Reference())) as worker,
         pytest.raises(BackendMissing, match="profile"),
     ):
-        by_operator(worker, tmp_path / "profile", seconds=1.0, load_ns=0, run_ns=0)
+        record_kernels(worker, tmp_path / "profile", seconds=1.0, load_ns=0, run_ns=0)
     assert not (tmp_path / "profile").exists()
 
 
@@ -89,4 +89,4 @@ def test_a_runtime_without_a_profiler_says_so(tmp_path: Path) -> None:
 def test_what_would_take_too_long_is_not_begun(load_ns: int, run_ns: int, tmp_path: Path) -> None:
     nobody = cast(Any, None)
     with pytest.raises(BackendMissing, match="more than 1 s"):
-        by_operator(nobody, tmp_path, seconds=1.0, load_ns=load_ns, run_ns=run_ns)
+        record_kernels(nobody, tmp_path, seconds=1.0, load_ns=load_ns, run_ns=run_ns)
