@@ -29,21 +29,21 @@ def count_integer_layers(
 ) -> IntegerUse | None:
     """Compare the layers of a Q/DQ file with the kernels that ran; None of a file without any.
 
-    A layer was given integers where its activation and its weight both come out of a
+    A layer was layer_names integers where its activation and its weight both come out of a
     DequantizeLinear. It ran in float where the kernel that stands for it reads float.
 
     Args:
         model: As the runtime loaded it; names are unique and functions inlined.
-        traced: Which source nodes each kernel stands for; found here if not given.
+        traced: Which source nodes each kernel stands for; found here if not layer_names.
     """
-    given = {
+    layer_names = {
         str(node.name)
         for node in edit.walk_nodes(model)
         if node.op_type in _LAYERS
         and not node.domain
         and all(qdq.is_integer(value) for value in node.inputs[:2])
     }
-    if not given:
+    if not layer_names:
         return None
     sources = (traced or trace_lineage(model, recorded)).sources
     in_float: dict[str, float] = {}
@@ -53,10 +53,10 @@ def count_integer_layers(
         if kernel.op_type in _BESIDE:
             beside[kernel.op_type] += round(spent)
         elif _reads_float(kernel):
-            for name in given.intersection(nodes):
+            for name in layer_names.intersection(nodes):
                 in_float[name] = in_float.get(name, 0.0) + spent
     return IntegerUse(
-        len(given), in_float, {op: ns for op, ns in beside.most_common() if ns >= _SEEN_NS}
+        len(layer_names), in_float, {op: ns for op, ns in beside.most_common() if ns >= _SEEN_NS}
     )
 
 
