@@ -12,10 +12,14 @@ import pytest
 
 from ortune.analysis.profiling import files
 from ortune.backends.cpu import Cpu
+from ortune.core.section import Heading
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
-from ortune.reporting.html import report
+from ortune.reporting.blocks import Part
+from ortune.reporting.graph.blocks import draw_graphs
+from ortune.reporting.graph.sides import Counterpart, Side, Sides
+from ortune.reporting.html import render_page, report
 from ortune.reporting.python import profile as profile_page
 from ortune.reporting.python.sensitivity import write_picture
 from ortune.search.experiment.surveys import RegionJournal
@@ -85,16 +89,37 @@ def surveyed() -> Survey:
     return replace(surveys.SURVEY, regions=(*rows, *surveys.REGIONS, surveys.FAILED))
 
 
+def large() -> tuple[Part, ...]:
+    """Graphs of 2,000 steps in 24 layers; every fourth was fused, every tenth reads far back."""
+    precisions = ("float32", "int8")
+    steps = []
+    for n in range(2000):
+        reads = (n - 1, n - 60) if n % 10 == 0 and n > 60 else (n - 1,) if n else ()
+        sides = [
+            Side((f"/layer.{n // 84}/node_{n}",), ("Conv",), precision, 0.01 * (n % 7), reads)
+            for precision in precisions
+        ]
+        kind = "matched" if n % 4 else "fused"
+        steps.append(Counterpart(kind, "layer.*", f"layer.{n // 84}", *sides))
+    return (Part("graph", (Heading("The graph"), draw_graphs(Sides(tuple(steps))))),)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     return {
         "report": report(run(folder), folder / "report.html"),
+        "graph": write(folder / "graph.html", render_page("large", large())),
         "profile": profile_page.write_page(ACTING, folder / "profile.html"),
         "sensitivity": write_picture(
             found(regions=surveyed().regions), folder / "sensitivity.html"
         ),
     }
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +133,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("name", ["report", "profile", "sensitivity"])
+@pytest.mark.parametrize("name", ["report", "graph", "profile", "sensitivity"])
 def test_a_page_in_a_browser(
     pages: dict[str, Path], browser: Any, name: str, width: int, scheme: str
 ) -> None:
@@ -149,3 +174,37 @@ def test_original_and_winner_are_stacked_on_a_phone(pages: dict[str, Path], brow
     (a, b), (above, below) = places[1440], places[390]
     assert a["y"] == b["y"] and a["x"] < b["x"]
     assert above["x"] == below["x"] and above["y"] < below["y"]
+
+
+def test_a_graph_of_two_thousand_steps_is_opened_and_searched_at_once(
+    pages: dict[str, Path], browser: Any
+) -> None:
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto(pages["graph"].as_uri())
+    assert page.locator("#graph .rows > details").count() == 1, "24 layers are one region"
+    timed = """async (change) => {
+        const began = performance.now(); eval(change);
+        await new Promise(requestAnimationFrame); await new Promise(requestAnimationFrame);
+        return performance.now() - began; }"""
+    opened = page.evaluate(
+        timed, "document.querySelectorAll('#graph details').forEach(d => d.open = true)"
+    )
+    page.wait_for_function("document.querySelectorAll('#graph .members > details').length == 24")
+    everything = page.evaluate(
+        timed, "document.querySelectorAll('#graph .members > details').forEach(d => d.open = true)"
+    )
+    page.wait_for_function("document.querySelectorAll('#graph .steps > .step').length == 2000")
+    assert page.locator("#graph .arcs .edge").count() == 48
+    search = page.get_by_label("find nodes")
+    search.fill("node_1999")
+    assert page.locator("#graph .found").inner_text() == "1 found"
+    assert page.locator("#graph .steps > .step").count() == 1
+    search.fill("fused conv")
+    assert page.locator("#graph .found").inner_text() == "500 found, the first 200 shown"
+    searched = page.evaluate(
+        timed, "document.querySelector('#graph input').dispatchEvent(new Event('input'))"
+    )
+    search.fill("")
+    assert page.locator("#graph .steps").count() == 0
+    assert max(opened, everything, searched) < 3000, "ms, where ten others want the CPU"
+    page.close()

@@ -17,8 +17,12 @@ COMMANDS_ALONE = {"demo", "doctor"}
 OF_THE_TERMINAL = {
     "": {"more", "json_to"},
     "bench": {"wide"},
+    "compare": {"page"},
+    "cost": {"page"},
     "inspect": {"tables", "nodes", "regions", "tensors"},
+    "loadtest": {"page"},
     "optimize": {"quiet"},
+    "verify": {"page"},
 }
 """Options that only choose what is printed: what a function returns holds everything."""
 FUNCTIONS: dict[str, tuple[Callable[..., object], ...]] = {

@@ -5,14 +5,26 @@ from __future__ import annotations
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result
+from ortune.cli.terminal.page import PageOptions, require_page, save_page
+from ortune.core.request import request
 from ortune.reporting.python.requests import CompareFiles
 
 
-@make_command(CompareFiles)
-def command(request: CompareFiles) -> int:
+@request
+class _Options(PageOptions, CompareFiles):
+    """Options of the command line."""
+
+
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show the rows; exit code 1 when one regressed."""
     from ortune.reporting.python.compare import build_comparison_parts, run
 
-    result = run(request)
+    require_page(options)
+    result = run(options)
+    if options.page is not None:
+        from ortune.reporting.results import build_result_parts
+
+        save_page(options, build_result_parts(result))
     print_result(result, lambda: print_parts(build_comparison_parts(result)))
     return NO if result.regressions else DONE

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ortune.analysis.costs.requests import Cost, format_money_amount
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result, print_table, print_text
+from ortune.cli.terminal.page import PageOptions, require_page, save_page
+from ortune.core.request import request
 from ortune.reporting.python.requests import TimelinePage
 
 if TYPE_CHECKING:
@@ -19,22 +21,32 @@ if TYPE_CHECKING:
     from ortune.core.trial import Interval
 
 
-@make_command(Cost, {"timeline": TimelinePage})
-def command(request: Cost | TimelinePage) -> None:
+@request
+class _Options(PageOptions, Cost):
+    """Options of the command line."""
+
+
+@make_command(_Options, {"timeline": TimelinePage})
+def command(options: _Options | TimelinePage) -> None:
     """Show what every row costs and the verdict, or what a model costs over its life."""
-    if isinstance(request, TimelinePage):
+    if isinstance(options, TimelinePage):
         from ortune.reporting.python import timeline
 
-        result = timeline.run(request)
+        result = timeline.run(options)
         print_result(
-            _serialize_timeline(result, request.out),
+            _serialize_timeline(result, options.out),
             lambda: print_parts([timeline.build_timeline_part(result)]),
         )
         return
     from ortune.analysis.costs.cost import run
 
-    costs = run(request)
-    print_result(_serialize_costs(costs), lambda: _print_costs(costs, bool(request.gpus)))
+    require_page(options)
+    costs = run(options)
+    if options.page is not None:
+        from ortune.reporting.results import build_result_parts
+
+        save_page(options, build_result_parts(costs))
+    print_result(_serialize_costs(costs), lambda: _print_costs(costs, bool(options.gpus)))
 
 
 def _serialize_costs(costs: Costs) -> Mapping[str, Any]:

@@ -16,6 +16,8 @@ from ortune.cli.terminal.output import (
     print_table,
     print_text,
 )
+from ortune.cli.terminal.page import PageOptions, require_page, save_page
+from ortune.core.request import request
 from ortune.serving.load_testing.requests import LoadTest
 
 if TYPE_CHECKING:
@@ -40,16 +42,26 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
-@make_command(LoadTest)
-def command(request: LoadTest) -> int:
+@request
+class _Options(PageOptions, LoadTest):
+    """Options of the command line."""
+
+
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show a row a level; exit code 1 where the limit is not kept or answers are not right."""
     from ortune.serving.load_testing.goal import GoalResult
     from ortune.serving.load_testing.loadtest import run
 
-    result = run(request)
+    require_page(options)
+    result = run(options)
     if isinstance(result, GoalResult):
         print_result(result, lambda: _print_goal(result))
         return DONE
+    if options.page is not None:
+        from ortune.cli.terminal.load_page import build_load_page
+
+        save_page(options, build_load_page(result))
     print_result(result, lambda: _print_levels(result))
     broken = result.checked is not None and result.checked.wrong
     return NO if broken or result.most is None or (result.slo and result.kept is None) else DONE

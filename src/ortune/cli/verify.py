@@ -9,7 +9,9 @@ from ortune.analysis.verification.requests import Verify
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_table, print_text
+from ortune.cli.terminal.page import PageOptions, require_page, save_page
 from ortune.core import wording
+from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.bisect import Bisection
@@ -18,15 +20,25 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-@make_command(Verify)
-def command(request: Verify) -> int:
+@request
+class _Options(PageOptions, Verify):
+    """Options of the command line."""
+
+
+@make_command(_Options)
+def command(options: _Options) -> int:
     """Show the scores; exit code 1 when the other model fails."""
     from ortune.analysis.verification.verify import run
 
-    comparison = run(request)
+    require_page(options)
+    comparison = run(options)
+    if options.page is not None:
+        from ortune.reporting.results import build_result_parts
+
+        save_page(options, build_result_parts(comparison))
     result = {
-        "reference": request.reference,
-        "other": request.other,
+        "reference": options.reference,
+        "other": options.other,
         "doubt": comparison.doubt,
         "verdict": comparison.verdict,
         "budget": str(comparison.budget),
@@ -37,7 +49,7 @@ def command(request: Verify) -> int:
         "simulated": comparison.simulated,
         "bisection": comparison.bisection,
     }
-    print_result(result, lambda: _print_comparison(comparison, request.bisect))
+    print_result(result, lambda: _print_comparison(comparison, options.bisect))
     return DONE if comparison.good else NO
 
 

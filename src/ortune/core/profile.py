@@ -164,6 +164,7 @@ class Profile(TableResult):
         parallel: Nodes ran side by side: times may sum to more than the run.
         actions: What can be done about its bottlenecks, the largest possible gain first.
         integers: What became of the layers that the file gives integers; None where it gives none.
+        graph: Name of the model's graph.
     """
 
     headline = ("model", "backend", "plain_ns", "attributed", "overhead", "placement")
@@ -187,6 +188,7 @@ class Profile(TableResult):
     parallel: bool = False
     actions: tuple[Action, ...] = ()
     integers: IntegerUse | None = None
+    graph: str = ""
 
     def records(self) -> Sequence[Mapping[str, object]]:
         """Return one flat row a kernel, in order of execution; times in us."""

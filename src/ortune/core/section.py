@@ -239,6 +239,19 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class GraphPair:
+    """Two graphs side by side, drawn by the page's own script.
+
+    Attributes:
+        shown: What it draws, as plain JSON values.
+        table: The same by region, for whoever does not see it.
+    """
+
+    shown: Mapping[str, Any]
+    table: Table
+
+
+@dataclass(frozen=True)
 class Pill:
     """One answer in a few words. `tone` is one of plain, good, warn, bad."""
 
@@ -306,7 +319,7 @@ class Shots:
 
 
 Plot: TypeAlias = Scatter | Bars | Intervals | Lines | Chart
-Block: TypeAlias = Heading | Text | Table | Plot | Pills | Tiles | Shots
+Block: TypeAlias = Heading | Text | Table | Plot | GraphPair | Pills | Tiles | Shots
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,24 +15,37 @@ from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather_parts
 from ortune.reporting.explanation.explain import explain_study
+from ortune.reporting.graph.blocks import build_graph_blocks
+from ortune.reporting.graph.layers import plot_layers
+from ortune.reporting.graph.sides import Sides, compare_sides
 from ortune.reporting.precision.regions import build_survey_blocks
 from ortune.reporting.profile import build_profile_parts
 from ortune.search.experiment import surveys
 
-_OPERATORS = 12
-_ORDER, _BY_REGION = 5, 9
-"""Where the comparison by operator and precision by region stand among the sections."""
+_OPERATORS, _SHORT = 12, 0.005
+"""Operators that are shown at most, and the share of the longest that one must take."""
+_ORDER, _GRAPH, _BY_REGION = 5, 7, 9
+"""Where the comparison by operator, the graph and precision by region stand among the sections."""
 
 
 def build_report_parts(study: Study) -> tuple[Part, ...]:
     """Return all parts of a run's report in order, those of its profiles included."""
     profiles = tuple(_read_profiles(study))
-    compared = _compare_operators(
-        study, [profile for _, profile in profiles if isinstance(profile, Profile)]
+    sides = _compare_graphs(study)
+    compared = tuple(
+        _compare_operators(
+            study,
+            [profile for _, profile in profiles if isinstance(profile, Profile)],
+            sides if isinstance(sides, Sides) else None,
+        )
     )
+    sections = gather_parts(study)
+    if not compared:  # nothing stands beside the runs
+        sections = tuple(replace(p, columns=12) if p.name == "runs" else p for p in sections)
     all_parts = (
-        *gather_parts(study),
+        *sections,
         *compared,
+        *_build_graph_part(study, sides),
         *_build_precision_parts(study),
         *_nest_profiles(profiles),
     )
@@ -50,6 +64,22 @@ def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:
                 yield place.name, files.read_profile(place)
             except OrtuneError as error:
                 yield place.name, error.what
+
+
+def _compare_graphs(study: Study) -> Sides | str | None:
+    """Return both graphs, or what is wrong with a model."""
+    try:
+        return compare_sides(study)
+    except OrtuneError as error:
+        return error.what
+
+
+def _build_graph_part(study: Study, sides: Sides | str | None) -> Iterator[Part]:
+    """Yield the graphs of original and winner, and how to open the winner elsewhere."""
+    if isinstance(sides, str):
+        yield Part("graph", (Text(f"The graph is left out: {sides}.", "warn"),), _GRAPH)
+    elif sides is not None:
+        yield Part("graph", tuple(build_graph_blocks(study, sides)), _GRAPH)
 
 
 def _build_precision_parts(study: Study) -> Iterator[Part]:
@@ -86,17 +116,16 @@ def _fold_heading(block: Block) -> Block:
     return replace(block, folded=True) if isinstance(block, Heading) else block
 
 
-def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Part]:
+def _compare_operators(
+    study: Study, profiles: Sequence[Profile], graphs: Sides | None
+) -> Iterator[Part]:
     """Yield where the time goes by operator: in the original, in the winner, or in both."""
     profiles_by_side = _find_before_and_after(study, profiles)
     sides = tuple(profiles_by_side)
     if profiles_by_side:
         times = [_sum_by_operator(profile) for profile in profiles_by_side.values()]
-        source, unit = "Kernel times of profiled runs, measured apart from the search.", "ms a run"
-    elif study.header.by_operator:
-        shares = [study.header.by_operator]
-        if study.best.by_operator:
-            shares.append(study.best.by_operator)
+        source = "Kernel times of profiled runs, measured apart from the search."
+    elif shares := _list_shares(study, graphs):
         sides = ("original", "winner")[: len(shares)]
         latencies = [say.latency_ns(study, trial) for trial in (study.baseline, study.best)]
         times = [
@@ -105,16 +134,20 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
         ]
         source = "Shares of the time in kernels, of a few profiled runs, times the latency."
         source += "" if len(shares) > 1 else " The winner was not profiled."
-        unit = "ms a run"
     else:
         return
+    times = [_join_quantized(timing) for timing in times]
     names = sorted(
         {name for timing in times for name in timing}, key=lambda n: -_find_longest(times, n)
     )
+    shown = [
+        n for n in names if _find_longest(times, n) >= _SHORT * _find_longest(times, names[0])
+    ]
     bars = tuple(
-        _make_bar(name, [timing.get(name, 0.0) for timing in times]) for name in names[:_OPERATORS]
+        _make_bar(name, [timing.get(name, 0.0) for timing in times]) for name in shown[:_OPERATORS]
     )
     more = len(names) - len(bars)
+    layers = plot_layers(graphs) if graphs else None
     yield Part(
         "operators",
         (
@@ -122,16 +155,36 @@ def _compare_operators(study: Study, profiles: Sequence[Profile]) -> Iterator[Pa
             Text(
                 source + (f" {say.format_count(more, 'more operator')} took less." if more else "")
             ),
-            Bars(unit, bars, sides, stacked=False),
+            Bars("ms a run", bars, sides, stacked=False),
             *(
                 [Text(f"Of the winner {say.format_integer_use(study.best.integers)}.")]
                 if study.best.integers
                 else []
             ),
+            *((Heading("Layers that changed most"), layers) if layers else ()),
         ),
         _ORDER,
         columns=7,
     )
+
+
+def _list_shares(study: Study, graphs: Sides | None) -> list[Mapping[str, float]]:
+    """Return each operator's share of the original's time, then of the winner's where known.
+
+    Those of both on one occasion, beside each other, where they were kept.
+    """
+    if graphs and graphs.shares:
+        return list(graphs.shares)
+    shares = [study.header.by_operator, study.best.by_operator]
+    return [share for share in shares if share] if shares[0] else []
+
+
+def _join_quantized(timing: Mapping[str, float]) -> dict[str, float]:
+    """Add what an operator takes in integers to what it takes in floats."""
+    joined: defaultdict[str, float] = defaultdict(float)
+    for name, time_ms in timing.items():
+        joined[name.removeprefix("QLinear")] += time_ms
+    return joined
 
 
 def _sum_by_operator(profile: Profile) -> dict[str, float]:

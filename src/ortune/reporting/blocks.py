@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortune.core.plugins import catalog
-from ortune.core.section import Bars, Block, Heading, Section, Table
+from ortune.core.section import (
+    Bars,
+    Block,
+    Heading,
+    Pill,
+    Pills,
+    Section,
+    Table,
+    Tile,
+    Tiles,
+)
 from ortune.core.study import Study
 
 
@@ -41,6 +52,11 @@ def gather_parts(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
         if blocks:
             parts.append(Part(section.name(), blocks, section.order, section.columns))
     return tuple(parts)
+
+
+def summarize(pills: Sequence[Pill], tiles: Sequence[Tile]) -> Part:
+    """Return the part that a page begins with: answers in a few words, and figures."""
+    return Part("summary", (Pills(tuple(pills)), Tiles(tuple(tiles))))
 
 
 def tabulate_bars(chart: Bars) -> Table:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.errors import OrtuneError, escape_control_chars
@@ -18,6 +19,7 @@ from ortune.core.section import (
     Bars,
     Block,
     Chart,
+    GraphPair,
     Heading,
     Intervals,
     Lines,
@@ -78,7 +80,7 @@ def report(
 
 _LONG = 32
 """Letters above which a column's cells may wrap."""
-_SORTED = 6
+_SORTED = 12
 """Rows above which a table can be sorted and filtered."""
 _SCRIPTS = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-interpreter.min.js", "page.js")
 
@@ -193,12 +195,21 @@ def _render_block(block: Block, draw: Callable[[Plot], str]) -> str:
             return f'<div class="tiles">{"".join(map(_render_tile, tiles))}</div>'
         case Shots(shots):
             return f'<div class="shots">{"".join(map(_render_shot, shots))}</div>'
+        case GraphPair(shown, table):
+            return _embed_graphs(shown, draw is _embed_chart) + _fold_figures(table)
+        case Scatter() | Intervals() | Lines() | Bars() | Chart():
+            return draw(block) + _render_figures(block)
+
+
+def _render_figures(plot: Plot) -> str:
+    """Return the figures of a chart that no table beside it holds."""
+    match plot:
         case Chart(table=table):
-            return draw(block) + _fold_figures(table)
+            return _fold_figures(table)
         case Bars():
-            return draw(block) + _fold_figures(tabulate_bars(block))
-        case Scatter() | Intervals() | Lines():
-            return draw(block)
+            return _fold_figures(tabulate_bars(plot))
+        case _:
+            return ""
 
 
 def _fold_figures(table: Table) -> str:
@@ -210,10 +221,20 @@ def _fold_figures(table: Table) -> str:
 def _embed_chart(plot: Plot) -> str:
     """Write a chart's specification for the page's script."""
     spec = draw_chart(plot)
-    text = json.dumps(spec, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    text = _embed_json(spec)
     label = escape(spec.get("description", "chart"), quote=True)
     drawn = f'<div class="drawn" role="img" aria-label="{label}"></div>'
-    return f'<div class="chart"><script type="application/json">{text}</script>{drawn}</div>'
+    return f'<div class="chart">{text}{drawn}</div>'
+
+
+def _embed_json(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json">{text}</script>'
+
+
+def _embed_graphs(shown: Mapping[str, Any], scripted: bool) -> str:
+    """Write two graphs for the page's script; without one there is the table."""
+    return f'<div class="graph">{_embed_json(shown)}</div>' if scripted else ""
 
 
 def _embed_picture(plot: Plot) -> str:

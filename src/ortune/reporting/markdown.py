@@ -10,6 +10,7 @@ from ortune.core.section import (
     Bars,
     Block,
     Chart,
+    GraphPair,
     Heading,
     Intervals,
     Lines,
@@ -71,7 +72,7 @@ def _render_block(block: Block) -> str:
             return _render_table(block)
         case Bars():
             return _render_table(tabulate_bars(block))
-        case Chart(table=table):
+        case Chart(table=table) | GraphPair(table=table):
             return _render_table(table)
         case Pills(pills):
             return "**" + " · ".join(_escape_text(pill.text) for pill in pills) + "**"

@@ -59,6 +59,125 @@
   const seen = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach((e) => draw(e.target))));
   document.querySelectorAll(".chart").forEach((box) => seen.observe(box));
 
+  // Two graphs, a row a step: names, what became of it, widths; arcs beside them say what reads what.
+  const make = (tag, name, ...inside) => {
+    const element = document.createElement(tag);
+    if (name) element.className = name;
+    element.append(...inside);
+    return element;
+  };
+  const ROW = 40, GUTTER = 26, SHOWN = 200;
+  const drawArcs = (rows, side) => {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const place = new Map(rows.map(([index], row) => [index, row]));
+    const middle = (row) => row * ROW + ROW / 2;
+    let d = "", dots = "";
+    rows.forEach(([, step], row) => {
+      if (!step[side]) return;
+      dots += `M${GUTTER - 3},${middle(row)}h.1`;
+      for (const read of step[side][4]) {
+        const from = place.get(read);
+        if (from === undefined) continue;
+        const bend = Math.max(2, GUTTER - 3 - 5 * Math.log2(Math.abs(row - from)) - 4 * (Math.abs(row - from) > 1));
+        d += `M${GUTTER - 3},${middle(from)}C${bend},${middle(from)} ${bend},${middle(row)} ${GUTTER - 3},${middle(row)}`;
+      }
+    });
+    for (const [line, name] of [[d, "edge"], [dots, "dot"]]) {
+      const path = document.createElementNS(svg.namespaceURI, "path");
+      path.setAttribute("d", line);
+      path.setAttribute("class", name);
+      svg.append(path);
+    }
+    svg.setAttribute("class", `arcs of-side-${side}`);
+    svg.setAttribute("aria-hidden", "true");
+    svg.setAttribute("height", rows.length * ROW);
+    return svg;
+  };
+  document.querySelectorAll(".graph").forEach((box) => {
+    const { timed, words, precisions, regions, steps } = JSON.parse(box.querySelector("script").textContent);
+    const text = (width) => String(timed && width < 100 ? Number(width.toPrecision(width < 10 ? 2 : 3)) : Math.round(width));
+    const tone = (precision) => precision < 0 ? "other" : precisions[precision].replace(/[^a-z0-9]+/g, "-");
+    const sums = (places, side) => {
+      const found = new Map();
+      for (const place of places) {
+        const [, , width, precision] = steps[place][side] || [0, 0, 0, -1];
+        if (width) found.set(precision, (found.get(precision) ?? 0) + width);
+      }
+      return [...found].sort((a, b) => b[1] - a[1]);
+    };
+    const total = (parts) => parts.reduce((sum, [, width]) => sum + width, 0);
+    const bar = (parts, longest, side) => make("span", `bar of-side-${side}`, ...parts.map(([precision, width]) => {
+      const part = make("i", `p-${tone(precision)}`);
+      part.style.width = `${(100 * width) / longest}%`;
+      part.title = `${precisions[precision] ?? "no precision of its own"}: ${text(width)}${timed ? " ms" : ""}`;
+      return part;
+    }));
+    const bars = (places, longest) => {
+      const [before, after] = [1, 2].map((side) => sums(places, side));
+      const change = before.length || after.length ? `${text(total(before))} \u2192 ${text(total(after))}` : "";
+      return [bar(before, longest, 1), make("span", "change", change), bar(after, longest, 2)];
+    };
+    const longestOf = (lists) => Math.max(1e-9, ...lists.flatMap((places) => [1, 2].map((side) => total(sums(places, side)))));
+    const tell = (places) => {
+      const counts = words.map((word, kind) => [word, places.filter((place) => steps[place][0] === kind).length]);
+      return counts.filter(([word, count]) => word && count).map(([word, count]) => `${count} ${word}`).join(", ") || "as it was";
+    };
+    const name = (side, before) => {
+      if (!side) return make("span", "node none", "\u2013");
+      const node = make("span", "node", make("b", "", side[1]), ` ${side[0]}`);
+      node.title = `${side[1]}: ${side[0]}`;
+      return node;
+    };
+    const list = (places) => {
+      const rows = places.map((place) => [place, steps[place]]);
+      const longest = longestOf(places.map((place) => [place]));
+      const body = make("div", "steps", ...rows.map(([place, step]) => {
+        const word = make("span", "word", words[step[0]]);
+        word.title = step[3];
+        return make("div", "step", name(step[1]), word, name(step[2]), ...bars([place], longest));
+      }));
+      body.append(drawArcs(rows, 1), drawArcs(rows, 2));
+      return body;
+    };
+    const fold = (title, places, longest, inside, open) => {
+      const head = make("span", "region", make("b", "", title), ` ${tell(places)}`);
+      const details = make("details", "", make("summary", "", head, make("span", "sides", ...bars(places, longest))));
+      const fill = () => details.open && details.children.length < 2 && details.append(inside());
+      details.addEventListener("toggle", fill);
+      details.open = open;
+      fill();
+      return details;
+    };
+    const members = (parts, open) => {
+      if (parts.length === 1) return list(parts[0][1]);
+      const longest = longestOf(parts.map(([, places]) => places));
+      return make("div", "members", ...parts.map(([title, places]) => fold(title || "other", places, longest, () => list(places), open)));
+    };
+    const rows = make("div", "rows"), found = make("span", "found");
+    found.setAttribute("role", "status");
+    const search = make("input");
+    search.type = "search";
+    search.placeholder = "node or operator";
+    search.setAttribute("aria-label", "find nodes");
+    const show = () => {
+      const asked = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      let left = SHOWN, count = 0;
+      const fits = (place) => {
+        const all = [words[steps[place][0]], ...[1, 2].map((side) => (steps[place][side] || []).slice(0, 2).join(" "))].join(" ").toLowerCase();
+        return asked.every((word) => all.includes(word)) && ++count <= left;
+      };
+      const kept = regions.map(([title, parts]) => [title, asked.length ? parts.map(([member, places]) => [member, places.filter(fits)]).filter(([, places]) => places.length) : parts])
+        .filter(([, parts]) => parts.length);
+      const longest = longestOf(kept.map(([, parts]) => parts.flatMap(([, places]) => places)));
+      rows.replaceChildren(...kept.map(([title, parts]) => fold(parts.length > 1 ? `${title} \u00d7 ${parts.length}` : parts[0][0] || title, parts.flatMap(([, places]) => places), longest, () => members(parts, asked.length > 0), asked.length > 0)));
+      found.textContent = asked.length ? `${count} found${count > left ? `, the first ${left} shown` : ""}` : "";
+    };
+    search.addEventListener("input", show);
+    const legend = precisions.map((precision, index) => make("span", "key", make("i", `p-${tone(index)}`), precision));
+    box.append(make("div", "tools", search, found, ...legend), make("div", "step heads", make("b", "", "original"), make("span", "word", timed ? "ms a run" : "nodes"), make("b", "", "winner")), rows);
+    show();
+  });
+
   const numberIn = (cell) => {
     const found = cell.textContent.replace(/,/g, "").match(/-?\d+(\.\d+)?/);
     return found ? Number(found[0]) : NaN;

@@ -7,9 +7,21 @@ from collections.abc import Sequence
 from ortune.analysis.profiling.roofline import Bound, KernelRoofline, sum_time_by_bound, verdicts
 from ortune.core import wording
 from ortune.core.profile import Action, Ceilings, Profile, Share
-from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Point, Table, Text
+from ortune.core.section import (
+    Bar,
+    Bars,
+    Block,
+    Heading,
+    Line,
+    Lines,
+    Pill,
+    Point,
+    Table,
+    Text,
+    Tile,
+)
 from ortune.core.wording import format_milliseconds
-from ortune.reporting.blocks import Part
+from ortune.reporting.blocks import Part, summarize
 
 _TOP = 15
 _DOTS = 300
@@ -152,6 +164,35 @@ def build_profile_parts(profile: Profile, top: int | None = TOP) -> tuple[Part, 
         Part("notes", _build_notes(profile)),
     )
     return tuple(part for part in candidates if part.blocks)
+
+
+def summarize_profile(profile: Profile) -> Part:
+    """Return what a profile says at a glance."""
+    operators, total = profile.by("op_type"), sum(k.time_ns for k in profile.kernels)
+    first, share = next(iter(operators.items()), ("nothing", None))
+    pills = [Pill(f"{first} takes {share.share:.0%} of the time" if share else "no kernel ran")]
+    judged = [entry for entry in verdicts(profile) if not entry.removable]
+    ideal = sum(entry.ideal_ns for entry in judged)
+    if ideal:
+        pills.append(Pill(f"at most {total / ideal:.2g} times as fast on this machine"))
+    cost = profile.overhead
+    pills.append(Pill(f"profiler's cost {cost:.0%}, taken off", "warn" if cost > 1 else "good"))
+    outside = max(0.0, 1 - profile.attributed)
+    slowest = max(profile.kernels, key=lambda kernel: kernel.time_ns, default=None)
+    tiles = [
+        Tile("a run", f"{format_milliseconds(profile.plain_ns)} ms", profile.backend),
+        Tile("outside of kernels", f"{outside:.1%}", "of a call"),
+    ]
+    if slowest is not None:
+        name = ", ".join(slowest.sources[:1]) or slowest.name
+        longest = f"{format_milliseconds(slowest.time_ns)} ms"
+        tiles.insert(1, Tile("longest kernel", longest, slowest.op_type, name))
+    if profile.actions:
+        action = profile.actions[0]
+        stake_ns = action.stake_ns
+        gain = f"{format_milliseconds(stake_ns)} ms" if stake_ns else "not known"
+        tiles.append(Tile("most that one change gains", gain, action.title, action.does))
+    return summarize(pills, tiles)
 
 
 def _build_times(profile: Profile, top: int | None) -> list[Block]:

@@ -14,6 +14,7 @@ from ortune.core.section import (
     Bars,
     Block,
     Chart,
+    GraphPair,
     Heading,
     Intervals,
     Lines,
@@ -60,7 +61,7 @@ def _render_block(block: Block) -> Iterator[RenderableType]:
             yield FittedTable(block)
         case Bars():
             yield BarRows(block)
-        case Chart(table=table):
+        case Chart(table=table) | GraphPair(table=table):
             yield FittedTable(table)
         case Scatter() | Intervals() | Lines() | Pills() | Tiles() | Shots():
             return

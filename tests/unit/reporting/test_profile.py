@@ -69,7 +69,7 @@ def test_names_steer_neither_a_terminal_nor_a_reader(tmp_path: Path) -> None:
     hostile = replace(profile(*kernels), model=f"{name}.onnx", notes=(name,))
     page = profile_page.render_profile(hostile)
     text = render_markdown_parts(subject.build_profile_parts(hostile))
-    _, table, whole = files.write_profile(hostile, tmp_path)
+    _, table, whole, _ = files.write_profile(hostile, tmp_path)
     for written in (page, text, table.read_text(), whole.read_text()):
         assert not set(written) & set("\x1b\u202e\x9b")
     assert all(r"red\x1b[31m\u202eback\x9b" in written for written in (page, table.read_text()))

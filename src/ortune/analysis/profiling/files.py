@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -106,7 +107,23 @@ def _make_slice(
 
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
+NODE_DATA = "node_data.json"
 _DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")
+
+
+def build_node_data(profile: Profile) -> dict[str, Any]:
+    """Return what each node of the model takes, ms, as Model Explorer lays it over the graph.
+
+    A fused kernel's time stands at the node that it is named for, or else at its first.
+    """
+    times_ms: defaultdict[str, float] = defaultdict(float)
+    for kernel in profile.kernels:
+        if kernel.sources:
+            named = [name for name in kernel.sources if name and name in kernel.name]
+            times_ms[max(named, key=len, default=kernel.sources[0])] += kernel.time_ns / 1e6
+    colours = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#d1483f"}]
+    results = {name: {"value": ms} for name, ms in times_ms.items()}
+    return {profile.graph or "<main>": {"results": results, "gradient": colours}}
 
 
 def encode_profile(profile: Profile) -> dict[str, Any]:
@@ -126,12 +143,12 @@ def encode_profile(profile: Profile) -> dict[str, Any]:
 
 
 def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
-    """Write trace, table and the whole profile into a folder, made if need be.
+    """Write trace, table, the whole profile and node data into a folder, made if need be.
 
     Raises:
         OrtuneError: It cannot be written.
     """
-    paths = tuple(folder / name for name in (TRACE, TABLE, WHOLE))
+    paths = tuple(folder / name for name in (TRACE, TABLE, WHOLE, NODE_DATA))
     listed, table = profile.records(), io.StringIO()
     writer = csv.DictWriter(table, list(listed[0]) if listed else [], lineterminator="\n")
     writer.writeheader()
@@ -140,6 +157,7 @@ def write_profile(profile: Profile, folder: Path) -> tuple[Path, ...]:
         json.dumps(build_trace(profile), allow_nan=False),
         escape_control_chars(table.getvalue()),
         json.dumps(codec.make_jsonable(encode_profile(profile)), indent=1),
+        json.dumps(build_node_data(profile), allow_nan=False),
     )
     for path, text in zip(paths, texts, strict=True):
         write_text(path, text)
@@ -155,7 +173,10 @@ def read_profile(folder: Path) -> Profile:
     path = folder / WHOLE
     try:
         values = json.loads(regular_file.read_text(path))
-        return codec.decode(Profile, {field.name: values[field.name] for field in fields(Profile)})
+        kept_fields = {
+            field.name: values[field.name] for field in fields(Profile) if field.name in values
+        }
+        return codec.decode(Profile, kept_fields)
     except (OSError, ValueError, KeyError, TypeError, OrtuneError) as error:
         text = str(error).splitlines()[0]
         raise BadData(f"{path} cannot be read: {text}", fix="write it again") from None

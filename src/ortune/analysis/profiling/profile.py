@@ -428,6 +428,7 @@ def explain_runs(
         batch=batch,
         parallel=recorded.parallel,
         integers=count_integer_layers(source, recorded, traced),
+        graph=source.graph.name or "",
     )
 
 

@@ -37,8 +37,8 @@ _WORDS = {
     " max-delay-us preferred max-queue drain watch explicit model",
     "Access": "token-file tls-cert tls-key ca max-body allow-custom-ops require-signature sign",
     "Result": "out prefer max-size max-memory portable batches max-latency fixed-shapes plan"
-    " preprocess per-backend unconfirmed for original compiled licence plot markdown list node"
-    " tensorrt-cache tensorrt-version",
+    " preprocess per-backend unconfirmed for original compiled licence plot markdown page list"
+    " node tensorrt-cache tensorrt-version",
 }
 _PLACES = {
     f"--{word}": (panel, place)

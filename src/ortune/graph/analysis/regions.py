@@ -10,7 +10,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -41,10 +41,12 @@ class Regions:
     Attributes:
         all: In the order of their first nodes.
         of: Node -> name of its region.
+        member: Node of a pattern -> the scope that it is in, of those that the pattern joins.
     """
 
     all: tuple[Region, ...]
     of: Mapping[str, str]
+    member: Mapping[str, str] = field(default_factory=dict)
 
 
 def divide_into_regions(origin: Origin) -> Regions:
@@ -74,13 +76,17 @@ def divide_into_regions(origin: Origin) -> Regions:
     ordered = sorted(groups.items(), key=lambda item: min(place[name] for name in item[1]))
     regions: list[Region] = []
     of: dict[str, str] = {}
+    member: dict[str, str] = {}
     for key, names in ordered:
         text = ".".join(key) or "(top)"
-        members = dict.fromkeys(".".join(paths[name][: len(key)]) for name in names)
-        joined = tuple(members) if "*" in key else ()
+        joined: tuple[str, ...] = ()
+        if "*" in key:
+            scopes = {name: ".".join(paths[name][: len(key)]) for name in names}
+            joined = tuple(dict.fromkeys(scopes.values()))
+            member |= scopes
         regions.append(Region(text, joined, len(names)))
         of |= dict.fromkeys(names, text)
-    return Regions(tuple(regions), of)
+    return Regions(tuple(regions), of, member)
 
 
 def _make_pattern(path: _Path) -> _Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from ortune.core.errors import BackendMissing
@@ -31,7 +32,7 @@ SAME_WORK = {
 def record_kernels(
     worker: Worker, folder: Path, *, seconds: float, load_ns: int, run_ns: int
 ) -> Recorded:
-    """Record a few runs, kernel by kernel.
+    """Record a few runs, kernel by kernel; their time line is left out.
 
     Args:
         worker: Of one model, with samples; from now on its session is one that records.
@@ -59,8 +60,7 @@ def record_kernels(
         answer = worker.ask("end_recording", runs=runs, timeout_s=limit)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    recorded: Recorded = codec.decode(Recorded, answer["recorded"])
-    return recorded
+    return replace(codec.decode(Recorded, answer["recorded"]), timeline=())
 
 
 def operator_shares(recorded: Recorded) -> dict[str, float]:

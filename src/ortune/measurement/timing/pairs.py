@@ -80,12 +80,14 @@ class LivePair:
 
     Attributes:
         started: What the candidate's process took to start.
+        baseline_started: What the baseline's took; None where it ran already.
     """
 
     baseline: Worker
     candidate: Worker
     started: StartupTimes
     pair: Pair
+    baseline_started: StartupTimes | None = None
 
 
 Progress = Callable[[Interval, int], None]
@@ -190,7 +192,7 @@ def fresh_pairs(
                 with _attribute_failure(base):
                     started[process] = wait_until_ready(process)
             pair = time_pair(base, worker, effort, progress)
-            yield LivePair(base, worker, started[worker], pair)
+            yield LivePair(base, worker, started[worker], pair, started.get(base))
 
 
 def _warmup_block(base: WarmTimes, baseline: Sequence[int], candidate: Sequence[int]) -> Block:

@@ -120,7 +120,7 @@ def draw_bars(chart: Bars) -> Spec:
     tip = make_tip(texts, [("value", chart.unit)])
     return {
         "description": f"{chart.unit}, a bar each",
-        "height": {"step": _ROW * (0.6 * len(chart.segments) if beside else 1)},
+        "height": {"step": _ROW / 2 if beside else _ROW},
         "data": {"values": rows},
         "layer": [
             {"mark": {"type": "bar"}, "encoding": {**encoding, "tooltip": tip}},

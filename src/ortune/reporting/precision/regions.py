@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
+from ortune.core.section import Block, Heading, Pill, Point, Scatter, Table, Text, Tile
 from ortune.core.trial import Interval
 from ortune.core.wording import format_count
-from ortune.reporting.blocks import Part
+from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.explanation.explain import GIVEN, KEPT, RegionExplanation, SurveyExplanation
 from ortune.search.mixed_precision.survey import RegionCost, cost_per_time, is_unchanged
 
@@ -241,6 +241,25 @@ def build_sensitivity_parts(
         blocks.append(Text(f"{format_count(more, 'row')} more; -v shows all."))
     blocks += _build_remarks(sensitivity)
     return (Part("sensitivity", tuple(blocks)),)
+
+
+def summarize_sensitivity(sensitivity: Sensitivity) -> Part:
+    """Return what regions cost at a glance."""
+    measured = [region for region in sensitivity.regions if not region.error]
+    worst = max(measured, key=lambda region: region.accuracy_cost.value, default=None)
+    unit = sensitivity.unit
+    pills = [Pill(f"all in {sensitivity.precision} lose {sensitivity.whole_cost:.3g} ({unit})")]
+    if sensitivity.finished != "done":
+        pills.append(Pill(f"{len(sensitivity.not_reached)} not reached in time", "warn"))
+    tiles = [
+        Tile("all together lose", f"{sensitivity.whole_cost:.3g}", unit),
+        Tile("measured", str(len(measured)), f"{sensitivity.by}s", f"on {sensitivity.on}"),
+        Tile("samples", f"{sensitivity.samples:,}", sensitivity.budget),
+    ]
+    if worst is not None:
+        figure = f"{worst.accuracy_cost.value:.3g}"
+        tiles.insert(1, Tile("the dearest alone", figure, unit, worst.region))
+    return summarize(pills, tiles)
 
 
 def draw_sensitivity(sensitivity: Sensitivity) -> Scatter:

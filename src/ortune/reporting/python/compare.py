@@ -70,7 +70,7 @@ def build_comparison_parts(result: CompareResult) -> tuple[Part, Part]:
         blocks.append(Table(("row", "latency [99 %]", *metrics, "verdict"), rows))
         blocks += map(Text, _list_remarks(comparison))
     clear = not result.regressions and any(row.judged for row in result.rows)
-    total = Text(_describe_total(result), "good" if clear else "warn")
+    total = Text(describe_total(result), "good" if clear else "warn")
     return Part("comparisons", tuple(blocks)), Part("total", (total,))
 
 
@@ -96,7 +96,7 @@ def _list_remarks(comparison: ComparedRun) -> list[str]:
     return lines
 
 
-def _describe_total(result: CompareResult) -> str:
+def describe_total(result: CompareResult) -> str:
     limits = ", ".join(f"{name} {100 * share:g} %" for name, share in result.thresholds.items())
     rows = result.rows
     count = result.regressions

@@ -14,7 +14,7 @@ from ortune.core.event import Note
 from ortune.core.profile import Profile
 from ortune.core.request import make_verb
 from ortune.reporting.html import render_page
-from ortune.reporting.profile import build_profile_parts
+from ortune.reporting.profile import build_profile_parts, summarize_profile
 from ortune.reporting.python.requests import ProfilePage
 
 _FOOT = (
@@ -25,9 +25,8 @@ _FOOT = (
 
 def render_profile(profile: Profile) -> str:
     """Return the report as one offline page."""
-    return render_page(
-        f"{Path(profile.model).name} on {profile.backend}", build_profile_parts(profile), _FOOT
-    )
+    parts = (summarize_profile(profile), *build_profile_parts(profile))
+    return render_page(f"{Path(profile.model).name} on {profile.backend}", parts, _FOOT)
 
 
 def write_page(profile: Profile, path: Path, *, force: bool = False) -> Path:

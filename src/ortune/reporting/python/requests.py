@@ -55,7 +55,8 @@ class ProfilePage(ProfileRequest):
 
     Attributes:
         trying: Do what can be done about the bottlenecks and time it against the model as it is.
-        out: Folder for profile.html, trace.json (Perfetto), kernels.csv and profile.json.
+        out: Folder for profile.html, trace.json (Perfetto), kernels.csv, profile.json and
+            node_data.json (Model Explorer).
     """
 
     _: KW_ONLY

@@ -12,7 +12,11 @@ from ortune.core.outputs import check_output_file
 from ortune.core.request import make_verb
 from ortune.reporting.charts.draw import require_plot_suffix, write_plot
 from ortune.reporting.html import render_page
-from ortune.reporting.precision.regions import build_sensitivity_parts, draw_sensitivity
+from ortune.reporting.precision.regions import (
+    build_sensitivity_parts,
+    draw_sensitivity,
+    summarize_sensitivity,
+)
 
 _FOOT = (
     "Accuracy costs are of a region alone, all others in float; the time saved is its part of the "
@@ -42,7 +46,6 @@ def write_picture(result: Sensitivity, plot: Path) -> Path:
     """Write the picture, in a page with the table where the name ends in .html."""
     if plot.suffix.lower() in (".html", ".htm"):
         name = f"{Path(result.model).name}: {result.precision} by {result.by}"
-        return write_text(
-            plot, render_page(name, build_sensitivity_parts(result, show_all=True), _FOOT)
-        )
+        parts = (summarize_sensitivity(result), *build_sensitivity_parts(result, show_all=True))
+        return write_text(plot, render_page(name, parts, _FOOT))
     return write_plot(draw_sensitivity(result), plot)

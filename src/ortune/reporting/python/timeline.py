@@ -25,9 +25,9 @@ from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.outputs import check_output_file
 from ortune.core.request import make_verb
-from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
+from ortune.core.section import Block, Heading, Line, Lines, Pill, Point, Table, Text, Tile
 from ortune.core.wording import format_seconds
-from ortune.reporting.blocks import Part
+from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.html import render_page
 from ortune.reporting.python.requests import TimelinePage
 
@@ -56,16 +56,6 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
 
     return (
         Heading("Cost over the model's life"),
-        Table(("", *times, "MB"), tuple(rows)),
-        Text(
-            f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
-            f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
-            "it loads. Latency ratios: a saved file to what it was saved from; with rewrites, and "
-            "optimized + quantized, to graph optimization; all others to the model as exported. "
-            "Rows within noise of each other show the same figure."
-        ),
-        Heading("The cheapest"),
-        _make_ranges_table(result),
         Lines(
             "inferences served",
             "seconds spent in all",
@@ -82,12 +72,43 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
             log_x=True,
             log_y=True,
         ),
+        Table(("", *times, "MB"), tuple(rows)),
+        Text(
+            f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
+            f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
+            "it loads. Latency ratios: a saved file to what it was saved from; with rewrites, and "
+            "optimized + quantized, to graph optimization; all others to the model as exported. "
+            "Rows within noise of each other show the same figure."
+        ),
+        Heading("The cheapest"),
+        _make_ranges_table(result),
         Heading("Break-even, in inferences"),
         _make_break_even_table(result),
         *(Text(text) for text in list_timeline_remarks(result)),
         *([Heading("Notes")] if result.notes else []),
         *(Text(text) for text in result.notes),
     )
+
+
+def summarize_timeline(timeline: Timeline) -> Part:
+    """Return what a timeline says at a glance."""
+    last, plain = timeline.cheapest[-1], timeline.find_line(NONE)
+    best = timeline.find_line(last.name)
+    since = "from the first" if last.since < 1 else f"from {format_inferences(last.since)} on"
+    stays = best.name == plain.name
+    pills = [
+        Pill("no optimization is cheapest" if stays else f"{best.name} is cheapest, {since}"),
+    ]
+    tiles = [
+        Tile(title, format_seconds(now), "" if stays else f"was {format_seconds(before)}")
+        for title, before, now in (
+            ("an inference", plain.inference_s, best.inference_s),
+            ("a session", plain.session_s, best.session_s),
+        )
+    ]
+    tiles.append(Tile("paid once", format_seconds(best.once_s) if best.once_s else "nothing"))
+    tiles.append(Tile("a session serves", f"{timeline.per_session:g}", "inferences"))
+    return summarize(pills, tiles)
 
 
 def list_timeline_remarks(result: Timeline) -> list[str]:
@@ -210,7 +231,8 @@ def run(request: TimelinePage) -> Timeline:
     result = timing.run(request)
     if out is not None:
         foot = "Sessions are medians over fresh processes, inferences were timed in turns."
-        write_text(out, render_page(Path(request.model).name, [build_timeline_part(result)], foot))
+        parts = (summarize_timeline(result), build_timeline_part(result))
+        write_text(out, render_page(Path(request.model).name, parts, foot))
     return result
 
 

@@ -22,6 +22,7 @@ from ortune.core import regular_file
 from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
+from ortune.core.session import Recorded
 from ortune.core.study import Ending, Header, Job, SampleScores, Study
 from ortune.core.trial import BESIDE, Score, Status, Trial
 from ortune.core.version import __version__
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 _OWN = "do not trust this run; if it is yours, search again without that setting"
 _LEDGER = "ledger.jsonl"
+ORIGINAL = "original"
+"""In the place of a key: the model as it came, on the baseline's backend."""
 
 
 class Ledger:
@@ -273,6 +276,24 @@ def read_sample_scores(root: Path, key: str) -> SampleScores | None:
     ):
         raise BadData(f"{path}: scores of other samples", fix=_OWN)
     return kept
+
+
+def write_kernels(root: Path, key: str, recorded: Recorded) -> None:
+    """Keep what the runtime recorded of the original's or a finalist's kernels, for a report."""
+    (root / "kernels").mkdir(exist_ok=True)
+    write_text(root / "kernels" / f"{key}.json", json.dumps(codec.encode(recorded)))
+
+
+def read_kernels(root: Path, key: str) -> Recorded | None:
+    """Return what the runtime recorded; None where that was not kept.
+
+    Raises:
+        BadData: It cannot be read.
+    """
+    path = root / "kernels" / f"{key}.json"
+    if not re.fullmatch(f"{ORIGINAL}|[0-9a-f]+", key) or (data := _load_json(path)) is None:
+        return None
+    return _decode_record(Recorded, data, path)
 
 
 def read_trials(root: Path) -> list[Trial]:

@@ -16,7 +16,9 @@ from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
+from ortune.core.session import Recorded
 from ortune.core.trial import (
+    Burst,
     Interval,
     Measurement,
     Pair,
@@ -46,6 +48,7 @@ from ortune.measurement.timing.pairs import (
 from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.experiment.ledger import ORIGINAL, write_kernels
 from ortune.search.experiment.scores import score_plan
 
 _ONCE = 1.35
@@ -179,12 +182,15 @@ def measure_finalist(
 
 
 def _profile_finalist(context: Context, trial: Trial, files: Files, pair: LivePair) -> Trial:
-    """Say what a finalist's time goes to, the last that its process does, where that is known."""
-    folder = context.root / "workers" / f"profile-{os.getpid()}"
-    times = {"load_ns": pair.started.load_ns, "run_ns": _run_ns(pair.pair)}
-    try:
-        recorded = record_kernels(pair.candidate, folder, seconds=_PROFILED_S, **times)
-    except OrtuneError:  # a report does without
+    """Say what a finalist's time goes to, the last that its process does, where that is known.
+
+    The original is profiled beside it, so that both are of one occasion.
+    """
+    before, after = pair.pair.blocks[-1].baseline, pair.pair.blocks[-1].candidate
+    if pair.baseline_started is not None and len(context.models) == 1:
+        _record_side(context, ORIGINAL, pair.baseline, pair.baseline_started, before)
+    recorded = _record_side(context, trial.key, pair.candidate, pair.started, after)
+    if recorded is None:
         return trial
     integers = None
     if len(files.paths) == 1:
@@ -193,6 +199,20 @@ def _profile_finalist(context: Context, trial: Trial, files: Files, pair: LivePa
         make_names_unique(model)
         integers = count_integer_layers(model, recorded)
     return replace(trial, by_operator=operator_shares(recorded), integers=integers)
+
+
+def _record_side(
+    context: Context, key: str, worker: Worker, started: StartupTimes, runs: Burst
+) -> Recorded | None:
+    """Keep what the runtime records of one side; None where it cannot: a report does without."""
+    folder = context.root / "workers" / f"profile-{os.getpid()}"
+    times = {"load_ns": started.load_ns, "run_ns": min(runs.latency_ns)}
+    try:
+        recorded = record_kernels(worker, folder, seconds=_PROFILED_S, **times)
+    except OrtuneError:
+        return None
+    write_kernels(context.root, key, recorded)
+    return recorded
 
 
 @dataclass

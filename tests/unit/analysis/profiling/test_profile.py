@@ -291,11 +291,17 @@ def test_files_hold_every_kernel_and_a_valid_trace(
     real: tuple[Path, Profile], tmp_path: Path
 ) -> None:
     _, found = real
-    written, table, whole = files.write_profile(found, tmp_path / "out")
+    written, table, whole, laid = files.write_profile(found, tmp_path / "out")
     rows = list(csv.DictReader(table.open()))
     assert [row["name"] for row in rows] == [kernel.name for kernel in found.kernels]
     assert json.loads(whole.read_text())["coverage"] == found.coverage
     valid(json.loads(written.read_text()), {1, 2})
+    ((graph, laid_over),) = json.loads(laid.read_text()).items()
+    assert graph == found.graph != ""
+    named = {name for kernel in found.kernels for name in kernel.sources}
+    assert set(laid_over["results"]) <= named
+    total_ms = sum(kernel.time_ns for kernel in found.kernels if kernel.sources) / 1e6
+    assert sum(one["value"] for one in laid_over["results"].values()) == pytest.approx(total_ms)
 
 
 def test_nodes_side_by_side_have_tracks_of_their_own(real: tuple[Path, Profile]) -> None:

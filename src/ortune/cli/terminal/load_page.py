@@ -1,0 +1,74 @@
+"""A load test as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ortune.cli.terminal.output import format_ms
+from ortune.core.section import Block, Heading, Line, Lines, Pill, Table, Text, Tile
+from ortune.reporting.blocks import Part, summarize
+from ortune.reporting.results import Page
+from ortune.serving.load_testing.loadtest import LoadTestResult
+
+
+def build_load_page(result: LoadTestResult) -> Page:
+    """Return a load test as a page: its answer, latency against throughput, its levels."""
+    rows, most = result.rows, result.most
+    pills = [Pill("no right answer came", "bad")] if most is None else []
+    if result.slo:
+        kept = result.kept is not None
+        pills.append(Pill(f"{result.slo}: {'kept' if kept else 'not kept'}", _judge(kept)))
+    if result.checked is not None:
+        wrong = result.checked.wrong
+        pills.append(Pill(f"{wrong:,} wrong answers", _judge(not wrong)))
+    noisy = result.judgement.too_noisy
+    pills.append(Pill("machine too noisy" if noisy else "machine quiet enough", _judge(not noisy)))
+    tiles = []
+    for title, place in (("most", most), ("knee", result.knee), ("within limit", result.kept)):
+        if place is not None:
+            level = rows[place]
+            ends = [name for name in ("p99", "p95") if level.get(f"{name}_ns")]
+            note = f"{ends[0]} {format_ms(level[f'{ends[0]}_ns'])} ms" if ends else ""
+            figure = f"{level['requests_per_s']:.4g} a second"
+            tiles.append(Tile(title, figure, _name_level(level), note))
+    failed = sum(level["failed"] for level in rows)
+    tiles.append(Tile("failed", f"{failed:,}", "requests", tone="bad" if failed else "plain"))
+    lines = tuple(
+        Line(word, tuple(points))
+        for word in ("p50", "p90", "p99")
+        if (points := sorted(_list_points(rows, f"{word}_ns")))
+    )
+    plot: tuple[Block, ...] = ()
+    if any(len(line.points) > 1 for line in lines):
+        plot = (
+            Heading("Latency against throughput"),
+            Lines("right answers a second", "latency, ms", lines, log_y=True),
+        )
+    columns = ("level", "requests/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms", "failed")
+    cells = tuple(
+        (
+            _name_level(level),
+            f"{level['requests_per_s']:.4g}",
+            *(format_ms(level.get(f"{word}_ns")) for word in ("p50", "p90", "p95", "p99")),
+            str(level["failed"]),
+        )
+        for level in rows
+    )
+    notes = [Text(text) for text in (f"Latency: {result.clock}.", *result.notes)]
+    table: tuple[Block, ...] = (Heading("Levels"), Table(columns, cells), *notes)
+    title = f"{result.model} over {result.protocol}"
+    return title, (summarize(pills, tiles), Part("load", (*plot, *table)))
+
+
+def _judge(good: bool) -> str:
+    return "good" if good else "bad"
+
+
+def _name_level(level: Mapping[str, Any]) -> str:
+    workload = str(level["workload"])
+    return workload.partition(", ")[2] or workload
+
+
+def _list_points(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
+    return [(row["requests_per_s"], row[name] / 1e6) for row in rows if row.get(name)]

@@ -1,0 +1,39 @@
+"""An option of verbs whose result is a page too."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import TYPE_CHECKING
+
+from ortune.core.fields import File
+from ortune.core.outputs import check_output_file
+from ortune.core.request import Request, request
+
+if TYPE_CHECKING:
+    from ortune.reporting.results import Page
+
+
+@request
+class PageOptions(Request):
+    """A result that is shown as a page, too.
+
+    Attributes:
+        page: Write the answer, a picture and the tables to this page (.html).
+    """
+
+    _: KW_ONLY
+    page: File | None = None
+
+
+def require_page(options: PageOptions) -> None:
+    """Refuse a page that cannot be written, before the time is spent."""
+    if options.page is not None:
+        check_output_file(options.page, bool(getattr(options, "force", False)))
+
+
+def save_page(options: PageOptions, page: Page) -> None:
+    """Write the page that was options for."""
+    from ortune.reporting.results import write_result_page
+
+    if options.page is not None:
+        write_result_page(page, options.page, bool(getattr(options, "force", False)))

@@ -1,0 +1,123 @@
+"""The graph's part of a report: what the page's script draws, and the same as a table."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ortune.core import wording as say
+from ortune.core.section import Block, GraphPair, Heading, Table, Text
+from ortune.core.study import Study
+from ortune.core.wording import format_milliseconds
+from ortune.reporting.graph.sides import Counterpart, Side, Sides, find_models
+
+_KINDS = ("fused", "split", "replaced", "changed", "added", "removed")
+"""Of a step what is called by its own name; others by the precision that they came to."""
+
+
+def name_change(step: Counterpart) -> str:
+    """Return what became of a step in a word or two; empty where it is as it was."""
+    before, after = step.original.precision, step.winner.precision
+    if step.kind in _KINDS:
+        return step.kind
+    if after and before != after:
+        return f"to {after}"
+    return "other type" if step.kind == "retyped" else ""
+
+
+def count_changes(steps: Iterable[Counterpart]) -> str:
+    """Return how many steps became what, the most first."""
+    counts = Counter(filter(None, map(name_change, steps)))
+    return ", ".join(f"{count} {word}" for word, count in counts.most_common())
+
+
+def draw_graphs(sides: Sides) -> GraphPair:
+    """Return both graphs, a row a step, under the regions that they are in."""
+    regions: dict[str, dict[str, list[int]]] = {}
+    for place, step in enumerate(sides.steps):
+        region, member = _name_region(step)
+        regions.setdefault(region, {}).setdefault(member, []).append(place)
+    precisions = sorted(
+        {side.precision for step in sides.steps for side in (step.original, step.winner)} - {""}
+    )
+    words = ["", *sorted({name_change(step) for step in sides.steps} - {""})]
+    shown = {
+        "timed": sides.is_timed,
+        "words": words,
+        "precisions": precisions,
+        "regions": [
+            [name, [[member, places] for member, places in members.items()]]
+            for name, members in regions.items()
+        ],
+        "steps": [_encode_step(step, words, precisions, sides.is_timed) for step in sides.steps],
+    }
+    rows = tuple(
+        _make_row(name, [sides.steps[place] for places in members.values() for place in places])
+        for name, members in regions.items()
+    )
+    columns = ("region", "nodes before", "after", "ms before", "ms after", "what became of them")
+    return GraphPair(shown, Table(columns, rows))
+
+
+def _name_region(step: Counterpart) -> tuple[str, str]:
+    """Return the region of a step, repeated layers as one, and which of them it is in."""
+    if not step.member:
+        return step.region, ""
+    parts = step.member.split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join([*parts[:number], "*"]), ".".join(parts[: number + 1])
+
+
+def _encode_step(
+    step: Counterpart, words: Sequence[str], precisions: Sequence[str], timed: bool
+) -> list[Any]:
+    """Return a step for the script: what became of it, both sides, why."""
+    sides = [_encode_side(side, precisions, timed) for side in (step.original, step.winner)]
+    return [words.index(name_change(step)), *sides, "; ".join(step.changes)]
+
+
+def _encode_side(side: Side, precisions: Sequence[str], timed: bool) -> list[Any] | int:
+    """Return names, operators, width, precision and what is read; 0 of a side without nodes."""
+    if not side.nodes:
+        return 0
+    operators = " + ".join(side.operators)
+    operators += f" + {side.conversions} Q/DQ/Cast" if side.conversions else ""
+    width = (side.ms or 0.0) if timed else len(side.nodes) + side.conversions
+    precision = precisions.index(side.precision) if side.precision else -1
+    return [", ".join(side.nodes), operators, float(f"{width:.3g}"), precision, list(side.reads)]
+
+
+def _make_row(name: str, steps: Sequence[Counterpart]) -> tuple[str, ...]:
+    before, after = ([step.original for step in steps], [step.winner for step in steps])
+    return (
+        name,
+        *(str(sum(len(s.nodes) + s.conversions for s in side)) for side in (before, after)),
+        *(_sum_ms(side) for side in (before, after)),
+        count_changes(steps),
+    )
+
+
+def _sum_ms(sides: Sequence[Side]) -> str:
+    times_ms = [side.ms for side in sides if side.ms is not None]
+    return format_milliseconds(sum(times_ms) * 1e6) if times_ms else "-"
+
+
+def build_graph_blocks(study: Study, sides: Sides) -> Iterator[Block]:
+    """Yield what changed in a sentence, both graphs, and the command that opens the winner."""
+    width = "number of nodes, as no time was recorded"
+    if sides.is_timed:
+        width = "time in a run; a step without one runs in another's kernel, or not at all"
+    yield Heading("The graph: original and winner")
+    yield Text(
+        f"{say.format_count(len(sides.steps), 'step')}: "
+        f"{count_changes(sides.steps) or 'none changed'}. Colour is precision, width {width}."
+    )
+    if (added := sides.added_ms[1]) and sides.is_timed:
+        yield Text(f"{added:.2g} ms more are in nodes that the winner's runtime added.")
+    yield draw_graphs(sides)
+    models = find_models(study)
+    if models is not None:
+        yield Text("Open the winner in Netron, whose page asks public hosts:")
+        yield Text(f"pip install netron && netron {shlex.quote(str(models[1]))}", "code")

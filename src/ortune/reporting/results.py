@@ -1,0 +1,192 @@
+"""The result of a verb as a page: its answer first, then a picture, then its tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortune.analysis.benchmark.compare import CompareResult
+from ortune.analysis.costs.cost import Costs
+from ortune.analysis.verification.verify import Comparison
+from ortune.core import wording as say
+from ortune.core.atomic_write import write_text
+from ortune.core.errors import BadSettings
+from ortune.core.outputs import check_output_file
+from ortune.core.section import (
+    Bar,
+    Bars,
+    Block,
+    Estimate,
+    Heading,
+    Intervals,
+    Pill,
+    Table,
+    Text,
+    Tile,
+)
+from ortune.core.trial import Verdict
+from ortune.reporting.blocks import Part, summarize
+from ortune.reporting.html import render_page
+from ortune.reporting.python.compare import build_comparison_parts, describe_total
+
+Page: TypeAlias = tuple[str, tuple[Part, ...]]
+"""Title and parts."""
+Result: TypeAlias = CompareResult | Comparison | Costs
+_TONES = {Verdict.PROVED: "good", Verdict.FAILS: "bad"}
+
+
+def write_result_page(page: Page, path: str | Path, force: bool = False) -> Path:
+    """Write a result as one offline page.
+
+    Raises:
+        OrtuneError: The path is taken, has another ending, or cannot be written.
+    """
+    path = check_output_file(path, force)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise BadSettings(f"cannot write a page as '{path.name}'", fix="end it in .html")
+    return write_text(path, render_page(*page))
+
+
+def build_result_parts(result: Result) -> Page:
+    """Return what a result's page is called, and its parts: the answer first."""
+    build: Callable[[Any], Page] = _BUILDERS[type(result)]
+    return build(result)
+
+
+def _build_compared(result: CompareResult) -> Page:
+    clear = not result.regressions and any(row.judged for row in result.rows)
+    pills = [Pill(describe_total(result).split(" (")[0], "good" if clear else "warn")]
+    noisy = {path for comparison in result.comparisons for path in comparison.too_noisy}
+    pills += [Pill(f"{path} was measured on a noisy machine", "warn") for path in sorted(noisy)]
+    timed = [row for row in result.rows if row.latency is not None]
+    tiles = [
+        Tile("rows", str(len(result.rows)), f"{sum(row.judged for row in result.rows)} judged"),
+        Tile("regressed", str(result.regressions), tone="bad" if result.regressions else "plain"),
+    ]
+    ratios = sorted((row.latency.value, row.name) for row in timed if row.latency is not None)
+    for word, ends in (("slowest row", ratios[-1:]), ("fastest row", ratios[:1])):
+        tiles += [Tile(word, f"{x:.3f}", "of the reference's latency", name) for x, name in ends]
+    rows = tuple(
+        Estimate(
+            row.name,
+            row.latency.value,
+            row.latency.low,
+            row.latency.high,
+            str(row.latency),
+            row.verdict,
+            "lose" if row.regressions else "win" if row.latency.high < 1 else "",
+        )
+        for row in timed
+        if row.latency is not None
+    )
+    legend = (("win", "faster"), ("", "no slower than allowed"), ("lose", "regressed"))
+    plot: list[Block] = [Heading("Latency beside the reference, which is 1")]
+    plot.append(Intervals("row", "latency, 99 %", rows, legend))
+    comparisons, _ = build_comparison_parts(result)
+    names = " and ".join(Path(file.path).name for file in result.files)
+    parts = (Part("latency", tuple(plot)),) if rows else ()
+    return names, (summarize(pills, tiles), *parts, comparisons)
+
+
+def _build_verified(comparison: Comparison) -> Page:
+    verdict = comparison.verdict
+    pills = [Pill(f"accuracy {verdict}", _TONES.get(verdict, "warn"))]
+    if comparison.doubt:
+        pills.append(Pill(comparison.doubt, "warn"))
+    made_up = "made-up " if comparison.synthetic else ""
+    samples = say.format_count(comparison.samples, f"{made_up}sample")
+    tiles = [
+        Tile(
+            say.shorten_metric(score.metric),
+            f"{score.value:.6g}",
+            "" if math.isnan(score.base) else f"reference {score.base:.6g}",
+            score.basis,
+            "bad" if score.verdict is Verdict.FAILS else "plain",
+        )
+        for score in comparison.scores[:2]
+    ]
+    tiles.append(Tile("compared", samples))
+    tiles.append(Tile("budget", say.shorten_groups(str(comparison.budget)), comparison.rule))
+    blocks: list[Block] = [Heading("Scores")]
+    if comparison.scores:
+        blocks.append(Text(say.explain_verdict(comparison.scores[0])))
+    blocks.append(
+        Table(
+            ("metric", "value", "reference", "bound", "verdict", "basis"),
+            tuple(
+                (
+                    say.shorten_groups(score.metric),
+                    f"{score.value:.6g}",
+                    "-" if math.isnan(score.base) else f"{score.base:.6g}",
+                    say.format_bound(score),
+                    str(score.verdict or ""),
+                    score.basis,
+                )
+                for score in comparison.scores
+            ),
+        )
+    )
+    simulated = comparison.simulated
+    if simulated and (hit := [layer for layer in simulated.layers if layer.saturated]):
+        ranked = sorted(hit, key=lambda layer: -layer.saturated / layer.outputs)[:14]
+        bars = tuple(Bar(x.name, (100 * x.saturated / x.outputs,), x.op) for x in ranked)
+        blocks[:0] = [Heading(f"Sums that saturate on {simulated.isa}"), Bars("%", bars)]
+    return "verify", (summarize(pills, tiles), Part("scores", tuple(blocks)))
+
+
+def _build_costs(costs: Costs) -> Page:
+    terms, verdict, first = costs.terms, costs.verdict, costs.rows[0]
+    tones = {"do it": "good", "consider": "warn"}
+    answer = ": ".join(filter(None, (verdict.answer, verdict.option)))
+    best = next((row for row in costs.rows if row.option.name == verdict.option), None)
+    best = best or min(costs.rows, key=lambda row: row.figures.cost_per_month)
+    million, month = (
+        [terms.format_money(getattr(row.figures, name)) for row in (first, best)]
+        for name in ("cost_per_million", "cost_per_month")
+    )
+    months = best.months.value
+    tiles = [
+        Tile("a million inferences", million[1], f"was {million[0]}"),
+        Tile("a month", month[1], f"was {month[0]}"),
+        Tile("paid once", terms.format_money(costs.one_time_cost), "effort and tuning"),
+        Tile("paid back", f"{months:.2g} months" if math.isfinite(months) else "never"),
+    ]
+    bars = tuple(
+        Bar(
+            row.option.name,
+            (row.figures.cost_per_month,),
+            terms.format_money(row.figures.cost_per_month),
+            "win" if row is best and row is not first else "original" if row is first else "",
+        )
+        for row in costs.rows
+    )
+    columns = ("", "inference ms", "samples/s a process", "a million", "a month", "paid back")
+    cells = tuple(
+        (
+            row.option.name,
+            f"{1e3 * row.option.inference_s:.4g}",
+            f"{row.figures.fps_process:.4g}",
+            terms.format_money(row.figures.cost_per_million),
+            terms.format_money(row.figures.cost_per_month),
+            f"{row.months.value:.2g} months" if math.isfinite(row.months.value) else "-",
+        )
+        for row in costs.rows
+    )
+    blocks: tuple[Block, ...] = (
+        Heading("Cost a month"),
+        Bars(f"{terms.currency or 'cost'} a month", bars),
+        Table(columns, cells),
+        Text(f"{verdict.why}. Rule: {verdict.rule}."),
+        *(Text(f"Assumed: {text}.") for text in costs.assumptions),
+    )
+    pills = [Pill(answer, tones.get(verdict.answer, "plain"))]
+    return "What inference costs", (summarize(pills, tiles), Part("costs", blocks))
+
+
+_BUILDERS: Mapping[type, Callable[[Any], Page]] = {
+    CompareResult: _build_compared,
+    Comparison: _build_verified,
+    Costs: _build_costs,
+}

@@ -1,0 +1,132 @@
+"""Pages of other verbs: the answer first, then a picture, then the tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.analysis.costs.test_cost import NOW, TUNED, WORKED
+from tests.unit.analysis.sensitivity.test_result import found
+from tests.unit.reporting.test_charts import HOSTILE
+from tests.unit.reporting.test_profile import ACTING
+from tests.unit.reporting.test_reporting import parsed
+
+import ortune as ot
+from ortune.analysis.benchmark.interleave import NoiseVerdict
+from ortune.analysis.costs.cost import tabulate_costs
+from ortune.analysis.verification.verify import Comparison
+from ortune.cli.main import main
+from ortune.cli.terminal.load_page import build_load_page
+from ortune.core.budget import Budget
+from ortune.core.errors import OrtuneError
+from ortune.core.section import Bars, Intervals, Lines, Pills, Tiles
+from ortune.core.trial import Score, Verdict
+from ortune.metrics.cosine import Cosine
+from ortune.reporting.precision.regions import summarize_sensitivity
+from ortune.reporting.profile import summarize_profile
+from ortune.reporting.results import Page, Result, build_result_parts, write_result_page
+from ortune.serving.load_testing.loadtest import LoadTestResult
+
+
+def verified(verdict: Verdict) -> Comparison:
+    score = Score("cosine", 0.99, 1.0, 0.98, math.inf, 32, verdict, 500, "bootstrap")
+    return Comparison((score,), Budget(Cosine(), 0.999), "", 32, synthetic=False)
+
+
+def loaded() -> LoadTestResult:
+    def level(callers: int, rate: float, ms: float) -> dict[str, Any]:
+        latencies = {f"p{p}_ns": ms * p / 50 * 1e6 for p in (50, 90, 95, 99)}
+        workload = f"{HOSTILE} grpc, {callers} callers"
+        return {"workload": workload, "requests_per_s": rate, "failed": callers - 1, **latencies}
+
+    return LoadTestResult(
+        target="t",
+        model=HOSTILE,
+        protocol="grpc",
+        rows=(level(1, 90.0, 10.0), level(4, 160.0, 24.0)),
+        knee=0,
+        most=1,
+        kept=None,
+        slo="p99<=5ms",
+        processes=1,
+        clients=1,
+        clock="seen by the client",
+        knee_rule="",
+        checked=None,
+        notes=(),
+        machine={},
+        versions={},
+        noise={},
+        judgement=NoiseVerdict(False, "", ()),
+    )
+
+
+def compared(folder: Path) -> list[str]:
+    """Write two files of `bench`, the second slower."""
+    rows = []
+    for name, ms in (("a", 10), ("b", 13)):
+        turns = [[[round(1e6 * ms * (1 + k % 5 / 1000)) for k in range(10)]] * 6] * 3
+        row = {"model": "/m/net.onnx", "backend": "cpu", "digest": "d", "turns": turns}
+        machine = {"cpu": "A", "effective cpus": "2"}
+        rows.append(folder / f"{name}.json")
+        rows[-1].write_text(json.dumps({"rows": [row], "machine": machine, "versions": {}}))
+    return [str(path) for path in rows]
+
+
+def pages(folder: Path) -> dict[str, Page]:
+    made: dict[str, Result] = {
+        "verify": verified(Verdict.FAILS),
+        "cost": tabulate_costs([NOW, TUNED], WORKED),
+        "compare": ot.compare(compared(folder)),
+    }
+    built = {name: build_result_parts(result) for name, result in made.items()}
+    return {**built, "loadtest": build_load_page(loaded())}
+
+
+def test_every_page_begins_with_its_answer_and_draws_before_its_tables(tmp_path: Path) -> None:
+    pictures = {"loadtest": Lines, "cost": Bars, "compare": Intervals}
+    for name, made in pages(tmp_path).items():
+        _, parts = made
+        assert parts[0].name == "summary"
+        pills, tiles = parts[0].blocks
+        assert isinstance(pills, Pills) and isinstance(tiles, Tiles)
+        assert pills.pills and 3 <= len(tiles.tiles) <= 4
+        kinds = [type(block) for part in parts[1:] for block in part.blocks]
+        tables = [place for place, kind in enumerate(kinds) if kind.__name__ == "Table"]
+        assert tables
+        if name in pictures:
+            assert kinds.index(pictures[name]) < tables[0]
+        page = write_result_page(made, tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert not {"img"} & {tag for tag, _ in parsed(page).found}
+
+
+def test_answers_are_what_the_result_says(tmp_path: Path) -> None:
+    def first(page: Page) -> tuple[str, str]:
+        block = page[1][0].blocks[0]
+        assert isinstance(block, Pills)
+        return block.pills[0].text, block.pills[0].tone
+
+    made = pages(tmp_path)
+    assert first(made["verify"]) == ("accuracy fails", "bad")
+    assert first(build_result_parts(verified(Verdict.PROVED))) == ("accuracy proved", "good")
+    assert first(made["loadtest"]) == ("p99<=5ms: not kept", "bad")
+    assert first(made["compare"]) == ("1 of 1 row regressed", "warn")
+    assert first(made["cost"])[0].endswith(": tuned")
+
+
+def test_profile_and_sensitivity_begin_alike() -> None:
+    for part in (summarize_profile(ACTING), summarize_sensitivity(found())):
+        assert part.name == "summary" and [type(b) for b in part.blocks] == [Pills, Tiles]
+
+
+def test_a_page_is_asked_for_by_an_option(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert main(["compare", *compared(tmp_path), "--page", str(page)]) == 1
+    assert "regressed" in page.read_text(encoding="utf-8")
+    made = build_result_parts(verified(Verdict.PROVED))
+    with pytest.raises(OrtuneError, match=r"cannot write a page as 'page\.txt'"):
+        write_result_page(made, tmp_path / "page.txt")
+    assert main(["compare", *compared(tmp_path), "--page", str(page)]) == 2, "it exists"
