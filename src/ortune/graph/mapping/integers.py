@@ -29,12 +29,12 @@ def count_integer_layers(
 ) -> IntegerUse | None:
     """Compare the layers of a Q/DQ file with the kernels that ran; None of a file without any.
 
-    A layer was layer_names integers where its activation and its weight both come out of a
+    A layer was given integers where its activation and its weight both come out of a
     DequantizeLinear. It ran in float where the kernel that stands for it reads float.
 
     Args:
         model: As the runtime loaded it; names are unique and functions inlined.
-        traced: Which source nodes each kernel stands for; found here if not layer_names.
+        traced: Which source nodes each kernel stands for; found here if not given.
     """
     layer_names = {
         str(node.name)
