@@ -61,7 +61,7 @@ class Entry:
 
     name: str
     path: Path
-    hints: tuple[str, ...] = ("f32", "bf16")
+    hints: tuple[str, ...]
 
 
 def main(*words: str) -> int:
@@ -157,15 +157,17 @@ def list_entries(
 ) -> Iterator[Entry]:
     """Yield the files of a model, made once: as the search offers them for the instruction set."""
     symmetric = units == "amx"
+    hints = ("f32", "bf16") if units == "amx" else ("f32",)
     for label, grid in (("ours", symmetric), ("other grid", not symmetric)):
         path = folder / f"{name}-{'symmetric' if grid else 'zero-points'}.onnx"
         if not path.is_file():
             step = f"int8-static(target=openvino{', symmetric=true' if grid else ''})"
             ot.apply(made / "model.onnx", [step], data=made / "calibration", out=path)
-        yield Entry(label, path)
-    yield Entry("16 bits", made / "model.onnx", ("bf16",))
+        yield Entry(label, path, hints)
+    if units == "amx":
+        yield Entry("16 bits", made / "model.onnx", ("bf16",))
     if before is not None and (before / f"{name}.onnx").is_file():
-        yield Entry("before", before / f"{name}.onnx")
+        yield Entry("before", before / f"{name}.onnx", hints)
     path = folder / f"{name}-nncf.xml"
     if not path.is_file():
         kind = ["transformer"] if name in TRANSFORMERS else []
@@ -173,7 +175,7 @@ def list_entries(
         arguments = [made / "model.onnx", made / "calibration", path, *kind]
         command = [str(python), str(HERE / "nncf_file.py"), *map(str, arguments)]
         subprocess.run(command, check=True, capture_output=True)
-    yield Entry("NNCF", path)
+    yield Entry("NNCF", path, hints)
 
 
 def list_properties(hint: str) -> dict[str, str]:
