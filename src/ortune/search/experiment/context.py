@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,19 @@ class ScoredPart:
     groups: tuple[str, ...] | None = None
     proof: tuple[int, ...] = ()
     different: tuple[int, ...] | None = None
+
+    def take_first(self, count: int) -> ScoredPart:
+        """Return its first samples alone."""
+        different = self.different
+        return replace(
+            self,
+            indices=self.indices[:count],
+            records=self.records[:count],
+            labels=None if self.labels is None else self.labels[:count],
+            groups=None if self.groups is None else self.groups[:count],
+            proof=tuple(place for place in self.proof if place < count),
+            different=None if different is None else tuple(p for p in different if p < count),
+        )
 
 
 @dataclass(frozen=True)
