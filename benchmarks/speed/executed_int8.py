@@ -156,12 +156,12 @@ def list_entries(
     name: str, units: str, made: Path, folder: Path, before: Path | None
 ) -> Iterator[Entry]:
     """Yield the files of a model, made once: as the search offers them for the instruction set."""
-    symmetric = units == "amx"
+    symmetric, seven = units == "amx", ", reduce_range=true" if units == "avx2" else ""
     hints = ("f32", "bf16") if units == "amx" else ("f32",)
     for label, grid in (("ours", symmetric), ("other grid", not symmetric)):
-        path = folder / f"{name}-{'symmetric' if grid else 'zero-points'}.onnx"
+        path = folder / f"{name}-{'symmetric' if grid else 'zero-points'}{seven}.onnx"
         if not path.is_file():
-            step = f"int8-static(target=openvino{', symmetric=true' if grid else ''})"
+            step = f"int8-static(target=openvino{', symmetric=true' if grid else ''}{seven})"
             ot.apply(made / "model.onnx", [step], data=made / "calibration", out=path)
         yield Entry(label, path, hints)
     if units == "amx":

@@ -116,8 +116,12 @@ def test_offers(can: frozenset[str], ops: dict[str, int], expected: list[str]) -
 )
 def test_instruction_sets_choose_the_integers(flags: set[str], expected: str) -> None:
     assert expected in offers(CPU, {"Conv": 2}, flags)
-    amx, both = {"avx512_vnni", "amx_int8"}, ("", ", symmetric=true")
-    for native, first in (({"avx2"}, both), (amx, both[::-1])):
+    both = ("", ", symmetric=true")
+    for native, first in (
+        ({"avx512_vnni"}, both),
+        ({"avx512_vnni", "amx_int8"}, both[::-1]),
+        ({"avx2"}, (", reduce_range=true", ", symmetric=true, reduce_range=true")),
+    ):
         found = [one for one in offers(OPENVINO, {"Conv": 2}, native) if "int8-static" in one]
         assert found == [f"int8-static(target=openvino{grid})" for grid in first]
 

@@ -138,6 +138,7 @@ _CASES = (
     Rule("*", Treatment.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni"),
     Rule("*", Treatment.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm"),
     Rule("*", Treatment.SYMMETRIC, _EXECUTED, "openvino", "amx"),
+    Rule("*", Treatment.REDUCED, f"{_EXECUTED}: 20 dB, in the same time", "openvino", "no-vnni"),
     Rule("*", Treatment.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
     Rule("*", Treatment.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
     Rule(
