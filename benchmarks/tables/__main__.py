@@ -32,6 +32,7 @@ from benchmarks.tables.accuracy import (
 from benchmarks.tables.attacks import attacks
 from benchmarks.tables.features import (
     buckets,
+    executed_int8,
     fuzzing,
     openvino_overhead,
     sequences,
@@ -96,10 +97,20 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "serving soak": ("serving_soak", soak),
     "serving hostile": ("serving_hostile", hostile),
     "fuzzing": ("fuzzing", fuzzing),
+    "executed int8": ("executed_int8", executed_int8),
 }
 """Name of a table -> the results that it is written from, and its writer."""
 _TABLED = (
-    *("accuracy", "benchmarks", "detectors", "first-minutes", "fuzzing", "gpu", "looking"),
+    *(
+        "accuracy",
+        "benchmarks",
+        "detectors",
+        "first-minutes",
+        "fuzzing",
+        "gpu",
+        "looking",
+        "quantizing",
+    ),
     *("peers", "providers-more", "rewriting", "sequences", "serving", "threat-model"),
 )
 PAGES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,3 +83,56 @@ def fuzzing(results: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     head = ["target", "inputs", "seed", "places that broke", "still do", "slowest, s", "most, MB"]
     return table(head, rows)
+
+
+_HELD = {
+    "amx": "AMX, int8 without zero points",
+    "vnni": "VNNI alone, with zero points",
+    "avx2": "AVX2 alone, with zero points and weights in 7 bits",
+}
+
+
+def executed_int8(results: Results) -> str:
+    """Return a table an instruction set: each file's time over ours, what ran in integers."""
+    tables = [where(results)]
+    for units, title in _HELD.items():
+        rows: dict[str, dict[str, Any]] = {}
+        for one in results["rows"]:
+            if one["units"] == units:
+                rows.setdefault(one["model"], {})[one["file"]] = one
+        if not rows:
+            continue
+        others = [name for name in ("before", "NNCF", "other grid", "16 bits")
+                  if any(name in files for files in rows.values())]  # fmt: skip
+        cells = [
+            [
+                model,
+                *_describe_ours(files["ours"]),
+                *(_describe_other(files.get(o)) for o in others),
+            ]
+            for model, files in rows.items()
+        ]
+        means = [
+            _geometric_mean([files[o]["to ours"][0] for files in rows.values() if o in files])
+            for o in others
+        ]
+        cells.append(["geometric mean", "", "", "", *(f"{mean:.2f}" for mean in means)])
+        head = ["model", "ours, ms", "SNR, of the same file in onnxruntime", "layers in integers"]
+        tables.append(f"{title}:\n\n{table([*head, *others], cells)}")
+    return "\n\n".join(tables)
+
+
+def _describe_ours(one: Mapping[str, Any]) -> list[str]:
+    noise = f"{one['snr']:.1f}, {one['snr in onnxruntime']:.1f} dB"
+    return [f"{one['ms']:.2f}", noise, f"{one['layers'] - one['in float']} of {one['layers']}"]
+
+
+def _describe_other(one: Mapping[str, Any] | None) -> str:
+    if one is None:
+        return "-"
+    middle, low, high = one["to ours"]
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}], {one['snr']:.1f} dB"
+
+
+def _geometric_mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
