@@ -15,6 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
+from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.dequantize import drop_pair, find_activation_pairs
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
 
@@ -40,14 +41,19 @@ class DropPairs(Quantizer):
     rest is taken out until nothing changes. Where a tool dropped a Relu in favour of a grid that
     starts at zero, a Clip takes its place.
 
+    OpenVINO's layers write float at no cost: there a pair stays for the nodes that compute with
+    its integers, and all its other readers take the float values.
+
     Attributes:
-        around: Operators whose pairs are worth their cost.
+        target: Runtime whose kernels count.
+        around: Operators whose pairs are worth their cost. Empty: the target's.
         products: Products of two activations (attention) count as worth it.
     """
 
     needs_opset: ClassVar[int] = 13
 
-    around: tuple[str, ...] = tuple(AROUND.split())
+    target: runtime_rules.Target = "cpu"
+    around: tuple[str, ...] = ()
     products: bool = True
 
     @classmethod
@@ -55,9 +61,10 @@ class DropPairs(Quantizer):
         """Yield pairs around layers alone for transformers, and all that kernels take."""
         if not facts.has("QuantizeLinear") or "int8" not in backend.arithmetic:
             return
+        target = "openvino" if backend.name() == "openvino" else "cpu"
         if facts.has("MatMul") and facts.has("Softmax", "LayerNormalization"):
-            yield cls(around=LAYERS, products=False)
-        yield cls()
+            yield cls(target, around=LAYERS, products=False)
+        yield cls(target)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         edit.inline_functions(model)
@@ -73,6 +80,8 @@ class DropPairs(Quantizer):
                 if not dropped:
                     break
                 count += dropped
+            if self._writes_float:
+                count += sum(map(self._free_readers, find_activation_pairs(graph)))
         if not count:
             raise Refused(
                 "every quantize / dequantize pair belongs to an integer kernel",
@@ -80,10 +89,32 @@ class DropPairs(Quantizer):
             )
         return count
 
+    @property
+    def _writes_float(self) -> bool:
+        return runtime_rules.writes_float(self.target)
+
+    def _list_around(self) -> tuple[str, ...]:
+        if self.around or self.target == "cpu":
+            return self.around or tuple(AROUND.split())
+        target = self.target
+        layers = runtime_rules.list_layer_ops(target)
+        return (*layers, *runtime_rules.list_following_ops(target))
+
+    def _free_readers(self, node: ir.Node) -> int:
+        """Let the readers of a pair that compute in float read the float values."""
+        source, count = node.inputs[0], 0
+        for late in qdq.list_consumers(node.outputs[0]):
+            for use in late.outputs[0].uses() if source is not None else ():
+                if not self._has_integer_kernel(use.node):
+                    use.node.replace_input_with(use.idx, source)
+                    count += 1
+        return count
+
     def _is_useful(self, node: ir.Node) -> bool:
         source = node.inputs[0]
         maker = source.producer() if source is not None else None
-        if maker is not None and maker.op_type not in _FREE and self._has_integer_kernel(maker):
+        free = maker is None or maker.op_type in _FREE or self._writes_float
+        if maker is not None and not free and self._has_integer_kernel(maker):
             return True
         wide = [late.outputs[0] for late in qdq.list_consumers(node.outputs[0])]
         return any(
@@ -94,7 +125,7 @@ class DropPairs(Quantizer):
 
     def _has_integer_kernel(self, node: ir.Node) -> bool:
         """Whether an integer kernel computes the node, as the pairs are now."""
-        if node.domain or node.op_type not in self.around:
+        if node.domain or node.op_type not in self._list_around():
             return False
         shapes = ("Reshape", "Slice", "Squeeze", "Unsqueeze", "Expand")
         floats = [v for v in node.inputs[: 1 if node.op_type in shapes else None] if v is not None]
@@ -105,7 +136,7 @@ class DropPairs(Quantizer):
                 return False
         elif not all(map(qdq.is_rounded, floats)):
             return False
-        if node.op_type in _FREE:
+        if node.op_type in (LAYERS if self._writes_float else _FREE):
             return True
         after = qdq.list_consumers(node.outputs[0])
         if len(after) != 1 or after[0].op_type != "QuantizeLinear":
