@@ -1,6 +1,6 @@
 """How the time of verbs that run nothing grows with the number of nodes, for graphs of each kind.
 
-    python -m benchmarks.speed.growth [--sizes 25000,50000,100000] [--kinds NAME ...] [--limit S]
+    python -m benchmarks.speed.growth [--sizes 1000,10000,100000] [--kinds NAME ...] [--limit S]
 
 Seconds of processor time of a whole command, its start included, which the smallest size tells.
 A cell that a run before has is kept: --kinds names what is measured anew. A command that takes
@@ -26,7 +26,7 @@ from benchmarks.result_files import result_file
 from ortune.core.version import read_commit
 
 SMALLEST = 100
-SIZES = (25_000, 50_000, 100_000)
+SIZES = (1_000, 10_000, 100_000)
 VERBS: Mapping[str, Sequence[str]] = {
     "inspect": ("inspect", "a.onnx"),
     "simplify": ("apply", "a.onnx", "simplify", "-o", "out.onnx", "--force"),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import http2
 from tests.endless import FOR_EVER, write_loop
 from tests.serving import serving
 
@@ -134,3 +138,24 @@ def test_a_server_ends_though_a_kernel_cannot_be_ended(tmp_path: Path) -> None:
     with serving(model, options=("--on", "openvino", "--drain", "1s")) as server:
         assert ask(server.http, 2**31 - 2, 500_000) == 504
         assert server.end(END_S) == 0
+
+
+def test_a_server_ends_in_time_though_clients_hold_it(tmp_path: Path) -> None:
+    """Half a request, a stream that says nothing and a run without end: all at its end."""
+    model = write_loop(tmp_path / "loop.onnx")
+    with (
+        serving(model, options=("--on", "cpu(threads=1)", "--drain", "1s")) as server,
+        socket.create_connection(server.http.split(":")) as half,
+        closing(http2.connect(server.grpc)) as silent,
+        ThreadPoolExecutor() as pool,
+    ):
+        half.sendall(
+            b"POST /v2/models/loop/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        )
+        silent.sendall(http2.call(1, "/inference.GRPCInferenceService/ModelStreamInfer"))
+        asked = pool.submit(ask, server.http, FOR_EVER, 60_000_000)
+        time.sleep(1)
+        began = time.monotonic()
+        assert server.end(END_S) == 1, "one request has no answer"
+        assert time.monotonic() - began < 1 + 5
+        assert asked.exception() or asked.result() != 200

@@ -149,7 +149,11 @@ class _OneProcess:
         ending = asyncio.gather(*(end() for end in ends))
         await asyncio.wait({ending}, timeout=self._request.drain)
         late = 0 if ending.done() else sum(served.running for served in repository.list_models())
-        await ending
+        await asyncio.wait({ending}, timeout=2 * _GRACE_S)
+        if ending.done():
+            ending.result()
+        else:
+            ending.cancel()
         unanswered = late or await repository.drain(_GRACE_S)
         if unanswered:
             self._journal.log_event(

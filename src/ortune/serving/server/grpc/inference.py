@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import stat
 import zlib
 from asyncio import CancelledError, Queue, Semaphore, Task
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, NoReturn, TypeAlias
-from urllib.parse import unquote
 
 import grpc
 
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.server.grpc.connections import ConnectionWatch, cut_connection
 from ortune.serving.server.http.exchange import PERIOD_S, RATE
 from ortune.serving.server.logs import Journal, LoggedRequest
 from ortune.serving.server.repository.repository import Repository
@@ -64,8 +60,8 @@ def read_caller(context: Any) -> Caller:
     )
 
 
-async def receive_message(context: Any) -> bytes:
-    """Return the message of a call that has one.
+async def receive_message(context: Any, watch: ConnectionWatch) -> bytes:
+    """Return the message of a call that has one; the watch hears of it.
 
     Raises:
         RequestRefused: It is not there in time, or there is none.
@@ -81,6 +77,7 @@ async def receive_message(context: Any) -> bytes:
     if body is grpc.aio.EOF:
         await asyncio.sleep(_ENDED_S)
         raise RequestRefused("the call has no message")
+    watch.count_message(context.peer(), len(body))
     return body
 
 
@@ -129,9 +126,6 @@ async def log_refusal(journal: Journal, context: Any, error: RequestRefused) -> 
     await abort_call(context, error)
 
 
-_DESCRIPTORS = Path("/dev/fd")
-
-
 def start_watch(peer: str, size: int) -> asyncio.TimerHandle:
     """Cut a peer off unless the handle is cancelled by the time that an answer may take.
 
@@ -151,33 +145,6 @@ def cut_if_slow(peer: str, size: int) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def split_peer(peer: str) -> tuple[str, str]:
-    """Return host and port of a peer as gRPC spells it: ``ipv6:%5B::1%5D:50123``."""
-    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
-    return host.strip("[]"), port
-
-
-def cut_connection(peer: str) -> None:
-    """Shut down this process's connection to a peer; nothing where there is none any more.
-
-    grpcio ends no call whose answer waits for its client: not when its task is cancelled, and not
-    by an abort, which waits behind the answer.
-    """
-    host, port = split_peer(peer)
-    for descriptor in list(_DESCRIPTORS.iterdir()) if _DESCRIPTORS.is_dir() else ():
-        with suppress(OSError, ValueError):
-            number = int(descriptor.name)
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(number)) as connection:
-                if connection.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                address = connection.getpeername()
-                number_of_host = str(address[0]).removeprefix("::ffff:")  # version 4 in 6
-                if number_of_host == host and str(address[1]) == port:
-                    connection.shutdown(socket.SHUT_RDWR)
 
 
 IN_FLIGHT = 128
@@ -216,8 +183,8 @@ class Inference:
         ending: No call begins any more.
     """
 
-    def __init__(self, repository: Repository, journal: Journal) -> None:
-        self._repository, self._journal = repository, journal
+    def __init__(self, repository: Repository, journal: Journal, watch: ConnectionWatch) -> None:
+        self._repository, self._journal, self._watch = repository, journal, watch
         self._limits, self._memory = repository.limits, repository.memory
         self._reading: set[Task[None]] = set()
         self.ending = False
@@ -226,7 +193,7 @@ class Inference:
         """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
         call = read_caller(context)
         try:
-            body = await receive_message(context)
+            body = await receive_message(context, self._watch)
         except RequestRefused as error:
             await log_refusal(self._journal, context, error)
         reply = await self._answer_request(body, call)
@@ -312,6 +279,7 @@ class Inference:
             seconds = IDLE_S
             if body is grpc.aio.EOF:
                 return
+            self._watch.count_message(context.peer(), len(body))
             streamed = self._answer_request(body, call, streamed=True)
             replies.put_nowait(asyncio.create_task(streamed))
 

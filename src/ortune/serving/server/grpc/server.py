@@ -14,13 +14,13 @@ from ortune.core import regular_file
 from ortune.core.errors import BadSettings
 from ortune.serving.protocol import messages, metadata
 from ortune.serving.protocol.status import RefusalKind, RequestRefused, make_refusal
+from ortune.serving.server.grpc.connections import ConnectionWatch, split_peer
 from ortune.serving.server.grpc.inference import (
     ENDING,
     Inference,
     inflate_message,
     log_refusal,
     receive_message,
-    split_peer,
 )
 from ortune.serving.server.listeners import Access, Certificate
 from ortune.serving.server.logs import Journal
@@ -74,13 +74,16 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     Attributes:
         inference: What answers the two methods that ask a model, and says whether all ends.
+        watch: Hears of every message.
     """
 
     def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
-        self.inference = Inference(repository, journal)
+        limits = repository.limits
+        self.watch = ConnectionWatch(max(limits.max_held // 2, 2 * limits.max_body), journal)
+        self.inference = Inference(repository, journal, self.watch)
         self._repository, self._access, self._journal = repository, access, journal
         prefix = f"/{messages.SERVICE}"
-        most = count_calls(repository.limits)
+        most = count_calls(limits)
         calls = PeerLimit(most, most // 2, "calls")
         watching = PeerLimit(_MOST_WATCHING, _BESIDE, "calls about its health")
         unary = grpc.stream_unary_rpc_method_handler
@@ -172,7 +175,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def answer(requests: Any, context: Any) -> bytes:
             try:
                 body = await inflate_message(
-                    await receive_message(context), self._repository.limits.max_body
+                    await receive_message(context, self.watch), self._repository.limits.max_body
                 )
                 try:
                     request = kind.FromString(body)
@@ -227,7 +230,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _check_health(self, requests: Any, context: Any) -> bytes:
         """Answer gRPC's health check, of the server whatever service it names."""
         try:
-            await receive_message(context)
+            await receive_message(context, self.watch)
         except RequestRefused as error:
             return await log_refusal(self._journal, context, error)
         return _SERVING if self._repository.ready else _NOT_SERVING
@@ -324,6 +327,7 @@ class GrpcServer:
     async def start(self) -> None:
         """Answer."""
         await self._inner.start()
+        self._watching = asyncio.create_task(self._service.watch.run(self.port))
 
     async def stop(self, seconds: float) -> None:
         """Take no more calls; return when those that run are answered, or time is up.
@@ -333,4 +337,5 @@ class GrpcServer:
         """
         self._service.inference.end_streams()
         await asyncio.sleep(LAME_DUCK_S)
-        await self._inner.stop(seconds)
+        self._watching.cancel()
+        await self._inner.stop(max(0.0, seconds - LAME_DUCK_S))

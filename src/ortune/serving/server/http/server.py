@@ -254,7 +254,7 @@ class HttpServer(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=max(1, int(drain_s)),
+                timeout_graceful_shutdown=max(1, int(drain_s - _LAME_DUCK_S)),
                 ssl_certfile=None if certificate is None else certificate.path,
                 ssl_keyfile=None if certificate is None else certificate.key,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from contextlib import closing, suppress
 from random import Random
 
@@ -13,9 +14,10 @@ import psutil
 import pytest
 from tests import http2
 from tests.fuzz import mutate, wire
-from tests.unit.serving.server.grpc.scripted import answer, body, path, serving
+from tests.unit.serving.server.grpc.scripted import Models, answer, body, path, serving
 
 from ortune.serving.protocol import messages
+from ortune.serving.server.grpc import connections
 
 ROUND = 100
 CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "UNAVAILABLE"}
@@ -116,6 +118,37 @@ async def test_who_floods_with_frames_is_cut_or_costs_nothing(flood: str) -> Non
             while await refusal_or_id(infer(body(id="good"), timeout=10)) != "good":
                 await asyncio.sleep(0.1)  # gRPC drops some, until those that were begun are gone
         assert process.memory_info().rss < before + (128 << 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system counts no bytes of a connection")
+async def test_headers_that_go_on_for_ever_end_with_their_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who sends 4 MB beside messages is cut off; who sends more, all of it messages, is not."""
+    monkeypatch.setattr(connections, "GROWTH_BYTES", 0)
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+    more = http2.frame(http2.CONTINUATION, 1, http2.field(b"x", b"y" * 120) * 100)
+
+    def send_until_cut(address: str) -> int:
+        with closing(http2.connect(address)) as one:
+            one.sendall(http2.call(1, INFER, 0))
+            for number in range(1 << 17):
+                try:
+                    one.sendall(more)
+                except OSError:
+                    return number * len(more)
+        raise AssertionError("it was never cut off")
+
+    models = Models(max_held=8 << 20, max_body=1 << 20)
+    async with serving(models) as (_, address), grpc.aio.insecure_channel(address) as channel:
+        infer = channel.unary_unary(INFER)
+        sending = asyncio.create_task(asyncio.to_thread(send_until_cut, address))
+        large, number = np.ones(200_000, np.float32), 0
+        while not sending.done() or number < 10:
+            number += 1
+            good = await infer(body(large, id=str(number)), timeout=20, wait_for_ready=False)
+            assert answer(good).id == str(number)
+        assert await sending > 4 << 20
 
 
 async def refusal_or_id(call: grpc.aio.UnaryUnaryCall) -> str:

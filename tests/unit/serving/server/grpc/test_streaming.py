@@ -27,6 +27,7 @@ from tests.unit.serving.server.grpc.scripted import (
 
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.server.grpc.connections import ConnectionWatch
 from ortune.serving.server.grpc.inference import IN_FLIGHT, Inference
 from ortune.serving.server.logs import Journal
 
@@ -206,7 +207,8 @@ async def test_when_the_server_ends_a_stream_is_answered_as_far_as_it_was_read()
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_stream_that_begins_while_the_server_ends_is_told_so(begun: bool) -> None:
     """Its handler was chosen before, and runs after; or it runs, and reads nothing yet."""
-    inference = Inference(Models(), Journal(io.StringIO()))
+    journal = Journal(io.StringIO())
+    inference = Inference(Models(), journal, ConnectionWatch(1, journal))
     call = Silent()
     if not begun:
         inference.end_streams()
