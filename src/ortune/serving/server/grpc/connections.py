@@ -128,7 +128,7 @@ class ConnectionWatch:
         for peer, size in self._beside.items():
             clients[identify_client(peer[0])] += size
         senders = set[Peer]()
-        for peer, size in sorted(self._beside.items(), key=lambda one: -one[1]):
+        for peer, size in sorted(self._beside.items(), key=lambda item: -item[1]):
             client = identify_client(peer[0])
             if clients[client] > self._max_bytes:
                 clients[client] -= size
@@ -144,8 +144,8 @@ class ConnectionWatch:
 def _count_received(connection: socket.socket) -> int:
     """Return the bytes that it has received since it was opened; 0 where the system tells none."""
     with suppress(AttributeError, OSError, struct.error):
-        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
-        return int(_RECEIVED.unpack(told)[0])
+        tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        return int(_RECEIVED.unpack(tcp_info)[0])
     return 0
 
 
