@@ -61,7 +61,7 @@ class DropPairs(Quantizer):
         """Yield pairs around layers alone for transformers, and all that kernels take."""
         if not facts.has("QuantizeLinear") or "int8" not in backend.arithmetic:
             return
-        target = "openvino" if backend.name() == "openvino" else "cpu"
+        target: runtime_rules.Target = "openvino" if backend.name() == "openvino" else "cpu"
         if facts.has("MatMul") and facts.has("Softmax", "LayerNormalization"):
             yield cls(target, around=LAYERS, products=False)
         yield cls(target)
