@@ -507,3 +507,18 @@ def test_a_head_of_two_products_is_quantized_but_for_the_last() -> None:
 def test_an_observer_that_does_not_cover_the_values_is_refused() -> None:
     with pytest.raises(BadSettings, match="observer=sums does not say where values lie"):
         Int8Static(observer=catalog.load_plugin(Observer, "sums")())
+
+
+def test_hard_swish_written_out_is_not_guarded_by_a_copy() -> None:
+    text = """g (float[1,16,8,8] x) => (float[1,16,8,8] y) {
+      a = Conv(x, w)
+      h = HardSigmoid<alpha = 0.1666667, beta = 0.5>(a)
+      m = Mul(a, h)
+      y = Conv(m, w)
+    }"""
+    model = model_of(text, {"w": normal(16, 16, 1, 1)})
+    feed = {"x": normal(1, 16, 8, 8, seed=2)}
+    before = run(model, feed)[0]
+    quantize(model, Int8Static(), [feed])
+    assert "Sum" not in ops(model)
+    assert snr(before, run(model, feed)[0]) > 25

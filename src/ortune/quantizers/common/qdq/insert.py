@@ -36,6 +36,10 @@ WIDE_OPSET = 21
 """From here on the standard pair knows 16 bits."""
 
 
+_ALONE = ("HardSigmoid",)
+"""Beside one of these, which nothing fuses, a second DequantizeLinear is cheaper than the copy."""
+
+
 class PairInserter:
     """Puts pairs into one graph; a grid that several tensors share is stored once.
 
@@ -104,7 +108,9 @@ class PairInserter:
         rounded = d.outputs[0]
         put_behind(seen, home, q, d)
         outside = [use for use in uses if use.node not in readers]
-        if len(outside) > 1:
+        if len(outside) > (2 if any(n.op_type in _ALONE for n, _ in outside) else 1):
+            # Float readers share one tensor: what onnxruntime fuses of them (Gelu) reads it twice,
+            # and it dequantizes for each reader anew.
             shared = add_unary_sum(self._editor, rounded, "shared")
             for node, index in outside:
                 node.replace_input_with(index, shared)
