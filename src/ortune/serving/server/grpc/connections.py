@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -143,9 +144,10 @@ class ConnectionWatch:
 
 def _count_received(connection: socket.socket) -> int:
     """Return the bytes that it has received since it was opened; 0 where the system tells none."""
-    with suppress(AttributeError, OSError, struct.error):
-        tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
-        return int(_RECEIVED.unpack(tcp_info)[0])
+    if sys.platform == "linux":
+        with suppress(OSError, struct.error):
+            tcp_info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+            return int(_RECEIVED.unpack(tcp_info)[0])
     return 0
 
 
