@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Verify
@@ -35,7 +36,9 @@ def command(options: _Options) -> int:
     if options.page is not None:
         from ortune.reporting.results import build_result_parts
 
-        save_page(options, build_result_parts(comparison))
+        _, parts = build_result_parts(comparison)
+        other, reference = Path(options.other).name, Path(options.reference).name
+        save_page(options, (f"{other} against {reference}", parts))
     result = {
         "reference": options.reference,
         "other": options.other,

@@ -239,3 +239,11 @@ def test_in_markdown_words_about_a_plot_go_with_it() -> None:
     text = render_markdown_parts((Part("p", (*blocks, Heading("Both"), ROOF, table)),))
     assert "Plot" not in text and "its bars" not in text
     assert "## Kept" in text and "words" in text and "## Both" in text
+
+
+def test_names_do_not_lie_on_each_other_and_the_winner_has_its_own() -> None:
+    points = tuple(Point(x, 1.0, f"p{k}") for k, x in enumerate((1.0, 1.05, 1.5, 2.0)))
+    winner = Point(1.06, 1.0, "best", "win")
+    plot = Scatter("x", "y", (*points, Point(1.5, 3.0, "far"), winner), named=(0, 1, 2, 3, 4))
+    rows = draw_chart(plot)["data"]["values"]
+    assert [row["name"] for row in rows] == ["", "", "p2", "p3", "far", "best"]

@@ -20,6 +20,8 @@ from ortune.reporting.charts.style import (
     shorten_label,
 )
 
+_ASIDE, _ABOVE = 0.3, 0.06
+"""Names nearer to each other than these shares of the axes would lie on top of each other."""
 _NAMED = [{"filter": "datum.name !== ''"}]
 
 
@@ -61,6 +63,7 @@ def _list_points(
     y_ends: tuple[float, float],
 ) -> list[dict[str, Any]]:
     """Return a row a point, those beyond the axes at their ends."""
+    names = _name_points(plot, points, x_ends, y_ends)
     return [
         {
             "x": _clip(p.x, x_ends),
@@ -70,7 +73,7 @@ def _list_points(
             "y1": p.y_span and _clip(p.y_span[0], y_ends),
             "y2": p.y_span and _clip(p.y_span[1], y_ends),
             "label": p.label,
-            "name": shorten_label(p.label) if p.tone == "win" or index in plot.named else "",
+            "name": names.get(index, ""),
             "tone": p.tone,
             "inside": p.x == _clip(p.x, x_ends) and p.y == _clip(p.y, y_ends),
             "size": p.size,
@@ -79,6 +82,34 @@ def _list_points(
         }
         for index, p in enumerate(points)
     ]
+
+
+def _name_points(
+    plot: Scatter,
+    points: Sequence[Point],
+    x_ends: tuple[float, float],
+    y_ends: tuple[float, float],
+) -> dict[int, str]:
+    """Return the names to write: the winner's first, then those with room beside the others'."""
+    wanting = [index for index, p in enumerate(points) if p.tone == "win" or index in plot.named]
+    names: dict[int, str] = {}
+    places: list[tuple[float, float]] = []
+    for index in sorted(wanting, key=lambda index: points[index].tone != "win"):
+        point = points[index]
+        x = _find_share(point.x, x_ends, log=plot.log_x)
+        y = _find_share(point.y, y_ends)
+        if all(abs(x - left) > _ASIDE or abs(y - up) > _ABOVE for left, up in places):
+            names[index] = shorten_label(point.label)
+            places.append((x, y))
+    return names
+
+
+def _find_share(value: float, ends: tuple[float, float], *, log: bool = False) -> float:
+    """Return where a value lies between the ends of its axis, from 0 to 1."""
+    low, at, high = (
+        math.log(end) if log else end for end in (ends[0], _clip(value, ends), ends[1])
+    )
+    return (at - low) / (high - low)
 
 
 def _clip(value: float, ends: tuple[float, float]) -> float:
