@@ -22,6 +22,8 @@ from ortune.reporting.precision.regions import build_survey_blocks
 from ortune.reporting.profile import build_profile_parts
 from ortune.search.experiment import surveys
 
+_WHOLE = 12
+"""Columns of a wide page."""
 _OPERATORS, _SHORT = 12, 0.005
 """Operators that are shown at most, and the share of the longest that one must take."""
 _ORDER, _GRAPH, _BY_REGION = 5, 7, 9
@@ -39,17 +41,24 @@ def build_report_parts(study: Study) -> tuple[Part, ...]:
             sides if isinstance(sides, Sides) else None,
         )
     )
-    sections = gather_parts(study)
-    if not compared:  # nothing stands beside the runs
-        sections = tuple(replace(p, columns=12) if p.name == "runs" else p for p in sections)
     all_parts = (
-        *sections,
+        *gather_parts(study),
         *compared,
         *_build_graph_part(study, sides),
         *_build_precision_parts(study),
         *_nest_profiles(profiles),
     )
-    return tuple(sorted(all_parts, key=lambda part: part.order))
+    return _fill_rows(sorted(all_parts, key=lambda part: part.order))
+
+
+def _fill_rows(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Widen each part that nothing stands beside."""
+    filled: list[Part] = []
+    for place, part in enumerate(parts):
+        beside = [other.columns for other in (*filled[-1:], *parts[place + 1 : place + 2])]
+        alone = all(part.columns + columns != _WHOLE for columns in beside)
+        filled.append(replace(part, columns=_WHOLE) if alone else part)
+    return tuple(filled)
 
 
 def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:

@@ -37,7 +37,7 @@
     if (width < NARROW) {
       spec.config.axisY.labelLimit = Math.round(width * 0.38);
       spec.config.legend.columns = 1;
-      spec.config.legend.labelLimit = width / 2;
+      spec.config.legend.labelLimit = Math.round(width * 0.6);
       for (const { mark } of spec.layer ?? []) if (mark.limit) mark.limit = width / 3;
     }
     const target = box.querySelector(".drawn");

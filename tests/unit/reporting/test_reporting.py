@@ -20,6 +20,7 @@ from ortune.core.section import Table
 from ortune.core.step import Recipe
 from ortune.core.study import Contribution, Study
 from ortune.core.trial import Plan
+from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import find_numeric_columns
 from ortune.reporting.html import render_html, report
 from ortune.reporting.markdown import render_markdown
@@ -207,3 +208,12 @@ def test_markdown_tables_are_not_broken_by_their_text(study: Study) -> None:
     assert "<img" not in render_markdown(hostile(study)).replace("\\<img", "").replace(
         "    <img", ""
     )
+
+
+def test_what_stands_alone_takes_the_whole_width(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    both = {part.name: part.columns for part in build_report_parts(made)}
+    assert (both["front"], both["next_steps"]) == (7, 5)
+    unscored = replace(made, trials=tuple(replace(one, scores=()) for one in made.trials))
+    alone = {part.name: part.columns for part in build_report_parts(unscored)}
+    assert "front" not in alone and alone["next_steps"] == 12

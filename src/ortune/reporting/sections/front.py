@@ -44,6 +44,7 @@ class FrontSection(Section):
             tuple(_make_score_point(study, trial, scale) for trial in shown),
             tuple(shown.index(trial) for trial in front),
             PLAN_LEGEND,
+            named=tuple(i for i, t in enumerate(shown) if t.key == study.baseline.key),
             limit=_find_limit(study, scale),
             log_x=True,
         )

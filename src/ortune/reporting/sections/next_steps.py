@@ -35,7 +35,11 @@ class NextStepsSection(Section):
             yield Text(about)
             yield Text(command, "code")
         doubts = [study.header.doubt] * bool(study.header.doubt) + list_doubts(study, study.best)
-        doubts += [f"{line[:1].upper()}{line[1:]}." for line in study.advice]
+        doubts += [
+            f"{line[:1].upper()}{line[1:]}."
+            for line in study.advice
+            if not any(line in doubt for doubt in doubts)
+        ]
         if doubts:
             yield Heading("Why not surer")
             yield from (Text(line, "warn") for line in dict.fromkeys(doubts[:_MOST]))

@@ -26,9 +26,9 @@ class PlansSection(Section):
     order: ClassVar[int] = 4
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the plot; nothing where no plan was tried."""
+        """Yield the plot; nothing where no plan was timed."""
         ranked = sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
-        if len(ranked) < 2:
+        if sum(math.isfinite(study.speedup(trial).value) for trial in ranked) < 2:
             return
         # The first rows; the original and the finalists are always among them.
         kept = {trial.key for trial in (study.baseline, *study.final)}
@@ -36,7 +36,8 @@ class PlansSection(Section):
         kept |= {trial.key for trial in [t for t in ranked if t.key not in kept][:room]}
         shown = [trial for trial in ranked if trial.key in kept]
         measure = study.job.workload.measure
-        yield Heading("All plans, the winner first")
+        stays = study.best.key == study.baseline.key
+        yield Heading("All plans" if stays else "All plans, the winner first")
         yield Text(
             f"Times as fast as the original, by {measure}. Bars: 99 % intervals; a bar that "
             "crosses 1x may be no faster."

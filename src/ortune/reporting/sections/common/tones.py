@@ -11,7 +11,7 @@ PLAN_LEGEND = (
     ("", "re-measured"),
     ("open", "measured once"),
     ("rough", "measured for a moment"),
-    ("lose", "slower, failed or outside the budget"),
+    ("lose", "slower, failed or over budget"),
     ("original", "original"),
 )
 """Tone -> its meaning."""
