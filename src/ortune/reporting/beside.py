@@ -53,12 +53,12 @@ def build_report_parts(study: Study) -> tuple[Part, ...]:
 
 def _fill_rows(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Widen each part that nothing stands beside."""
-    filled: list[Part] = []
+    rows: list[Part] = []
     for place, part in enumerate(parts):
-        beside = [other.columns for other in (*filled[-1:], *parts[place + 1 : place + 2])]
-        alone = all(part.columns + columns != _WHOLE for columns in beside)
-        filled.append(replace(part, columns=_WHOLE) if alone else part)
-    return tuple(filled)
+        neighbours = (*rows[-1:], *parts[place + 1 : place + 2])
+        pairs = any(part.columns + near.columns == _WHOLE for near in neighbours)
+        rows.append(part if pairs else replace(part, columns=_WHOLE))
+    return tuple(rows)
 
 
 def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:

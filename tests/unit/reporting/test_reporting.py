@@ -211,9 +211,9 @@ def test_markdown_tables_are_not_broken_by_their_text(study: Study) -> None:
 
 
 def test_what_stands_alone_takes_the_whole_width(tmp_path: Path) -> None:
-    made = study(tmp_path)
+    made = studies.study(tmp_path)
     both = {part.name: part.columns for part in build_report_parts(made)}
-    assert (both["front"], both["next_steps"]) == (7, 5)
+    assert (both["front"], both["next-steps"]) == (7, 5)
     unscored = replace(made, trials=tuple(replace(one, scores=()) for one in made.trials))
     alone = {part.name: part.columns for part in build_report_parts(unscored)}
-    assert "front" not in alone and alone["next_steps"] == 12
+    assert "front" not in alone and alone["next-steps"] == 12

@@ -98,7 +98,7 @@ def _name_points(
         point = points[index]
         x = _find_share(point.x, x_ends, log=plot.log_x)
         y = _find_share(point.y, y_ends)
-        if all(abs(x - left) > _ASIDE or abs(y - up) > _ABOVE for left, up in places):
+        if all(abs(x - near_x) > _ASIDE or abs(y - near_y) > _ABOVE for near_x, near_y in places):
             names[index] = shorten_label(point.label)
             places.append((x, y))
     return names
