@@ -55,8 +55,9 @@ from ortune.search.experiment.scores import score_plan
 _ONCE = 1.35
 """A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
 ``benchmarks/results/abandoned.json``."""
-_PROFILED_S = 2.0
-"""What profiling a finalist may take; one that takes longer to open is not profiled."""
+_PROFILED_S, _PROFILED_MOST_S, _OPENINGS = 2.0, 8.0, 3.0
+"""What profiling a finalist may take: the first, or so many openings of its session where they are
+longer, but no more than the second; one that takes longer to open is not profiled."""
 NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
@@ -245,8 +246,10 @@ def _record_side(
     """Keep what the runtime records of one side; None where it cannot: a report does without."""
     folder = context.root / "workers" / f"profile-{os.getpid()}"
     times = {"load_ns": started.load_ns, "run_ns": min(runs.latency_ns)}
+    openings_s = _OPENINGS * started.load_ns / 1e9
+    seconds = max(_PROFILED_S, min(_PROFILED_MOST_S, openings_s))
     try:
-        recorded = record_kernels(worker, folder, seconds=_PROFILED_S, **times)
+        recorded = record_kernels(worker, folder, seconds=seconds, **times)
     except OrtuneError:
         return None
     write_kernels(context.root, key, recorded)
