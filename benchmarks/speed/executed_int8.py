@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -90,6 +91,8 @@ def main(*words: str) -> int:
                 for row in found:
                     print(json.dumps(row), file=sys.stderr, flush=True)
     result = {"benchmark": "executed int8", "machine": describe_machine(), "rows": rows}
+    names_of = ("ortune", "onnxruntime", "openvino", "numpy")
+    result["versions"] = {name: version(name) for name in names_of}
     result["load average"] = os.getloadavg()
     write_results(result_file("executed_int8"), result)
     return 0
