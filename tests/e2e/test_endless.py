@@ -63,7 +63,8 @@ def test_a_signal_ends_a_run(tmp_path: Path, on: str, numbers: tuple[signal.Sign
     time.sleep(5)
     assert process.poll() is None
     code, _ = ended(process, *numbers)
-    assert code == 3
+    # On a busy machine the second signal may come before the first one is looked at.
+    assert code == 3 or (len(numbers) > 1 and code == -numbers[-1])
 
 
 def test_optimize_ends_soon_after_its_time(tmp_path: Path) -> None:
