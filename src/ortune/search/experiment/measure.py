@@ -223,20 +223,21 @@ def measure_finalist(
 def _profile_finalist(context: Context, trial: Trial, files: Files, pair: LivePair) -> Trial:
     """Say what a finalist's time goes to, the last that its process does, where that is known.
 
-    The original is profiled beside it, so that both are of one occasion.
+    The original is profiled beside it, so that both are of one occasion. Runtimes record one model
+    at a time: of a job with several nothing is recorded.
     """
+    if len(context.models) > 1:
+        return trial
     before, after = pair.pair.blocks[-1].baseline, pair.pair.blocks[-1].candidate
-    if pair.baseline_started is not None and len(context.models) == 1:
+    if pair.baseline_started is not None:
         _record_side(context, ORIGINAL, pair.baseline, pair.baseline_started, before)
     recorded = _record_side(context, trial.key, pair.candidate, pair.started, after)
     if recorded is None:
         return trial
-    integers = None
-    if len(files.paths) == 1:
-        model = file.load(next(iter(files.paths.values())))
-        edit.inline_functions(model)
-        make_names_unique(model)
-        integers = count_integer_layers(model, recorded)
+    model = file.load(next(iter(files.paths.values())))
+    edit.inline_functions(model)
+    make_names_unique(model)
+    integers = count_integer_layers(model, recorded)
     return replace(trial, by_operator=operator_shares(recorded), integers=integers)
 
 
@@ -250,7 +251,7 @@ def _record_side(
     seconds = max(_PROFILED_S, min(_PROFILED_MOST_S, openings_s))
     try:
         recorded = record_kernels(worker, folder, seconds=seconds, **times)
-    except OrtuneError:
+    except (OrtuneError, WorkerFailed):
         return None
     write_kernels(context.root, key, recorded)
     return recorded
