@@ -8,18 +8,16 @@ import onnx_ir as ir
 
 from ortune.core.session import Executed, IntegerUse, Recorded
 from ortune.graph.ir import edit, qdq
-from ortune.graph.mapping.nodes import Lineage, trace_lineage
+from ortune.graph.mapping.nodes import ADDED, Lineage, trace_lineage
 
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
-_KERNELS = ("conv", "deconvolution", "matmul", "gemm", "fullyconnected")
+_KERNELS = ("conv", "matmul", "gemm", "fullyconnected")
 """Parts of the names of kernels that compute layers, in lower case."""
-_BESIDE = frozenset(
-    "Subtract Convert FakeQuantize Reorder QuantizeLinear DequantizeLinear Cast ReorderInput "  # noqa: SIM905
-    "ReorderOutput".split()
-)
+_BESIDE = {
+    "Subtract",
+    *(op for op, kind in ADDED.items() if kind in ("cast", "quantize", "reorder")),
+}
 """Kernels that only change how numbers are stored."""
-
-
 _SEEN_NS = 1000
 """What takes less in a run is left out."""
 
@@ -49,12 +47,11 @@ def count_integer_layers(
     in_float: dict[str, float] = {}
     beside: Counter[str] = Counter()
     for kernel, nodes in zip(recorded.nodes, sources, strict=True):
-        spent = kernel.kernel_ns or kernel.span_ns
         if kernel.op_type in _BESIDE:
-            beside[kernel.op_type] += round(spent)
+            beside[kernel.op_type] += round(kernel.spent_ns)
         elif _reads_float(kernel):
             for name in layer_names.intersection(nodes):
-                in_float[name] = in_float.get(name, 0.0) + spent
+                in_float[name] = in_float.get(name, 0.0) + kernel.spent_ns
     return IntegerUse(
         len(layer_names), in_float, {op: ns for op, ns in beside.most_common() if ns >= _SEEN_NS}
     )

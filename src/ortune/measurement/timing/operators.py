@@ -70,7 +70,7 @@ def operator_shares(recorded: Recorded) -> dict[str, float]:
     """
     spent: defaultdict[str, float] = defaultdict(float)
     for node in recorded.nodes:
-        spent[operator_of_kernel(node.op_type)] += node.kernel_ns or node.span_ns
+        spent[operator_of_kernel(node.op_type)] += node.spent_ns
     total = sum(spent.values())
     ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
     return {name: time / total for name, time in ranked if time > 0}

@@ -128,6 +128,7 @@ def compare_sides(study: Study) -> Sides | None:
 
 
 def find_models(study: Study) -> tuple[Path, Path] | None:
+    """Return the files of original and winner; None where there are not two lone ones at hand."""
     if not study.root or len(study.models) != 1 or study.best.key == study.baseline.key:
         return None
     original = Path(next(iter(study.models.values())))
@@ -143,12 +144,12 @@ def time_nodes(model: ir.Model, recorded: Recorded, latency_ms: float) -> NodeTi
     """Divide a run's time among a model's nodes by what its runtime recorded of a few runs."""
     lineage = trace_lineage(model, recorded)
     operators = {name: node.op_type for name, node in Origin(model).nodes.items()}
-    total = sum(_measure_kernel(node) for node in recorded.nodes) or 1.0
+    total = sum(node.spent_ns for node in recorded.nodes) or 1.0
     ms: defaultdict[str, float] = defaultdict(float)
     floats: dict[str, str] = {}
     added_ms = 0.0
     for executed, sources in zip(recorded.nodes, lineage.sources, strict=True):
-        time_ms = latency_ms * _measure_kernel(executed) / total
+        time_ms = latency_ms * executed.spent_ns / total
         if not sources:
             added_ms += time_ms
             continue
@@ -158,10 +159,6 @@ def time_nodes(model: ir.Model, recorded: Recorded, latency_ms: float) -> NodeTi
         if types := _list_floats(executed):
             floats |= dict.fromkeys(sources, types[0])
     return NodeTimes(ms, floats, added_ms)
-
-
-def _measure_kernel(node: Executed) -> float:
-    return node.kernel_ns or node.span_ns
 
 
 def _list_floats(node: Executed) -> list[str]:

@@ -97,6 +97,7 @@ def _list_remarks(comparison: ComparedRun) -> list[str]:
 
 
 def describe_total(result: CompareResult) -> str:
+    """Say how many rows regressed beyond which limits, in one line."""
     limits = ", ".join(f"{name} {100 * share:g} %" for name, share in result.thresholds.items())
     rows = result.rows
     count = result.regressions

@@ -121,12 +121,13 @@ def _judge_file(context: Context, trial: Trial, files: Files, part: ScoredPart) 
     node as it is written. A few samples decide, and nothing but the reason of the trial hangs on
     it. An evaluate function is not asked: it may take no few samples.
     """
-    plain = Cpu(level="disabled", custom_ops=trial.plan.backend.custom_ops)
-    few = part.take_first(_FILE_SAMPLES)
-    estimate_s = _SLOWED * len(few.indices) * context.deadlines.run_ns / 1e9
     missed = trial.status is Status.FAILS and trial.plan.recipe.steps and not context.evaluate
-    if not missed or trial.plan.backend.name() == plain.name() or estimate_s > _FILE_S:
+    if not missed or trial.plan.backend.name() == Cpu.name():
         return trial
+    few = part.take_first(_FILE_SAMPLES)
+    if _SLOWED * len(few.indices) * context.deadlines.run_ns / 1e9 > _FILE_S:
+        return trial
+    plain = Cpu(level="disabled", custom_ops=trial.plan.backend.custom_ops)
     try:
         with start_worker(context, files.paths, plain, "file") as worker:
             wait_until_ready(worker)
