@@ -19,7 +19,6 @@ from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.dequantize import drop_pair, find_activation_pairs
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
 
-LAYERS = ("Conv", "MatMul", "Gemm")
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
     "LeakyRelu MaxPool Mul Reshape Sigmoid Slice Softmax Squeeze Transpose Unsqueeze"
@@ -63,7 +62,8 @@ class DropPairs(Quantizer):
             return
         target: runtime_rules.Target = "openvino" if backend.name() == "openvino" else "cpu"
         if facts.has("MatMul") and facts.has("Softmax", "LayerNormalization"):
-            yield cls(target, around=LAYERS, products=False)
+            layers = runtime_rules.list_layer_ops(target)
+            yield cls(target, around=layers, products=False)
         yield cls(target)
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
@@ -93,12 +93,14 @@ class DropPairs(Quantizer):
     def _writes_float(self) -> bool:
         return runtime_rules.writes_float(self.target)
 
+    @property
+    def _layers(self) -> tuple[str, ...]:
+        return runtime_rules.list_layer_ops(self.target)
+
     def _list_around(self) -> tuple[str, ...]:
         if self.around or self.target == "cpu":
             return self.around or tuple(AROUND.split())
-        target = self.target
-        layers = runtime_rules.list_layer_ops(target)
-        return (*layers, *runtime_rules.list_following_ops(target))
+        return (*self._layers, *runtime_rules.list_following_ops(self.target))
 
     def _free_readers(self, node: ir.Node) -> int:
         """Let the readers of a pair that compute in float read the float values."""
@@ -113,8 +115,8 @@ class DropPairs(Quantizer):
     def _is_useful(self, node: ir.Node) -> bool:
         source = node.inputs[0]
         maker = source.producer() if source is not None else None
-        free = maker is None or maker.op_type in _FREE or self._writes_float
-        if maker is not None and not free and self._has_integer_kernel(maker):
+        writes_integers = maker is not None and not (self._writes_float or maker.op_type in _FREE)
+        if writes_integers and maker is not None and self._has_integer_kernel(maker):
             return True
         wide = [late.outputs[0] for late in qdq.list_consumers(node.outputs[0])]
         return any(
@@ -129,14 +131,14 @@ class DropPairs(Quantizer):
             return False
         shapes = ("Reshape", "Slice", "Squeeze", "Unsqueeze", "Expand")
         floats = [v for v in node.inputs[: 1 if node.op_type in shapes else None] if v is not None]
-        if node.op_type in LAYERS:
+        if node.op_type in self._layers:
             if not all(map(qdq.is_integer, floats[:2])):
                 return False
             if not self.products and not any(map(qdq.is_weight, floats[:2])):
                 return False
         elif not all(map(qdq.is_rounded, floats)):
             return False
-        if node.op_type in (LAYERS if self._writes_float else _FREE):
+        if node.op_type in (self._layers if self._writes_float else _FREE):
             return True
         after = qdq.list_consumers(node.outputs[0])
         if len(after) != 1 or after[0].op_type != "QuantizeLinear":

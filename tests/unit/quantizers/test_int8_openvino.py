@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
+from ortune.core.errors import Refused
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.quantizers.int8_static import Int8Static
 
@@ -135,3 +136,16 @@ def test_a_float_reader_of_a_pair_that_stays_takes_float() -> None:
     DropPairs(target="openvino").apply(model, {})
     kept = {"x": ["Conv"], "a": ["Add", "Conv"], "b": ["Add"], "r": ["Conv"]}
     assert rounded(model) == kept | OUTPUT
+
+
+def test_pairs_of_a_transposed_convolution_stay() -> None:
+    text = """g (float[1,4,8,8] x) => (float[1,4,16,16] y) {
+      a = ConvTranspose<strides = [2,2]>(x, u)
+      y = Conv(a, w)
+    }"""
+    feed = {"x": normal(1, 4, 8, 8, seed=2)}
+    model = model_of(text, {"u": normal(4, 4, 2, 2), "w": WEIGHTS["w"]})
+    quantize(model, OPENVINO, [feed])
+    with pytest.raises(Refused, match="belongs to an integer kernel"):
+        DropPairs(target="openvino").apply(model, {})
+    assert rounded(model) == {"x": ["ConvTranspose"], "a": ["Conv"]}
