@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,9 @@ from benchmarks.peers.environments import environment
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.budgets import SHAPES
 from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.backends.runtimes.openvino.native import open_native_recording, open_native_session
+from ortune.bundle.engine.golden import snr_db
 from ortune.core.wording import format_integer_use
 from ortune.graph.io import file
 from ortune.graph.mapping.integers import count_integer_layers
@@ -52,8 +54,9 @@ SETS = {"amx": "", "vnni": "AVX512_CORE_VNNI", "avx2": "AVX2"}
 """Instruction set -> how OpenVINO is held to it."""
 SECONDS, SAMPLES, DRAWS = 2.0, 8, 1000
 Arrays = Mapping[str, NDArray[Any]]
-Answers = list[list[NDArray[Any]]]
+Answers = list[dict[str, NDArray[Any]]]
 Row = dict[str, Any]
+Hint = Literal["f32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Entry:
 
     name: str
     path: Path
-    hints: tuple[str, ...]
+    hints: tuple[Hint, ...]
 
 
 def main(*words: str) -> int:
@@ -90,7 +93,7 @@ def main(*words: str) -> int:
                 rows += found
                 for row in found:
                     print(json.dumps(row), file=sys.stderr, flush=True)
-    result = {"benchmark": "executed int8", "machine": describe_machine(), "rows": rows}
+    result: Row = {"benchmark": "executed int8", "machine": describe_machine(), "rows": rows}
     names_of = ("ortune", "onnxruntime", "openvino", "numpy")
     result["versions"] = {name: version(name) for name in names_of}
     result["load average"] = os.getloadavg()
@@ -107,16 +110,16 @@ def measure_model(
     paths = sorted((made / "data").glob("*.npz"))[:SAMPLES]
     feeds = [read_feed(path) for path in paths]
     with Cpu(threads=1).open(made / "model.onnx") as session:
-        expected = [list(session.run(feed).values()) for feed in feeds]
+        expected = [session.run(feed) for feed in feeds]
     readings: dict[tuple[str, str], list[float]] = defaultdict(list)
     noise: dict[tuple[str, str], float] = {}
     with ExitStack() as stack:
         runs: dict[tuple[str, str], Callable[[Arrays], Mapping[str, NDArray[Any]]]] = {}
         for entry in entries:
             for hint in entry.hints:
-                properties = list_properties(hint)
+                properties = Openvino(threads=1, precision=hint).build_properties()
                 session = stack.enter_context(open_native_session(entry.path, properties))
-                answers = [list(session.run(feed).values()) for feed in feeds]
+                answers = [session.run(feed) for feed in feeds]
                 noise[entry.name, hint] = compute_snr(expected, answers)
                 runs[entry.name, hint] = session.run
         end, turn = time.monotonic() + SECONDS * len(entries), 0
@@ -160,7 +163,7 @@ def list_entries(
 ) -> Iterator[Entry]:
     """Yield the files of a model, made once: as the search offers them for the instruction set."""
     symmetric, seven = units == "amx", ", reduce_range=true" if units == "avx2" else ""
-    hints = ("f32", "bf16") if units == "amx" else ("f32",)
+    hints: tuple[Hint, ...] = ("f32", "bf16") if units == "amx" else ("f32",)
     for label, grid in (("ours", symmetric), ("other grid", not symmetric)):
         path = folder / f"{name}-{'symmetric' if grid else 'zero-points'}{seven}.onnx"
         if not path.is_file():
@@ -181,15 +184,6 @@ def list_entries(
     yield Entry("NNCF", path, hints)
 
 
-def list_properties(hint: str) -> dict[str, str]:
-    """Return OpenVINO's properties: one thread, one stream."""
-    return {
-        "INFERENCE_PRECISION_HINT": hint,
-        "INFERENCE_NUM_THREADS": "1",
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-
-
 def read_feed(path: Path) -> dict[str, NDArray[Any]]:
     """Return the inputs of a sample."""
     kept = np.load(path)
@@ -198,16 +192,7 @@ def read_feed(path: Path) -> dict[str, NDArray[Any]]:
 
 def compute_snr(expected: Answers, answers: Answers) -> float:
     """Return the median over samples of the worst output's signal to noise ratio in dB."""
-    samples = []
-    for wanted, got in zip(expected, answers, strict=True):
-        ratios = []
-        for one, other in zip(wanted, got, strict=True):
-            wide = one.astype(np.float64)
-            power, error = (wide**2).sum(), ((wide - other) ** 2).sum()
-            if one.dtype.kind == "f" and power:
-                ratios.append(10 * np.log10(power / max(error, 1e-30)))
-        samples.append(min(ratios))
-    return float(np.median(samples))
+    return float(np.median(list(map(snr_db, expected, answers))))
 
 
 def summarize_ratio(times: NDArray[Any], ours: NDArray[Any]) -> list[float]:
@@ -222,17 +207,18 @@ def summarize_ratio(times: NDArray[Any], ours: NDArray[Any]) -> list[float]:
 
 
 def describe_execution(
-    entry: Entry, hint: str, feeds: list[dict[str, NDArray[Any]]], expected: Answers
+    entry: Entry, hint: Hint, feeds: list[dict[str, NDArray[Any]]], expected: Answers
 ) -> dict[str, Any]:
     """Return what ran in integers, and the same file's answers in onnxruntime; of Q/DQ files."""
     if entry.path.suffix == ".xml" or entry.name == "16 bits":
         return {}
-    with open_native_recording(entry.path, list_properties(hint)) as recording:
+    properties = Openvino(threads=1, precision=hint).build_properties()
+    with open_native_recording(entry.path, properties) as recording:
         for feed in feeds:
             recording.run(feed)
         use = count_integer_layers(file.load(entry.path), recording.recorded(len(feeds)))
     with Cpu(threads=1, level="disabled").open(entry.path) as session:
-        answers = [list(session.run(feed).values()) for feed in feeds]
+        answers = [session.run(feed) for feed in feeds]
     assert use is not None
     return {
         "snr in onnxruntime": round(compute_snr(expected, answers), 1),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.tables.markdown import interval, table, where
@@ -113,7 +113,7 @@ def executed_int8(results: Results) -> str:
             for model, files in rows.items()
         ]
         means = [
-            _geometric_mean([files[o]["to ours"][0] for files in rows.values() if o in files])
+            geometric_mean([files[o]["to ours"][0] for files in rows.values() if o in files])
             for o in others
         ]
         cells.append(["geometric mean", "", "", "", *(f"{mean:.2f}" for mean in means)])
@@ -132,7 +132,3 @@ def _describe_other(one: Mapping[str, Any] | None) -> str:
         return "-"
     middle, low, high = one["to ours"]
     return f"{middle:.2f} [{low:.2f}, {high:.2f}], {one['snr']:.1f} dB"
-
-
-def _geometric_mean(ratios: list[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))

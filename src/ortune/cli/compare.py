@@ -5,7 +5,7 @@ from __future__ import annotations
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result
-from ortune.cli.terminal.page import PageOptions, require_page, save_page
+from ortune.cli.terminal.page import PageOptions, require_page, save_result_page
 from ortune.core.request import request
 from ortune.reporting.python.requests import CompareFiles
 
@@ -22,9 +22,6 @@ def command(options: _Options) -> int:
 
     require_page(options)
     result = run(options)
-    if options.page is not None:
-        from ortune.reporting.results import build_result_parts
-
-        save_page(options, build_result_parts(result))
+    save_result_page(options, result)
     print_result(result, lambda: print_parts(build_comparison_parts(result)))
     return NO if result.regressions else DONE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ortune.analysis.costs.requests import Cost, format_money_amount
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_parts, print_result, print_table, print_text
-from ortune.cli.terminal.page import PageOptions, require_page, save_page
+from ortune.cli.terminal.page import PageOptions, require_page, save_result_page
 from ortune.core.request import request
 from ortune.reporting.python.requests import TimelinePage
 
@@ -42,10 +42,7 @@ def command(options: _Options | TimelinePage) -> None:
 
     require_page(options)
     costs = run(options)
-    if options.page is not None:
-        from ortune.reporting.results import build_result_parts
-
-        save_page(options, build_result_parts(costs))
+    save_result_page(options, costs)
     print_result(_serialize_costs(costs), lambda: _print_costs(costs, bool(options.gpus)))
 
 

@@ -10,7 +10,7 @@ from ortune.analysis.verification.requests import Verify
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_table, print_text
-from ortune.cli.terminal.page import PageOptions, require_page, save_page
+from ortune.cli.terminal.page import PageOptions, require_page, save_result_page
 from ortune.core import wording
 from ortune.core.request import request
 
@@ -33,12 +33,8 @@ def command(options: _Options) -> int:
 
     require_page(options)
     comparison = run(options)
-    if options.page is not None:
-        from ortune.reporting.results import build_result_parts
-
-        _, parts = build_result_parts(comparison)
-        other, reference = Path(options.other).name, Path(options.reference).name
-        save_page(options, (f"{other} against {reference}", parts))
+    other, reference = Path(options.other).name, Path(options.reference).name
+    save_result_page(options, comparison, f"{other} against {reference}")
     result = {
         "reference": options.reference,
         "other": options.other,

@@ -34,6 +34,18 @@ def check_output_file(path: str | Path, force: bool = False, *sources: str | Pat
     return path
 
 
+def check_page_file(path: str | Path, force: bool = False, *sources: str | Path) -> Path:
+    """Return `path` if a page may be written there, its ending included.
+
+    Raises:
+        OrtuneError: As `check_output_file`, or it does not end as a page does.
+    """
+    path = check_output_file(path, force, *sources)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise OrtuneError(f"cannot write a page as '{path.name}'", fix="end it in .html")
+    return path
+
+
 def check_output_folder(folder: Path, force: bool) -> Path:
     """Return a folder if it may be written into.
 

@@ -12,8 +12,7 @@ from ortune.analysis.costs.cost import Costs
 from ortune.analysis.verification.verify import Comparison
 from ortune.core import wording as say
 from ortune.core.atomic_write import write_text
-from ortune.core.errors import BadSettings
-from ortune.core.outputs import check_output_file
+from ortune.core.outputs import check_page_file
 from ortune.core.section import (
     Bar,
     Bars,
@@ -43,10 +42,7 @@ def write_result_page(page: Page, path: str | Path, force: bool = False) -> Path
     Raises:
         OrtuneError: The path is taken, has another ending, or cannot be written.
     """
-    path = check_output_file(path, force)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise BadSettings(f"cannot write a page as '{path.name}'", fix="end it in .html")
-    return write_text(path, render_page(*page))
+    return write_text(check_page_file(path, force), render_page(*page))
 
 
 def build_result_parts(result: Result) -> Page:

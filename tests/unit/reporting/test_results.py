@@ -130,3 +130,10 @@ def test_a_page_is_asked_for_by_an_option(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match=r"cannot write a page as 'page\.txt'"):
         write_result_page(made, tmp_path / "page.txt")
     assert main(["compare", *compared(tmp_path), "--page", str(page)]) == 2, "it exists"
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["verify", "not-there.onnx", "other.onnx", "--page", "page.txt"]) == 2
+    assert "cannot write a page as 'page.txt'" in capsys.readouterr().err

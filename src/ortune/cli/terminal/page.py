@@ -6,11 +6,11 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING
 
 from ortune.core.fields import File
-from ortune.core.outputs import check_output_file
+from ortune.core.outputs import check_page_file
 from ortune.core.request import Request, request
 
 if TYPE_CHECKING:
-    from ortune.reporting.results import Page
+    from ortune.reporting.results import Page, Result
 
 
 @request
@@ -28,12 +28,29 @@ class PageOptions(Request):
 def require_page(options: PageOptions) -> None:
     """Refuse a page that cannot be written, before the time is spent."""
     if options.page is not None:
-        check_output_file(options.page, bool(getattr(options, "force", False)))
+        check_page_file(options.page, _may_replace(options))
 
 
 def save_page(options: PageOptions, page: Page) -> None:
-    """Write the page that was options for."""
+    """Write a page where one was asked for."""
     from ortune.reporting.results import write_result_page
 
     if options.page is not None:
-        write_result_page(page, options.page, bool(getattr(options, "force", False)))
+        write_result_page(page, options.page, _may_replace(options))
+
+
+def save_result_page(options: PageOptions, result: Result, title: str = "") -> None:
+    """Write a result as a page where one was asked for.
+
+    Args:
+        title: In place of the one that such a result has.
+    """
+    if options.page is not None:
+        from ortune.reporting.results import build_result_parts
+
+        name, parts = build_result_parts(result)
+        save_page(options, (title or name, parts))
+
+
+def _may_replace(options: PageOptions) -> bool:
+    return bool(getattr(options, "force", False))

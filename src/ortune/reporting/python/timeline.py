@@ -22,8 +22,7 @@ from ortune.analysis.costs.timeline import (
     find_break_even,
 )
 from ortune.core.atomic_write import write_text
-from ortune.core.errors import OrtuneError
-from ortune.core.outputs import check_output_file
+from ortune.core.outputs import check_page_file
 from ortune.core.request import make_verb
 from ortune.core.section import Block, Heading, Line, Lines, Pill, Point, Table, Text, Tile
 from ortune.core.wording import format_seconds
@@ -222,12 +221,8 @@ def format_with_noun(value: float, noun: str) -> str:
 def run(request: TimelinePage) -> Timeline:
     """Time every variant, and write the page."""
     out = (
-        None
-        if request.out is None
-        else check_output_file(request.out, request.force, request.model)
+        None if request.out is None else check_page_file(request.out, request.force, request.model)
     )
-    if out is not None and out.suffix.lower() not in (".html", ".htm"):
-        raise OrtuneError(f"cannot write a page as '{out.name}'", fix="end it in .html")
     result = timing.run(request)
     if out is not None:
         foot = "Sessions are medians over fresh processes, inferences were timed in turns."
