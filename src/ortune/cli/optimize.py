@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ortune.analysis.padding.requests import BucketsRequest
-from ortune.cli.main import DONE, INTERRUPTED, NO
+from ortune.cli.main import BAD, DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import format_command_line, make_command
 from ortune.cli.terminal.ending import hold_interruptions
 from ortune.core import wording
 from ortune.core.errors import Interruption
-from ortune.core.fields import Option
+from ortune.core.fields import Option, make_paths
 from ortune.core.request import request
 from ortune.search.request import Optimize
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
     from ortune.search.batch_rows import BatchRow
+    from ortune.search.each import ModelSearch
     from ortune.search.padding import Buckets
 
 
@@ -43,6 +44,12 @@ def command(options: _Options | BucketsRequest) -> int:
     from ortune.reporting.html import report
     from ortune.search.optimize import run
 
+    if (
+        isinstance(options, Optimize)
+        and not options.evaluate
+        and len(make_paths(options.model)) > 1
+    ):
+        return _optimize_each(options)
     if isinstance(options, BucketsRequest):
         from ortune.analysis.padding import buckets
 
@@ -63,6 +70,54 @@ def command(options: _Options | BucketsRequest) -> int:
     if code == NO:
         output.write_remark(f"not reached: {describe_miss(study, options.target_speedup)}")
     return code
+
+
+def _optimize_each(options: Optimize) -> int:
+    """Search for every model by itself, and show one table; the page is there after each."""
+    from ortune.reporting.blocks import Part
+    from ortune.reporting.html import report
+    from ortune.reporting.results import build_searches, write_result_page
+    from ortune.search import each
+
+    searches: list[ModelSearch] = []
+    page = Path(options.out) / "summary.html"
+    for item in each.run(options):
+        searches.append(item)
+        with hold_interruptions():
+            if item.study is not None:
+                report(item.study, item.root / "report.html", force=True)
+            page.parent.mkdir(parents=True, exist_ok=True)
+            write_result_page(build_searches(searches), page, force=True)
+    codes = [
+        exit_code(item.study, options.target_speedup, options.strict)
+        for item in searches
+        if item.study
+    ]
+    rows = {"run": options.out, "report": page, "models": list(map(_serialize_search, searches))}
+
+    def show() -> None:
+        table = build_searches(searches)[1][1].blocks[0]
+        output.print_parts([Part("models", (table,))])
+        for item in searches:
+            if item.problem:
+                output.print_text(f"{item.name}: {item.problem}\n  fix: {item.fix}")
+        output.print_text(f"runs:   {options.out}\nreport: {page}")
+
+    output.print_result(rows, show)
+    if any(item.study is None and not item.problem for item in searches):
+        return INTERRUPTED
+    return max([*codes, *(BAD for item in searches if item.problem)])
+
+
+def _serialize_search(item: ModelSearch) -> dict[str, object]:
+    """Return what scripts ask for of one model of several; its run has the rest."""
+    row: dict[str, object] = {"name": item.name, "model": item.model, "run": item.root}
+    row |= {"error": item.problem or None, "fix": item.fix or None}
+    if item.study is None:
+        return row
+    keys = ("report", "finished", "improved", "best", "budget", "counts")
+    study = serialize_study(item.study, item.root / "report.html")
+    return row | {key: study[key] for key in keys}
 
 
 def describe_miss(study: Study, target_speedup: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,10 +25,11 @@ from ortune.core.section import (
     Text,
     Tile,
 )
-from ortune.core.trial import Verdict
+from ortune.core.trial import Interval, Verdict
 from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.html import render_page
 from ortune.reporting.python.compare import build_comparison_parts, describe_total
+from ortune.search.each import ModelSearch
 
 Page: TypeAlias = tuple[str, tuple[Part, ...]]
 """Title and parts."""
@@ -186,3 +187,48 @@ _BUILDERS: Mapping[type, Callable[[Any], Page]] = {
     Comparison: _build_verified,
     Costs: _build_costs,
 }
+
+
+def build_searches(searches: Sequence[ModelSearch]) -> Page:
+    """Return the page of several models' searches: a row a model, and why some have no answer."""
+    answers = {item.name: item.study for item in searches if item.study is not None}
+    speeds = {name: study.speedup(study.best) for name, study in answers.items()}
+    faster = [name for name, study in answers.items() if study.best is not study.baseline]
+    failed = [item for item in searches if item.problem]
+    waiting = len(searches) - len(answers) - len(failed)
+    pills = [
+        Pill(f"{len(answers)} of {say.format_count(len(searches), 'model')} answered", "good")
+    ]
+    pills += [Pill(f"{len(failed)} failed", "bad")] * bool(failed)
+    pills += [Pill(f"{waiting} not searched yet", "warn")] * bool(waiting)
+    tiles = [Tile("models", str(len(searches))), Tile("faster", str(len(faster)))]
+    if faster:
+        best = max(faster, key=lambda name: speeds[name].value)
+        tiles.append(Tile("most", say.format_speedup(speeds[best]), best))
+    rows = tuple(_describe_search(item, speeds.get(item.name)) for item in searches)
+    columns = ("model", "answer", "times as fast", "accuracy", "file MB", "run")
+    blocks: list[Block] = [Table(columns, rows)]
+    blocks += [Text(f"{item.name}: {item.problem}. Fix: {item.fix}", "bad") for item in failed]
+    estimates = tuple(
+        Estimate(name, x.value, x.low, x.high, f"{say.format_speedup(x)} [{say.format_span(x)}]")
+        for name, x in speeds.items()
+        if name in faster and x.is_bounded
+    )
+    title = "Times as fast as the original, which is 1"
+    plot = Part("speeds", (Heading(title), Intervals("model", "times, 99 %", estimates, ())))
+    parts = (Part("models", tuple(blocks)), *([plot] if estimates else []))
+    return say.format_count(len(searches), "model"), (summarize(pills, tiles), *parts)
+
+
+def _describe_search(item: ModelSearch, speed: Interval | None) -> tuple[str, ...]:
+    study = item.study
+    if study is None or speed is None:
+        return (item.name, "failed" if item.problem else "not searched yet", *4 * ("-",))
+    best, changed = study.best, study.best is not study.baseline
+    answer = study.label(best.plan) if changed else "the original stays"
+    if study.finished == "interrupted":
+        answer += " (interrupted)"
+    times = f"{say.format_speedup(speed)} [{say.format_span(speed)}]" if changed else "1"
+    accuracy = f"{say.describe_scores(study, best.score)}" if changed and best.score else "-"
+    sizes = [say.format_megabytes(trial.size) for trial in (study.baseline, best)]
+    return (item.name, answer, times, accuracy, " -> ".join(sizes[: 1 + changed]), str(item.root))

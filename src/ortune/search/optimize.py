@@ -42,6 +42,7 @@ from ortune.search.experiment.context import Context
 from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.ledger import (
     Ledger,
+    is_finished,
     lock_run,
     read_header,
     read_study,
@@ -61,7 +62,16 @@ _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 
 
 def run(request: Optimize) -> Study:
-    """Search, write the run's folder and return its study."""
+    """Search, write the run's folder and return its study; a finished search goes on."""
+    return _run(request, again=True)
+
+
+def run_once(request: Optimize) -> Study:
+    """Search like `run`; a finished search of the same settings stays as it is."""
+    return _run(request, again=False)
+
+
+def _run(request: Optimize, again: bool) -> Study:
     export = request.make_export(Path(request.out).absolute() / "export" / "model.onnx")
     experiment = request.read_experiment()
     if request.strict and experiment.budget is not None:
@@ -101,7 +111,10 @@ def run(request: Optimize) -> Study:
         request.sink(Note(f"--time: {format_duration(request.time)}"))
         if not request.fixed_shapes:
             _require_free_shapes(root, rules)
-        write_text(root / settings.REPEAT, _format_repeat(request, baseline))
+        repeat, kept = _format_repeat(request, baseline), root / settings.REPEAT
+        if not again and is_finished(root) and kept.is_file() and kept.read_text() == repeat:
+            return read_study(root)
+        write_text(kept, repeat)
         exact = request.data is None and not request.evaluate
         header = read_header(root)
         assert header is not None, "a prepared run has a header"

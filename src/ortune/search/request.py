@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 class Optimize(ModuleRequest, ExperimentRequest):
     """Find the fastest version of MODEL that keeps the answers, and prove it.
 
-    Several models (an encoder and its decoder) are tuned together with --evaluate. The original
-    is a valid answer: nothing slower and nothing outside the budget is ever handed back. A
-    RUN/ortune.toml in place of MODEL repeats that run. A PyTorch module in its place, as
-    `ortune export` takes it, is exported and verified first, and timed beside the plans.
+    Several models are searched one by one, each into a folder of its own in --out, and make one
+    table; {model} in --data, --labels or --calibration stands for their names. With --evaluate
+    they are one job (an encoder and its decoder), tuned together. The original is a valid answer:
+    nothing slower and nothing outside the budget is ever handed back. A RUN/ortune.toml in place
+    of MODEL repeats that run. A PyTorch module in its place, as `ortune export` takes it, is
+    exported and verified first, and timed beside the plans.
 
     Example:
         ortune optimize model.onnx --data samples/ --budget "top1>=base-0.01" -o run
         ortune optimize model.onnx --data samples/ --on cpu,openvino --time 3m --json
+        ortune optimize zoo/*.onnx --data "samples/{model}" -o runs
 
     Attributes:
         on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; fields that are
@@ -51,7 +54,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             other. Without it the report says what it would bring.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
-        out: The run's folder; the same command resumes it.
+        out: The run's folder; the same command resumes it. Of several models each has one in it.
         command: The command line to repeat in reports.
 
     Returns:
@@ -136,7 +139,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
         """A run with a trial in it stays, and one that another search is at work in."""
         from ortune.search.experiment.ledger import has_trials  # a request is read without NumPy
 
-        return has_trials(path)
+        return any(map(has_trials, [path, *path.glob("*/")]))
 
     @property
     def goal(self) -> Goal:

@@ -123,7 +123,7 @@ def name_models(
     if not evaluate:
         raise BadSettings(
             f"models given without --evaluate: {len(paths)}",
-            fix="give --evaluate FILE.py:NAME, which runs them together",
+            fix="give --evaluate FILE.py:NAME, which runs them together, or one model at a time",
         )
     by_stem = {path.stem: path for path in paths}
     if len(by_stem) < len(paths):

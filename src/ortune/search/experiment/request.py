@@ -23,7 +23,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
     """Models, samples to calibrate on and to score, and how the models will be used.
 
     Attributes:
-        model: ONNX files; several are run together by --evaluate.
+        model: ONNX files; several are one job with --evaluate, which runs them together.
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         calibration: Samples to calibrate with, apart from --data.
         ranges_from: Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.
