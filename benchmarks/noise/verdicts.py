@@ -75,6 +75,7 @@ def _cell(cell: tuple[Any, ...], rows: Sequence[Row]) -> dict[str, Any]:
         "slower": sum(claim > 0 for claim, _ in judged),
         "too noisy": sum(noisy for _, noisy in judged),
         "resampled claims": _claims(equal, stats.PAIRS, None, known),
+        "resampled claims at any look": _claims_at_any_look(equal, known),
         "sd of a pair": round(float(np.std(means)), 5),
         "half-width": round(stats.half_width(stats.PooledVariance.pool([equal])), 5),
         "disturbed": _mean([row["disturbed"] for row in rows]),
@@ -172,6 +173,23 @@ def _claims(
         drawn = [every[i] for i in rng.integers(0, len(every), count)]
         claim = _claim(stats.latency_ratio(drawn, learnt=known[turn % len(known)]))
         hits += claim == side if side is not None else claim != 0
+    return round(hits / RESAMPLED, 4)
+
+
+def _claims_at_any_look(every: Sequence[Pair], known: Sequence[stats.PooledVariance]) -> float:
+    """Return the share of resampled finals that would claim after any of their pairs.
+
+    A search ends a finalist's timing as soon as it is told from the original.
+    """
+    rng = np.random.default_rng(0)
+    hits = 0
+    for turn in range(RESAMPLED):
+        drawn = [every[i] for i in rng.integers(0, len(every), stats.PAIRS)]
+        learnt = known[turn % len(known)]
+        hits += any(
+            _claim(stats.claim_ratio(drawn[:n], learnt))
+            for n in range(stats.FEWEST_PAIRS, stats.PAIRS + 1)
+        )
     return round(hits / RESAMPLED, 4)
 
 

@@ -226,7 +226,8 @@ class SimulatedWorker:
         ns = self.paid.run_ns[1]
         self.takes(runs * ns / 1e9, limit)
         alike = all(side.alike for turn in self.turns for side in turn.bursts)
-        return {"latency_ns": [ns] * runs, "spent_ns": runs * ns, "alike": alike}
+        waited = [0.0] * runs
+        return {"latency_ns": [ns] * runs, "waited": waited, "spent_ns": runs * ns, "alike": alike}
 
     def _timed(
         self, limit: float, runs: int, each: int, at: int = 0, drop: int = 0

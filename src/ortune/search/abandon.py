@@ -32,8 +32,8 @@ _BEHIND = {0.0: 3.0, 0.5: 1.5, 1.0: 1.35, 2.0: 1.22, 3.0: 1.1}
 """Blocks that were timed (0: a warm-up run alone) -> times the best from which it is stopped."""
 _WHOLE = 10
 """Times from which on no decimal is written."""
-_DISTURBED = 0.5
-"""Share of entries disturbed by neighbours from which these count twice."""
+_AGREEING = 3
+"""Blocks that have to agree, each by itself, where their runs waited for a CPU."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,29 @@ class StoppingRule:
             pair: What was timed so far.
             done: Blocks that this is; half a block is the first A B, 0 a warm-up run.
         """
+        if stats.count_unusable([pair]):
+            return self._judge_disturbed(pair)
         middle, *_ = stats.pair_spread([pair])
         if math.isnan(middle):
             return ""
         blocks = float(len(pair.blocks)) if done is None else done
-        limit = math.log(
-            _BEHIND[max(timed_blocks for timed_blocks in _BEHIND if timed_blocks <= blocks)]
-        )
-        if stats.compute_disturbed_share([pair]) > _DISTURBED:
-            limit *= 2
-        behind = middle - math.log(self.best)
-        if behind <= limit:
+        reached = max(timed_blocks for timed_blocks in _BEHIND if timed_blocks <= blocks)
+        return self._compare_to_best(middle, _BEHIND[reached])
+
+    def _judge_disturbed(self, pair: Pair) -> str:
+        """Return the same of a pair whose runs waited: it ends where every block says so.
+
+        A run as long as the scheduler's slice waits where a shorter one does not, so that one
+        disturbed block says next to nothing.
+        """
+        logs = [stats.rough_log(Pair((block,))) for block in pair.blocks]
+        if len(logs) < _AGREEING or any(map(math.isnan, logs)):
+            return ""
+        return self._compare_to_best(min(logs), _BEHIND[1.0])
+
+    def _compare_to_best(self, log_ratio: float, limit: float) -> str:
+        behind = log_ratio - math.log(self.best)
+        if behind <= math.log(limit):
             return ""
         times = math.exp(behind)
         shown = f"{times:.1f}" if times < _WHOLE else f"{times:.0f}"

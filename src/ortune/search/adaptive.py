@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ortune.core.plan_label import label_plan
-from ortune.core.trial import Effort, Interval, Plan, Proposal, UntriedPlan
+from ortune.core.trial import Effort, Interval, Plan, Proposal, Trial, UntriedPlan
+from ortune.measurement.timing import stats
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.candidates import (
+    SETTINGS,
     Candidate,
     find_obstacle,
     list_candidates,
@@ -29,6 +31,8 @@ from ortune.search.policy import LeftOut, View
 _AS_BASE = "; where it fails, some of its layers may go back to float"
 _AS_SMALL = 0.01
 """Files whose sizes differ by less, in the logarithm, are as small."""
+_SETTINGS_SHARE = 0.1
+"""Share of the time that settings may take before every family that may win has a trial."""
 _MUCH_LONGER = 2.0
 """Times the time left: a family's first plan is tried unless it is expected to take more. What
 building takes is expected by other models too, and the clock ends a build."""
@@ -94,7 +98,7 @@ class Adaptive:
         ranked = self._rank_candidates(view, survey_candidates)
         fit = (
             option
-            for option in ranked
+            for option in _postpone_settings(view, ranked, self.worth, room)
             if option.worth + option.mixed >= self.worth and option.expected.seconds <= room
         )
         first, survey = next(fit, None), next(iter(survey_candidates), None)
@@ -118,6 +122,10 @@ class Adaptive:
             if untried.expected.seconds <= _MUCH_LONGER * room:
                 why = f"the first of its family; {_describe_expectation(view, untried.expected)}"
                 return _make_proposal(untried.candidate, "search", why)
+        for trial in _list_doubtful(view):
+            if trial.seconds - trial.building <= view.spare:
+                why = "stopped early, by runs that waited for a CPU"
+                return Proposal(trial.plan, "search", why, "full", neighbour_of=trial.neighbour_of)
         return None
 
     def explain_untried(self, view: View) -> LeftOut:
@@ -182,6 +190,29 @@ class Adaptive:
         return sorted(ranked, key=lambda candidate: -candidate.rate)
 
 
+def _postpone_settings(
+    view: View, ranked: Sequence[_RankedCandidate], worth: float, room: float
+) -> list[_RankedCandidate]:
+    """Return the candidates, without settings while families that may win wait for a trial.
+
+    A tenth of the time settings have in any case.
+    """
+    waiting = any(
+        option.worth + option.mixed >= worth and option.expected.seconds <= room
+        for option in _list_first_of_families(view, ranked)
+    )
+    if not waiting:
+        return list(ranked)
+    left = _SETTINGS_SHARE * view.total - sum(
+        trial.seconds for trial in view.trials if trial.stage == SETTINGS
+    )
+    return [
+        option
+        for option in ranked
+        if option.candidate.stage != SETTINGS or option.expected.seconds <= left
+    ]
+
+
 def _list_first_of_families(
     view: View, ranked: Sequence[_RankedCandidate]
 ) -> list[_RankedCandidate]:
@@ -192,6 +223,21 @@ def _list_first_of_families(
         if plan_family(option.candidate.plan) not in tried:
             firsts.setdefault(plan_family(option.candidate.plan), option)
     return list(firsts.values())
+
+
+def _list_doubtful(view: View) -> list[Trial]:
+    """Return the trials that ended on disturbed runs alone, those first that seemed fastest."""
+    doubtful = [
+        trial
+        for trial in view.trials
+        if trial.part == "search"
+        and trial.stopped
+        and trial.ratio is not None
+        and trial.measurement is not None
+        and stats.count_unusable(trial.measurement.pairs)
+        and not trial.has_reached("full")
+    ]
+    return sorted(doubtful, key=lambda trial: trial.ratio.value if trial.ratio else math.inf)
 
 
 def _name_family(plan: Plan) -> str:

@@ -18,7 +18,6 @@ from ortune.core.wording import describe_speedup, format_count
 from ortune.data.batches import check_batch
 from ortune.measurement.accuracy import decide_likely
 from ortune.measurement.process import Worker, WorkerFailed
-from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort, time_pair
 from ortune.measurement.timing.turns import StartupTimes, wait_until_ready
 from ortune.search.batch_rows import read_search_batch
@@ -105,7 +104,6 @@ class BatchTrials:
             self.context,
             trial,
             files,
-            stats.PAIRS,
             effort=effort,
             sink=self.sink,
             learnt=learnt,

@@ -23,7 +23,7 @@ def describe_needed_time(trials: Sequence[Trial], finals: Sequence[Trial]) -> st
     timed = [t for t in finals if t.measurement is not None]
     if not any(classify_outcome(t) is Outcome.LEVEL for t in timed):
         return ""
-    each = fmean(t.seconds for t in timed) / stats.PAIRS
+    each = fmean(t.seconds / len(t.measurement.pairs) for t in timed if t.measurement)
     learnt = measure.pool_variance(trials)
     needed = stats.pairs_for(learnt)
     if needed is not None and needed <= stats.PAIRS:

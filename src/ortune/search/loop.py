@@ -15,7 +15,7 @@ from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
 from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
-from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
+from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial
 from ortune.core.wording import format_count
 from ortune.measurement.accuracy import is_within_reach
 from ortune.measurement.machine import noise
@@ -71,6 +71,10 @@ FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
 _SET_UP = 0.25
 """Share of the time budget from which set-up does not count against it."""
+_NARROW = 1.06
+"""A finalist's upper end over its lower, below which more pairs tell nothing that is wanted."""
+_OVERRUN = 0.1
+"""Share of the time budget by which a finalist that is not told from the original may overrun."""
 _TOLD = 200  # plans that an ending names as not tried, at most
 
 
@@ -274,7 +278,7 @@ class _Loop:
             if index > FINALISTS and self._find_winner() is not None:
                 break
             reserve, leader = self._make_reserve(), self._find_winner()
-            needed = reserve.final_s(trial) + reserve.closing_s
+            needed = reserve.final_s(trial, 0.0) + reserve.closing_s
             if (index > 1 or leader is not None) and self.aim.remaining_s() < needed:
                 late = sum(not self._is_confirmed(finalist) for finalist in chosen[index - 1 :])
                 if not late:
@@ -285,11 +289,33 @@ class _Loop:
                 return "time"
             if leader is None or not is_beaten(leader, trial, self.goal):
                 self.attempts.measure_final(
-                    trial, reserve.seconds_each(trial, self.aim.remaining_s())
+                    trial,
+                    reserve.seconds_each(trial, self.aim.remaining_s()),
+                    self._make_final_rule(chosen[index:], reserve),
                 )
             if index == FINALISTS and self._find_winner() is None:
                 chosen += self._list_safe(candidates[FINALISTS:])
         return finished
+
+    def _make_final_rule(
+        self, followers: Sequence[Trial], reserve: Reserve
+    ) -> Callable[[Interval], bool]:
+        """Return what says whether a finalist's interval is all that is wanted of it.
+
+        It is told from the original and from those that follow, and is narrow or leaves them too
+        little time. Nothing is wanted any more where the time is over.
+        """
+        rivals = [trial for trial in followers if not self._is_confirmed(trial)]
+        needed = sum(reserve.final_s(trial, 0.0) for trial in rivals) + reserve.closing_s
+
+        def is_enough(ratio: Interval) -> bool:
+            left = self.aim.remaining_s()
+            if left < reserve.closing_s and (ratio.clear or left < -_OVERRUN * self.aim.seconds):
+                return True
+            apart = ratio.clear and not any(_overlaps(ratio, trial.ratio) for trial in rivals)
+            return apart and (ratio.high < _NARROW * ratio.low or left < needed)
+
+        return is_enough
 
     def _list_safe(self, candidates: Sequence[Trial]) -> list[Trial]:
         """Return the fastest plan that changes no numbers, and before it the fastest that will be
@@ -362,6 +388,11 @@ class _Loop:
             self.trials, self._list_finals(), record
         )
         self.readings |= readings
+
+
+def _overlaps(ratio: Interval, other: Interval | None) -> bool:
+    """Whether two latency ratios are not told apart; a bounded interval is not needed for it."""
+    return other is None or (ratio.low <= other.value <= ratio.high)
 
 
 def measure_contributions(

@@ -17,6 +17,9 @@ _FINAL = 4
 ones, and shares nothing with building. By the replays, where 3 finds the same plans."""
 _MOST = 0.6
 """Share of the time budget that is kept back at most: else no plan is there to end with."""
+_FINAL_SHARE = 0.5
+"""Share of the time budget beyond which a finalist gets fewer pairs, as many as tell it from the
+original: those of a model that takes long to run or to load would leave no time for plans."""
 _FIRST = 3
 """Plans, besides what is screened, that half of what is left is for: a first guess, what may be
 faster, and what mends that where it loses too much."""
@@ -49,28 +52,41 @@ class Reserve:
         timed = sum(block.seconds for pair in first.measurement.pairs for block in pair.blocks)
         return max(0.0, first.seconds - timed) / 2
 
-    def final_s(self, trial: Trial) -> float:
-        """Return what re-measuring a plan takes: as finals did, or by its trial of the search."""
-        finals = [t.seconds for t in self.trials if t.part == "final" and t.error is None]
-        return fmean(finals) if finals else _FINAL * (trial.seconds - trial.building)
+    def final_s(self, trial: Trial, seconds: float = math.inf) -> float:
+        """Return what re-measuring a plan takes: as finals did, or by its trial of the search.
 
-    def compute_fixed_s(self, trial: Trial) -> float:
+        Args:
+            seconds: Where all pairs take longer, there are as many as fit, the fewest at least.
+        """
+        pair_s = [
+            t.seconds / len(t.measurement.pairs)
+            for t in self.trials
+            if t.part == "final" and t.error is None and t.measurement is not None
+        ]
+        each = fmean(pair_s) if pair_s else _FINAL * (trial.seconds - trial.building) / stats.PAIRS
+        return each * max(stats.FEWEST_PAIRS, min(stats.PAIRS, seconds / max(each, 1e-9)))
+
+    def _compute_fixed_s(self, trial: Trial, pairs: int) -> float:
         """Return what of it no shorter timing saves: starting all processes, and scoring."""
         base, measurement = self.trials[0].measurement, trial.measurement
         if base is None or measurement is None:
             return self.row_s
         slower = (measurement.load_ns + measurement.first_ns - base.load_ns - base.first_ns) / 1e9
         each = self.start_s + max(self.start_s / 2, self.start_s + slower)
-        return stats.PAIRS * each + self.samples * median(measurement.latency_ns) / 1e9
+        return pairs * each + self.samples * median(measurement.latency_ns) / 1e9
 
     def seconds_each(self, trial: Trial, remaining_s: float) -> float:
         """Return the timing that each of a finalist's pairs gets of the seconds that are left.
 
-        A pair takes twice its seconds where they do not hold the fewest blocks.
+        Of as many pairs as can be: five short ones tell more than three long ones. A pair takes
+        twice its seconds where they do not hold the fewest blocks.
         """
-        room = (remaining_s - self.compute_fixed_s(trial) - self.closing_s) / stats.PAIRS
-        effort = claim_effort(self.pair_seconds)
-        fits = room if room > effort.min_blocks * _block_s(trial) else room / 2
+        effort, shortest_s = claim_effort(self.pair_seconds), _block_s(trial)
+        for pairs in range(stats.PAIRS, stats.FEWEST_PAIRS - 1, -1):
+            room = (remaining_s - self.closing_s - self._compute_fixed_s(trial, pairs)) / pairs
+            if room >= shortest_s:
+                break
+        fits = room if room > effort.min_blocks * shortest_s else room / 2
         return min(effort.seconds, max(0.1, fits))
 
     @property
@@ -108,22 +124,20 @@ class Reserve:
             total: The time budget.
             remaining_s: Of it.
         """
-        back = min(_MOST * total, self._finalists_s(candidates, finalists, _MOST * total))
+        back = min(_MOST * total, self._finalists_s(candidates, finalists, total))
         few = sum(trial.has_reached("search") for trial in self.trials[1:]) < _FIRST
         return min(back, remaining_s / 2) if few else back
 
-    def _finalists_s(self, candidates: Sequence[Trial], finalists: int, most: float) -> float:
+    def _finalists_s(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
+        most, share = _MOST * total, _FINAL_SHARE * total
         if not candidates:  # something has to be found first
-            return self.final_s(self.trials[0]) + self.closing_s
+            return self.final_s(self.trials[0], share) + self.closing_s
         first, *followers = candidates[:finalists]
-        back = self.final_s(first) + self.closing_s
+        back = self.final_s(first, share) + self.closing_s
         for trial in followers:
-            whole = back + self.final_s(trial)
-            back = (
-                whole
-                if _latency_ratio(trial) < NEAR * _latency_ratio(first) and whole <= most
-                else back
-            )
+            whole = back + self.final_s(trial, share)
+            near = _latency_ratio(trial) < NEAR * _latency_ratio(first)
+            back = whole if near and whole <= most else back
         return back
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -235,8 +235,13 @@ class Scripted:
             return trial
         return self._recorded("search", plan, outcome, proposal, always_score=always_score)
 
-    def measure_final(self, trial: Trial, seconds: float | None = None) -> Trial:
-        """Return the finalist's trial, known or scripted."""
+    def measure_final(
+        self,
+        trial: Trial,
+        seconds: float | None = None,
+        is_enough: Callable[[Interval], bool] = lambda ratio: False,
+    ) -> Trial:
+        """Return the finalist's trial, known or scripted; its time is that of all pairs."""
         known = self.ledger.find(trial.key, "final")
         if known is not None:
             return known

@@ -56,13 +56,15 @@ def test_blocks_are_counted_unless_told() -> None:
     assert StoppingRule()(Pair(())) == ""
 
 
-def test_what_neighbours_disturbed_must_be_twice_as_far_behind() -> None:
-    assert StoppingRule()(pair(1.4))
-    assert StoppingRule()(pair(1.4, waited=0.5)) == ""
-    assert StoppingRule()(pair(1.35**2 * 1.01, waited=0.5))
-    (block,) = pair(1.4).blocks
-    half = replace(block, baseline=replace(block.baseline, waited=(0.5,) * 8))
-    assert StoppingRule()(Pair((half,))), "more than half of the entries, not half"
+def test_runs_that_waited_stop_a_plan_only_where_three_blocks_agree() -> None:
+    assert StoppingRule()(pair(1.4)), "undisturbed, one block suffices"
+    assert StoppingRule()(pair(9.0, waited=0.5)) == ""
+    assert StoppingRule()(pair(9.0, 9.0, waited=0.5)) == ""
+    assert StoppingRule()(pair(1.4, 1.4, 1.4, waited=0.5))
+    assert StoppingRule()(pair(9.0, 9.0, 1.3, waited=0.5)) == "", "one of them does not agree"
+    (block,) = pair(9.0).blocks
+    half = replace(block, candidate=replace(block.candidate, waited=(0.5,) * 8))
+    assert StoppingRule()(Pair((half,))) == "", "one side waited, the other did not"
 
 
 def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:

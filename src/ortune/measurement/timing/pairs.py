@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
@@ -112,7 +112,7 @@ def time_pair(
     with _attribute_failure(baseline):
         first = warmup_probe(baseline)
         base, seen = warm_up(baseline, first), warmup_probe(candidate)
-        runs = Pair((_warmup_block(base, first["latency_ns"], seen["latency_ns"]),))
+        runs = Pair((_warmup_block(base, first, seen),))
         if effort.should_stop(runs, 0):
             return runs
         sizes = size_bursts({baseline: base, candidate: warm_up(candidate, seen)}, effort.burst)
@@ -195,21 +195,26 @@ def fresh_pairs(
             yield LivePair(base, worker, started[worker], pair, started.get(base))
 
 
-def _warmup_block(base: WarmTimes, baseline: Sequence[int], candidate: Sequence[int]) -> Block:
+def _warmup_block(
+    base: WarmTimes, baseline: Mapping[str, Any], candidate: Mapping[str, Any]
+) -> Block:
     """Return the candidate's best of its first runs beside the baseline, as a block.
 
     Beside a warm run; where samples differ, beside the baseline's first run of the same one.
     """
+    runs, own = candidate["latency_ns"], baseline["latency_ns"]
     if base.alike:
-        return Block(_single_run_burst(base.run_ns), _single_run_burst(min(candidate)))
-    pairs = zip(baseline, candidate, strict=True)
-    baseline_ns, candidate_ns = min(pairs, key=lambda runs: runs[1] / max(1, runs[0]))
-    return Block(_single_run_burst(baseline_ns), _single_run_burst(candidate_ns))
+        at = min(range(len(runs)), key=lambda index: runs[index])
+        baseline_run = _single_run_burst(base.run_ns)
+    else:
+        at = min(range(len(runs)), key=lambda index: runs[index] / max(1, own[index]))
+        baseline_run = _single_run_burst(own[at], baseline["waited"][at])
+    return Block(baseline_run, _single_run_burst(runs[at], candidate["waited"][at]))
 
 
-def _single_run_burst(latency_ns: int) -> Burst:
-    """Return a single run, of which nothing else is known, as a burst."""
-    return Burst((max(1, latency_ns),), (-1.0,), alike=True)
+def _single_run_burst(latency_ns: int, waited: float = -1.0) -> Burst:
+    """Return a single run as a burst."""
+    return Burst((max(1, latency_ns),), (waited,), alike=True)
 
 
 def is_pair_complete(ratio: Interval, done: int, late: float, effort: Effort) -> bool:

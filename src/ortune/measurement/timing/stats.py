@@ -27,6 +27,9 @@ freedom it is worth: fitted to all machines measured, ``benchmarks/results/noise
 PRIOR_DF = 1.0
 PAIRS = 5
 """Fresh pairs of processes behind a claim."""
+FEWEST_PAIRS = 2
+_LOOK_ERRORS = {2: 0.0005, 3: 0.001, 4: 0.001}
+"""Error of an interval at which timing may end before `PAIRS`; the last has the rest of 1 %."""
 OCCASION_SD = 0.014
 """Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio: at
 most, by all recorded repeats together, ``benchmarks/results/noise_prior.json``."""
@@ -143,7 +146,7 @@ def _has_no_neighbour(pair: Pair) -> bool:
     return float(np.average(used, weights=seconds)) <= WAITED
 
 
-def _rough_log(pair: Pair) -> float:
+def rough_log(pair: Pair) -> float:
     """Return the log-ratio of all entries less what each waited; NaN without any.
 
     Where no interval can be had, a search sorts by it. It is no claim: threads wait one beside
@@ -228,6 +231,21 @@ def latency_ratio(
     return _make_interval(middle, student_quantile(confidence, df) * math.sqrt(variance / n))
 
 
+def claim_ratio(pairs: Sequence[Pair], learnt: PooledVariance = NOTHING) -> Interval:
+    """Return a finalist's ratio with an interval that holds although its timing may end early.
+
+    Its pairs are looked at after each from `FEWEST_PAIRS` on. Every look has a share of the error,
+    so that in 1 % of finals at most any of them misses (Boole's inequality), whenever it ended.
+
+    Args:
+        learnt: See `latency_ratio`.
+    """
+    whole = 1 - CONFIDENCE
+    last = whole - sum(_LOOK_ERRORS.values())
+    error = _LOOK_ERRORS.get(max(len(pairs), FEWEST_PAIRS), last)
+    return latency_ratio(pairs, 1 - error, learnt)
+
+
 def predict_ratio(pairs: Sequence[Pair], learnt: PooledVariance = NOTHING) -> Interval:
     """Return where one new measurement of the ratio will fall.
 
@@ -260,7 +278,7 @@ def pair_spread(
     """
     logs = [values for pair in pairs if len(values := block_logs(pair))]
     if not logs:
-        rough = [value for pair in pairs if not math.isnan(value := _rough_log(pair))]
+        rough = [value for pair in pairs if not math.isnan(value := rough_log(pair))]
         return (float(np.mean(rough)), math.inf, PRIOR_DF, 1) if rough else _UNKNOWN
     means = np.array([compute_trimmed_mean(block_values) for block_values in logs])
     n = len(means)

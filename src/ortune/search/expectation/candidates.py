@@ -17,6 +17,8 @@ from ortune.search.recipe.space import Space
 
 REGIONS = "regions"
 """Stage of mixtures of regions."""
+SETTINGS = "runtime"
+"""Stage of plans that change settings of the runtime alone."""
 LEADERS = 3
 """Plans around which settings are tried, and whose settings the others get."""
 
@@ -122,13 +124,13 @@ def _list_settings_changes(view: View) -> Iterator[Candidate]:
         for setting, plans in view.space.list_neighbours(leader.plan).items():
             for plan in plans:
                 why = f"another {setting} for {_name_plan(view, leader.plan)}"
-                yield Candidate(plan, "runtime", why, leader.key)
+                yield Candidate(plan, SETTINGS, why, leader.key)
         for other in unbucketed:
             if type(other.plan.backend) is type(leader.plan.backend):
                 name, settings = (_name_plan(view, t.plan) for t in (leader, other))
                 why = f"{name} with the settings of {settings}"
                 plan = Plan(leader.plan.recipe, other.plan.backend)
-                yield Candidate(plan, "runtime", why)
+                yield Candidate(plan, SETTINGS, why)
     for leader in best[:1]:
         cut = view.space.without_padding(leader.plan)
         if cut is not None and not view.space.is_unpadded(leader.plan):

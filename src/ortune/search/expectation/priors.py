@@ -88,6 +88,8 @@ LAYERS = {
 }
 _GATES = 6
 """Products that a recurrent layer counts as, where no profile tells its share of the time."""
+_USUAL = 4.0
+"""Settings that what the tables tell of them counts as, beside those of the run."""
 _PACKED = {"int8-weights": 8, "int4-weights": 4}
 """Bits of packed weights, that are read from memory in place of 32."""
 
@@ -113,11 +115,15 @@ class Priors:
             for name in set(list_settings(item)) - set(list_settings(target.backend))
         }
         self._single = all(getattr(t.backend, "threads", 0) == 1 for t in targets)
+        self._settings_scale = 1.0
+        self._settings_scale = self._estimate_settings_scale(view)
 
     def latency_prior(self, feature: str) -> Normal:
         """Return the prior of a part of the log-ratio."""
-        part = self._fitted.feature_prior("latency", self.prior_name(feature))
-        return Normal(part.mean + part.slope * self.physical_effect(feature), part.sd)
+        name = self.prior_name(feature)
+        part = self._fitted.feature_prior("latency", name)
+        sd = part.sd * (self._settings_scale if _is_plain_setting(name) else 1.0)
+        return Normal(part.mean + part.slope * self.physical_effect(feature), sd)
 
     def accuracy_prior(self, feature: str) -> Normal:
         """Return the prior of a part of a recipe's strain.
@@ -127,6 +133,34 @@ class Priors:
         part = self._fitted.feature_prior("strain", feature)
         scale = self._by_power if feature.startswith("step:") else 1.0
         return Normal(scale * part.mean, scale * part.sd)
+
+    def _estimate_settings_scale(self, view: View) -> float:
+        """Return how far settings move the latency in this run, as a share of what is usual.
+
+        Settings are one family: where those that were tried moved little, the others will too. The
+        squares of what each moved, over what was expected of it, are pooled with a prior of
+        `_USUAL` degrees of freedom, as variances are (Smyth 2004, doi:10.2202/1544-6115.1027).
+        """
+        by_key = {trial.key: trial for trial in view.trials if trial.part == "search"}
+        squares, count = 0.0, 0
+        noise = math.sqrt(2) * self._fitted.numbers["noise of a pair"]
+        for trial in view.trials:
+            leader = by_key.get(trial.neighbour_of)
+            if leader is None or leader.ratio is None or trial.ratio is None:
+                continue
+            changed = set(list_settings(trial.plan.backend)) ^ set(
+                list_settings(leader.plan.backend)
+            )
+            priors = [
+                self.latency_prior(f"set:{name}")
+                for name in changed
+                if _is_plain_setting(self.prior_name(f"set:{name}"))
+            ]
+            if priors:
+                usual = math.hypot(noise, *(prior.sd for prior in priors))
+                moved = math.log(trial.ratio.value / leader.ratio.value)
+                squares, count = squares + (moved / usual) ** 2, count + 1
+        return min(1.0, math.sqrt((_USUAL + squares) / (_USUAL + count)))
 
     def physical_effect(self, feature: str) -> float:
         """Return what a feature brings where all is as it should be, 0 where nothing is known."""
@@ -195,6 +229,11 @@ class Priors:
             - hint
             - self._compute_read_gain(family)
         )
+
+
+def _is_plain_setting(name: str) -> bool:
+    """Whether a prior is that of a setting which is tried for its own sake."""
+    return name.startswith("set:") and name != "set:split"
 
 
 def _time_shares(view: View) -> dict[str, float]:

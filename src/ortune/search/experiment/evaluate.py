@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -15,7 +16,6 @@ from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Ve
 from ortune.graph.io import file
 from ortune.measurement.accuracy import ERROR, compute_score
 from ortune.measurement.process import Worker, WorkerFailed
-from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, claim_effort, time_pair
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.search.experiment import measure
@@ -208,13 +208,19 @@ class Attempts:
             self.add_note(f"{name}: {why}")
         return trial
 
-    def measure_final(self, trial: Trial, seconds: float | None = None) -> Trial:
+    def measure_final(
+        self,
+        trial: Trial,
+        seconds: float | None = None,
+        is_enough: Callable[[Interval], bool] = lambda ratio: False,
+    ) -> Trial:
         """Return a trial re-measured in fresh pairs on all evaluation samples.
 
         One whose runs waited for a CPU is timed anew; its scores stand.
 
         Args:
             seconds: Of timing that each pair gets, where not the usual.
+            is_enough: See `measure.measure_finalist`.
         """
         self.sink(TrialStarted(trial.plan, "final"))
         cached = self.ledger.find(trial.key, "final")
@@ -232,10 +238,10 @@ class Attempts:
             self.context,
             trial,
             files,
-            stats.PAIRS,
             effort=effort,
             sink=self.sink,
             learnt=learnt,
+            is_enough=is_enough,
             provable=self._can_prove_more(),
             plans=self.ledger.count_looked_at(),
             chosen_by_samples=trial.key in {outcome.key for outcome in self.journal.mixtures},

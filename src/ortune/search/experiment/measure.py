@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,11 +149,11 @@ def measure_finalist(
     context: Context,
     trial: Trial,
     files: Files,
-    pairs: int,
     *,
     effort: Effort,
     sink: Sink,
     learnt: stats.PooledVariance,
+    is_enough: Callable[[Interval], bool] = lambda ratio: False,
     provable: bool = False,
     plans: int = 1,
     chosen_by_samples: bool = False,
@@ -163,6 +163,8 @@ def measure_finalist(
 
     Args:
         learnt: How far pairs differ, from the rest of the run.
+        is_enough: Asked after each pair from the second on whether its interval so far is all that
+            is wanted; without it there are `stats.PAIRS`.
         provable: The held-out samples may prove its accuracy: see `Context.finalists`.
         plans: How many were looked at so far.
         chosen_by_samples: The search's samples designed it: the held-out ones alone count.
@@ -174,7 +176,7 @@ def measure_finalist(
     fresh = fresh_pairs(
         lambda: start_worker(context, context.models, context.job.baseline, "baseline"),
         lambda: start_worker(context, files.paths, trial.plan.backend, "final"),
-        pairs,
+        stats.PAIRS,
         effort,
         lambda partial_pair, done: sink(Timing(partial_pair, done)),
     )
@@ -199,6 +201,10 @@ def measure_finalist(
                     )
                     blank = _profile_finalist(context, blank, files, fresh_pair)
                 timed.append(fresh_pair.pair)
+                if len(timed) >= stats.FEWEST_PAIRS and is_enough(
+                    stats.claim_ratio(timed, learnt)
+                ):
+                    break
     except BaselineFailed:
         raise
     except WorkerFailed as error:
@@ -347,8 +353,11 @@ def judge_trial(
         judged_scores = (decide_likely(trial.score, plans), *trial.scores[1:])
         trial = replace(trial, scores=judged_scores)
     pairs = measured.pairs
-    ratio = stats.latency_ratio(pairs, learnt=learnt)
-    sure = ratio if trial.part == "final" else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
+    final = trial.part == "final"
+    ratio = (
+        stats.claim_ratio(pairs, learnt) if final else stats.latency_ratio(pairs, learnt=learnt)
+    )
+    sure = ratio if final else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
     status, why = decide_status(context, sure, trial.scores)
     if trial.stopped and not trial.scores:
         slower = ratio.low > 1 or ratio.value > _ONCE

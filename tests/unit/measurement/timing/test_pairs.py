@@ -175,9 +175,12 @@ def test_a_warm_up_run_is_the_candidates_best_beside_a_warm_one_or_one_of_its_sa
     candidate: tuple[int, int],
     compared: tuple[int, int],
 ) -> None:
-    """What was stopped then has these two runs, of which nothing else is known."""
+    """What was stopped then has these two runs; of a warm mean it is not known what waited."""
     one, two = Waking(base, alike), Waking(candidate, alike)
     sides: Any = one, two
     found = time_pair(*sides, Effort(stop=lambda pair, done=None: "enough"))
-    runs = [Burst((ns,), (-1.0,), 1, alike=True) for ns in compared]
+    waited = (-1.0 if alike else 0.0, 0.0)
+    runs = [
+        Burst((ns,), (share,), 1, alike=True) for ns, share in zip(compared, waited, strict=True)
+    ]
     assert found == Pair((Block(*runs),))

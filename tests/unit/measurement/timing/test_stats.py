@@ -51,9 +51,17 @@ def test_claims_stay_rare_whatever_pairs_differ_by(own: float) -> None:
     claims = 0
     for _ in range(150):
         exact = [pair(rng, 0.0, blocks=4, sd=1e-4, own=own) for _ in range(stats.PAIRS)]
-        found = stats.latency_ratio(exact)
-        claims += found.high < 1 or found.low > 1
+        looks = range(stats.FEWEST_PAIRS, stats.PAIRS + 1)
+        claims += any(stats.claim_ratio(exact[:count]).clear for count in looks)
     assert claims <= 11, "the prior lets 3.1 % through at 0.03, 5 of 150; 11 leaves room"
+
+
+def test_a_claim_that_ends_early_is_surer_than_usual() -> None:
+    rng = np.random.default_rng(4)
+    pairs = [pair(rng, math.log(0.5)) for _ in range(stats.PAIRS)]
+    for count in range(stats.FEWEST_PAIRS, stats.PAIRS + 1):
+        claim, usual = stats.claim_ratio(pairs[:count]), stats.latency_ratio(pairs[:count])
+        assert claim.low < usual.low < usual.high < claim.high
 
 
 def test_a_twin_slower_by_3_percent_is_found() -> None:

@@ -648,10 +648,11 @@ def test_a_finalist_whose_scores_are_known_is_not_scored_again(
     trial = replace(studies.baseline(), plan=LOSSY)
     measure_again = partial(
         measure.measure_finalist,
-        *(attempts.context, trial, FILES, 1),
+        *(attempts.context, trial, FILES),
         effort=Effort(seconds=0.01),
         sink=ignore_event,
         learnt=stats.NOTHING,
+        is_enough=lambda ratio: True,
     )
     known = scored(Verdict.PROVED)
     assert measure_again(former_scores=known).scores == known
@@ -696,7 +697,7 @@ def test_a_finalist_is_judged_by_what_the_rest_of_the_run_learnt(
     assert asked == [one.key, two.key]
     rest = learnt(attempts.ledger.trials, but=two.key)
     assert rest.df == 1 + stats.PAIRS - 1
-    assert found.ratio == stats.latency_ratio(found.measurement.pairs, learnt=rest)
+    assert found.ratio == stats.claim_ratio(found.measurement.pairs, rest)
 
 
 def scored(verdict: Verdict) -> tuple[Score, ...]:
