@@ -31,7 +31,7 @@ from ortune.search.policy import LeftOut, View
 _AS_BASE = "; where it fails, some of its layers may go back to float"
 _AS_SMALL = 0.01
 """Files whose sizes differ by less, in the logarithm, are as small."""
-_SETTINGS_SHARE = 0.1
+SETTINGS_SHARE = 0.1
 """Share of the time that settings may take before every family that may win has a trial."""
 _MUCH_LONGER = 2.0
 """Times the time left: a family's first plan is tried unless it is expected to take more. What
@@ -203,7 +203,7 @@ def _postpone_settings(
     )
     if not waiting:
         return list(ranked)
-    left = _SETTINGS_SHARE * view.total - sum(
+    left = SETTINGS_SHARE * view.total - sum(
         trial.seconds for trial in view.trials if trial.stage == SETTINGS
     )
     return [

@@ -66,7 +66,7 @@ class Reserve:
         each = fmean(pair_s) if pair_s else _FINAL * (trial.seconds - trial.building) / stats.PAIRS
         return each * max(stats.FEWEST_PAIRS, min(stats.PAIRS, seconds / max(each, 1e-9)))
 
-    def _compute_fixed_s(self, trial: Trial, pairs: int) -> float:
+    def compute_fixed_s(self, trial: Trial, pairs: int) -> float:
         """Return what of it no shorter timing saves: starting all processes, and scoring."""
         base, measurement = self.trials[0].measurement, trial.measurement
         if base is None or measurement is None:
@@ -83,7 +83,7 @@ class Reserve:
         """
         effort, shortest_s = claim_effort(self.pair_seconds), _block_s(trial)
         for pairs in range(stats.PAIRS, stats.FEWEST_PAIRS - 1, -1):
-            room = (remaining_s - self.closing_s - self._compute_fixed_s(trial, pairs)) / pairs
+            room = (remaining_s - self.closing_s - self.compute_fixed_s(trial, pairs)) / pairs
             if room >= shortest_s:
                 break
         fits = room if room > effort.min_blocks * shortest_s else room / 2

@@ -133,7 +133,7 @@ def test_families_that_may_win_come_before_settings(
         ratio, lost = usual(plan)
         return ratio * 0.9 ** len(list(list_settings(plan.backend))), lost
 
-    monkeypatch.setattr(adaptive, "_SETTINGS_SHARE", share)
+    monkeypatch.setattr(adaptive, "SETTINGS_SHARE", share)
     trials = searched(generous, left=300.0)
     first = next(at for at, one in enumerate(trials) if one.stage == SETTINGS)
     assert len({plan_family(one.plan) for one in trials[:first]}) == families

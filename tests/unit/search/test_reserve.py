@@ -48,9 +48,9 @@ def test_a_start_is_half_of_what_the_originals_pair_cost_beside_timing() -> None
 def test_what_was_not_measured_takes_as_long_as_a_trial_of_the_search() -> None:
     untimed = replace(FAST, measurement=None)
     reserve = Reserve([BASE, FAST], 4.0, SAMPLES)
-    assert reserve._compute_fixed_s(untimed, stats.PAIRS) == 6.0
+    assert reserve.compute_fixed_s(untimed, stats.PAIRS) == 6.0
     blind = Reserve([replace(BASE, measurement=None), FAST], 4.0, SAMPLES)
-    assert blind._compute_fixed_s(FAST, stats.PAIRS) == 6.0
+    assert blind.compute_fixed_s(FAST, stats.PAIRS) == 6.0
     left = 6.0 + reserve.closing_s + 1.0 * stats.PAIRS
     assert reserve.seconds_each(untimed, left) == pytest.approx(1.0), "no block is known of"
 
@@ -66,10 +66,10 @@ def test_a_row_of_the_history_is_a_mean_trial_of_the_search_that_was_timed() -> 
 def test_what_loads_quicker_than_the_original_starts_quicker(load_ms: int, start_s: float) -> None:
     loads = trial("loads", 0.5, 5, seconds=6.0, load_ms=load_ms)
     fixed = stats.PAIRS * (2 * 1.5 + start_s)
-    assert Reserve([BASE], 4.0, 0)._compute_fixed_s(loads, stats.PAIRS) == pytest.approx(fixed)
+    assert Reserve([BASE], 4.0, 0).compute_fixed_s(loads, stats.PAIRS) == pytest.approx(fixed)
     long = replace(BASE, measurement=trial("", 1.0, 10, seconds=0, load_ms=9000).measurement)
     fixed = stats.PAIRS * 1.5 * 1.5
-    assert Reserve([long], 4.0, 0)._compute_fixed_s(loads, stats.PAIRS) == pytest.approx(fixed), (
+    assert Reserve([long], 4.0, 0).compute_fixed_s(loads, stats.PAIRS) == pytest.approx(fixed), (
         "half of it at least"
     )
 
@@ -82,7 +82,7 @@ def test_pairs_get_less_timing_and_then_there_are_fewer_where_time_is_short(
     pairs: int, room: float, each: float
 ) -> None:
     reserve = Reserve([BASE, FAST], 4.0, SAMPLES)
-    left = reserve._compute_fixed_s(FAST, pairs) + reserve.closing_s + room * pairs
+    left = reserve.compute_fixed_s(FAST, pairs) + reserve.closing_s + room * pairs
     assert reserve.seconds_each(FAST, left) == pytest.approx(each)
 
 
@@ -90,7 +90,7 @@ def test_a_pair_whose_fewest_blocks_do_not_fit_takes_twice_its_seconds() -> None
     slow = trial("slow", 0.9, 400, seconds=9.0)
     reserve = Reserve([BASE, slow], 1.0, 0)
     pairs = stats.FEWEST_PAIRS
-    left = reserve._compute_fixed_s(slow, pairs) + reserve.closing_s + 1.0 * pairs
+    left = reserve.compute_fixed_s(slow, pairs) + reserve.closing_s + 1.0 * pairs
     assert reserve.seconds_each(slow, left) == pytest.approx(0.5)
 
 
