@@ -203,13 +203,13 @@ def _postpone_settings(
     )
     if not waiting:
         return list(ranked)
-    left = SETTINGS_SHARE * view.total - sum(
+    allowed_s = SETTINGS_SHARE * view.total - sum(
         trial.seconds for trial in view.trials if trial.stage == SETTINGS
     )
     return [
         option
         for option in ranked
-        if option.candidate.stage != SETTINGS or option.expected.seconds <= left
+        if option.candidate.stage != SETTINGS or option.expected.seconds <= allowed_s
     ]
 
 

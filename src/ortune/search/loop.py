@@ -309,11 +309,13 @@ class _Loop:
         needed = sum(reserve.final_s(trial, 0.0) for trial in rivals) + reserve.closing_s
 
         def is_enough(ratio: Interval) -> bool:
-            left = self.aim.remaining_s()
-            if left < reserve.closing_s and (ratio.clear or left < -_OVERRUN * self.aim.seconds):
+            remaining_s = self.aim.remaining_s()
+            if remaining_s < reserve.closing_s and (
+                ratio.clear or remaining_s < -_OVERRUN * self.aim.seconds
+            ):
                 return True
             apart = ratio.clear and not any(_overlaps(ratio, trial.ratio) for trial in rivals)
-            return apart and (ratio.high < _NARROW * ratio.low or left < needed)
+            return apart and (ratio.high < _NARROW * ratio.low or remaining_s < needed)
 
         return is_enough
 

@@ -202,13 +202,13 @@ def _warmup_block(
 
     Beside a warm run; where samples differ, beside the baseline's first run of the same one.
     """
-    runs, own = candidate["latency_ns"], baseline["latency_ns"]
+    runs, baseline_runs = candidate["latency_ns"], baseline["latency_ns"]
     if base.alike:
         at = min(range(len(runs)), key=lambda index: runs[index])
         baseline_run = _single_run_burst(base.run_ns)
     else:
-        at = min(range(len(runs)), key=lambda index: runs[index] / max(1, own[index]))
-        baseline_run = _single_run_burst(own[at], baseline["waited"][at])
+        at = min(range(len(runs)), key=lambda index: runs[index] / max(1, baseline_runs[index]))
+        baseline_run = _single_run_burst(baseline_runs[at], baseline["waited"][at])
     return Block(baseline_run, _single_run_burst(runs[at], candidate["waited"][at]))
 
 
