@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ortune.core.errors import BadSettings, shorten_text
@@ -18,6 +18,8 @@ _LONGEST = 100_000
 _SHOWN = 200
 _ROUNDING = 1e-9
 """``base-0.01`` in binary is not exactly what two counts differ by."""
+_MARGIN = 1.1
+"""Times the miss by which a budget is loosened."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
@@ -58,6 +60,17 @@ class Budget:
         if self.relative:
             limit += best if base is None else sign * base
         return limit > worst
+
+    def loosen_to(self, score: float, base: float) -> Self:
+        """Return the budget that would admit a score, its limit rounded to two digits of the miss.
+
+        It reaches a little further, as other samples will not give the very same score.
+        """
+        miss = _MARGIN * abs(self.bound(base) - score)
+        digits = 1 - math.floor(math.log10(miss)) if miss > 0 else 0
+        step = math.ceil(miss * 10**digits - 1e-6) / 10**digits
+        sign = -1 if self.metric.higher_is_better else 1
+        return replace(self, limit=round(self.limit + sign * step, max(0, digits)))
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -12,6 +12,7 @@ from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
+from ortune.core.near_miss import find_near_miss
 from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
@@ -162,6 +163,7 @@ class _Loop:
         self.rejudge_finals()
         if text := conclusion.describe_needed_time(self.trials, self._list_finals()):
             self.attempts.add_note(text)
+        self._tell_near_miss()
         if text := conclusion.describe_interruptions(self._list_trials()):
             self.attempts.add_note(text)
         base, costs_s = self.context.job.baseline, lambda: self._make_reserve().history_row_s
@@ -379,6 +381,13 @@ class _Loop:
             judged = measure.judge_trial(self.context, trial, learnt, plans)
             if judged != trial:
                 self.attempts.ledger.append(judged)
+
+    def _tell_near_miss(self) -> None:
+        """Say which plan a little outside the budget is faster; the report finds it by itself."""
+        best, baseline = self._find_winner() or self.trials[0], self.trials[0].plan
+        missed = find_near_miss(self._list_trials(), best, self.context.budget, baseline)
+        if missed is not None:
+            self.sink(Note(f"{missed.text}; --budget '{missed.looser}' would allow it"))
 
     def _list_finals(self) -> list[Trial]:
         return [trial for trial in self._list_trials() if trial.part == "final"]

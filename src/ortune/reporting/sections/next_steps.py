@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.fields import Duration
+from ortune.core.near_miss import find_near_miss
 from ortune.core.section import Block, Heading, Section, Text
 from ortune.core.settings import REPEAT
 from ortune.core.study import Study
@@ -29,7 +30,7 @@ class NextStepsSection(Section):
     columns: ClassVar[int] = 5
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield at most four commands, and at most three doubts."""
+        """Yield at most five commands, and at most three doubts."""
         yield Heading("What to do now")
         for about, command in list_commands(study):
             yield Text(about)
@@ -60,6 +61,13 @@ def list_commands(study: Study) -> Iterator[tuple[str, str]]:
         yield f"Search on: {label} is expected at about {plan.speedup.value:.2g}x:", on
     elif study.finished in ("time", "interrupted"):
         yield "Search on:", on
+    missed = find_near_miss(study.trials, best, study.budget, study.baseline.plan)
+    if missed is not None:
+        looser = shlex.quote(str(missed.looser))
+        yield (
+            f"Allow more: {missed.text}:",
+            f"ortune optimize {settings} --budget {looser} -o another-run",
+        )
     judged = study.undecided[0] if study.undecided else best
     score = judged.score
     if score and score.verdict in (Verdict.LIKELY, Verdict.UNDECIDED):
