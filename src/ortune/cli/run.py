@@ -23,7 +23,7 @@ from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
-from ortune.core.fields import Option, Out
+from ortune.core.fields import Model, Option, Out
 from ortune.core.outputs import check_output_file, check_output_folder
 from ortune.core.request import UnpackRequest, request
 from ortune.core.temporary_folder import open_temporary_folder
@@ -58,7 +58,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
         force: Overwrite an existing output.
     """
 
-    path: str | Path
+    path: Model
     inputs: Annotated[Sequence[str], Option("INPUT...")]
     _: KW_ONLY
     on: Annotated[str | None, Option("BACKEND")] = None

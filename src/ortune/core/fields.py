@@ -48,6 +48,7 @@ class Option:
         per_cpu: Largest number allowed for each CPU at hand.
         python: It is a parameter in Python alone.
         hidden: It is taken on the command line and not listed: rarely of use, or on its way out.
+        model: It names a model, or several: a hub's folder stands for the ONNX file in it.
     """
 
     metavar: str = ""
@@ -58,6 +59,7 @@ class Option:
     per_cpu: int | None = None
     python: bool = False
     hidden: bool = False
+    model: bool = False
 
     def check(self, name: str, value: object) -> None:
         """Check a number, or those of a list or a mapping.
@@ -73,6 +75,8 @@ class Option:
 
 File: TypeAlias = Annotated[str | Path, Option("FILE")]
 Files: TypeAlias = Annotated[str | Path | Sequence[str | Path], Option()]
+Model: TypeAlias = Annotated[str | Path, Option(model=True)]
+Models: TypeAlias = Annotated[str | Path | Sequence[str | Path], Option(model=True)]
 Out: TypeAlias = Annotated[str | Path | None, Option("PATH", "-o --out")]
 Source: TypeAlias = Annotated[str | Path | Callable[[], Any] | None, Option("SOURCE")]
 

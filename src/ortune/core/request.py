@@ -18,7 +18,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, ParamSpec, TypeVar, dataclass_transform
 
-from ortune.core import regular_file
+from ortune.core import hub, regular_file
 from ortune.core.atomic_write import clean_up_on_failure
 from ortune.core.errors import BadSettings, suggest_names, wrap_unexpected_errors
 from ortune.core.event import Sink, ignore_event
@@ -302,8 +302,12 @@ def make_verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Ca
 
 
 def run_request(instance: Q, run: Callable[[Q], T]) -> T:
-    """Run a request within its memory limit; when it fails, nothing that it made stays behind."""
+    """Run a request within its memory limit; when it fails, nothing that it made stays behind.
+
+    Where it names a hub's folder as a model, it gets the ONNX file in it.
+    """
     warn_of_runtime_conflict(instance.sink)
+    instance = _locate_models(instance)
     limit = instance.memory_limit if isinstance(instance, WorkerRequest) else None
     unpacked = instance.unpack_limit if isinstance(instance, UnpackRequest) else None
     with (
@@ -312,6 +316,17 @@ def run_request(instance: Q, run: Callable[[Q], T]) -> T:
         clean_up_on_failure(instance.makes, instance.keeps),
     ):
         return run(instance)
+
+
+def _locate_models(instance: Q) -> Q:
+    located: dict[str, Any] = {}
+    for spec in list_request_fields(type(instance)):
+        value = getattr(instance, spec.name) if spec.option.model else None
+        if isinstance(value, (str, Path)):
+            located[spec.name] = hub.locate_model(value)
+        elif value is not None:
+            located[spec.name] = tuple(map(hub.locate_model, value))
+    return dataclasses.replace(instance, **located) if located else instance
 
 
 def _build_signature(kind: type[Request], run: Callable[..., object]) -> inspect.Signature:

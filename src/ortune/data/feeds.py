@@ -15,9 +15,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ortune.core import preprocess
 from ortune.core.errors import BadData
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.facts import TensorSpec
+from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
@@ -25,6 +27,7 @@ from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
 from ortune.data.labels import NamedLabels
+from ortune.data.sentences import open_sentences
 from ortune.data.sources import Source
 
 PROGRESS_INTERVAL_S = 0.5
@@ -67,6 +70,7 @@ def load_feeds(
     optional: Collection[str] = (),
     classes: Sequence[str] = (),
     steps: Callable[[Iterable[NamedArrays]], Iterator[NamedArrays]] | None = None,
+    settings: HubFolder | None = None,
     sink: Sink = ignore_event,
 ) -> Feeds:
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
@@ -81,6 +85,7 @@ def load_feeds(
         optional: Inputs that samples may leave out, and that no batch is found by.
         classes: The model's own, in the order of their numbers: folders are called by them.
         steps: Makes samples of files, lines and dicts in the place of the rule of the batch.
+        settings: The model's folder: how texts and pictures become its inputs, and its classes.
 
     Raises:
         BadData: The source, a sample or the labels cannot be used; two lines say why.
@@ -90,7 +95,13 @@ def load_feeds(
     shown = sources.describe_source(source)
     reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
-    blocks = sources.open_source(source, inputs, reader.add_note, pictures, optional, classes)
+    sentences = open_sentences(settings, inputs, reader.add_note)
+    if settings is not None:
+        pictures = pictures or _read_picture_keys(source, settings)
+        classes = classes or settings.classes
+    blocks = sources.open_source(
+        source, inputs, reader.add_note, pictures, optional, classes, sentences=sentences
+    )
     count = stream.write_stream(
         path, reader.read_samples(steps(blocks) if steps else blocks, shown)
     )
@@ -103,6 +114,12 @@ def load_feeds(
         shown,
         notes=tuple(reader.notes),
     )
+
+
+def _read_picture_keys(source: Source, settings: HubFolder) -> Mapping[str, Any] | None:
+    """Return how the model's folder has pictures; None where a file beside them says it."""
+    beside = isinstance(source, (str, Path)) and (Path(source) / preprocess.SETTINGS).is_file()
+    return None if beside else settings.picture_keys
 
 
 def digest_sample(sample: Tensors) -> str:

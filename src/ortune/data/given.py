@@ -9,6 +9,7 @@ from typing import Any
 from ortune.core.errors import BadData
 from ortune.core.event import Note, Sink, ignore_event
 from ortune.core.facts import TensorSpec
+from ortune.core.hub import HubFolder
 from ortune.data import batches, feeds, synthetic
 from ortune.data.feeds import Feeds
 from ortune.data.sources import Source
@@ -27,6 +28,7 @@ def load_or_generate_feeds(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     count: int = _SYNTHETIC_COUNT,
     classes: Sequence[str] = (),
+    settings: HubFolder | None = None,
     sink: Sink = ignore_event,
 ) -> Feeds:
     """Read `data` into a stream in ``OUT``, or make samples up when it is None.
@@ -34,7 +36,7 @@ def load_or_generate_feeds(
     Args:
         data: See `feeds.load_feeds`.
         out: Folder for the stream file.
-        classes: See `feeds.load_feeds`.
+        classes: See `feeds.load_feeds`; likewise `settings`.
 
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.
@@ -42,7 +44,14 @@ def load_or_generate_feeds(
     synthetic.require_input_names(inputs, shapes or {}, ranges or {})
     if data is not None:
         samples = feeds.load_feeds(
-            data, inputs, out, labels=labels, batch=batch, classes=classes, sink=sink
+            data,
+            inputs,
+            out,
+            labels=labels,
+            batch=batch,
+            classes=classes,
+            settings=settings,
+            sink=sink,
         )
     elif labels is not None:
         raise BadData("labels are given without samples", fix="give --data too")

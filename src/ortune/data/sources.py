@@ -14,17 +14,19 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
 from ortune.core.plugins import user_function
 from ortune.data import arrays, checks, images, sizes
+from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import GROUP, LABEL
 from ortune.data.checks import Note
 from ortune.data.formats import rows, sounds
+from ortune.data.sentences import Sentences
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
 _LINE, _GROWTH = 2**20, 32
 """Characters of a line that are read in any case; bytes in memory that one becomes at most."""
 _KINDS = (
     "a folder of .npz, of one .npy or sub-folder per input, of images, .wav or .parquet files; "
-    "a .npz, .jsonl, .wav, .parquet or image"
+    "a .npz, .jsonl, .wav, .parquet or image; .txt or .csv for a model's folder"
 )
 
 
@@ -35,6 +37,8 @@ def open_source(
     pictures: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
     classes: Sequence[str] = (),
+    *,
+    sentences: Sentences | None = None,
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
@@ -42,6 +46,7 @@ def open_source(
         pictures: Keys of ``preprocess.toml`` in the place of those beside images.
         optional: Inputs that may be left out.
         classes: The model's own, in the order of their numbers: folders are called by them.
+        sentences: What tokenizes rows with texts; None where the model's folder has no tokenizer.
 
     Raises:
         BadData: It does not exist, is empty or of no known kind.
@@ -49,29 +54,33 @@ def open_source(
     needed = [spec for spec in inputs if spec.name not in optional]
     if callable(source):
         user_function.demand_callable(source, describe_source(source), *user_function.DATA)
-        return _call_function(source, describe_source(source), inputs)
+        return _call_function(source, describe_source(source), inputs, sentences)
     if isinstance(source, str) and source.startswith(rows.PREFIX):
-        return rows.read_hub_blocks(source, inputs, note, pictures, optional)
+        return rows.read_hub_blocks(source, inputs, note, pictures, optional, sentences)
     path = Path(source)
     if not path.exists():
         if isinstance(source, str) and user_function.is_function(source):
             return _call_function(
-                user_function.import_function(source, *user_function.DATA), source, inputs
+                user_function.import_function(source, *user_function.DATA),
+                source,
+                inputs,
+                sentences,
             )
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or FILE.py:NAME")
     if path.is_dir():
-        return _open_folder(path, inputs, needed, note, pictures, classes)
+        return _open_folder(path, inputs, needed, note, pictures, classes, sentences=sentences)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _open_archives([path])
-    if suffix in (".jsonl", ".ndjson"):
-        return _read_lines(path, inputs)
+    if suffix in (".jsonl", ".ndjson", *texts.SUFFIXES):
+        read = _read_texts if suffix in texts.SUFFIXES else _read_lines
+        return read(path, inputs, sentences)
     if suffix in images.SUFFIXES:
         return images.read_image_blocks([path], path.parent, needed, note, pictures)
     if suffix in sounds.SUFFIXES:
         return sounds.read_sound_blocks([path], path.parent, needed, note)
     if suffix in rows.PARQUET:
-        return rows.read_parquet_blocks([path], inputs, note, pictures, optional)
+        return rows.read_parquet_blocks([path], inputs, note, pictures, optional, sentences)
     if suffix == ".npy" and len(needed) == 1:
         return iter([NamedArrays(path.name, {needed[0].name: arrays.map_npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or FILE.py:NAME")
@@ -92,6 +101,8 @@ def _open_folder(
     note: Note,
     pictures: Mapping[str, Any] | None,
     classes: Sequence[str],
+    *,
+    sentences: Sentences | None,
 ) -> Iterator[NamedArrays]:
     entries = sorted(
         (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
@@ -114,7 +125,7 @@ def _open_folder(
             return sounds.read_sound_blocks(matches, folder, needed, note, classes)
     if matches := _select_by_suffix(entries, rows.PARQUET):
         optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
-        return rows.read_parquet_blocks(matches, inputs, note, pictures, optional)
+        return rows.read_parquet_blocks(matches, inputs, note, pictures, optional, sentences)
     raise BadData(
         f"no samples in {folder}: "
         + ("it is empty" if not entries else "no file is of a known kind"),
@@ -173,7 +184,21 @@ def _read_per_input(
         yield NamedArrays(f"{paths[0].parent.name}/{paths[0].name}", columns)
 
 
-def _read_lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
+def _read_texts(
+    path: Path, inputs: Sequence[TensorSpec], sentences: Sentences | None
+) -> Iterator[NamedArrays]:
+    if sentences is None:
+        raise BadData(
+            f"{path} holds texts, and no tokenizer.json lies beside the model",
+            fix="give the model's folder in the place of its file, or samples as .npz",
+        )
+    for where, row in texts.read_rows(path):
+        yield from sentences.make_blocks(row, where)
+
+
+def _read_lines(
+    path: Path, inputs: Sequence[TensorSpec], sentences: Sentences | None
+) -> Iterator[NamedArrays]:
     most = max(_LINE, memory.count_allowed_bytes() // _GROWTH)
     with (
         arrays.translate_read_errors(path),
@@ -197,15 +222,18 @@ def _read_lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArray
                     f"{where} is not JSON: {error.msg} at column {error.colno}",
                     fix="write one object a line: input name to number or nested lists",
                 ) from None
-            yield _make_block(item, where, inputs)
+            yield from _make_blocks(item, where, inputs, sentences)
 
 
 def _call_function(
-    function: Callable[[], Iterable[Mapping[str, Any]]], shown: str, inputs: Sequence[TensorSpec]
+    function: Callable[[], Iterable[Mapping[str, Any]]],
+    shown: str,
+    inputs: Sequence[TensorSpec],
+    sentences: Sentences | None,
 ) -> Iterator[NamedArrays]:
     try:
         for at, item in enumerate(function()):
-            yield _make_block(item, f"{shown} item {at}", inputs)
+            yield from _make_blocks(item, f"{shown} item {at}", inputs, sentences)
     except OrtuneError:
         raise
     except Exception as error:
@@ -215,13 +243,18 @@ def _call_function(
         ) from error
 
 
-def _make_block(item: Any, where: str, inputs: Sequence[TensorSpec]) -> NamedArrays:
+def _make_blocks(
+    item: Any, where: str, inputs: Sequence[TensorSpec], sentences: Sentences | None
+) -> Iterator[NamedArrays]:
     if not isinstance(item, Mapping):
         raise BadData(
             f"{where} is {type(item).__name__}, not a mapping", fix="give input name: values"
         )
+    if sentences is not None and texts.TEXT in item:
+        yield from sentences.make_blocks(item, where)
+        return
     specs = checks.specs_by_name(inputs)
-    return NamedArrays(
+    yield NamedArrays(
         where,
         {
             str(key): Column.from_array(checks.as_array(value, where, specs.get(str(key))))

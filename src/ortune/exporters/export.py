@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.torch.export import Interface, list_exporters
 from ortune.backends.runtimes.torch.module import SCRIPTS, ModuleSource
-from ortune.core import wording
+from ortune.core import hub, wording
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.event import Note, Progress
@@ -118,7 +118,10 @@ class ExportedModel(Result):
 
 def run(request: Export) -> ExportedModel:
     """Export into a folder of its own and move the verified file to its place."""
-    out = check_output_file(request.out, request.force)
+    source = hub.resolve_folder(request.source)
+    if (out := Path(request.out)) == Path(source) / hub.ONNX_FILES[0]:
+        out.parent.mkdir(exist_ok=True)
+    out, request = check_output_file(out, request.force), replace(request, source=str(source))
     with open_temporary_folder() as name:
         result = export_to_folder(request, Path(name), out.name)
         for path in result.path.parent.glob(f"{out.name}*"):
@@ -184,6 +187,10 @@ def export_once(request: Export) -> Path:
     if result.state is not None:
         result.state.replace(state)
     shutil.rmtree(folder / "work")
+    if (hub_folder := hub.find_folder(request.source)) is not None:
+        for name, file_beside in hub.list_side_files(hub_folder):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(file_beside, folder / name)
     record = codec.make_jsonable(replace(result, path=path, state=state))
     write_text(key_path, json.dumps({"key": key, **record}, indent=1))
     request.sink(

@@ -433,7 +433,7 @@ def test_sources_that_are_none(data: Path, tmp_path: Path) -> None:
     refused(data, [X], tmp_path, "it is empty")
     (data / "readme.txt").write_text("")
     refused(data, [X], tmp_path, "no file is of a known kind")
-    refused(data / "readme.txt", [X], tmp_path, "not of a supported kind")
+    refused(data / "readme.txt", [X], tmp_path, "no tokenizer.json")
     refused(tmp_path / "missing", [X], tmp_path, "no file or folder")
     refused(list, [X], tmp_path, "no samples")
     refused(lambda: 3, [X], tmp_path, "TypeError")

@@ -26,7 +26,7 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
-from ortune.core import custom_ops, regular_file
+from ortune.core import custom_ops, hub, regular_file
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadSettings, OrtuneError
@@ -223,6 +223,7 @@ def _write_streams(
             ranges={
                 name: ends for name, ends in request.ranges.items() if name not in foreign_names
             },
+            settings=hub.find_folder(path),
             sink=request.sink,
         ).stream
     return streams

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Counts, Duration, Field, Files, Option, Words
+from ortune.core.fields import Counts, Duration, Field, Files, Models, Option, Words
 from ortune.core.plugins import user_function
 from ortune.core.request import DataRequest, Request, request
 from ortune.core.workload import Workload
@@ -56,7 +56,7 @@ class Bench(CustomOpsRequest, DataRequest):
 
     formerly: ClassVar[dict[str, str]] = {"seconds": "time", "batches": "batch"}
 
-    models: Files
+    models: Models
     _: KW_ONLY
     on: Annotated[str | Sequence[str], Option("BACKENDS")] = "cpu"
     threads: Counts = Counts((), Option("N,...", per_cpu=2))

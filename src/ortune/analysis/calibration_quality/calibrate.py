@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.backends.cpu import Cpu
-from ortune.core import wording
+from ortune.core import hub, wording
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note
@@ -447,7 +447,8 @@ def _load_samples(request: Calibrate, folder: Path) -> _CalibrationSamples:
         )
         fed = rolled.load(request.source, folder, sink=request.sink)
     else:
-        fed = feeds_module.load_feeds(request.source, facts.inputs, folder)
+        settings = hub.find_folder(request.model)
+        fed = feeds_module.load_feeds(request.source, facts.inputs, folder, settings=settings)
     notes = list(fed.notes)
     if samples > fed.count:
         notes.append(f"{wording.format_count(samples, 'sample')} asked for, {fed.count} there")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import File, InputShapes, Option, Out, Source
+from ortune.core.fields import File, InputShapes, Model, Option, Out, Source
 from ortune.core.request import UnpackRequest, request
 from ortune.data.sequences.request import SequenceRequest
 
@@ -42,7 +42,7 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
 
     formerly: ClassVar[dict[str, str]] = {"quantizer": "step"}
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     data: Source = None
     step: Annotated[str, Option("SPEC")] = "int8-static(head=true)"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from ortune.core.backend import GraphLevel, graph_level
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Field, File, Option
+from ortune.core.fields import Field, File, Model, Option
 from ortune.core.request import DataRequest, request
 from ortune.data.sequences.request import SequenceRequest
 from ortune.quantizers.common.qdq import runtime_rules
@@ -122,7 +122,7 @@ class Apply(ConversionRequest):
         OrtuneError: The model, a step or an option cannot be used, or the output exists.
     """
 
-    model: str | Path
+    model: Model
     steps: Annotated[Sequence[str], Option("STEP...")] = ()
     _: KW_ONLY
     out: Annotated[str | Path, Option("PATH", "-o --out")]
@@ -159,7 +159,7 @@ class Convert(ConversionRequest):
             the result is not what was asked or does not run.
     """
 
-    model: str | Path
+    model: Model
     out: str | Path
     _: KW_ONLY
     precision: Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"] | None = None

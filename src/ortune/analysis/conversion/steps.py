@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.core import preprocess, regular_file, wording
+from ortune.core import hub, preprocess, regular_file, wording
 from ortune.core.augmentation import Augmentation
 from ortune.core.errors import (
     BadData,
@@ -130,7 +130,13 @@ class ConversionInputs:
                 ).load(self.data, folder, sink=sink)
             else:
                 feeds = given.load_or_generate_feeds(
-                    self.data, facts.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
+                    self.data,
+                    facts.inputs,
+                    folder,
+                    shapes=shapes,
+                    ranges=ranges,
+                    count=_MADE_UP,
+                    settings=hub.find_folder(model),
                 )
             if feeds.synthetic:
                 _try_samples(model, feeds, folder, self.custom_ops)

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from ortune.core.custom_ops import BackendRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Duration, Option
+from ortune.core.fields import Duration, Model, Option
 from ortune.core.request import DataRequest, Request, request
 
 MONTH_DAYS = 30.4
@@ -207,7 +207,7 @@ class TimelineRequest(BackendRequest, DataRequest):
 
     formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     step: Annotated[str, Option("SPEC")] = ""
     inferences_per_session: Annotated[float, Option("N", low=1)] = 1000

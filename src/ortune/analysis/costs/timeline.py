@@ -13,6 +13,7 @@ from statistics import median
 
 from ortune.analysis.costs.requests import TimelineRequest
 from ortune.backends.cpu import Cpu
+from ortune.core import hub
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, suggest_names
 from ortune.core.event import Note, Progress, Sink, collect_notes
@@ -450,7 +451,13 @@ def run(request: TimelineRequest) -> Timeline:
         root = Path(folder).resolve()
         shapes, ranges = request.shapes, request.ranges
         fed = given.load_or_generate_feeds(
-            request.data, facts.inputs, root, shapes=shapes, ranges=ranges, sink=sink
+            request.data,
+            facts.inputs,
+            root,
+            shapes=shapes,
+            ranges=ranges,
+            settings=hub.find_folder(source),
+            sink=sink,
         )
         material = Material(fed, tuple(range(min(fed.count, 32))), custom_ops=backend.custom_ops)
         quantizer = quantizer_for(request.step, facts, backend, sink)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from pathlib import Path
 from typing import Annotated
 
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import CustomOpsRequest, add_custom_ops
-from ortune.core.fields import InputShapes, Option
+from ortune.core.fields import InputShapes, Model, Option
 from ortune.core.request import Request, request
 
 
@@ -37,7 +36,7 @@ class Inspect(CustomOpsRequest):
         BadSettings: A shape does not fit the model; `on` is no backend.
     """
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     on: Annotated[str | Sequence[str | Backend], Option("BACKENDS")] = ""
     shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
@@ -70,5 +69,5 @@ class DiffRequest(Request):
         BadModel: A file cannot be read.
     """
 
-    a: str | Path
-    b: str | Path
+    a: Model
+    b: Model

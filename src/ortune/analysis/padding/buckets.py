@@ -8,6 +8,7 @@ from pathlib import Path
 from ortune.analysis.benchmark.bench import race_contestants
 from ortune.analysis.padding.requests import BucketsRequest
 from ortune.backends.cpu import Cpu
+from ortune.core import hub
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.event import Note, Progress
@@ -36,7 +37,8 @@ def run(request: BucketsRequest) -> Buckets:
     facts = model_facts.read_facts(file.load(path))
     with open_temporary_folder() as name:
         folder = Path(name)
-        fed = feeds.load_feeds(data, facts.inputs, folder, sink=request.sink)
+        settings = hub.find_folder(path)
+        fed = feeds.load_feeds(data, facts.inputs, folder, settings=settings, sink=request.sink)
         for text in fed.notes:
             request.sink(Note(text))
         padding = find_padding(facts.inputs, Stream(fed.stream), request.mask)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from pathlib import Path
 from typing import Annotated
 
 from ortune.core.custom_ops import BackendRequest
-from ortune.core.fields import Option, Source
+from ortune.core.fields import Model, Option, Source
 from ortune.core.request import UnpackRequest, request
 
 
@@ -39,7 +38,7 @@ class BucketsRequest(BackendRequest, UnpackRequest):
         OrtuneError: Model, data or backend cannot be used.
     """
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     data: Source = None
     count: Annotated[int, Option(low=1, hidden=True)] = 4

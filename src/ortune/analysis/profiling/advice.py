@@ -22,7 +22,7 @@ from ortune.analysis.profiling.roofline import (
     sum_time_by_bound,
     verdicts,
 )
-from ortune.core import wording
+from ortune.core import hub, wording
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Progress, Sink, ignore_event
@@ -505,7 +505,13 @@ def evaluate_suggestions(
         folder = Path(name)
         takes, out = model_facts.read_facts(file.load(source)).inputs, folder / "data"
         feeds = given.load_or_generate_feeds(
-            data, takes, out, shapes=shapes, ranges=ranges, count=_SAMPLES
+            data,
+            takes,
+            out,
+            shapes=shapes,
+            ranges=ranges,
+            count=_SAMPLES,
+            settings=hub.find_folder(source),
         )
         done, built = list(actions), {}
         for place, action in enumerate(actions):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortune.analysis.profiling.requests import ProfileRequest
 from ortune.backends.cpu import Cpu
-from ortune.core import wording
+from ortune.core import hub, wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.event import Note, Progress
@@ -354,6 +354,7 @@ def run(request: ProfileRequest) -> Profile:
             batch=request.batch,
             shapes=request.shapes,
             ranges=request.ranges,
+            settings=hub.find_folder(path),
             sink=request.sink,
         )
         source, loaded, changes = load_labelled_model(path, folder)

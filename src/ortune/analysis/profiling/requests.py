@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import CustomOpsRequest, add_custom_ops
-from ortune.core.fields import Duration, Option
+from ortune.core.fields import Duration, Model, Option
 from ortune.core.request import DataRequest, request
 
 
@@ -39,7 +38,7 @@ class ProfileRequest(CustomOpsRequest, DataRequest):
 
     formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     on: Annotated[str | Backend, Option("BACKENDS")] = "cpu"
     batch: Annotated[int, Option(low=0)] = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import Duration, File, Option, Source
+from ortune.core.fields import Duration, File, Model, Option, Source
 from ortune.core.request import request
 from ortune.data.sequences.request import SequenceRequest
 
@@ -55,7 +55,7 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
 
     formerly: ClassVar[dict[str, str]] = {"seconds": "time", "recipe": "steps"}
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     data: Source = None
     by: Literal["region", "node", "op"] = "region"

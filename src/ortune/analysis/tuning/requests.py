@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest
-from ortune.core.fields import Duration, File, Option, Out
+from ortune.core.fields import Duration, File, Model, Option, Out
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
 
@@ -42,7 +41,7 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
 
     formerly: ClassVar[dict[str, str]] = {"seconds": "time"}
 
-    model: str | Path
+    model: Model
     _: KW_ONLY
     labels: File | None = None
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"

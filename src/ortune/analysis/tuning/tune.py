@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from ortune.analysis.tuning.requests import Tune
+from ortune.core import hub
 from ortune.core.acceptance import Outcome
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
@@ -447,6 +448,7 @@ def run(request: Tune) -> TuneResult:
             shapes=request.shapes,
             ranges=request.ranges,
             classes=read_classes(facts.metadata),
+            settings=hub.find_folder(path),
             sink=request.sink,
         )
 
@@ -464,8 +466,7 @@ def run(request: Tune) -> TuneResult:
             limits = request.time, bool(request.beside_load)
             descent = Descent(target, facts, start, compare, *limits, request.sink)
             descent.run()
-            stepped_to = descent.best
-            ratio, cpu_ratio = descent.confirm_best()
+            stepped_to, (ratio, cpu_ratio) = descent.best, descent.confirm_best()
         except WorkerFailed as error:
             fix = error.failure.fix or "check the model and the data"
             raise error.as_bad_model(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ortune.analysis.verification.requests import Extract
 from ortune.backends.cpu import Cpu
+from ortune.core import hub
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Progress
@@ -25,7 +26,6 @@ from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import feeds, stream
-from ortune.data.sources import Source
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file
 from ortune.graph.ir import spec
@@ -197,7 +197,7 @@ def run(request: Extract) -> ExtractedPart:
         file.save(piece, out)
         return _describe_piece(loaded, piece, request.inputs, out)
     with open_temporary_folder() as name:
-        run = _Run(loaded, request.data, request.limit, Path(name), request.custom_ops)
+        run = _Run(loaded, request, Path(name))
         request.sink(Progress("running the whole model", 0, 2))
         try:
             piece = cut(loaded, request.inputs, request.outputs, runtime=run.read_types)
@@ -221,14 +221,14 @@ extract = make_verb(Extract, run)
 class _Run:
     """Runs of the whole model, each in a worker of its own."""
 
-    def __init__(
-        self, model: ir.Model, data: Source, limit: int, folder: Path, custom_ops: tuple[str, ...]
-    ) -> None:
+    def __init__(self, model: ir.Model, request: Extract, folder: Path) -> None:
+        assert request.data is not None
         self._model, self._folder = model, folder
-        self._backend = Cpu(level="disabled", custom_ops=custom_ops)
+        self._backend = Cpu(level="disabled", custom_ops=request.custom_ops)
         specs = spec.list_inputs(model)
-        self.feeds = feeds.load_feeds(data, specs, folder / "data")
-        self._count = min(limit or self.feeds.count, self.feeds.count)
+        settings = hub.find_folder(request.model)
+        self.feeds = feeds.load_feeds(request.data, specs, folder / "data", settings=settings)
+        self._count = min(request.limit or self.feeds.count, self.feeds.count)
         self._input_names = [tensor_spec.name for tensor_spec in specs]
 
     def read_types(self, names: list[str]) -> Mapping[str, tuple[str, Sequence[int]]]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
-from ortune.core.fields import File, Option, Out, Source
+from ortune.core.fields import File, Model, Option, Out, Source
 from ortune.core.request import DataRequest, UnpackRequest, request
 from ortune.data.sequences.request import SequenceRequest
 
@@ -47,8 +47,8 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
         OrtuneError: A model, the data or the budget cannot be used, or OTHER does not run.
     """
 
-    reference: str | Path
-    other: str | Path
+    reference: Model
+    other: Model
     _: KW_ONLY
     labels: File | None = None
     ignore_output: Annotated[tuple[str, ...], Option("NAME", "--ignore-output")] = ()
@@ -102,7 +102,7 @@ class Extract(CustomOpsRequest, UnpackRequest):
         BadData: The samples do not fit the model, or an input of the piece cannot be recorded.
     """
 
-    model: str | Path
+    model: Model
     out: Annotated[str | Path, Option("PATH", "-o --out")]
     inputs: Annotated[Sequence[str], Option("NAME", "--from")] = ()
     outputs: Annotated[Sequence[str], Option("NAME", "--to")] = ()

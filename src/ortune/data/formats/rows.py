@@ -17,8 +17,10 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
 from ortune.core.preprocess import SETTINGS
 from ortune.data import arrays, checks, images, sizes
+from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
+from ortune.data.sentences import Sentences
 
 EXTRA_COLUMNS = ("label", "group")
 Pictures: TypeAlias = Callable[[Any, str], NDArray[Any]]
@@ -31,8 +33,9 @@ def select_columns(
     note: Note,
     where: str,
     optional: Collection[str] = (),
+    sentences: Sentences | None = None,
 ) -> list[str]:
-    """Return the columns that are read: the inputs, label and group; others are noted.
+    """Return the columns that are read: the inputs or texts, label and group; others are noted.
 
     Args:
         optional: Inputs that may be left out.
@@ -41,9 +44,12 @@ def select_columns(
         BadData: An input is missing.
     """
     specs = checks.specs_by_name(inputs)
-    columns = [name for name in available if name in specs or name in EXTRA_COLUMNS]
-    required = [spec for spec in inputs if spec.name in available or spec.name not in optional]
-    checks.check_input_names(where, [name for name in columns if name in specs], required)
+    if sentences is not None and texts.TEXT in available:
+        columns = [name for name in available if name in texts.COLUMNS]
+    else:
+        columns = [name for name in available if name in specs or name in EXTRA_COLUMNS]
+        required = [spec for spec in inputs if spec.name in available or spec.name not in optional]
+        checks.check_input_names(where, [name for name in columns if name in specs], required)
     if unused := [str(name) for name in available if name not in columns]:
         note(f"{where}: columns that are no inputs are not read: {', '.join(unused[:8])}")
     return columns
@@ -72,10 +78,14 @@ def make_picture_reader(
     return tensor
 
 
-def make_row_block(
-    row: Mapping[str, Any], where: str, inputs: Sequence[TensorSpec], tensor: Pictures
-) -> NamedArrays:
-    """Return one row as a sample; where values lack the batch dimension, they get one of 1.
+def make_row_blocks(
+    row: Mapping[str, Any],
+    where: str,
+    inputs: Sequence[TensorSpec],
+    tensor: Pictures,
+    sentences: Sentences | None,
+) -> Iterator[NamedArrays]:
+    """Yield one row as a sample; where values lack the batch dimension, they get one of 1.
 
     Args:
         row: Column name -> a number, text, nested lists, an array or a picture.
@@ -83,6 +93,9 @@ def make_row_block(
     Raises:
         BadData: A value is missing or no array.
     """
+    if sentences is not None and texts.TEXT in row:
+        yield from sentences.make_blocks(row, where)
+        return
     specs, columns = checks.specs_by_name(inputs), {}
     for name, value in row.items():
         spec = specs.get(name)
@@ -96,7 +109,7 @@ def make_row_block(
         rank = array.ndim + 1 if spec is None or spec.shape is None else len(spec.shape)
         batched = name != "group" and array.ndim + 1 == rank
         columns[name] = Column.from_array(array[None] if batched else array)
-    return NamedArrays(where, columns)
+    yield NamedArrays(where, columns)
 
 
 def convert_arrow_scalar(value: Any) -> Any:
@@ -143,6 +156,7 @@ def read_parquet_blocks(
     note: Note,
     pictures: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
+    sentences: Sentences | None = None,
 ) -> Iterator[NamedArrays]:
     """Yield one block a row, file by file.
 
@@ -175,7 +189,8 @@ def read_parquet_blocks(
                 for column in map(group.column, range(group.num_columns))
             )
             regular_file.require_unpacked(unpacked, packed, path)
-            columns = select_columns(file.schema_arrow.names, inputs, note, path.name, optional)
+            names = file.schema_arrow.names
+            columns = select_columns(names, inputs, note, path.name, optional, sentences)
             at = 0
             for group in range(file.num_row_groups):
                 chunk = file.metadata.row_group(group)
@@ -196,7 +211,8 @@ def read_parquet_blocks(
                 for batch in _read_batches(batches, arrow.ArrowException):
                     for place in range(batch.num_rows):
                         row = {name: convert_arrow_scalar(batch[name][place]) for name in columns}
-                        yield make_row_block(row, f"{path.name} row {at}", inputs, tensor)
+                        where = f"{path.name} row {at}"
+                        yield from make_row_blocks(row, where, inputs, tensor, sentences)
                         at += 1
 
 
@@ -218,6 +234,7 @@ def read_hub_blocks(
     note: Note,
     pictures: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
+    sentences: Sentences | None = None,
 ) -> Iterator[NamedArrays]:
     """Yield one block a row of ``hf:FOLDER[:split]`` or ``hf:NAME[:split]``.
 
@@ -244,7 +261,7 @@ def read_hub_blocks(
             fix="save it with dataset.save_to_disk(FOLDER) and give hf:FOLDER; nothing is fetched",
         ) from error
     table = _select_split(dataset, split, source)
-    columns = select_columns(table.column_names, inputs, note, source, optional)
+    columns = select_columns(table.column_names, inputs, note, source, optional, sentences)
     size = int(table.data.nbytes) // max(1, len(table))
     sizes.require_memory(size, f"a row of {source}")
     needed = [spec for spec in inputs if spec.name not in optional]
@@ -261,7 +278,7 @@ def read_hub_blocks(
                 f"{source} row {at}: {user_function.describe_error(error)}",
                 fix="leave the row out",
             ) from error
-        yield make_row_block(row, f"{source} row {at}", inputs, tensor)
+        yield from make_row_blocks(row, f"{source} row {at}", inputs, tensor, sentences)
 
 
 def _read_linked(value: Any) -> Any:

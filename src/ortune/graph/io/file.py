@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx_ir.passes import common
 
+from ortune.core import hub
 from ortune.core.errors import BadModel, OrtuneError, summarize_error
 from ortune.graph.io import external, names, protobuf, wellformed
 from ortune.graph.io.check import list_problems
@@ -187,10 +188,15 @@ def parse_outline(path: Path) -> onnx.ModelProto:
     """
     with report_read_errors(path):
         if not path.is_file():
-            problem = "not there"
+            problem, fix = "not there", "give the path of an .onnx file"
             if path.exists():
                 problem = "a folder" if path.is_dir() else "no regular file"
-            raise BadModel(f"{path} is {problem}", fix="give the path of an .onnx file")
+            if path.is_dir() and hub.find_folder(path) is not None:
+                problem = f"a folder without {hub.ONNX_FILES[0]}"
+                onnx_files = sorted(map(str, path.rglob("*.onnx")))
+                fix = f"ortune export {path} -o {path / hub.ONNX_FILES[0]}"
+                fix = f"give one of {', '.join(onnx_files[:4])}" if onnx_files else fix
+            raise BadModel(f"{path} is {problem}", fix=fix)
         if path.stat().st_size == 0:
             raise BadModel(f"{path} is empty", fix="copy or export the model again")
         with path.open("rb") as stream:

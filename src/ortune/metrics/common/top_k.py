@@ -59,7 +59,7 @@ class TopK(Metric):
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the output of class scores."""
-        return frozenset([self.output or _find_scores(outputs, 1)])
+        return frozenset([self.output or find_scores(outputs, 1)])
 
 
 def score_top_k(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
@@ -74,7 +74,7 @@ def score_top_k(expected: Tensors, actual: Tensors, label: Any, output: str, k: 
     Raises:
         BadData: No output fits, or the labels do not fit the output.
     """
-    name = select_outputs(expected, output)[0] if output else _find_scores(expected, k)
+    name = select_outputs(expected, output)[0] if output else find_scores(expected, k)
     shape = expected[name].shape
     if len(shape) < 2 or shape[-1] <= k:
         classes = wording.format_count(k, "class", "classes")
@@ -97,7 +97,8 @@ def score_top_k(expected: Tensors, actual: Tensors, label: Any, output: str, k: 
     return float(np.mean(inside & (rank < k)))
 
 
-def _find_scores(outputs: Tensors, k: int) -> str:
+def find_scores(outputs: Tensors, k: int) -> str:
+    """Return the only output that looks like class scores. Raises BadData: none or several do."""
     fit = [n for n, a in outputs.items() if not is_exact(a) and a.ndim >= 2 and a.shape[-1] > 1]
     if len(fit) != 1:
         raise BadData(

@@ -9,6 +9,7 @@ from typing import Any
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
+from ortune.core.hub import HubFolder
 from ortune.core.metric import Kind, stack_records
 from ortune.core.session import Tensors
 from ortune.core.wording import format_count
@@ -26,12 +27,17 @@ _LOOKED_AT = 64
 
 
 def budget_for(
-    budget: Budget | None, outputs: Stream, labels: Sequence[Any] | None, inputs: Tensors
+    budget: Budget | None,
+    outputs: Stream,
+    labels: Sequence[Any] | None,
+    inputs: Tensors,
+    settings: HubFolder | None = None,
 ) -> tuple[Budget, str]:
     """Return the given budget, or derive one, and the rule that gave it; empty where given.
 
     Args:
         inputs: Of one sample: some outputs may be states that it takes.
+        settings: The model's folder, which says what it is for.
 
     Raises:
         BadData: It needs labels and there are none.
@@ -44,10 +50,36 @@ def budget_for(
                 fix="put an array 'label' into the samples, or give --labels FILE",
             )
         return budget, ""
+    if settings is not None and (budget := _derive_from_task(settings, labels)) is not None:
+        return budget, f"a model for {settings.task}, of which {_TASK_RULES[budget.metric.name()]}"
     looked = spread_indices(len(outputs), _LOOKED_AT)
     tensors = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
     chosen = None if labels is None else [labels[i] for i in looked]
     return derive.derive_budget(tensors, chosen, _find_states(inputs, outputs[0]))
+
+
+_TASK_RULES = {
+    "spearman": "the rank correlation with the scores may fall by 0.01",
+    "sentence-cosine": "95 % of inputs must keep cosine 0.99 of their sentences' vectors",
+    "f1": "F1 over the labelled tokens may fall by 1 point",
+}
+
+
+def _derive_from_task(settings: HubFolder, labels: Sequence[Any] | None) -> Budget | None:
+    """Return the budget that the task of a model's folder asks for; None where outputs say it."""
+    first = None if labels is None else labels[0]
+    is_number = isinstance(first, (int, float))
+    if settings.pooling:
+        name = "spearman" if is_number else "sentence-cosine"
+        pooling = "" if settings.pooling == "mean" else f"(pooling={settings.pooling})"
+        return Budget.parse(f"{name}{pooling}>={'base-0.01' if is_number else '0.99'}")
+    if settings.task == "token-classification" and isinstance(first, list):
+        classes = settings.classes
+        without = f"(without={classes.index('O')})" if "O" in classes else ""
+        return Budget.parse(f"f1{without}>=base-0.01")
+    if settings.task == "text-classification" and len(settings.classes) == 1 and is_number:
+        return Budget.parse("spearman>=base-0.01")
+    return None
 
 
 def _find_states(inputs: Tensors, outputs: Tensors) -> frozenset[str]:

@@ -150,7 +150,11 @@ def list_evaluation_parts(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, 
 def list_shown_metrics(budget: Budget) -> list[Metric]:
     """Return the metrics that are scored beside the budget's: what the outputs themselves say."""
     from ortune.metrics.agreement import Agreement
+    from ortune.metrics.sentence_cosine import SentenceCosine
     from ortune.metrics.snr import Snr
+    from ortune.metrics.spearman import Spearman
 
     metrics: list[Metric] = [Snr(), Agreement()]
+    if isinstance(budget.metric, Spearman):
+        metrics.append(SentenceCosine(pooling=budget.metric.pooling))
     return [metric for metric in metrics if metric.name() != budget.metric.name()]

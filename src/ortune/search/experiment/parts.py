@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ortune.core import hub
 from ortune.core import wording as say
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError
@@ -163,7 +164,10 @@ class Original:
         if self.experiment.budget is None and earlier is not None and earlier.budget_rule:
             budget, rule = earlier.budget, earlier.budget_rule
         else:
-            budget, rule = budgeting.budget_for(self.experiment.budget, outputs, labels, seen[0])
+            settings = hub.find_folder(self.experiment.models[MAIN])
+            budget, rule = budgeting.budget_for(
+                self.experiment.budget, outputs, labels, seen[0], settings
+            )
         doubt, unused = "", labels is not None and not budget.metric.needs_labels
         if self.experiment.budget is None and labels is not None and unused:
             looked_outputs = {name: [out[name] for out in outputs] for name in outputs[0]}

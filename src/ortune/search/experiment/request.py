@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ortune.core.backend import Backend
 from ortune.core.custom_ops import BudgetRequest, CustomOpsRequest, add_custom_ops
-from ortune.core.fields import Duration, File, Files, Option, Source, make_paths
+from ortune.core.fields import Duration, File, Models, Option, Source, make_paths
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
@@ -42,7 +42,7 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
         verbose: Let the runtime log to stderr.
     """
 
-    model: Files
+    model: Models
     _: KW_ONLY
     labels: File | None = None
     calibration: Source = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ortune.core import atomic_write
+from ortune.core import atomic_write, hub
 from ortune.core.augmentation import Augmentation
 from ortune.core.errors import BadData
 from ortune.core.event import Note, Sink
@@ -184,8 +184,9 @@ def _make_loader(experiment: Experiment, facts: Facts, root: Path) -> Callable[.
     """Return what reads a source into a folder, beside that of an earlier run."""
     if not experiment.sequence:
         classes = read_classes(facts.metadata)
+        settings = hub.find_folder(experiment.models[MAIN])
         return lambda source, out, _, **options: feeds.load_feeds(
-            source, facts.inputs, out, classes=classes, **options
+            source, facts.inputs, out, classes=classes, settings=settings, **options
         )
     model = experiment.models[MAIN]
     sequence_source = StatefulModel(

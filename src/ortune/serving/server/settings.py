@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from ortune.core.fields import ByteSize, Counts, Duration, Field, Files, Libraries, Option
+from ortune.core.fields import ByteSize, Counts, Duration, Field, Libraries, Models, Option
 from ortune.core.hardware.instances import read_instances
 from ortune.core.request import Request, list_request_fields, request
 
@@ -82,7 +82,7 @@ class Serve(Request):
         OrtuneError: What it needs is not installed: extra ``serve``.
     """
 
-    models: Files
+    models: Models
     _: KW_ONLY
     on: Annotated[str | None, Option("BACKEND")] = None
     host: Annotated[str, Option("ADDRESS")] = "127.0.0.1"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ortune.core import hub
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, summarize_error, with_article
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
@@ -33,8 +34,10 @@ def load_folder(source: str) -> Any:
 
     Raises:
         BackendMissing: transformers is not installed.
-        BadModel: The folder holds no model that this release of it knows.
+        BadModel: The folder holds no model that this release of it knows, or its
+            weights pickled.
     """
+    _refuse_pickled_weights(Path(source))
     try:
         import transformers
     except ImportError:
@@ -45,11 +48,16 @@ def load_folder(source: str) -> Any:
     import torch
 
     try:
-        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            source, local_files_only=True, trust_remote_code=False
+        )
         names = getattr(config, "architectures", None) or ["AutoModel"]
         kind = getattr(transformers, names[0], transformers.AutoModel)
         if hasattr(config, "use_cache"):
             config.use_cache = False
+        # Layers behind it take the vectors of tokens; nothing would read the pooler's.
+        pooler = "add_pooling_layer" in inspect.signature(kind).parameters
+        options = {"add_pooling_layer": False} if pooler and _has_pooling(Path(source)) else {}
         # Attention as plain operators: what fuses them afterwards knows these.
         model = kind.from_pretrained(
             source,
@@ -57,6 +65,8 @@ def load_folder(source: str) -> Any:
             local_files_only=True,
             dtype=torch.float32,
             attn_implementation="eager",
+            trust_remote_code=False,
+            **options,
         )
     except Exception as error:
         raise BadModel(
@@ -65,6 +75,27 @@ def load_folder(source: str) -> Any:
             fix="give a folder that save_pretrained wrote; code of its own is never run",
         ) from error
     return model.eval()
+
+
+def _has_pooling(folder: Path) -> bool:
+    hub_folder = hub.find_folder(folder)
+    return hub_folder is not None and hub_folder.task == hub.SIMILARITY
+
+
+def _refuse_pickled_weights(folder: Path) -> None:
+    pickled = next(folder.glob("pytorch_model*.bin"), None)
+    if pickled is None or any(folder.glob("*.safetensors")):
+        return
+    code = (
+        "import torch; from safetensors.torch import save_file; "
+        f"w = torch.load('{pickled}', weights_only=True); "
+        "save_file({k: v.clone() for k, v in w.items()}, "
+        f"'{folder / 'model.safetensors'}', {{'format': 'pt'}})"
+    )
+    raise BadModel(
+        f"{folder} has its weights as {pickled.name} alone, which is pickled and may run code",
+        fix=f'python -c "{code}"',
+    )
 
 
 def folder_inputs(model: Any) -> list[TensorSpec]:

@@ -1,0 +1,249 @@
+"""A model's folder in the hub's layouts: its ONNX file, and what its settings say.
+
+Settings are read as JSON and nothing else: no code of a folder is run, and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ortune.core import regular_file
+from ortune.core.errors import BadModel
+from ortune.core.plugins import stored
+
+ONNX_FILES = ("onnx/model.onnx", "model.onnx")
+"""Where a folder has its ONNX file; the first that is there counts."""
+CONFIG, TOKENIZER, MODULES, PICTURES = (
+    "config.json",
+    "tokenizer.json",
+    "modules.json",
+    "preprocessor_config.json",
+)
+SIDE_FILES = (
+    *(CONFIG, TOKENIZER, MODULES, PICTURES, "tokenizer_config.json", "special_tokens_map.json"),
+    *("sentence_bert_config.json", "config_sentence_transformers.json", "vocab.txt"),
+    *("1_Pooling/config.json", "2_Normalize/config.json"),
+)
+"""What tells how texts and pictures become inputs; copied with a model."""
+LARGEST = 1 << 26
+"""Bytes of such a file: tokenizers of 250,000 words take 17 MB."""
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_TASKS = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForMaskedLM": "fill-mask",
+    "ForQuestionAnswering": "question-answering",
+    "ForImageClassification": "image-classification",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "ForConditionalGeneration": "text2text-generation",
+}
+"""End of an architecture's name -> what the hub calls its task."""
+SIMILARITY, FEATURES = "sentence-similarity", "feature-extraction"
+_POOLINGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+_SHIFTED = re.compile(r"roberta|camembert|mpnet|xmod|esm")
+"""Kinds of models whose positions begin behind that of the padding, at 2."""
+_UNBOUNDED = 10**6
+"""tokenizer_config.json has 10**30 where a tokenizer knows no longest text."""
+_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
+"""Pillow's numbers of its filters."""
+
+
+@dataclass(frozen=True)
+class HubFolder:
+    """What the settings of a folder say.
+
+    Attributes:
+        root: Where ``modules.json`` is, if it has one.
+        folder: Where ``config.json`` and ``tokenizer.json`` are; mostly the same.
+    """
+
+    root: Path
+    folder: Path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """``config.json``.
+
+        Raises:
+            BadModel: It cannot be read, as any other file of the folder.
+        """
+        return read_json(self.folder / CONFIG)
+
+    @property
+    def task(self) -> str:
+        """What the model is for, in the hub's words; feature-extraction where nothing says so."""
+        if (self.root / MODULES).is_file():
+            return SIMILARITY
+        names = self.config.get("architectures") or [""]
+        ends = (task for end, task in _TASKS.items() if str(names[0]).endswith(end))
+        return next(ends, FEATURES)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their numbers; none where they have none."""
+        names = self.config.get("id2label")
+        if not isinstance(names, Mapping):
+            return ()
+        numbers = sorted(names, key=lambda number: int(number) if str(number).isdigit() else -1)
+        return tuple(str(names[number]) for number in numbers)
+
+    @property
+    def pooling(self) -> str:
+        """How vectors of tokens become that of a sentence: mean, cls, max, last, or "" if unknown.
+
+        A folder with further layers, such as Dense, has none.
+        """
+        modules = list_modules(self.root)
+        kinds = {str(module["type"]).rpartition(".")[2]: module for module in modules}
+        if not kinds.keys() <= {"Transformer", "Pooling", "Normalize"} or "Pooling" not in kinds:
+            return ""
+        pooling = read_json(self.root / str(kinds["Pooling"].get("path", "")) / CONFIG)
+        modes = [mode for key, mode in _POOLINGS.items() if pooling.get(key)]
+        modes = modes or [str(pooling.get("pooling_mode", "mean"))]
+        return modes[0] if len(modes) == 1 and modes[0] in _POOLINGS.values() else ""
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether vectors of sentences are brought to length 1."""
+        return any(str(module["type"]).endswith("Normalize") for module in list_modules(self.root))
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a text may have, its special ones among them."""
+        tokens = _read_optional(self.folder / "tokenizer_config.json").get("model_max_length")
+        sentence = _read_optional(self.root / "sentence_bert_config.json").get("max_seq_length")
+        places = self.config.get("max_position_embeddings")
+        if isinstance(places, int) and _SHIFTED.search(str(self.config.get("model_type"))):
+            places -= 2
+        bounds = [int(n) for n in (tokens, sentence, places) if isinstance(n, (int, float)) and n]
+        return min([n for n in bounds if 0 < n < _UNBOUNDED], default=512)
+
+    @cached_property
+    def picture_keys(self) -> dict[str, Any] | None:
+        """Keys of ``preprocess.toml`` as preprocessor_config.json has them; None without one."""
+        path = self.folder / PICTURES
+        if not path.is_file():
+            return None
+        settings = read_json(path)
+        keys: dict[str, Any] = {}
+        if settings.get("do_resize", True) and settings.get("size") is not None:
+            keys["resize"] = _read_size(settings["size"])
+            keys["interpolation"] = _FILTERS.get(settings.get("resample", 2), "bilinear")
+        if settings.get("do_center_crop") and settings.get("crop_size") is not None:
+            keys["crop"] = _read_size(settings["crop_size"])
+        rescales = settings.get("do_rescale", True)
+        keys["scale"] = float(settings.get("rescale_factor", 1 / 255)) if rescales else 1.0
+        if settings.get("do_normalize", True) and settings.get("image_mean") is not None:
+            keys["mean"], keys["std"] = settings["image_mean"], settings["image_std"]
+        return keys
+
+
+def _read_size(size: Any) -> Any:
+    """Return a size as `preprocess.toml` has it: [height, width], or a number for the shorter."""
+    if not isinstance(size, Mapping):
+        return size
+    edge = size.get("shortest_edge")
+    return edge if edge is not None else [size["height"], size["width"]]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        BadModel: It cannot be read, or holds something else.
+    """
+    content = _parse_json(path)
+    if not isinstance(content, dict):
+        raise BadModel(f"{path} holds no JSON object", fix="download the folder again")
+    return content
+
+
+def list_modules(root: Path) -> list[Mapping[str, Any]]:
+    """Return the modules that a folder's ``modules.json`` lists, each with its ``type``.
+
+    Raises:
+        BadModel: It cannot be read, or holds something else.
+    """
+    path = root / MODULES
+    content = _parse_json(path) if path.is_file() else []
+    if not isinstance(content, list) or not all(
+        isinstance(module, dict) and "type" in module for module in content
+    ):
+        raise BadModel(f"{path} lists no modules", fix="download the folder again")
+    return content
+
+
+def _parse_json(path: Path) -> Any:
+    try:
+        return stored.parse_json(regular_file.read_bytes(path, LARGEST, BadModel))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadModel(f"cannot read {path}: {error}", fix="download the folder again") from error
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def find_folder(model: str | Path) -> HubFolder | None:
+    """Return the settings that belong to a model: in its folder, or in the one above; or None.
+
+    Args:
+        model: A folder, or an ONNX file in it or in its ``onnx/``.
+    """
+    path = Path(model)
+    homes = (path,) if path.is_dir() else (path.parent, path.absolute().parent.parent)
+    for root in homes:
+        folder = root / str(next(iter(list_modules(root)), {}).get("path", ""))
+        if (folder / CONFIG).is_file() and "model_type" in read_json(folder / CONFIG):
+            return HubFolder(root, folder)
+    return None
+
+
+def locate_model(value: str | Path) -> str | Path:
+    """Return the ONNX file of a hub's folder; what is no such folder, or has none, as it is.
+
+    Raises:
+        BadModel: As `resolve_folder`.
+    """
+    folder = Path(resolve_folder(value))
+    files = (folder / name for name in ONNX_FILES) if folder.is_dir() else ()
+    return next((file for file in files if file.is_file()), resolve_folder(value))
+
+
+def resolve_folder(value: str | Path) -> str | Path:
+    """Return what names a model; of the folder that the hub's cache has of one, its snapshot.
+
+    Raises:
+        BadModel: There is no such folder, and the text is a name on the hub.
+    """
+    path = Path(value)
+    if not path.exists() and _NAME.fullmatch(str(value)) and not path.suffix:
+        raise BadModel(
+            f"no file or folder {value}, and nothing is downloaded",
+            fix=f"hf download {value} --local-dir {path.name}, and give that folder",
+        )
+    if not path.is_dir():
+        return value
+    if (path / "snapshots").is_dir() and (path / "refs" / "main").is_file():
+        commit = regular_file.read_text(path / "refs" / "main", 1 << 10).strip()
+        return path / "snapshots" / Path(commit).name
+    return value
+
+
+def list_side_files(folder: HubFolder) -> Iterator[tuple[str, Path]]:
+    """Yield place and file of all settings that are copied with a model."""
+    for name in SIDE_FILES:
+        for home in dict.fromkeys((folder.root, folder.folder)):
+            if (home / name).is_file():
+                yield (home / name).relative_to(folder.root).as_posix(), home / name

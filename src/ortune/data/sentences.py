@@ -1,0 +1,195 @@
+"""Sentences as samples: rows with texts, tokenized as the folder of their model says.
+
+A row has ``text`` and perhaps ``text_pair``, ``label`` or ``score``, and ``group``. A sample is as
+long as its text; of a model that compares sentences a scored pair is one sample of two rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import hub, regular_file
+from ortune.core.errors import BadData, suggest_names
+from ortune.core.facts import TensorSpec
+from ortune.core.hub import HubFolder
+from ortune.core.plugins.user_function import describe_error
+from ortune.data import arrays, checks
+from ortune.data.arrays import Column, NamedArrays
+from ortune.data.batches import GROUP, LABEL
+from ortune.data.checks import Note
+from ortune.data.stream import parse_dtype
+
+IDS, MASK, TYPES, PLACES = "input_ids", "attention_mask", "token_type_ids", "position_ids"
+"""Inputs that a tokenizer fills, by their names in transformers."""
+_ATTRIBUTES = {IDS: "ids", MASK: "attention_mask", TYPES: "type_ids"}
+TEXT, PAIR, SCORE = "text", "text_pair", "score"
+COLUMNS = (TEXT, PAIR, SCORE, LABEL, GROUP)
+SUFFIXES = frozenset({".txt", ".csv"})
+UNLABELLED = -100
+"""Label of a token that is not scored, as in PyTorch: special ones, and ends of words."""
+
+
+class Sentences:
+    """Turns rows of texts into inputs of one model."""
+
+    def __init__(self, folder: HubFolder, inputs: Sequence[TensorSpec], note: Note) -> None:
+        """Read the folder's tokenizer.
+
+        Raises:
+            BadData: The package tokenizers is not installed, or does not read the file.
+        """
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise BadData("reading texts needs tokenizers", fix="pip install tokenizers") from None
+        path = folder.folder / hub.TOKENIZER
+        try:
+            self._tokenizer: Any = Tokenizer.from_file(str(path))
+        except Exception as error:
+            raise BadData(
+                f"tokenizers does not read {path}: {describe_error(error)}",
+                fix="download the folder again",
+            ) from error
+        self._folder, self._specs = folder, checks.specs_by_name(inputs)
+        dims = self._specs[IDS].shape or ()
+        self._fixed = dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
+        longest = self._fixed or folder.longest
+        self._tokenizer.enable_truncation(longest)
+        self._tokenizer.no_padding()
+        padding = folder.config.get("pad_token_id")
+        self._padding = padding if isinstance(padding, int) else 0
+        note(f"texts: tokenized by {hub.TOKENIZER}, at most {longest} tokens")
+
+    def make_blocks(self, row: Mapping[str, Any], where: str) -> Iterator[NamedArrays]:
+        """Yield one row as a sample; two sentences to compare as two where they have no score.
+
+        Raises:
+            BadData: A text is missing, or a label does not fit it.
+        """
+        text, pair = row.get(TEXT), row.get(PAIR)
+        for name, value in ((TEXT, text), (PAIR, pair if PAIR in row else "")):
+            if not isinstance(value, str) and not _is_words(value):
+                raise BadData(f"{where}: column '{name}' holds no text", fix="leave such rows out")
+        compares = PAIR in row and self._folder.task == hub.SIMILARITY
+        label = row.get(SCORE) if row.get(SCORE) not in (None, "") else row.get(LABEL)
+        if compares and label in (None, ""):
+            for part in (text, pair):
+                yield from self.make_blocks({TEXT: part, GROUP: row.get(GROUP, where)}, where)
+            return
+        if compares:
+            encodings = [self._encode(text), self._encode(pair)]
+        else:
+            encodings = [self._encode(text, pair)]
+        columns = self._fill_inputs(encodings)
+        if label not in (None, ""):
+            columns[LABEL] = self._number_label(label, encodings, where)
+        if row.get(GROUP) not in (None, ""):
+            columns[GROUP] = np.array(str(row[GROUP]))
+        yield NamedArrays(where, {n: Column.from_array(a) for n, a in columns.items()})
+
+    def _encode(self, text: Any, pair: Any = None) -> Any:
+        return self._tokenizer.encode(text, pair, is_pretokenized=not isinstance(text, str))
+
+    def _fill_inputs(self, encodings: Sequence[Any]) -> dict[str, NDArray[Any]]:
+        """Return input -> rows of one length."""
+        length = self._fixed or max(len(encoding.ids) for encoding in encodings)
+        filled: dict[str, NDArray[Any]] = {}
+        for name, attribute in _ATTRIBUTES.items():
+            if name in self._specs:
+                rows = np.full((len(encodings), length), self._padding if name == IDS else 0)
+                for place, encoding in enumerate(encodings):
+                    values = getattr(encoding, attribute)
+                    rows[place, : len(values)] = values
+                filled[name] = rows
+        if PLACES in self._specs:
+            filled[PLACES] = np.tile(np.arange(length), (len(encodings), 1))
+        return {n: rows.astype(parse_dtype(self._specs[n].dtype)) for n, rows in filled.items()}
+
+    def _number_label(self, label: Any, encodings: Sequence[Any], where: str) -> NDArray[Any]:
+        """Return a label as a metric takes it: a number, or one a token [1, tokens]."""
+        if not isinstance(label, (list, tuple)):
+            value = np.array(self._find_number(label, where))
+            return value if len(encodings) > 1 else value[None]
+        numbers = [self._find_number(entry, where) for entry in label]
+        words = encodings[0].word_ids
+        if (count := max((w for w in words if w is not None), default=-1) + 1) > len(numbers):
+            raise BadData(
+                f"{where}: wrong number of labels: Got {len(numbers)}, expected {count}",
+                fix="give text as a list of words, and one label a word",
+            )
+        firsts = [word is not None and word not in words[:at] for at, word in enumerate(words)]
+        aligned = [
+            numbers[word] if first else UNLABELLED
+            for word, first in zip(words, firsts, strict=True)
+        ]
+        length = self._fixed or len(aligned)
+        return np.array([aligned + [UNLABELLED] * (length - len(aligned))])
+
+    def _find_number(self, label: Any, where: str) -> float | int:
+        """Return the number of a class by its name; a number is one already."""
+        if isinstance(label, (int, float)):
+            return label
+        classes = self._folder.classes
+        if label in classes:
+            return classes.index(label)
+        for kind in (int, float):
+            try:
+                return kind(label)
+            except ValueError:
+                continue
+        fix = suggest_names(str(label), classes) if classes else "give numbers"
+        raise BadData(f"{where}: '{label}' is no class of the model", fix=fix)
+
+
+def _is_words(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value)
+
+
+def open_sentences(
+    folder: HubFolder | None, inputs: Sequence[TensorSpec], note: Note
+) -> Sentences | None:
+    """Return what tokenizes for a model; None where its folder has no tokenizer, or it takes none.
+
+    Raises:
+        BadData: As `Sentences`.
+    """
+    names = checks.specs_by_name(inputs)
+    if folder is None or IDS not in names or TEXT in names:
+        return None
+    return Sentences(folder, inputs, note) if (folder.folder / hub.TOKENIZER).is_file() else None
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield where a row is from and its columns: lines of a .txt, or a .csv with a header.
+
+    Raises:
+        BadData: The file cannot be read, or a row has more columns than the header.
+    """
+    with (
+        arrays.translate_read_errors(path),
+        io.TextIOWrapper(
+            regular_file.open_regular(path), encoding="utf-8-sig", newline=""
+        ) as file,
+    ):
+        if path.suffix.lower() == ".txt":
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{path.name} line {number}", {TEXT: line.strip()}
+            return
+        try:
+            for number, row in enumerate(csv.DictReader(file), 1):
+                if None in row or TEXT not in row:
+                    raise BadData(
+                        f"{path.name} row {number}: no column '{TEXT}', or more than the header",
+                        fix=f"name the columns in the first line: {', '.join(COLUMNS)}",
+                    )
+                yield f"{path.name} row {number}", row
+        except csv.Error as error:
+            raise ValueError(str(error)) from error

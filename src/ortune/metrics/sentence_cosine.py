@@ -1,0 +1,63 @@
+"""Cosine similarity of sentences' vectors with the baseline's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortune.core.session import Tensors
+from ortune.metrics.common import outputs
+from ortune.metrics.common.fidelity import Fidelity
+from ortune.metrics.common.pooling import Pooling, compute_cosines, find_vectors, pool_sentences
+
+
+@dataclass(frozen=True)
+class SentenceCosine(Fidelity):
+    """Cosine of the least similar sentence of a sample, its tokens' vectors pooled to one.
+
+    Attributes:
+        pooling: How vectors of tokens become that of a sentence.
+    """
+
+    pooling: Pooling = "mean"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Opposite, the same direction."""
+        return -1.0, 1.0
+
+    @property
+    def reads_inputs(self) -> bool:
+        """The mask says which tokens count."""
+        return True
+
+    def chance(self, labels: Sequence[Any]) -> float:
+        """Return 0: what an answer of zeros scores."""
+        return 0.0
+
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
+        """Return a cosine in [-1, 1] without a mask: all tokens count."""
+        return self.record_with(expected, actual, label, {})
+
+    def record_with(
+        self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
+    ) -> float:
+        """Return a cosine in [-1, 1].
+
+        Raises:
+            BadData: No output holds vectors.
+        """
+        name = find_vectors(expected, self.output)
+        if outputs.has_broken_values(expected, actual, [name]):
+            return float("nan")
+        if not outputs.has_same_shape(expected, actual, name):
+            return 0.0
+        first, second = (
+            pool_sentences(side, name, self.pooling, inputs) for side in (expected, actual)
+        )
+        return float(compute_cosines(first, second).min())
+
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the output of vectors."""
+        return frozenset([find_vectors(outputs, self.output)])

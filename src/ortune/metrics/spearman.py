@@ -1,0 +1,100 @@
+"""Spearman's rank correlation of the model's similarities or numbers with scores of people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData
+from ortune.core.metric import Metric
+from ortune.core.session import Tensors
+from ortune.metrics.common import outputs
+from ortune.metrics.common.outputs import Floats
+from ortune.metrics.common.pooling import Pooling, compute_cosines, find_vectors, pool_sentences
+
+
+@dataclass(frozen=True)
+class Spearman(Metric):
+    """How alike samples rank by the model and by their labels, which are numbers; 1 is the same.
+
+    The model's number is the cosine of a sample's two sentences, or the only number that it gives.
+    It is a figure over all samples, which no number of samples proves: one sample in a hundred
+    that is ranked anywhere can move it by 0.06.
+
+    Attributes:
+        output: Output of vectors or of a number; empty takes the one that fits.
+        pooling: How vectors of tokens become that of a sentence.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    output: str = ""
+    pooling: Pooling = "mean"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Turned round, the same order."""
+        return -1.0, 1.0
+
+    @property
+    def reads_inputs(self) -> bool:
+        """The mask says which tokens count."""
+        return True
+
+    def chance(self, labels: Sequence[Any]) -> float:
+        """Return 0: what one same answer scores."""
+        return 0.0
+
+    def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
+        """Return the model's number and the label's, all tokens counting."""
+        return self.record_with(expected, actual, label, {})
+
+    def record_with(
+        self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
+    ) -> Sequence[float]:
+        """Return the model's number of a sample, and the label's.
+
+        Raises:
+            BadData: The label is no number, or the sample holds neither two sentences nor one
+                number.
+        """
+        name = find_vectors(expected, self.output)
+        if not isinstance(label, (int, float)):
+            raise BadData(f"label {label!r} is no number", fix="give a column score of numbers")
+        if outputs.has_broken_values(expected, actual, [name]) or not outputs.has_same_shape(
+            expected, actual, name
+        ):
+            return float("nan"), float(label)
+        vectors = pool_sentences(actual, name, self.pooling, inputs)
+        if vectors.size == 1:
+            return float(vectors[0, 0]), float(label)
+        if len(vectors) != 2:
+            raise BadData(
+                f"output '{name}' {list(actual[name].shape)} holds neither two sentences nor one "
+                "number",
+                fix="give two texts a sample: columns text, text_pair and score",
+            )
+        return float(compute_cosines(vectors[:1], vectors[1:])[0]), float(label)
+
+    def aggregate(self, records: NDArray[np.float64]) -> float:
+        """Return the correlation of the ranks; 0 where one side has one value alone."""
+        if not len(records) or np.isnan(records).any():
+            return float("nan")
+        first, second = (_rank(column) for column in records.T[:2])
+        spread = float(np.sqrt((first @ first) * (second @ second)))
+        return float(first @ second) / spread if spread else 0.0
+
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the output of vectors or of the number."""
+        return frozenset([find_vectors(outputs, self.output)])
+
+
+def _rank(values: Floats) -> Floats:
+    """Return the ranks of values less their mean; equal ones share the mean of theirs."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place.reshape(-1)]
+    return np.asarray(ranks - ranks.mean(), np.float64)

@@ -1,0 +1,77 @@
+"""Scores of models of texts: ranks, vectors of sentences, F1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ortune.core.budget import Budget
+from ortune.core.errors import BadData
+from ortune.measurement.accuracy import judge_accuracy
+from ortune.metrics.f1 import F1
+from ortune.metrics.sentence_cosine import SentenceCosine
+from ortune.metrics.spearman import Spearman
+
+RNG = np.random.default_rng(0)
+
+
+def test_ranks_are_scipys_with_ties() -> None:
+    pairs = np.column_stack([RNG.integers(0, 9, 60), RNG.integers(0, 5, 60)]).astype(float)
+    assert Spearman().aggregate(pairs) == pytest.approx(stats.spearmanr(*pairs.T)[0])
+    assert Spearman().aggregate(np.ones((4, 2))) == 0
+    assert np.isnan(Spearman().aggregate(np.array([[np.nan, 1.0], [1.0, 2.0]])))
+
+
+def test_a_pair_is_the_cosine_of_its_pooled_rows() -> None:
+    hidden = RNG.normal(size=(2, 3, 4)).astype(np.float32)
+    mask = np.array([[1, 1, 1], [1, 1, 0]])
+    first, second = hidden[0].mean(0), hidden[1, :2].mean(0)
+    wanted = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    side, inputs = {"last_hidden_state": hidden}, {"attention_mask": mask}
+    assert Spearman().record_with(side, side, 0.5, inputs) == pytest.approx([wanted, 0.5])
+    changed = {"last_hidden_state": hidden.copy()}
+    changed["last_hidden_state"][1, 2] = 1e6
+    assert Spearman().record_with(side, changed, 0.5, inputs) == pytest.approx([wanted, 0.5])
+    assert SentenceCosine().record_with(side, changed, None, inputs) == pytest.approx(1)
+    for pooling in ("last", "max"):
+        score = SentenceCosine(pooling=pooling).record_with(side, changed, None, inputs)
+        assert score == pytest.approx(1)
+    assert SentenceCosine().record_with(side, changed, None, {}) < 0.9
+    assert SentenceCosine(pooling="cls").record_with(
+        side, {"last_hidden_state": -hidden}, None, inputs
+    ) == pytest.approx(-1)
+
+
+def test_one_number_is_ranked_too() -> None:
+    side = {"logits": np.array([[2.5]], np.float32)}
+    assert Spearman().record_with(side, side, 4, {}) == (2.5, 4.0)
+    with pytest.raises(BadData, match="neither two sentences"):
+        Spearman().record({"x": np.ones((3, 4))}, {"x": np.ones((3, 4))}, 1)
+    with pytest.raises(BadData, match="is no number"):
+        Spearman().record(side, side, "good")
+
+
+def test_a_rank_correlation_is_likely_at_best() -> None:
+    numbers = RNG.normal(size=300)
+    base = np.column_stack([numbers + RNG.normal(size=300), numbers])
+    budget = Budget.parse("spearman>=base-0.01")
+    same = judge_accuracy(budget, base, base)
+    assert (same.verdict, same.needed) == ("likely", None)
+    worse = np.column_stack([base[:, 0] + RNG.normal(size=300), base[:, 1]])
+    assert judge_accuracy(budget, worse, base).verdict == "fails"
+
+
+def test_f1_is_the_textbooks() -> None:
+    labels = np.array([0, 1, 2, 1, 0, 2, -100, 1])
+    logits = np.eye(3, dtype=np.float32)[[0, 1, 1, 1, 2, 2, 0, 0]][None]
+    side = {"logits": logits}
+    rows = F1().records([side], [side], [labels.tolist()])
+    # Of classes 1 and 2: hits 2 and 1, decided 3 and 2, labelled 3 and 2.
+    assert F1(without=0).aggregate(rows) == pytest.approx(2 * 3 / 10)
+    # Class 0: 1 hit, 2 decided, 2 labelled.
+    assert F1(average="macro").aggregate(rows) == pytest.approx((1 / 2 + 2 / 3 + 1 / 2) / 3)
+    with pytest.raises(BadData, match="wrong labels"):
+        F1().record(side, side, [1, 2])
+    empty = F1(without=0).records([side], [{"logits": -logits * 0}], [[-100] * 8])
+    assert F1(without=0).each(empty).tolist() == [1.0]
