@@ -16,10 +16,9 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.checks import Note
+from ortune.data.checks import GROUP, LABEL, Note
 from ortune.data.labels import to_plain_label
 
-LABEL, GROUP = "label", "group"
 _NOT_A_BATCH = re.compile(r"seq|len|time|frame|token|height|width|point|step", re.IGNORECASE)
 
 

@@ -32,7 +32,7 @@ def check_tensor_inputs(inputs: Sequence[TensorSpec]) -> None:
             )
 
 
-_BESIDE = ("label", "group")
+LABEL, GROUP = "label", "group"
 """Names of arrays that samples may have beside those of the inputs."""
 
 
@@ -50,7 +50,7 @@ def check_input_names(
     input_names = [spec.name for spec in inputs]
     for name in names:
         if name not in input_names:
-            fix = suggest_names(name, [*input_names, *_BESIDE])
+            fix = suggest_names(name, [*input_names, LABEL, GROUP])
             raise BadData(f"{where}: the model has no input '{name}'", fix=fix)
     for spec in inputs:
         if spec.name not in names and spec.name not in optional:

@@ -22,8 +22,7 @@ from ortune.core.hub import HubFolder
 from ortune.core.plugins.user_function import describe_error
 from ortune.data import arrays, checks
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.batches import GROUP, LABEL
-from ortune.data.checks import Note
+from ortune.data.checks import GROUP, LABEL, Note
 from ortune.data.stream import parse_dtype
 
 IDS, MASK, TYPES, PLACES = "input_ids", "attention_mask", "token_type_ids", "position_ids"

@@ -16,8 +16,7 @@ from ortune.core.plugins import user_function
 from ortune.data import arrays, checks, images, sizes
 from ortune.data import sentences as texts
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.batches import GROUP, LABEL
-from ortune.data.checks import Note
+from ortune.data.checks import GROUP, LABEL, Note
 from ortune.data.formats import rows, sounds
 from ortune.data.sentences import Sentences
 

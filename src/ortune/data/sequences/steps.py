@@ -14,7 +14,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.wording import format_count
 from ortune.data import batches, checks
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.batches import LABEL
+from ortune.data.checks import LABEL
 from ortune.data.sequences.request import FILE, GROUP
 
 _SAVE = "save arrays of [steps, ...]: one more dimension than the input, or its rows as steps"
