@@ -111,7 +111,7 @@ _TABLED = (
         "looking",
         "quantizing",
     ),
-    *("peers", "providers-more", "rewriting", "sequences", "serving", "threat-model"),
+    *("peers", "providers", "rewriting", "sequences", "serving", "threat-model"),
 )
 PAGES = (
     ROOT / "README.md",

@@ -10,7 +10,7 @@ pytest.importorskip("tritonclient.grpc")
 
 from tests.packages.conformance.differences import table
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving-triton.md"
+PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 
 
 def test_the_page_has_the_list() -> None:

@@ -19,7 +19,7 @@ from ortune.core.plugins import codec, spelling
 
 CONTENTS = "package.json"
 """What a package says of itself; only a folder that has it is ever replaced."""
-_RETIRED = {"oci": "write an image that serves it: docs/reader.md has one"}
+_RETIRED = {"oci": "write an image that serves it: docs/bundles.md has one"}
 """Target of an earlier release -> what to do instead; a row goes a release after it came."""
 
 

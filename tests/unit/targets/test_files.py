@@ -195,7 +195,7 @@ def test_a_plan_that_sets_more_is_passed_over(tmp_path: Path) -> None:
 def test_an_image_is_written_no_more(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match="target `oci` is no more") as caught:
         package([], tmp_path / "out", "oci(replayed=false)")
-    assert "docs/reader.md" in caught.value.fix
+    assert "docs/bundles.md" in caught.value.fix
 
 
 def test_a_card_of_the_original_says_that_nothing_was_optimized(tmp_path: Path) -> None:

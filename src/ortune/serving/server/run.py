@@ -85,7 +85,7 @@ def serve_here(request: Serve, listeners: Listeners, journal: Journal, ready: Re
         KeyboardInterrupt: It was told to end twice.
     """
     raise_file_limit(_FILES)
-    # glibc keeps what requests free, unless a variable says otherwise; see serving-grpc.
+    # glibc keeps what requests free, unless a variable says otherwise; see docs/serving.md.
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
             mallopt = ctypes.CDLL(None).mallopt
