@@ -42,12 +42,17 @@ FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh|cmake |trtexec|hf d
 """Lines with the options of other programs."""
 
 HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|tensorrt|cuda|directml|\w+://\S+|\S+\.(ortune|onnx)")
+MADE_UP = "evaluator"
+"""The backend that the how-to of a backend writes."""
 SPELLED: dict[str, Callable[[str], object]] = {
     "augment": lambda text: parse_list(Augmentation, text),
     "baseline": lambda text: parse_plugin(Backend, text),
     "budget": Budget.parse,
     "observers": lambda text: parse_plugin(Observer, text),
-    "on": lambda text: text == "auto" or parse_list(Backend, text),
+    "on": lambda text: (
+        text in ("auto", MADE_UP)
+        or parse_list(Backend, re.sub(r" in [\w.-]+|," + MADE_UP, "", text))
+    ),
     "step": read_step,
     "steps": read_step,
     "target": lambda text: bool(HARDWARE_OR_SERVED.fullmatch(text)) or parse_plugin(Target, text),

@@ -44,6 +44,7 @@ _KEYS_WITH_FIELD: Mapping[str, str] = {
     "session.inter_op_num_threads": "inter_threads",
     "session.enable_cpu_mem_arena": "arena",
     "session.enable_mem_pattern": "memory_pattern",
+    "session.enable_mem_reuse": "memory_reuse",
     "session.graph_optimization_level": "level",
     "optimization.disable_specified_optimizers": "disable",
 }
@@ -79,6 +80,7 @@ class Cpu(Backend):
         arena: Keep freed memory of activations for the next run.
         arena_growth: How the arena grows: in powers of two (quick), or as requested (small).
         memory_pattern: Plan all activations of a run with known shapes as one block.
+        memory_reuse: Give memory that no operator needs any more to the next one's results.
         prepack: Reorder weights for the kernels at load; off saves memory and costs time.
         flush_denormals: Take floats below 1.2e-38 for 0, inputs and results. Changes numbers.
             It holds for the thread that opens the session and those started from it later.
@@ -109,6 +111,7 @@ class Cpu(Backend):
     arena: bool = True
     arena_growth: Literal["power-of-two", "as-requested"] = "power-of-two"
     memory_pattern: bool = True
+    memory_reuse: bool = True
     prepack: bool = True
     flush_denormals: bool = False
     block_base: Annotated[int, stored.integer(0, 1 << 16)] = 0
@@ -290,6 +293,7 @@ class Cpu(Backend):
         )
         options.enable_cpu_mem_arena = self.arena
         options.enable_mem_pattern = self.memory_pattern
+        options.enable_mem_reuse = self.memory_reuse
         if self.parallel:
             session.side_by_side(options, self.inter_threads)
         if "session.use_env_allocators" in entries:

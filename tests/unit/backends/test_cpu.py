@@ -36,6 +36,7 @@ EVERY = Cpu(
     inter_threads=1,
     arena_growth="as-requested",
     memory_pattern=False,
+    memory_reuse=False,
     prepack=False,
     flush_denormals=True,
     block_base=4,

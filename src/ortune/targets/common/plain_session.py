@@ -48,6 +48,8 @@ def explain_cpu_refusal(source: Source) -> str:
     """
     if not isinstance(source.backend, Cpu):
         return f"it runs on '{source.backend.name()}', not on onnxruntime's own CPU kernels"
+    if not source.backend.memory_reuse:
+        return "memory_reuse=false is an option of onnxruntime's Python API alone"
     if source.plan.custom_ops:
         return "it needs libraries of custom operators"
     for signature in source.manifest.signatures.values():
