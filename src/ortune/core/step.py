@@ -158,6 +158,16 @@ class Quantizer(Plugin):
         return self
 
     @property
+    def inner(self) -> Quantizer:
+        """What quantizes: the step itself, or the one that it applies to some models alone."""
+        return self
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """Names of the models of a job that it is for; empty for all."""
+        return ()
+
+    @property
     def calibrates(self) -> bool:
         """Whether it may ask for ranges."""
         return type(self).probes is not Quantizer.probes
@@ -244,6 +254,22 @@ class Recipe:
         """The only quantizer, where it is the last step; None for rescues and exact recipes."""
         quantizers = [step for step in self.steps if isinstance(step, Quantizer)]
         return quantizers[0] if len(quantizers) == 1 and quantizers[0] is self.steps[-1] else None
+
+    @property
+    def only(self) -> frozenset[str]:
+        """Names of the models of a job that its quantizers are for; empty for all."""
+        return frozenset(
+            name for step in self.steps if isinstance(step, Quantizer) for name in step.only
+        )
+
+    def select_for(self, model: str) -> Recipe:
+        """Return what it applies to one of a job's models."""
+        steps = (
+            step.inner if isinstance(step, Quantizer) else step
+            for step in self.steps
+            if not isinstance(step, Quantizer) or not step.only or model in step.only
+        )
+        return Recipe(self.name, tuple(steps))
 
     def made_portable(self) -> Recipe | None:
         """Return it with portable steps alone; None where a quantizer cannot be made one.

@@ -265,8 +265,12 @@ def _make_space(
     step = None
     with suppress(UnfixableSizes):
         step = make_fix_dims(context)
+    models = tuple(context.models) if len(context.models) > 1 else ()
     return Space(
-        *(context.facts, targets, job.workload, job.baseline, exact), fixing=step, fixed=fixed
+        *(context.facts, targets, job.workload, job.baseline, exact),
+        fixing=step,
+        fixed=fixed,
+        models=models,
     )
 
 

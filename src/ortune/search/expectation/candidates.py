@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, combinations
 
 from ortune.core.backend import Backend
 from ortune.core.plan_label import label_backend, label_plan
 from ortune.core.step import AS_IS
-from ortune.core.trial import Plan, Status, Trial
+from ortune.core.trial import Plan, Status, Trial, Verdict
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.features import backend_precision
 from ortune.search.policy import View
-from ortune.search.recipe.space import Space
+from ortune.search.recipe.space import Space, join_recipes
 
 REGIONS = "regions"
 """Stage of mixtures of regions."""
@@ -64,7 +64,13 @@ def list_candidates(view: View) -> list[Candidate]:
     """Return every plan without a trial that follows from the space and the trials so far."""
     by_spelling: dict[str, Candidate] = {}
     listed = (Candidate(plan, "search", "") for plan in view.space.all_plans)
-    ways = (_list_rescues, _list_extensions, _list_transfers, _list_settings_changes)
+    ways = (
+        _list_rescues,
+        _list_model_plans,
+        _list_extensions,
+        _list_transfers,
+        _list_settings_changes,
+    )
     for candidate in chain(listed, *(way(view) for way in ways)):
         if candidate.plan.spelling not in by_spelling and not view.has_trial(candidate.plan):
             by_spelling[candidate.plan.spelling] = candidate
@@ -90,6 +96,30 @@ def _list_rescues(view: View) -> Iterator[Candidate]:
                     "rescue",
                     f"{_name_plan(view, trial.plan)} is outside the accuracy budget",
                 )
+
+
+def _list_model_plans(view: View) -> Iterator[Candidate]:
+    """Yield for one model of a job what fails for all, and what keeps the budget for one each."""
+    kept: list[Trial] = []
+    for trial in _list_search_trials(view):
+        if trial.plan.recipe.only:
+            kept += [trial] * (trial.status is Status.OK)
+        elif (undecided := _is_undecided(trial)) or trial.status is Status.FAILS:
+            fault = "may be" if undecided else "is"
+            for plan in view.space.list_model_plans(trial.plan):
+                why = f"{_name_plan(view, trial.plan)} {fault} outside the accuracy budget"
+                yield Candidate(plan, "rescue", why)
+    for first, second in combinations(kept, 2):
+        joined = join_recipes(first.plan.recipe, second.plan.recipe)
+        if joined is not None and first.plan.backend == second.plan.backend:
+            names = " and ".join(_name_plan(view, trial.plan) for trial in (first, second))
+            yield Candidate(
+                Plan(joined, first.plan.backend), "search", f"{names} keep the accuracy budget"
+            )
+
+
+def _is_undecided(trial: Trial) -> bool:
+    return trial.score is not None and trial.score.verdict is Verdict.UNDECIDED
 
 
 def _list_extensions(view: View) -> Iterator[Candidate]:

@@ -45,7 +45,8 @@ def count_build_work(recipe: Recipe) -> tuple[tuple[str, int], ...]:
     by products of their inputs. Floats of 16 bits look at ranges alone.
     """
     counts = Counter({KEPT: 1})
-    for step in recipe.steps:
+    for outer in recipe.steps:
+        step = outer.inner if isinstance(outer, Quantizer) else outer
         place = find_step_role(step)
         if isinstance(step, Quantizer) or place in PREPARES:
             counts[place.name.lower() if place not in (None, Role.HALVES) else "other"] += 1
@@ -157,5 +158,5 @@ class Durations:
 
 @lru_cache(4096)
 def _work_key(recipe: Recipe) -> _Work:
-    names = frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
+    names = frozenset(step.inner.name() for step in recipe.steps if isinstance(step, Quantizer))
     return names, count_build_work(recipe)

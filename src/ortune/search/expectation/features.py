@@ -22,6 +22,8 @@ FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.WEIGHTS: 0.9,
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
+_PART = 0.5
+"""Share of a job's time and loss that one of its models is taken to have."""
 _BEHIND = 0.3
 """The share of the quantized layers that is left to quantizers behind the first."""
 _APART = ("precision", "custom_ops", "target")
@@ -39,9 +41,12 @@ def latency_features(plan: Plan) -> Features:
         if quantizers
         else 1.0
     )
+    part = _model_share(plan.recipe)
+    float_share = part * float_share + 1 - part
     weights = {f"plan:{plan.spelling}": 1.0}
     weights |= {f"kind:{kind}": float_share, f"hint:{place}": float_share}
-    for family, (_, share) in sorted(quantizers.items()):
+    for family, (_, whole) in sorted(quantizers.items()):
+        share = part * whole
         weights[f"family:{family}"] = share
         weights[f"family@kind:{family}@{kind}"] = share
         weights[f"family@hint:{family}@{place}"] = share
@@ -59,7 +64,8 @@ def latency_features(plan: Plan) -> Features:
 def accuracy_features(recipe: Recipe) -> Features:
     """Return what a recipe's strain is made of."""
     shares = sorted(_quantizer_shares(recipe).items())
-    weights = {f"family:{family}": share for family, (_, share) in shares}
+    part = _model_share(recipe)
+    weights = {f"family:{family}": part * share for family, (_, share) in shares}
     weights |= {
         n: 1.0 for n in _list_step_features(recipe) if not n.startswith(("clean:", "rule:"))
     }
@@ -71,7 +77,8 @@ def _list_step_features(recipe: Recipe) -> Iterator[str]:
 
     Transforms that the search does not apply by itself have a part of their own.
     """
-    for step in recipe.steps:
+    for outer in recipe.steps:
+        step = outer.inner if isinstance(outer, Quantizer) else outer
         if find_step_role(step) in PREPARES:
             yield f"step:{step.name()}"
         elif isinstance(step, Quantizer):
@@ -120,9 +127,13 @@ def _behind_static(recipe: Recipe) -> list[str]:
 
 
 def _list_quantizers(recipe: Recipe) -> list[Quantizer]:
-    return [
-        s for s in recipe.steps if isinstance(s, Quantizer) and find_step_role(s) not in PREPARES
-    ]
+    quantizers = (step.inner for step in recipe.steps if isinstance(step, Quantizer))
+    return [step for step in quantizers if find_step_role(step) not in PREPARES]
+
+
+def _model_share(recipe: Recipe) -> float:
+    """Return the share of a job that a recipe is about, by how many models it names."""
+    return min(1.0, _PART * len(recipe.only)) if recipe.only else 1.0
 
 
 def list_settings(plugin: Plugin) -> Iterator[str]:

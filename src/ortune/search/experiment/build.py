@@ -14,6 +14,7 @@ from ortune.core.trial import Plan
 from ortune.graph.io import file
 from ortune.search.experiment.context import Context
 from ortune.search.recipe.build import build_in
+from ortune.search.recipe.built import link_or_copy, steps_key
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     changed = False
     for name, source in context.models.items():
         try:
-            built = build_in(cache, source, plan.recipe, context.materials[name], sink=sink)
+            recipe = plan.recipe.select_for(name)
+            built = build_in(cache, source, recipe, context.materials[name], sink=sink)
         except Refused as error:
             refused, paths[name] = error, source
             continue
@@ -57,6 +59,8 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
         contents.append(built.content)
     if refused is not None and not changed:
         raise refused
+    if plan.recipe.only:
+        paths = _gather_builds(cache / steps_key(plan.recipe.steps), paths, context.models)
     artefact = ""
     if changed:
         folder = next(p.parent for n, p in paths.items() if p != context.models[n])
@@ -64,3 +68,21 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     content = codec.digest(contents) if all(contents) and refused is None else ""
     size = sum(map(file.count_file_bytes, paths.values()))
     return Files(paths, tuple(edits), size, changed, artefact, content if changed else "")
+
+
+def _gather_builds(
+    folder: Path, built: Mapping[str, Path], models: Mapping[str, Path]
+) -> dict[str, Path]:
+    """Put models that were built by recipes of their own into the folder of the whole plan.
+
+    Returns:
+        Their paths there; a model that no step changed stays where it is.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = dict(built)
+    for name, path in built.items():
+        if path != models[name]:
+            for part in path.parent.glob(f"{path.stem}.*"):
+                link_or_copy(part, folder / part.name)
+            paths[name] = folder / path.name
+    return paths

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from ortune.search.recipe.built import (
     STEPS,
     BuiltModel,
     find_build,
+    link_or_copy,
     record_build,
     steps_key,
 )
@@ -139,11 +138,7 @@ def _extend_build(
     path = file.save(work.model, folder / f"{name}.onnx", durable=False)
     if any(map(_is_crossing, steps)) and work.material.feeds is not None:
         beside = folder / f"{name}{_SAMPLES}"
-        beside.unlink(missing_ok=True)
-        try:
-            os.link(work.material.feeds.stream, beside)
-        except OSError:
-            shutil.copyfile(work.material.feeds.stream, beside)
+        link_or_copy(work.material.feeds.stream, beside)
     work.remove_files()
     built = BuiltModel(path, tuple(edits), file.compute_content_digest(path))
     record_build(built, name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +78,15 @@ def record_build(built: BuiltModel, name: str) -> None:
         "content": built.content,
     }
     write_text(record, json.dumps(kept), durable=False)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Have a file under another name too; where links are not had, a copy of it."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _count_bytes(path: Path) -> int:

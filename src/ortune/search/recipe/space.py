@@ -200,6 +200,7 @@ class Space:
         buckets: The baseline without padding, where the data are padded and that can be cut.
         fixing: The step that fixes the inputs' sizes, where all samples have one shape.
         fixed: It is part of every recipe: the user wants a model that takes that shape alone.
+        models: Names of the job's models, where there are several.
     """
 
     facts: Facts
@@ -210,6 +211,7 @@ class Space:
     buckets: Bucketed | None = None
     fixing: Transform | None = None
     fixed: bool = False
+    models: tuple[str, ...] = ()
 
     def list_variants(self, target: SearchTarget) -> list[Backend]:
         """Return the option sets to try with every recipe, best bet first."""
@@ -252,6 +254,11 @@ class Space:
             self._rescues[plan] = tuple(list_rescue_plans(plan, self.facts))
         return self._rescues[plan]
 
+    def list_model_plans(self, plan: Plan) -> Sequence[Plan]:
+        """Return a plan for each of the job's models alone; none where there is one model."""
+        names = self.models if plan.recipe.lossy and not plan.recipe.only else ()
+        return tuple(Plan(_restrict_recipe(plan.recipe, name), plan.backend) for name in names)
+
     def list_extensions(self, plan: Plan) -> Sequence[Plan]:
         """Return the plans that go further than one that keeps the budget."""
         return tuple(list_extension_plans(plan, self.facts))
@@ -279,6 +286,31 @@ class Space:
     def _find_target(self, plan: Plan) -> SearchTarget | None:
         kind = type(plan.backend)
         return next((t for t in self.targets if type(t.backend) is kind), None)
+
+
+def _restrict_recipe(recipe: Recipe, model: str) -> Recipe:
+    """Return a recipe whose quantizers are for one of a job's models."""
+    kind = catalog.load_plugin(Quantizer, "only-models")
+    steps = (
+        codec.build_dataclass(kind, {"names": (model,), "step": step})
+        if isinstance(step, Quantizer)
+        else step
+        for step in recipe.steps
+    )
+    return Recipe(f"{recipe.name} for {model}", tuple(steps))
+
+
+def join_recipes(first: Recipe, second: Recipe) -> Recipe | None:
+    """Return two recipes for different models as one; None where they are for the same.
+
+    Exact steps, which are for all models, come first.
+    """
+    if not first.only or not second.only or first.only & second.only:
+        return None
+    steps = dict.fromkeys((*first.steps, *second.steps))
+    exact = [step for step in steps if not isinstance(step, Quantizer)]
+    lossy = [step for step in steps if isinstance(step, Quantizer)]
+    return Recipe(f"{first.name} + {second.name}", (*exact, *lossy))
 
 
 def trial_key(job: str, plan: Plan) -> str:
