@@ -18,6 +18,7 @@ from ortune.bundle.engine.manifest import (
     COMPILED,
     EVIDENCE,
     FORMAT,
+    HUB,
     LIBRARIES,
     PREPROCESS,
     RECIPE,
@@ -335,6 +336,13 @@ def read_extras(
         ) from error
     read_pictures(content, str(path), signatures)
     return {PREPROCESS: content}
+
+
+def list_side_members(study: Study) -> dict[str, Path]:
+    """Return member -> file of what lay beside the model in a hub's folder."""
+    root = Path(study.root) / HUB
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root.parent).as_posix(): path for path in files}
 
 
 _LIMIT_S = 3600.0

@@ -15,6 +15,7 @@ from ortune.bundle.content import (
     PrecompiledFiles,
     collect_content,
     compile_plans,
+    list_side_members,
     read_extras,
 )
 from ortune.bundle.engine import archive
@@ -114,7 +115,7 @@ def pack(
         compile_plans(study, trials) if compiled else nullcontext(PrecompiledFiles()) as ready,
         open_output_draft(path, force=force, sources=parts.files.values()) as draft,
     ):
-        files = {**parts.files, **ready.files}
+        files = {**parts.files, **ready.files, **list_side_members(study)}
         _write_bundle(study, trials, draft, replace(parts, files=files), {**texts, **ready.texts})
     if signed is not None:
         signed(path, force)

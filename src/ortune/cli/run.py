@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from ortune.cli.terminal.output import (
     print_text,
     write_remark,
 )
-from ortune.core import wording
+from ortune.core import hub, wording
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadData
@@ -33,23 +33,30 @@ if TYPE_CHECKING:
 
     from ortune.bundle.engine.engine import Engine
     from ortune.core.backend import Backend
+    from ortune.core.hub import HubFolder
+    from ortune.data.sources import Source
     from ortune.data.stream import Stream
 
+_SHOWN = 6
 _FOR_P90 = 20
 """Fewer samples say nothing about the slowest tenth."""
 
 
 @request
 class _Options(CustomOpsRequest, UnpackRequest):
-    """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files.
+    """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files, a text.
+
+    A model's folder from the hub, and a bundle of one, take texts and answer with classes, or with
+    the vector of a sentence.
 
     Example:
+        ortune run minilm "A man plays a guitar."
         ortune run model.ortune photo.jpg
         ortune run model.onnx samples/ --on "cpu(threads=1)" -o outputs.npz
 
     Attributes:
         path: A bundle or a model.
-        inputs: Images, folders, .npz or .jsonl files.
+        inputs: Images, folders, .npz or .jsonl files; for a hub's folder texts as they are.
         on: Where to run a plain model; of a bundle, take the plan of this backend.
         allow_custom_ops: Run the custom operators that a bundle brings.
         require_signature: Open no bundle that the owner of this public key did not sign.
@@ -95,7 +102,7 @@ def command(options: _Options) -> None:
     for warning in caught:
         write_remark(f"warning: {warning.message}")
     with engine, open_temporary_folder() as folder:
-        outcome = _run_samples(engine, options, Path(folder))
+        outcome = _run_samples(engine, options, Path(folder), find_settings(path, Path(folder)))
         written = None if out is None else _write_outputs(out, Stream(outcome.outputs))
         latencies_ns = outcome.latencies_ns
         result = {
@@ -111,8 +118,23 @@ def command(options: _Options) -> None:
             **summarize_run_latencies(latencies_ns),
             "outputs": {name: list(array.shape) for name, array in outcome.first.items()},
             "written": written,
+            "answers": outcome.answers,
         }
     print_result(result, lambda: _print_run(result, outcome.first))
+
+
+def find_settings(path: Path, folder: Path) -> HubFolder | None:
+    """Return the hub's settings beside a model; of a bundle those in it, written to `folder`."""
+    from ortune.bundle.engine import archive
+    from ortune.bundle.engine.manifest import HUB
+
+    if not archive.is_bundle(path):
+        return hub.find_folder(path)
+    with archive.open_bundle(path) as (file, manifest):
+        for member in manifest.members:
+            if member.startswith(f"{HUB}/"):
+                archive.extract_member(file, manifest, member, folder)
+    return hub.find_folder(folder / HUB)
 
 
 def _parse_backend(on: str | None, level: str | None) -> Backend | None:
@@ -137,27 +159,34 @@ class _RunResult:
         first: Outputs of the first sample.
         latencies_ns: Nanoseconds of each run.
         outputs: Stream file of all outputs, where they are to be written.
+        answers: What they say in the words of the model's task; None of one without.
     """
 
     first: dict[str, NDArray[Any]]
     latencies_ns: Sequence[int]
     outputs: Path
+    answers: Sequence[Mapping[str, Any] | None]
 
 
-def _run_samples(engine: Engine, options: _Options, folder: Path) -> _RunResult:
+def _run_samples(
+    engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
+) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
+    from ortune.bundle.answers import state_answer
     from ortune.data import feeds, stream
 
+    answers: list[Mapping[str, Any] | None] = []
     specs, shown = engine.signature.inputs, engine[engine.models[0]].pictures
     first: dict[str, NDArray[Any]] = {}
     latencies_ns = array("q")
     with stream.open_writer(folder / "outputs.stream") as add:
         for index, source in enumerate(options.inputs):
             fed = feeds.load_feeds(
-                source,
+                _make_source(source, settings),
                 specs,
                 folder / str(index),
                 pictures=None if shown is None else shown.keys,
+                settings=settings,
                 sink=options.sink,
             )
             samples = stream.Stream(fed.stream)
@@ -168,9 +197,22 @@ def _run_samples(engine: Engine, options: _Options, folder: Path) -> _RunResult:
                 start = time.perf_counter_ns()
                 outputs = engine(**tensors)
                 latencies_ns.append(time.perf_counter_ns() - start)
+                if settings is not None:
+                    answers.append(state_answer(settings, tensors, outputs))
                 if options.out is not None:
                     add(outputs)
-    return _RunResult(first, latencies_ns, folder / "outputs.stream")
+    return _RunResult(first, latencies_ns, folder / "outputs.stream", answers)
+
+
+def _make_source(text: str, settings: HubFolder | None) -> Source:
+    """Return samples by name, or the one text that an argument is, where it names no file."""
+    if settings is None or Path(text).exists() or text.startswith("hf:"):
+        return text
+
+    def yield_text() -> Iterator[Mapping[str, str]]:
+        yield {"text": text}
+
+    return yield_text
 
 
 def summarize_run_latencies(latencies_ns: Sequence[int]) -> dict[str, float | None]:
@@ -239,6 +281,12 @@ def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> Non
         ("output", "dtype", "shape", "first sample"),
         [(name, a.dtype, list(a.shape), summarize_array(a)) for name, a in first.items()],
     )
+    for answer in filter(None, result["answers"]):
+        if vector := answer.get("vector"):
+            shown = ", ".join(f"{x:.4f}" for x in vector[:_SHOWN])
+            print_text(f"vector of {len(vector)}: {shown}, ...")
+        else:
+            print_text(" ".join(map(str, answer.get("labels") or answer.values())))
     if result["written"]:
         print_text(f"outputs: {result['written']}")
 

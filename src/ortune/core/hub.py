@@ -6,11 +6,12 @@ Settings are read as JSON and nothing else: no code of a folder is run, and noth
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeAlias
 
 from ortune.core import regular_file
 from ortune.core.errors import BadModel
@@ -45,7 +46,9 @@ _TASKS = {
 }
 """End of an architecture's name -> what the hub calls its task."""
 SIMILARITY, FEATURES = "sentence-similarity", "feature-extraction"
-_POOLINGS = {
+Pooling: TypeAlias = Literal["mean", "cls", "max", "last"]
+"""How vectors of tokens become that of a sentence."""
+_POOLINGS: Mapping[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -99,19 +102,20 @@ class HubFolder:
         return tuple(str(names[number]) for number in numbers)
 
     @property
-    def pooling(self) -> str:
-        """How vectors of tokens become that of a sentence: mean, cls, max, last, or "" if unknown.
+    def pooling(self) -> Pooling | None:
+        """How vectors of tokens become that of a sentence; None where that is not known.
 
         A folder with further layers, such as Dense, has none.
         """
         modules = list_modules(self.root)
         kinds = {str(module["type"]).rpartition(".")[2]: module for module in modules}
         if not kinds.keys() <= {"Transformer", "Pooling", "Normalize"} or "Pooling" not in kinds:
-            return ""
+            return None
         pooling = read_json(self.root / str(kinds["Pooling"].get("path", "")) / CONFIG)
         modes = [mode for key, mode in _POOLINGS.items() if pooling.get(key)]
-        modes = modes or [str(pooling.get("pooling_mode", "mean"))]
-        return modes[0] if len(modes) == 1 and modes[0] in _POOLINGS.values() else ""
+        named = str(pooling.get("pooling_mode", "")).removesuffix("token")
+        modes = modes or [mode for mode in _POOLINGS.values() if mode == named]
+        return modes[0] if len(modes) == 1 else None
 
     @property
     def normalizes(self) -> bool:
@@ -177,11 +181,17 @@ def list_modules(root: Path) -> list[Mapping[str, Any]]:
     """
     path = root / MODULES
     content = _parse_json(path) if path.is_file() else []
-    if not isinstance(content, list) or not all(
-        isinstance(module, dict) and "type" in module for module in content
-    ):
+    if not isinstance(content, list) or not all(map(_is_module, content)):
         raise BadModel(f"{path} lists no modules", fix="download the folder again")
     return content
+
+
+def _is_module(value: object) -> bool:
+    """Say whether a value has a type, and its place, if any, is below the folder."""
+    if not isinstance(value, dict) or "type" not in value:
+        return False
+    place = PurePosixPath(str(value.get("path", "")))
+    return not place.is_absolute() and ".." not in place.parts and "\\" not in str(place)
 
 
 def _parse_json(path: Path) -> Any:
@@ -247,3 +257,10 @@ def list_side_files(folder: HubFolder) -> Iterator[tuple[str, Path]]:
         for home in dict.fromkeys((folder.root, folder.folder)):
             if (home / name).is_file():
                 yield (home / name).relative_to(folder.root).as_posix(), home / name
+
+
+def copy_side_files(folder: HubFolder, out: Path) -> None:
+    """Copy the settings of a folder into another, which is made."""
+    for place, file in list_side_files(folder):
+        (out / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, out / place)

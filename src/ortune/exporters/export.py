@@ -188,9 +188,7 @@ def export_once(request: Export) -> Path:
         result.state.replace(state)
     shutil.rmtree(folder / "work")
     if (hub_folder := hub.find_folder(request.source)) is not None:
-        for name, file_beside in hub.list_side_files(hub_folder):
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(file_beside, folder / name)
+        hub.copy_side_files(hub_folder, folder)
     record = codec.make_jsonable(replace(result, path=path, state=state))
     write_text(key_path, json.dumps({"key": key, **record}, indent=1))
     request.sink(

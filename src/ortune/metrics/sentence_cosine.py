@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ortune.core.hub import Pooling
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
-from ortune.metrics.common.pooling import Pooling, compute_cosines, find_vectors, pool_sentences
+from ortune.metrics.common.pooling import compute_cosines, find_vectors, pool_sentences
 
 
 @dataclass(frozen=True)

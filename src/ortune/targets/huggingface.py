@@ -1,17 +1,23 @@
-"""A folder for the Hugging Face hub: model, settings and a card of what was measured."""
+"""A folder for the Hugging Face hub: model, settings and a card of what was measured.
+
+A model that came from a folder of the hub gets its tokenizer and settings back, and lies under the
+names by which sentence-transformers, optimum and transformers.js choose a precision as well.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.bundle.engine.manifest import EVIDENCE
+from ortune.bundle.engine.manifest import EVIDENCE, HUB, Arithmetic
 from ortune.bundle.read import BundleEvidence
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
-from ortune.core import wording
+from ortune.core import hub, wording
 from ortune.core.errors import BadModel, OrtuneError, escape_control_chars
 from ortune.core.plugins import codec, stored
 from ortune.core.trial import Trial
@@ -27,6 +33,10 @@ KNOWN_LICENCES = {
     *("artistic-2.0", "bsl-1.0", "unlicense", "wtfpl", "zlib", "openrail", "llama3.1", "gemma"),
 }
 """Licences that the hub knows by name; any other is ``other`` with a name of its own."""
+_INT8_ANYWHERE = (
+    *("model_qint8_avx512.onnx", "model_quint8_avx2.onnx", "model_qint8_arm64.onnx"),
+    "model_quantized.onnx",
+)
 _MACHINE = ("cpu", "instruction sets", "effective cpus", "system")
 _RUNTIMES = ("onnxruntime", "openvino", "onnxruntime-ep-openvino", "ortune")
 
@@ -34,6 +44,8 @@ _RUNTIMES = ("onnxruntime", "openvino", "onnxruntime-ep-openvino", "ortune")
 @dataclass(frozen=True)
 class HuggingFace(Target):
     """``onnx/model.onnx``, ``settings.json``, ``run.py`` and ``README.md``, the card.
+
+    Beside it are the names of its precision, such as ``onnx/model_qint8_avx512_vnni.onnx``.
 
     Attributes:
         replayed: Run the golden samples by ``run.py``.
@@ -54,9 +66,16 @@ class HuggingFace(Target):
         models = plain_session.list_model_folders(source, folder / "onnx")
         model, check = plain_session.write_plain(source, folder, models)
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
+        settings = hub.find_folder(source.folder / HUB)
+        if settings is not None:
+            hub.copy_side_files(settings, folder)
+        for home in models.values():
+            for name in list_names(source.plan.arithmetic):
+                _link_file(home / plain_session.MODEL, home / name)
         load = f"python {_PROGRAM} {model} {check} answers"
         licence = self.licence or source.manifest.licence
-        text = build_card(source, read_evidence(source), licence, self.base_model, load)
+        task = "" if settings is None else settings.task
+        text = build_card(source, read_evidence(source), licence, self.base_model, load, task)
         (folder / "README.md").write_text(escape_control_chars(text), encoding="utf-8")
         lines = ["hf upload USER/NAME .", load]
         if not licence:
@@ -72,6 +91,26 @@ class HuggingFace(Target):
     def unrun(self, replay: Replay | None) -> str:
         """Nothing is uploaded."""
         return "" if replay else _PROGRAM
+
+
+def list_names(arithmetic: Arithmetic) -> tuple[str, ...]:
+    """Return the names that libraries know a model of such arithmetic by.
+
+    A file whose sums of 8-bit products may saturate has only that of the instruction set that adds
+    them exactly.
+    """
+    if not arithmetic.integers:
+        return ("model_fp16.onnx",) if "float16" in arithmetic.halves else ()
+    exact = "model_qint8_avx512_vnni.onnx"
+    return (exact,) if arithmetic.risky else (exact, *_INT8_ANYWHERE)
+
+
+def _link_file(file: Path, path: Path) -> None:
+    """Give a file a second name; a copy where the file system has no links."""
+    try:
+        os.link(file, path)
+    except OSError:
+        shutil.copyfile(file, path)
 
 
 def read_evidence(source: Source) -> BundleEvidence:
@@ -93,7 +132,12 @@ def read_evidence(source: Source) -> BundleEvidence:
 
 
 def build_card(
-    source: Source, evidence: BundleEvidence, licence: str, base_model: str, load: str
+    source: Source,
+    evidence: BundleEvidence,
+    licence: str,
+    base_model: str,
+    load: str,
+    task: str = "",
 ) -> str:
     """Return the text of README.md.
 
@@ -103,6 +147,7 @@ def build_card(
         licence: SPDX text; empty when nobody said one.
         base_model: Name of the original on the hub; empty when unknown.
         load: Code that loads it.
+        task: What it is for, in the hub's words; empty when unknown.
 
     Raises:
         BadModel: The evidence holds no trial.
@@ -118,7 +163,7 @@ def build_card(
     if not trial.plan.recipe.steps and trial.plan.backend == evidence.job.baseline:
         summary = f"An ONNX model as it came, packed {by}. Nothing of it was optimized."
     lines = [
-        *_front_matter(source, licence, base_model),
+        *_front_matter(source, licence, base_model, task),
         *("", f"# {source.name}", "", summary, ""),
         *_list_speed(source, evidence, trial),
         *_list_accuracy(trial),
@@ -128,12 +173,15 @@ def build_card(
     return "\n".join(lines)
 
 
-def _front_matter(source: Source, licence: str, base_model: str) -> Iterator[str]:
+def _front_matter(source: Source, licence: str, base_model: str, task: str) -> Iterator[str]:
     """Yield the YAML at the top; texts are quoted as JSON, which YAML reads."""
     name = licence.strip().lower()
     integers = source.plan.arithmetic.integers > 0
     yield "---"
-    yield "library_name: onnx"
+    library = "sentence-transformers" if task == hub.SIMILARITY else "onnx"
+    yield f"library_name: {library}"
+    if task:
+        yield f"pipeline_tag: {task}"
     if name in KNOWN_LICENCES:
         yield f"license: {name}"
     elif name:

@@ -76,7 +76,7 @@ def test_sentence_transformers(tmp_path: Path) -> None:
     ]
     dense = {"idx": 3, "path": "3_Dense", "type": "sentence_transformers.models.Dense"}
     write_json(tmp_path / "modules.json", [*MODULES, dense])
-    assert folder.pooling == "", "what a further layer makes of it is not known"
+    assert folder.pooling is None, "what a further layer makes of it is not known"
 
 
 def test_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:

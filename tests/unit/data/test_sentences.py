@@ -9,39 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.texts import CLS, SEP, make_folder
 
-from ortune.core import hub
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.data.feeds import Feeds, load_feeds
 from ortune.data.stream import Stream
 
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "sat", "here", "un", "##do"]
-CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
 INPUTS = [
     TensorSpec(name, "int64", ("batch", "sequence"))
     for name in ("input_ids", "attention_mask", "token_type_ids")
 ]
-
-
-def make_folder(root: Path, *, similarity: bool = False, **config: Any) -> hub.HubFolder:
-    from tokenizers import models, pre_tokenizers, processors
-
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
-    root.mkdir(exist_ok=True)
-    tokenizer.save(str(root / "tokenizer.json"))
-    (root / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
-    if similarity:
-        modules = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
-        (root / "modules.json").write_text(json.dumps(modules))
-    folder = hub.find_folder(root)
-    assert folder is not None
-    return folder
 
 
 def read(

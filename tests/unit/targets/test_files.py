@@ -10,17 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit import packaged, studies
+from tests.unit import packaged, studies, texts
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.engine.manifest import Signature
+from ortune.bundle.engine.manifest import Arithmetic, Signature
 from ortune.bundle.pack import pack
 from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
+from ortune.core import hub
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
-from ortune.targets.huggingface import HuggingFace, build_card, read_evidence
+from ortune.targets.huggingface import HuggingFace, build_card, list_names, read_evidence
 from ortune.targets.onnx import OnnxFile
 from ortune.targets.ort_mobile import OrtMobile
 from ortune.targets.web import WebPage
@@ -128,6 +129,27 @@ def test_a_folder_for_the_hub(tmp_path: Path) -> None:
     assert "**proved**" in card and "| cpu |" in card and "| onnxruntime |" in card
     assert json.loads(held["settings.json"])["threads"] == 1
     assert found.replay is not None and found.replay.difference_db == float("inf")
+
+
+def test_what_lay_beside_a_model_of_the_hub_goes_back(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    settings = texts.make_folder(tmp_path / "hub-folder", similarity=True)
+    study = studies.study(tmp_path)
+    hub.copy_side_files(settings, Path(study.root) / "hub")
+    out = package([pack(study, tmp_path / "toy.ortune")], tmp_path / "out", "huggingface").path
+    held = packaged.contents(out)
+    for name in ("config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+        assert held[name] == (settings.folder / name).read_bytes()
+    front = held["README.md"].decode().split("---\n")[1]
+    assert "library_name: sentence-transformers\npipeline_tag: sentence-similarity\n" in front
+
+
+def test_names_say_where_a_precision_is_right() -> None:
+    assert list_names(Arithmetic()) == ()
+    assert list_names(Arithmetic(halves=("float16",))) == ("model_fp16.onnx",)
+    assert list_names(Arithmetic(integers=9, risky=1)) == ("model_qint8_avx512_vnni.onnx",)
+    anywhere = list_names(Arithmetic(integers=9))
+    assert {"model_qint8_avx512_vnni.onnx", "model_quint8_avx2.onnx"} < set(anywhere)
 
 
 def test_a_card_is_no_program(tmp_path: Path) -> None:

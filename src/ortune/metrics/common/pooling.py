@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import numpy as np
 
 from ortune.core.errors import BadData
+from ortune.core.hub import Pooling
 from ortune.core.session import Tensors
 from ortune.metrics.common.outputs import Floats, is_exact, select_outputs
 
-Pooling: TypeAlias = Literal["mean", "cls", "max", "last"]
 _MASK = "attention_mask"
 _TOKENS = 3
 

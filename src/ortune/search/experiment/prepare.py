@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Any
 
-from ortune.core import preprocess, regular_file
+from ortune.core import hub, preprocess, regular_file
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, BadSettings
@@ -80,7 +80,7 @@ def prepare_context(
     baseline, deadlines, timeout_s = _measure_original(
         experiment, root, feeding, finalists, header, sink, agreement=agreement
     )
-    _keep_preprocess(experiment.data, root)
+    _keep_side_files(experiment, root)
     altered = root / "data" / "altered"
     feeding = baseline.feeding.with_augmentations(experiment.augmentations, altered, sink)
     _announce_baseline(baseline, sink)
@@ -160,8 +160,11 @@ def _announce_baseline(baseline: BaselineData, sink: Sink) -> None:
         sink(Note(text, warning=text == baseline.doubt))
 
 
-def _keep_preprocess(source: str | Path | Callable[[], Any] | None, root: Path) -> None:
-    """Copy the settings that lie beside images into the run: its bundle takes pictures by them."""
+def _keep_side_files(experiment: Experiment, root: Path) -> None:
+    """Copy what lies beside images or a hub's model into the run, for its bundles."""
+    model, source = experiment.models.get(MAIN), experiment.data
+    if model is not None and (settings := hub.find_folder(model)) is not None:
+        hub.copy_side_files(settings, root / "hub")
     if not isinstance(source, (str, Path)) or not Path(source).exists():
         return
     data = Path(source)

@@ -1,0 +1,42 @@
+"""What a model's outputs say in the words of its task: a class, classes of tokens, a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ortune.core.hub import HubFolder
+from ortune.core.session import Tensors
+from ortune.metrics.common.pooling import find_vectors, pool_sentences
+
+_TOKENS = 3
+
+
+def state_answer(
+    settings: HubFolder, inputs: Tensors, outputs: Tensors
+) -> Mapping[str, Any] | None:
+    """Return what one sample is answered, as plain data; None where outputs say it themselves.
+
+    Args:
+        settings: The model's folder.
+        inputs: Of the sample: the mask says which tokens count.
+        outputs: The answer.
+    """
+    classes = settings.classes
+    if settings.pooling and all(array.dtype.kind == "f" for array in outputs.values()):
+        name = find_vectors(outputs, "")
+        vectors = pool_sentences(outputs, name, settings.pooling, inputs)
+        if settings.normalizes:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return {"vector": [round(float(x), 6) for x in vectors[0]]}
+    logits = outputs.get("logits")
+    if logits is None or logits.shape[-1] != len(classes) or len(classes) < 2:
+        return None
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    shares = powers / powers.sum(-1, keepdims=True)
+    best = shares[0].argmax(-1)
+    if logits.ndim == _TOKENS:
+        return {"labels": [classes[number] for number in best]}
+    return {"label": classes[best], "score": round(float(shares[0, best]), 6)}

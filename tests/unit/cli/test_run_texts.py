@@ -1,0 +1,65 @@
+"""`run` takes a sentence where a model's folder, or a bundle of one, says how it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit import studies, texts
+
+from ortune.bundle.pack import pack
+from ortune.cli.main import BAD, DONE, main
+from ortune.cli.run import find_settings
+from ortune.core import hub
+
+pytest.importorskip("tokenizers")
+
+CLASSES = {"0": "animal", "1": "place"}
+
+
+def answer(capsys: pytest.CaptureFixture[str], path: Path, *sentences: str) -> list[Any]:
+    assert main(["run", str(path), *sentences, "--json"]) == DONE
+    answers: list[Any] = json.loads(capsys.readouterr().out)["answers"]
+    return answers
+
+
+def test_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForSequenceClassification", id2label=CLASSES)
+    first, second = answer(capsys, tmp_path / "f", "a cat sat", "a here")
+    assert (first["label"], second["label"]) == ("animal", "place")
+    assert first["score"] == pytest.approx(1 / (1 + 2.718281828**-3), abs=1e-5)
+
+
+def test_classes_of_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertForTokenClassification", id2label=CLASSES)
+    (only,) = answer(capsys, tmp_path / "f", "cat here")
+    assert only["labels"][1:3] == ["animal", "place"]
+
+
+def test_a_vector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_reader(tmp_path / "f", "BertModel", similarity=True)
+    (only,) = answer(capsys, tmp_path / "f", "cat here here")
+    assert only["vector"] == pytest.approx([0.6, 0.8], abs=1e-6)
+    assert main(["run", str(tmp_path / "f"), "cat"]) == DONE
+    assert "vector of 2: 1.0000, 0.0000" in capsys.readouterr().out
+
+
+def test_a_bundle_carries_the_tokenizer(tmp_path: Path) -> None:
+    settings = texts.make_folder(tmp_path / "f", similarity=True)
+    study = studies.study(tmp_path)
+    hub.copy_side_files(settings, Path(study.root) / "hub")
+    bundle = pack(study, tmp_path / "toy.ortune")
+    found = find_settings(bundle, tmp_path / "unpacked")
+    assert found is not None and found.task == "sentence-similarity"
+    assert (found.folder / "tokenizer.json").read_bytes() == (
+        settings.folder / "tokenizer.json"
+    ).read_bytes()
+
+
+def test_a_text_for_a_model_alone_is_refused(tmp_path: Path, capsys) -> None:
+    texts.write_reader(tmp_path / "f", "BertModel")
+    alone = (tmp_path / "f/onnx/model.onnx").rename(tmp_path / "alone.onnx")
+    assert main(["run", str(alone), "a cat"]) == BAD
+    assert "no file or folder a cat" in capsys.readouterr().err
