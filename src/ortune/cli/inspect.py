@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -245,7 +245,7 @@ def _describe_finding(finding: Finding, verbose: bool) -> str:
     return f"{text}\n  {finding.cost}" if verbose else text
 
 
-def _print_placement(placements: Iterable[NodePlacement], verbose: bool) -> None:
+def _print_placement(placements: Sequence[NodePlacement], verbose: bool) -> None:
     rows: list[tuple[object, ...]] = []
     for placement in placements:
         if placement.problem:
@@ -267,6 +267,10 @@ def _print_placement(placements: Iterable[NodePlacement], verbose: bool) -> None
                 rows.append((placement.backend, label, len(affected), f"{named}{more}"))
     if rows:
         print_table(("asked", "provider", "nodes>", ""), rows)
+    for placement in placements:
+        if placement.integers is not None:
+            use = wording.format_integer_use(placement.integers)
+            print_text(f"{placement.backend}: {use}")
 
 
 def _print_regions(inspection: Inspection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -19,8 +19,10 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult
+from ortune.core.session import IntegerUse
 from ortune.core.step import Transform
 from ortune.core.temporary_folder import open_temporary_folder
+from ortune.data.given import load_or_generate_feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.analysis.node_costs import (
@@ -43,19 +45,24 @@ from ortune.graph.diff import compare
 from ortune.graph.diff.result import Diff
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.graph.ir.spec import type_name
+from ortune.graph.ir.spec import list_inputs, type_name
 from ortune.graph.lint import gpu
 from ortune.graph.lint.gpu import SHAPES
 from ortune.graph.lint.rules import Finding, lint_model, make_finding, sort_findings
+from ortune.graph.mapping.integers import count_integer_layers
 from ortune.graph.shapes.infer import infer_copy
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, query_capabilities
+from ortune.measurement.timing.operators import record_kernels
+from ortune.measurement.timing.turns import wait_until_ready
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.search.recipe.editing import EditSession
 from ortune.search.recipe.material import Material
 from ortune.search.recipe.space import make_clean_recipe
 
 _TIMEOUT_S = 600
+_RECORDED_S = 10.0
+"""What recording a few runs of a file with integers may take, at most."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ class NodePlacement:
         left: Nodes that no provider names: the runtime takes them apart, or does without them.
         copied: Tensors that one provider makes and another reads: each is copied in every run, and
             no CUDA graph is recorded over it. Shapes, which stay on the CPU, are left out.
+        integers: Which layers of a Q/DQ file ran in integers there, in a few runs of made-up
+            samples; None of other files, and where the runtime records nothing.
         problem: Why it does not take the model, or cannot be asked; empty when it answered.
         fix: What to do about that.
     """
@@ -78,12 +87,18 @@ class NodePlacement:
     added: Mapping[str, int] = field(default_factory=dict)
     left: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    integers: IntegerUse | None = None
     problem: str = ""
     fix: str = ""
 
 
-def query_placement(path: Path, backend: Backend) -> NodePlacement:
+def query_placement(
+    path: Path, backend: Backend, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> NodePlacement:
     """Load the model in a worker and ask; whatever goes wrong is the answer.
+
+    Args:
+        shapes: Of made-up samples, on which a file with integers is run.
 
     Raises:
         BadModel: The file cannot be read.
@@ -102,7 +117,26 @@ def query_placement(path: Path, backend: Backend) -> NodePlacement:
                 answer = worker.ask("takes")["takes"]
         except WorkerFailed as error:
             return NodePlacement(str(backend), problem=error.failure.reason, fix=error.failure.fix)
-    return build_placement(str(backend), model, answer)
+        integers = _count_integers(model, job, shapes)
+    return replace(build_placement(str(backend), model, answer), integers=integers)
+
+
+def _count_integers(
+    model: ir.Model, job: WorkerJob, shapes: Mapping[str, tuple[int, ...]] | None
+) -> IntegerUse | None:
+    """Run a file with integers a few times and say which layers used them; None if it cannot."""
+    if not any(node.op_type == "DequantizeLinear" for node in model.graph.all_nodes()):
+        return None
+    folder = job.out / "samples"
+    try:
+        made_up = load_or_generate_feeds(None, list_inputs(model), folder, shapes=shapes)
+        with Worker(replace(job, feeds={MAIN: made_up.stream}), timeout_s=_TIMEOUT_S) as worker:
+            started = wait_until_ready(worker)
+            times = {"load_ns": started.load_ns, "run_ns": started.first_ns}
+            recorded = record_kernels(worker, folder, seconds=_RECORDED_S, **times)
+    except (OrtuneError, WorkerFailed):
+        return None
+    return count_integer_layers(model, recorded)
 
 
 def build_placement(
@@ -317,7 +351,7 @@ def _try_steps(path: Path, facts: Facts) -> Iterator[TriedStep]:
 def _query_placements(request: Inspect, backends: Sequence[Backend]) -> Iterator[NodePlacement]:
     for place, backend in enumerate(backends):
         request.sink(Progress(f"loading on {backend}", place, len(backends)))
-        yield query_placement(Path(request.model), backend)
+        yield query_placement(Path(request.model), backend, request.shapes)
 
 
 def _lint_gpu(shaped: ir.Model, backends: Sequence[Backend]) -> Iterator[Finding]:

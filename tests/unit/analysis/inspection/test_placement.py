@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
+import ortune as ot
 from ortune.analysis.inspection.inspect import build_placement, inspect, query_placement
 from ortune.backends.cpu import Cpu
 from ortune.backends.reference import Reference
@@ -28,6 +30,14 @@ g (float[n, 4] x, bool flag) => (float[n, 4] y)
   y = Sqrt(b)
 }
 """
+
+
+PRODUCT = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (float[n, 64] x) => (float[n, 64] y)
+<float[64, 64] w = {VALUES}>
+{ [product] y = MatMul(x, w) }
+""".replace("VALUES", ", ".join(str((i * 37 % 101 - 50) / 100) for i in range(64 * 64)))
 
 
 def saved(folder: Path, text: str = TEXT) -> Path:
@@ -73,6 +83,18 @@ g (float[2] x) => (float[2] y) { a = Abs(x)  y = nobody.Thing(a) }
 """
     with pytest.raises(BadModel, match=r"does not convert nobody\.Thing"):
         native.query_native_nodes(saved(tmp_path, text), {})
+
+
+def test_layers_with_integers_are_counted_where_they_run(tmp_path: Path) -> None:
+    source, path = saved(tmp_path, PRODUCT), tmp_path / "int8.onnx"
+    rng = np.random.default_rng(0)
+    samples = [{"x": rng.normal(size=(2, 64)).astype(np.float32)} for _ in range(4)]
+    ot.apply(source, ["int8-static"], out=path, data=lambda: samples)
+    used = query_placement(path, Cpu(threads=1)).integers
+    assert used is not None and (used.layers, dict(used.in_float)) == (1, {})
+    plain = query_placement(path, Cpu(threads=1, level="disabled")).integers
+    assert plain is not None and set(plain.in_float) == {"product"}
+    assert query_placement(source, Cpu(threads=1)).integers is None, "no layer has integers"
 
 
 def test_a_backend_that_cannot_be_asked_says_so(tmp_path: Path) -> None:
