@@ -16,6 +16,7 @@ project = "ortune"
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
+highlight_language = "text"
 html_theme = "furo"
 html_title = "ortune"
 html_copy_source = False
