@@ -9,6 +9,9 @@ import click
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tools import python_api
 
 from ortune.cli.main import root
 
@@ -24,8 +27,10 @@ html_show_sourcelink = False
 html_show_copyright = False
 
 
-def add_options(_: Sphinx, page: str, source: list[str]) -> None:
-    """Append every verb's help to the page of options, as the command line prints it."""
+def add_reference(_: Sphinx, page: str, source: list[str]) -> None:
+    """Append what is generated: every verb's help, and every public name of the package."""
+    if page == "python":
+        source[0] += "\n" + python_api.write_reference()
     if page != "options":
         return
     context = click.Context(root, info_name="ortune")
@@ -38,4 +43,4 @@ def add_options(_: Sphinx, page: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     """Register what is added to pages while they are read."""
-    app.connect("source-read", add_options)
+    app.connect("source-read", add_reference)

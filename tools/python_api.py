@@ -1,4 +1,4 @@
-"""The page of the Python API, made of docstrings: ``python -m tools.python_api`` writes it."""
+"""The reference of the Python API, made of docstrings: ``docs/conf.py`` puts it on its page."""
 
 from __future__ import annotations
 
@@ -6,33 +6,10 @@ import enum
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import ortune
 from ortune.cli.main import list_verb_modules
 
-PAGE = Path(__file__).parents[1] / "docs" / "python.md"
-_HEAD = """# Python
-
-This page is made of the docstrings by `python -m tools.python_api`; a test compares the two.
-
-```python
-import ortune as ot
-
-study = ot.optimize("model.onnx", data="samples/")
-ot.pack(study, "model.ortune")
-```
-
-Every verb of the [command line](cli.md) that works on a model is a function with the command's
-options as arguments: what is spelled as text there may be given as a Python value too. `demo`
-and `doctor` are commands alone, and `run` is `ot.load` and a call of the engine.
-
-What a verb returns shows its key figures at a prompt and in a notebook, a `Study` its plot and its
-plans too; `to_dataframe()` is there where it has rows. In a notebook a verb shows its progress;
-elsewhere give `sink`, which receives events, such as `print`. A run's folder holds an
-`ortune.toml`: `ortune optimize RUN/ortune.toml` repeats the run, also one that Python began.
-[A notebook](../examples/notebook.ipynb) shows all this at work.
-"""
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):\n", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\*{0,2}\w+): ", re.MULTILINE)
 
@@ -49,13 +26,13 @@ def first_lines() -> str:
     return "\n".join(f"    {name:<{width}}  {line}" for name, line in lines.items())
 
 
-def page() -> str:
-    """Return the page."""
+def write_reference() -> str:
+    """Return every public name with its signature and docstring, as Markdown."""
     public = [name for name in dir(ortune) if not name.startswith("_")]
     others = [name for name in public if name not in verbs()]
     functions = [name for name in others if not inspect.isclass(getattr(ortune, name))]
     classes = [name for name in others if name not in functions]
-    parts = [_HEAD]
+    parts: list[str] = []
     for title, names in (("Verbs", verbs()), ("Functions", functions), ("Classes", classes)):
         parts.append(f"## {title}\n")
         parts += [_entry(name) for name in names]
@@ -125,7 +102,3 @@ def _text(doc: str) -> Iterator[str]:
             yield ""
         else:
             yield f"{title}: {' '.join(body.split())}\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

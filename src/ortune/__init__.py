@@ -30,7 +30,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     tune         Find the runtime settings that MODEL runs fastest with on one backend.
     verify       Judge whether OTHER answers like REFERENCE, within the budget.
 
-``docs/python.md`` has all public names.
+``make docs`` writes a page of all public names.
 """
 
 from __future__ import annotations

@@ -33,9 +33,10 @@ def test_every_page_is_reached_from_the_first(site: Path) -> None:
         assert f'href="{name.as_posix()}"' in index or name.name == "index.html"
 
 
-def test_options_are_those_of_the_command_line(site: Path) -> None:
-    text = (site / "options.html").read_text()
-    assert "--budget" in text and 'id="optimize"' in text
+def test_the_reference_is_generated(site: Path) -> None:
+    for name, words in (("options", "--budget"), ("python", "require_signature")):
+        text = (site / f"{name}.html").read_text()
+        assert words in text and 'id="optimize"' in text
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
