@@ -91,12 +91,14 @@ class _Options(WorkerRequest):
         ortune doctor env add onnxruntime==1.24.4
         ortune doctor env check ort-1.24.4
         ortune bench model.onnx --environment here,ort-1.24.4
+        ortune doctor --executor ssh:devices.toml
 
     Attributes:
         subject: The environments alone.
         action: What to do with them; list if not given.
         environment: A release to add, or the name of an environment.
         name: With add: what to call it; ort-1.24.4 and the like without.
+        executor: Say instead what devices offer: ssh:FILE.toml of an inventory.
     """
 
     subject: Annotated[Literal["env"] | None, Option("[env]")] = None
@@ -106,6 +108,7 @@ class _Options(WorkerRequest):
     environment: Annotated[str | None, Option("[RELEASE|NAME]")] = None
     _: KW_ONLY
     name: Annotated[str | None, Option("NAME")] = None
+    executor: Annotated[str, Option("WHERE")] = "local"
 
 
 @make_command(_Options)
@@ -115,8 +118,40 @@ def command(options: _Options) -> int:
         return _manage_environments(options)
     if options.name:
         raise BadSettings("--name is about `ortune doctor env add`", fix="leave it out")
+    if options.executor != "local":
+        return _examine_devices(options.executor)
     _examine_machine()
     return DONE
+
+
+def _examine_devices(executor: str) -> int:
+    """Show what the devices of an inventory offer; exit code 1 where one is of no use."""
+    from ortune.measurement.devices import list_devices
+    from ortune.measurement.environments.check import check_device
+
+    checked = [check_device(device) for device in list_devices(executor)]
+
+    def show() -> None:
+        for device in checked:
+            offers = {name: offer for name, offer in device.offers.items() if not offer.missing}
+            state = device.readings
+            rows = [("host", device.host), ("backends", ", ".join(offers) or "none")]
+            for offer in list(offers.values())[:1]:
+                rows += offer.machine.items()
+                rows += [(k, v) for k, v in offer.versions.items() if k in _SHOWN]
+            if state:
+                hottest = max(state["celsius"].values(), default=None)
+                rows.append(("temperature", "unknown" if hottest is None else f"{hottest:.0f} C"))
+                clocks = {c["scaling_governor"] for c in state["clocks"].values()}
+                rows.append(("clock governor", ", ".join(clocks) or "unknown"))
+                rows.append(("free memory", format_size(state["free_bytes"] or 0)))
+                rows.append(("load", f"{state['load']:.2f}"))
+            print_table((device.name, ""), rows)
+            if device.problem:
+                print_text(f"! {device.problem}\n  fix: {device.fix}")
+
+    print_result({"devices": checked}, show)
+    return NO if any(device.problem for device in checked) else DONE
 
 
 def _examine_machine() -> None:

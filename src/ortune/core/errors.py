@@ -75,6 +75,7 @@ class Interruption(enum.StrEnum):
     MEMORY = "no memory left on the machine"
     DISK = "the disk was full"
     TIME = "no time left"
+    LINK = "the connection to the device broke"
 
 
 class CutShort(OrtuneError):

@@ -61,6 +61,8 @@ def read_settings(
             refuse_key(unknown[0])
         fix = suggest_names(unknown[0], sorted(allowed))
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
+    if values.get("executor", "local") != "local":
+        raise OrtuneError(f"{path} asks for an executor, which connects to machines", fix=_TYPED)
     if values.get("unsafe_pickle"):
         raise OrtuneError(f"{path} asks for unsafe_pickle, which runs code", fix=_TYPED)
     for key in _BACKENDS:

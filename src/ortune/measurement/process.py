@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -44,6 +44,7 @@ from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
+from ortune.measurement.devices import LOST, Link, LinkLost, find_claim, start_remote_worker
 from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency
@@ -115,9 +116,11 @@ class Worker:
         sink: Sink = ignore_event,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        python, path = find_interpreter(job.environment), worker_variables(job.environment)
+        claim = find_claim(job.environment)
+        python = None if claim else find_interpreter(job.environment)
+        path = {} if claim else worker_variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
-        _check_job(job)
+        _check_job(job, here=claim is None)
         self._limit_requested = bool(memory_limit or memory.read_limit())
         self.limit = memory_limit or memory.count_allowed_bytes(process_allowance().count_bytes())
         self._ended = ""
@@ -129,14 +132,25 @@ class Worker:
         self._log = job.out / "worker.log"
         command = make_python_command("-m", program[0], self._job, *program[1:], python=python)
         self.reproduce = _reproduction_line(path, command, self._commands)
+        self._link: Link | None = None
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE if job.verbose else log,
-                start_new_session=True,
-                env={**os.environ, **path},
+            stderr = subprocess.PIPE if job.verbose else log
+            if claim is not None:
+                self._link = start_remote_worker(claim, job, stderr)
+                self.reproduce = f"{self._link.reproduce} < {shlex.quote(str(self._commands))}"
+                readings = json.dumps(self._link.readings, indent=1)
+                (job.out / "device.json").write_text(readings, encoding="utf-8")
+            self._process = (
+                self._link.process
+                if self._link is not None
+                else subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    start_new_session=True,
+                    env={**os.environ, **path},
+                )
             )
         if self._process.stderr is not None:
             threading.Thread(
@@ -160,6 +174,9 @@ class Worker:
             WorkerFailed: It crashed, hung, took too much memory or answered with an error.
         """
         limit_s = timeout_s or self._deadlines.get(do, self._timeout_s)
+        if self._link is not None:
+            with self._report_lost():
+                arguments = self._link.send_arguments(arguments)
         line = json.dumps({"do": do, **codec.encode(arguments)})
         with self._commands.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -181,6 +198,9 @@ class Worker:
                 str(answer.get("fix", "")),
                 None if cause is None else Interruption(cause),
             )
+        if self._link is not None:
+            with self._report_lost():
+                self._link.fetch_outputs()
         return answer
 
     @property
@@ -196,7 +216,7 @@ class Worker:
     def end(self, why: str) -> None:
         """Kill the process; what was asked of it fails for this reason."""
         self._ended = why
-        kill_group(self._process)
+        self._kill()
 
     def close(self) -> None:
         """End the process: politely first."""
@@ -206,11 +226,25 @@ class Worker:
                 self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
+        if self._process.returncode is None:
+            self._kill()
         kill_group(self._process)
         self._process.wait()
         self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
+
+    def _kill(self) -> None:
+        kill_group(self._process)
+        if self._link is not None:
+            self._link.kill()
+
+    @contextmanager
+    def _report_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except LinkLost as error:
+            raise self._make_failure(str(error), interruption=Interruption.LINK) from None
 
     def _read_answer(self, timeout_s: float, do: str) -> dict[str, Any]:
         """Return the answer; what tells how far it is goes to the sink.
@@ -223,7 +257,7 @@ class Worker:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                kill_group(self._process)
+                self._kill()
                 time_limit.check_time()
                 raise self._make_failure(f"no answer to '{do}' after {timeout_s:.3g} s") from None
             if not line:
@@ -255,6 +289,11 @@ class Worker:
             return self._make_failure(self._ended, interruption=memory_gone)
         lines = self._log.read_text(errors="replace").strip().splitlines()
         tail = f": {summarize_error(lines[-1])}" if lines else ""
+        if self._link is not None and code == LOST:
+            reason = f"no connection to the device any more{tail}"
+            return self._make_failure(reason, interruption=Interruption.LINK)
+        if self._link is not None and code > 128:  # as a shell tells of a signal
+            code = 128 - code
         if code < 0:
             signal_names = {entry.value: entry.name for entry in signal.Signals}
             name = signal_names.get(-code, str(-code))
@@ -277,8 +316,11 @@ def _reproduction_line(path: Mapping[str, str], command: list[str], commands: Pa
     return " ".join([*words, shlex.join(command), "<", shlex.quote(str(commands))])
 
 
-def _check_job(job: WorkerJob) -> None:
+def _check_job(job: WorkerJob, here: bool) -> None:
     """Refuse more threads than twice the CPUs, and a batch beyond memory, wherever they come from.
+
+    Args:
+        here: The worker runs on this machine: its CPUs bound the threads.
 
     Raises:
         BadSettings: There are more threads.
@@ -289,7 +331,7 @@ def _check_job(job: WorkerJob) -> None:
         subject = f"a run of {format_count(batch, 'sample')}"
         sizes.require_memory(batch * Stream(path).widest, subject, "give a smaller --batch")
     for plugin in (job.backend, job.workload):
-        codec.check_numbers(plugin, [item.name for item in fields(plugin)], here=True)
+        codec.check_numbers(plugin, [item.name for item in fields(plugin)], here=here)
 
 
 def _forward_log(log: IO[bytes]) -> None:
@@ -354,7 +396,8 @@ def query_capabilities(backend: Backend, environment: str = HERE) -> Capabilitie
     Raises:
         BadSettings: The runtime there does not know a setting, or there is no such environment.
     """
-    return _query_uncached(backend, environment, find_interpreter(environment))
+    python = None if find_claim(environment) else find_interpreter(environment)
+    return _query_uncached(backend, environment, python)
 
 
 @cache
@@ -425,7 +468,7 @@ def keep_outputs(
         "score",
         indices=list(indices),
         metrics=[],
-        save=str(path.resolve()),
+        save=path.resolve(),
         without=list(without),
         timeout_s=timeout_s,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
 from ortune.core.errors import Interruption
 from ortune.core.facts import Facts
 from ortune.core.self_agreement import SelfAgreement
@@ -20,7 +21,13 @@ _COARSE = frozenset({"float16", "bfloat16"})
 
 
 def compare_with_itself(
-    model: Path, facts: Facts, stream: Path, backend: Backend, limit_s: float = _LIMIT_S
+    model: Path,
+    facts: Facts,
+    stream: Path,
+    backend: Backend,
+    limit_s: float = _LIMIT_S,
+    *,
+    environment: str = HERE,
 ) -> SelfAgreement:
     """Run a model on the first samples twice, with no optimizer, and then as a backend does.
 
@@ -29,6 +36,7 @@ def compare_with_itself(
     Args:
         stream: Samples of its inputs.
         limit_s: Seconds after which nothing is known: a model may run for ever.
+        environment: Where it runs.
 
     Raises:
         WorkerFailed: Something from outside has ended the worker.
@@ -41,7 +49,7 @@ def compare_with_itself(
     rounded = facts.quantized or bool(_COARSE & set(facts.precisions))
     least_db = _COARSE_DB if rounded or facts.has("DequantizeLinear") else _LEAST_DB
     with open_temporary_folder() as folder:
-        job = single_model_job(model, plain, stream, folder, "self")
+        job = single_model_job(model, plain, stream, folder, "self", environment=environment)
         try:
             with Worker(job, timeout_s=limit_s) as worker:
                 answer = worker.ask("compare_with_itself", samples=_SAMPLES, least_db=least_db)

@@ -19,6 +19,7 @@ from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial
 from ortune.core.wording import format_count
 from ortune.measurement.accuracy import is_within_reach
+from ortune.measurement.devices import find_claim
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.search import conclusion, fixed_shapes
@@ -394,7 +395,9 @@ class _Loop:
 
     def judge_machine(self) -> None:
         """Say how far the machine could be trusted since the search began."""
-        record = noise.compare_snapshots(self.before, noise.take_snapshot())
+        here = find_claim(self.context.job.environment) is None
+        after = noise.take_snapshot() if here else self.before
+        record = noise.compare_snapshots(self.before, after)
         readings, self.judgement = conclusion.assess_machine(
             self.trials, self._list_finals(), record
         )

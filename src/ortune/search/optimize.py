@@ -20,7 +20,6 @@ from ortune.core.custom_ops import add_custom_ops
 from ortune.core.errors import BadData, BadSettings, OrtuneError, find_interruption
 from ortune.core.event import Note, Sink, TimeLeft
 from ortune.core.fields import make_paths
-from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.plugins.user_function import is_function
@@ -28,11 +27,11 @@ from ortune.core.request import make_verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.core.wording import format_count, format_duration
-from ortune.core.workload import Workload
 from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
+from ortune.measurement.devices import find_claim, open_device, read_executor
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
 from ortune.search import by_batch, from_torch
@@ -57,7 +56,7 @@ from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spell_on
 
-_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
+_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle", "executor")
 """What a settings file does not repeat."""
 
 
@@ -72,17 +71,25 @@ def run_once(request: Optimize) -> Study:
 
 
 def _run(request: Optimize, again: bool) -> Study:
+    with open_device(read_executor(request.executor)) as environment:
+        return _run_in(environment, request, again)
+
+
+def _run_in(environment: str, request: Optimize, again: bool) -> Study:
     export = request.make_export(Path(request.out).absolute() / "export" / "model.onnx")
     experiment = request.read_experiment()
     if request.strict and experiment.budget is not None:
         require_provable(experiment.budget)
     rules = tuple(parse_plugin(Transform, text) for text in request.steps)
-    targets = _select_targets(request, rules, experiment.workload)
+    experiment = replace(experiment, environment=environment)
+    targets = _select_targets(request, rules, experiment)
     if request.baseline is None:
         experiment = replace(experiment, baseline=_default_baseline(targets))
     baseline, root = experiment.baseline, Path(request.out)
     backends = [*(target.backend for target in targets), baseline]
     _require_storable(backends)
+    if environment != HERE:
+        _require_no_code(experiment, backends)
     make_folder(root)
     rows: tuple[Backend, ...] = ()
     if export is not None:
@@ -96,7 +103,8 @@ def _run(request: Optimize, again: bool) -> Study:
         request.sink(Note(f"{remote.backend.name()} runs in environment {remote.environment}"))
     request.sink(TimeLeft(request.time))
     with lock_run(root):
-        require_requested(root, experiment, [*backends, *rows])
+        cpus = max(target.capabilities.effective_cpus for target in targets)
+        require_requested(root, experiment, [*backends, *rows], cpus)
         context = prepare_context(
             experiment,
             root,
@@ -191,6 +199,20 @@ def _require_storable(backends: Sequence[Backend]) -> None:
         stored.demand_safe_data(codec.encode(backend), str(backend), fix=fix)
 
 
+def _require_no_code(experiment: Experiment, backends: Sequence[Backend]) -> None:
+    """Refuse what calls code of the user's where workers run on a device, which gets none of it.
+
+    Raises:
+        BadSettings: Something does.
+    """
+    stored_names = stored.list_code_names(codec.encode([backends, experiment.budget]))
+    if names := list(filter(None, [experiment.evaluate, *stored_names])):
+        raise BadSettings(
+            f"{names[0]} is code of yours, and a device runs none of it",
+            fix="leave it out, or leave out --executor",
+        )
+
+
 def _format_repeat(request: Optimize, baseline: Backend) -> str:
     """Write the settings that repeat the run; a function in the place of a file is no path."""
     names = map(str, make_paths(request.model))
@@ -200,17 +222,19 @@ def _format_repeat(request: Optimize, baseline: Backend) -> str:
 
 
 def _select_targets(
-    request: Optimize, rules: tuple[Transform, ...], workload: Workload
+    request: Optimize, rules: tuple[Transform, ...], experiment: Experiment
 ) -> list[SearchTarget]:
     """Return where to search, with what the request asks of every plan there."""
     targets = [
         replace(
             target,
-            splits=workload.splits(target.capabilities.effective_cpus),
+            splits=experiment.workload.splits(target.capabilities.effective_cpus),
             rules=rules,
             portable=request.portable,
         )
-        for target in read_targets(add_custom_ops(request.on, request.custom_ops))
+        for target in read_targets(
+            add_custom_ops(request.on, request.custom_ops), experiment.environment
+        )
     ]
     _require_portable(targets)
     for target in targets:
@@ -360,7 +384,7 @@ def propose_buckets(context: Context, note: Callable[[str], None]) -> Bucketed |
     That padding is without effect is proved on the original as it came; what a plan itself
     answers behind the buckets is scored like any other plan's.
     """
-    if set(context.models) != {MAIN}:
+    if set(context.models) != {MAIN} or find_claim(context.job.environment):
         return None
     folder = worker_folder(context.root / "workers", "padding")
     folder.mkdir(parents=True, exist_ok=True)
@@ -384,12 +408,15 @@ def propose_buckets(context: Context, note: Callable[[str], None]) -> Bucketed |
     return proposal.backend
 
 
-def require_requested(root: Path, experiment: Experiment, targets: Sequence[Backend]) -> None:
+def require_requested(
+    root: Path, experiment: Experiment, targets: Sequence[Backend], cpus: int
+) -> None:
     """Refuse a run whose plans name code or threads that nobody has asked for now.
 
     Args:
         root: The run's folder; one that holds no run yet passes.
         targets: The backends in it, the baseline's among them.
+        cpus: There are where plans run.
 
     Raises:
         BadData: The run holds more.
@@ -407,13 +434,11 @@ def require_requested(root: Path, experiment: Experiment, targets: Sequence[Back
             f"the run in {root} names code that was not asked for: '{strange[0]}'",
             fix="do not trust this run, or name that code as when the search began",
         )
-    most = max(
-        (effective_cpus(), *(stored.count_requested_threads(backend) for backend in targets))
-    )
+    most = max((cpus, *(stored.count_requested_threads(backend) for backend in targets)))
     above = max((stored.count_requested_threads(plan.backend) for plan in plans), default=0)
     if above > most:
         raise BadData(
             f"the run in {root} has a plan of {format_count(above, 'thread')}, and there are "
-            f"{format_count(effective_cpus(), 'CPU')} here",
+            f"{format_count(cpus, 'CPU')} there",
             fix="do not trust this run; search again into another -o folder",
         )

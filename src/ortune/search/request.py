@@ -54,6 +54,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             other. Without it the report says what it would bring.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
+        executor: Where plans are timed and scored: local, or ssh:FILE.toml#DEVICE of an inventory.
         out: The run's folder; the same command resumes it. Of several models each has one in it.
         command: The command line to repeat in reports.
 
@@ -85,6 +86,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
     max_latency: OptionalDuration = OptionalDuration(None)
     fixed_shapes: bool = False
     regions: Annotated[bool, Option(hidden=True)] = True
+    executor: Annotated[str, Option("WHERE")] = "local"
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
 

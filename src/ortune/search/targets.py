@@ -15,11 +15,14 @@ from ortune.measurement.process import query_capabilities
 from ortune.search.recipe.space import SearchTarget
 
 
-def read_targets(on: str) -> list[SearchTarget]:
+def read_targets(on: str, device: str = HERE) -> list[SearchTarget]:
     """Read ``--on``: backends by comma, or ``auto`` for all that run on this machine.
 
     ``openvino in vino`` runs in an environment of `ortune doctor env list`. ``auto`` takes what
     runs in this Python's own, and then what an environment alone offers.
+
+    Args:
+        device: Environment of an open device, where all of them run; ``auto`` takes what does.
 
     Raises:
         BackendMissing: One of them cannot run where it was asked for.
@@ -37,6 +40,11 @@ def read_targets(on: str) -> list[SearchTarget]:
             )
         placed = [(backend.name(), place) for backend, _, place in details]
         places = dict(placed)
+        if device != HERE and (elsewhere := [name for name, place in placed if place != HERE]):
+            raise BadSettings(
+                f"{elsewhere[0]} is asked for in an environment of this machine, and on {device}",
+                fix="leave out the environment, or --executor",
+            )
         if duplicates := [name for name, place in placed if places[name] != place]:
             raise BadSettings(
                 f"{duplicates[0]} is asked for in two places",
@@ -44,16 +52,21 @@ def read_targets(on: str) -> list[SearchTarget]:
             )
         return [
             SearchTarget(
-                backend, require_backend_with_hint(backend, place), pinned, environment=place
+                backend, require_backend_with_hint(backend, where), pinned, environment=where
             )
             for backend, pinned, place in details
+            for where in [place if device == HERE else device]
         ]
     backend_types = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
     backends = [cls() for cls in backend_types if cls.automatic]
-    offered = [(backend, query_capabilities(backend)) for backend in backends]
+    offered = [(backend, query_capabilities(backend, device)) for backend in backends]
     here = [
-        SearchTarget(backend, details) for backend, details in offered if details.missing is None
+        SearchTarget(backend, details, environment=device)
+        for backend, details in offered
+        if details.missing is None
     ]
+    if device != HERE:
+        return here
     remote = find_further_backends([target.backend for target in here])
     return [
         *here,

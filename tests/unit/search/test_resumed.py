@@ -51,8 +51,8 @@ def test_code_that_nobody_named_now(tmp_path: Path, batch: int) -> None:
     study = on(studies.study(tmp_path), Cpu(custom_ops=("./mine.so",)))
     root = written(study, batch)
     with pytest.raises(BadData, match=r"names code that was not asked for: './mine\.so'"):
-        require_requested(root, asked(study), [Cpu()])
-    require_requested(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
+        require_requested(root, asked(study), [Cpu()], effective_cpus())
+    require_requested(root, asked(study), [Cpu(custom_ops=("./mine.so",))], effective_cpus())
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_a_metric_that_nobody_named_now(
     study = studies.changed(study, job=replace(study.job, budget=Budget(metric, 0.9)))
     root = written(study)
     with pytest.raises(BadData, match="names code that was not asked for: 'mine:fn'"):
-        require_requested(root, asked(study), [Cpu()])
+        require_requested(root, asked(study), [Cpu()], effective_cpus())
     assert not (tmp_path / "ran").exists()
     budget = "mine:fn>=0.9" if not isinstance(metric, Map) else f"{metric}>=0.9"
-    require_requested(root, asked(study, data="d", budget=budget), [Cpu()])
+    require_requested(root, asked(study, data="d", budget=budget), [Cpu()], effective_cpus())
 
 
 def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
     study = on(studies.study(tmp_path), Cpu(threads=here + 1))
     root = written(study)
     with pytest.raises(BadData, match=f"a plan of {here + 1} threads.*{here} CPU"):
-        require_requested(root, asked(study), [Cpu()])
-    require_requested(root, asked(study), [Cpu(threads=here + 1)])
+        require_requested(root, asked(study), [Cpu()], effective_cpus())
+    require_requested(root, asked(study), [Cpu(threads=here + 1)], here)
 
 
 def test_a_folder_without_a_run_passes(tmp_path: Path) -> None:
-    require_requested(tmp_path, asked(studies.study(tmp_path)), [Cpu()])
+    require_requested(tmp_path, asked(studies.study(tmp_path)), [Cpu()], effective_cpus())
 
 
 @pytest.mark.parametrize("field", ["on", "baseline"])

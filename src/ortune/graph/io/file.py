@@ -132,7 +132,7 @@ def compute_digest(path: Path | str) -> str:
     """
     path = Path(path)
     total = hashlib.sha256()
-    for location, file in _list_files(path).items():
+    for location, file in list_model_files(path).items():
         total.update(f"{location}\0{file.stat().st_size}\0".encode())
         _read_into(total, file)
     return total.hexdigest()[:32]
@@ -146,7 +146,7 @@ def compute_content_digest(path: Path | str) -> str:
     """
     path = Path(path)
     total = hashlib.sha256()
-    files = _list_files(path)
+    files = list_model_files(path)
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for start, end in protobuf.without_metadata(data):
             for at in range(start, end, _CHUNK):
@@ -165,7 +165,7 @@ def count_file_bytes(path: Path | str) -> int:
         BadModel: As `load`.
     """
     path = Path(path)
-    return sum(file.stat().st_size for file in _list_files(path).values())
+    return sum(file.stat().st_size for file in list_model_files(path).values())
 
 
 def _read_into(total: hashlib._Hash, file: Path) -> None:
@@ -174,7 +174,12 @@ def _read_into(total: hashlib._Hash, file: Path) -> None:
             total.update(chunk)
 
 
-def _list_files(path: Path) -> dict[str, Path]:
+def list_model_files(path: Path) -> dict[str, Path]:
+    """Return location -> file of all that a model consists of, its own file first.
+
+    Raises:
+        BadModel: As `load`.
+    """
     proto = parse_outline(path)
     with report_read_errors(path):
         return external.list_files(path, proto)

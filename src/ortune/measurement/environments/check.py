@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,10 +18,12 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities, State
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.hardware.gpu import Gpu
+from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.runtime_conflict import find_runtime_conflict, list_runtimes
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import stream
+from ortune.measurement.devices import Device, LinkLost, find_claim, open_device
 from ortune.measurement.environment import find_interpreter, find_packages
 from ortune.measurement.environments.installed import (
     Environment,
@@ -65,6 +69,50 @@ class CheckedEnvironment:
     fix: str = ""
     states: Mapping[str, State] | None = None
     driver: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class CheckedDevice:
+    """What a device that is reached by ssh offers.
+
+    Attributes:
+        readings: Clocks, temperatures, free memory and load, raw.
+        offers: Backend -> what it finds there; those that are tried without being asked for.
+        problem: Why it is of no use; empty where it is.
+        fix: What to do about it.
+    """
+
+    name: str
+    host: str
+    readings: Mapping[str, Any] = field(default_factory=dict)
+    offers: Mapping[str, Capabilities] = field(default_factory=dict)
+    problem: str = ""
+    fix: str = ""
+
+
+def check_device(device: Device) -> CheckedDevice:
+    """Ask a device what it offers each backend; that it is not reached is an answer."""
+    checked = CheckedDevice(device.name, device.host)
+    kinds = [catalog.load_plugin(Backend, name) for name in catalog.list_plugins(Backend)]
+    try:
+        with open_device(device) as environment:
+            claim = find_claim(environment)
+            readings = claim.hold() if claim else {}
+            offers = {
+                kind.name(): query_capabilities(kind(), environment)
+                for kind in kinds
+                if kind.automatic
+            }
+    except LinkLost as error:
+        fix = f"try `{shlex.join(device.ssh)} {device.python} --version`"
+        return replace(checked, problem=str(error), fix=fix)
+    except OrtuneError as error:
+        return replace(checked, problem=error.what, fix=error.fix)
+    checked = replace(checked, readings=readings, offers=offers)
+    if all(offer.missing for offer in offers.values()):
+        fix = f"on the device: {device.python} -m pip install numpy onnxruntime"
+        return replace(checked, problem="no backend runs there", fix=fix)
+    return checked
 
 
 def check_environment(name: str) -> CheckedEnvironment:

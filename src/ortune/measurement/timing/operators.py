@@ -50,9 +50,8 @@ def record_kernels(
     if fits < _FEWEST:
         raise BackendMissing(f"it would take more than {seconds:.2g} s", fix="give more time")
     limit = 2 * seconds + _GRACE_S
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        opened = worker.ask("record", folder=str(folder), timeout_s=limit)
+        opened = worker.ask("record", folder=folder, timeout_s=limit)
         if "missing" in opened:
             raise BackendMissing(opened["missing"], fix=opened["remedy"])
         runs = max(_FEWEST, min(fits, _MOST, _EVENTS // max(1, opened["nodes"])))

@@ -62,7 +62,7 @@ def profile_model(
         try:
             plain = stack.enter_context(Worker(replace(job, out=job.out / "plain")))
             other = stack.enter_context(Worker(replace(job, out=job.out / "profiled")))
-            opened = other.ask("record", folder=str(folder))
+            opened = other.ask("record", folder=folder)
             if "missing" in opened:
                 raise BackendMissing(opened["missing"], fix=opened["remedy"])
             plain.ask("load")

@@ -253,6 +253,7 @@ def record(bench: Workbench, folder: str) -> dict[str, Any]:
 
     That the provider is missing, or took nothing, is an answer: the caller may do without it.
     """
+    Path(folder).mkdir(parents=True, exist_ok=True)
     try:
         return {"nodes": sum(bench.record(Path(folder)).placement().values())}
     except BackendMissing as error:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.user_function import (
     digest_file,
@@ -45,6 +46,7 @@ class Experiment:
         time: Seconds; it limits how many samples are scored too.
         memory_limit: Bytes that each process may take.
         verbose: The runtime logs to stderr.
+        environment: Where the original runs.
 
     Raises:
         BadSettings: What is of samples is given without any, or samples for several models.
@@ -68,6 +70,7 @@ class Experiment:
     time: float
     memory_limit: int | None = None
     verbose: bool = False
+    environment: str = HERE
 
     def __post_init__(self) -> None:
         if self.data is None and (self.calibration or self.labels):

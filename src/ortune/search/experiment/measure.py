@@ -15,7 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core import wording as say
 from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
-from ortune.core.errors import OrtuneError, find_interruption
+from ortune.core.errors import Interruption, OrtuneError, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
 from ortune.core.session import Recorded
 from ortune.core.trial import (
@@ -97,9 +97,9 @@ def measure_plan(
             if scored == "always" or may_win:
                 scores = score_plan(context, worker, plan, part, run_ns=_run_ns(pair), plans=None)
             blank = replace(blank, stopped=stop_rule.why)
-    except BaselineFailed:
-        raise
     except WorkerFailed as error:
+        if isinstance(error, BaselineFailed) and error.interruption is not Interruption.LINK:
+            raise
         return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
         failure = Failure(error.what, worker.reproduce, interruption=find_interruption(error))
@@ -205,9 +205,9 @@ def measure_finalist(
                     stats.claim_ratio(timed, learnt)
                 ):
                     break
-    except BaselineFailed:
-        raise
     except WorkerFailed as error:
+        if isinstance(error, BaselineFailed) and error.interruption is not Interruption.LINK:
+            raise
         return _fail_trial(blank, error.failure, began)
     except OrtuneError as error:
         return _fail_trial(

@@ -144,7 +144,8 @@ def _judge_agreement(
     agreement = join_agreements(
         [
             compare_with_itself(
-                path, facts[name], feeding.streams[name], experiment.baseline, limit_s
+                *(path, facts[name], feeding.streams[name], experiment.baseline, limit_s),
+                environment=experiment.environment,
             )
             for name, path in experiment.models.items()
         ]
@@ -245,6 +246,7 @@ def _start_worker(
         worker_folder(root.resolve() / "workers", "setup"),
         Latency(batch=experiment.workload.batch),
         verbose=experiment.verbose,
+        environment=experiment.environment,
     )
     runs_s = max(_RUNS_S, experiment.time)  # a model that takes longer cannot be searched in time
     return _UserFacingWorker(
@@ -258,7 +260,7 @@ def _start_worker(
 
 def _job_settings(experiment: Experiment, on: str) -> dict[str, Any]:
     """Return the fields of a job that are known before any sample is read."""
-    offered = query_capabilities(experiment.baseline)
+    offered = query_capabilities(experiment.baseline, experiment.environment)
     return {
         "model_digest": model_digest(experiment.models),
         "workload": experiment.workload,
@@ -267,6 +269,7 @@ def _job_settings(experiment: Experiment, on: str) -> dict[str, Any]:
         "ignored": tuple(sorted(experiment.ignored)),
         "versions": offered.versions,
         "machine": offered.machine,
+        "environment": experiment.environment,
     }
 
 

@@ -129,7 +129,7 @@ def _ask_scores(
         indices=list(part.indices),
         metrics=metrics,
         beside=beside,
-        expected=str(part.expected),
+        expected=part.expected,
         labels=_plain_labels(part.labels),
         timeout_s=timeout_s,
     )

@@ -226,7 +226,7 @@ class AccuracyRuns:
             WorkerFailed: One does not run.
         """
         indices = self._scored.indices[:2]
-        kept = str((self._folder / "plain.stream").resolve())
+        kept = (self._folder / "plain.stream").resolve()
         with self._start(plain, "float") as worker:
             worker.ask("load")
             worker.ask("score", indices=indices, metrics=[], save=kept)
@@ -298,7 +298,7 @@ class AccuracyRuns:
             "score",
             indices=self._scored.indices,
             metrics=[Snr(), *metrics],
-            expected=str(self._expected),
+            expected=self._expected,
             labels=labels,
             switches=self._switch_inputs(*on) if worker is self._worker else {},
         )
@@ -306,9 +306,12 @@ class AccuracyRuns:
         return (more[0] if more else powers), powers
 
     def _save_outputs(self, indices: Sequence[int]) -> None:
-        path = str(self._expected)
         self._worker.ask(
-            "score", indices=indices, metrics=[], save=path, switches=self._switch_inputs()
+            "score",
+            indices=indices,
+            metrics=[],
+            save=self._expected,
+            switches=self._switch_inputs(),
         )
 
     def _switch_inputs(self, *on: int) -> dict[str, list[bool]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,15 +27,13 @@ SUFFIXES = (".engine", ".plan")
 _TYPES: Mapping[str, Any] = {
     "FLOAT": np.float32,
     "HALF": np.float16,
-    "BF16": ml_dtypes.bfloat16,
     "INT8": np.int8,
     "UINT8": np.uint8,
     "INT32": np.int32,
     "INT64": np.int64,
     "BOOL": np.bool_,
-    "FP8": ml_dtypes.float8_e4m3fn,
 }
-"""TensorRT's types that an array holds; its 4-bit types are packed and stay inside."""
+"""TensorRT's types that an array of NumPy's own holds; 4-bit types are packed and stay inside."""
 
 
 @contextmanager
@@ -139,15 +136,18 @@ def read_engine_io(trt: Any, engine: Any) -> Io:
     Raises:
         BadModel: A tensor is of a type that no array holds.
     """
+    import ml_dtypes  # a device may lack it
+
+    types = {**_TYPES, "BF16": ml_dtypes.bfloat16, "FP8": ml_dtypes.float8_e4m3fn}
     inputs: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
     for at in range(engine.num_io_tensors):
         name = engine.get_tensor_name(at)
         kind = engine.get_tensor_dtype(name).name
-        if kind not in _TYPES:
+        if kind not in types:
             raise BadModel(f"'{name}' is {kind}, which no array holds", fix="cast it in the model")
         mine = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
-        mine[name] = _TYPES[kind]
+        mine[name] = types[kind]
 
     def shape_range(name: str, at: int) -> ShapeRange:
         if engine.is_shape_inference_io(name):

@@ -1,0 +1,491 @@
+"""Devices that are reached by ssh: workers run there, and files travel by content.
+
+The user's own OpenSSH client connects, so that hosts, keys, ports and jumps are what
+``~/.ssh/config`` says. The device runs Python with numpy and onnxruntime; what it runs of ours is
+`ortune.measurement.worker`, copied once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import shlex
+import subprocess
+import threading
+import time
+import tomllib
+import uuid
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BadSettings, suggest_names
+from ortune.core.plugins import codec
+from ortune.core.python_process import make_python_command
+from ortune.graph.io import file
+from ortune.measurement.job import WorkerJob
+
+LOST = 255
+"""Exit code of the OpenSSH client where the connection failed or broke."""
+_SSH = ("-T", "-oBatchMode=yes", "-oConnectTimeout=10", "-oServerAliveInterval=5")
+_HEARTBEAT_S, _END_S = 4.0, 10.0
+_WAIT_S = 30.0
+"""How long a search waits for another one on a device: that may be dead, which shows in 20 s."""
+_PACKAGES = ("core", "data", "graph", "backends", "metrics", "measurement")
+"""What a worker imports from, below our package."""
+_CHUNK = 1 << 20
+_ARRIVAL = Path(__file__).parent / "worker" / "arrival.py"
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+
+
+class LinkLost(Exception):
+    """The connection to a device broke, or what came over it is not what was sent."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A machine of the user's inventory.
+
+    Attributes:
+        host: As the user's OpenSSH client is given it.
+        python: Interpreter there, with numpy and onnxruntime.
+        folder: Where our files lie there, below the home folder unless absolute.
+        config: File to read in the place of ``~/.ssh/config``.
+        cool_below: Degrees Celsius; no worker starts while a zone is hotter, for five minutes.
+    """
+
+    name: str
+    host: str
+    python: str = "python3"
+    folder: str = ".cache/ortune"
+    config: str = ""
+    cool_below: float | None = None
+
+    @property
+    def ssh(self) -> list[str]:
+        """The words that run a command there, which follows."""
+        chosen = ["-F", str(Path(self.config).expanduser())] if self.config else []
+        return ["ssh", *_SSH, *chosen, "--", self.host]
+
+
+def read_inventory(path: Path) -> tuple[Device, ...]:
+    """Read the devices of a file: a table a device, such as ``[pi5]`` with ``host = "pi@pi5"``.
+
+    Raises:
+        BadSettings: It cannot be read, names no device, or one of them badly.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadSettings(
+            f"the inventory {path} cannot be read: {error}",
+            fix='write a table a device: [pi5], and below it host = "pi@pi5.local"',
+        ) from None
+    devices = tuple(_read_device(path, name, table) for name, table in tables.items())
+    if not devices:
+        raise BadSettings(f"{path} names no device", fix='write [pi5], and host = "pi@pi5.local"')
+    return devices
+
+
+def _read_device(path: Path, name: str, table: Any) -> Device:
+    settings = {item.name: item for item in fields(Device) if item.name != "name"}
+    if not isinstance(table, dict) or not isinstance(table.get("host"), str):
+        raise BadSettings(
+            f"{path}: device '{name}' has no host", fix='write host = "user@address" below it'
+        )
+    if name == HERE or not _NAME.fullmatch(name) or table["host"].startswith("-"):
+        raise BadSettings(
+            f"{path}: '{name}' at '{table['host']}' cannot be a device",
+            fix="name it by a-z, 0-9, '-' and '.', and its host as you write it for ssh",
+        )
+    if unknown := sorted(table.keys() - settings.keys()):
+        raise BadSettings(
+            f"{path}: device '{name}' has no '{unknown[0]}'",
+            fix=suggest_names(unknown[0], settings),
+        )
+    for key, value in table.items():
+        right = isinstance(value, (int, float)) if key == "cool_below" else isinstance(value, str)
+        if not right or isinstance(value, bool):
+            raise BadSettings(
+                f"{path}: {key} = {value!r:.60} of '{name}' is of the wrong type",
+                fix="write a number of degrees" if key == "cool_below" else "write a text",
+            )
+    return Device(name=name, **table)
+
+
+def list_devices(executor: str) -> tuple[Device, ...]:
+    """Return the devices that ``--executor`` names: one, or all of an inventory.
+
+    Raises:
+        BadSettings: It is no ``ssh:FILE.toml`` or ``ssh:FILE.toml#DEVICE``, or has no such device.
+    """
+    kind, _, place = executor.partition(":")
+    if kind != "ssh" or not place:
+        raise BadSettings(
+            f"there is no executor '{executor}'", fix="write local, or ssh:FILE.toml#DEVICE"
+        )
+    path, _, name = place.partition("#")
+    devices = {device.name: device for device in read_inventory(Path(path))}
+    if name and name not in devices:
+        raise BadSettings(f"{path} has no device '{name}'", fix=suggest_names(name, devices))
+    return (devices[name],) if name else tuple(devices.values())
+
+
+def read_executor(executor: str) -> Device | None:
+    """Return the device that ``--executor`` names; None for this machine, ``local``.
+
+    Raises:
+        BadSettings: As `list_devices`, or it leaves open which device.
+    """
+    if executor == "local":
+        return None
+    first, *further = list_devices(executor)
+    if further:
+        raise BadSettings(
+            f"{executor} is {1 + len(further)} devices, and a search is of one",
+            fix=f"write {executor}#{first.name}",
+        )
+    return first
+
+
+@contextmanager
+def open_device(device: Device | None) -> Iterator[str]:
+    """Let workers run on a device while the block runs; give the environment that stands for it.
+
+    No other search times there meanwhile. None stands for this machine.
+    """
+    if device is None:
+        yield HERE
+        return
+    claim = Claim(device)
+    token = _CLAIM.set(claim)
+    try:
+        yield device.name
+    finally:
+        _CLAIM.reset(token)
+        claim.release()
+
+
+def find_claim(environment: str) -> Claim | None:
+    """Return the open device that an environment stands for; None where it is on this machine."""
+    claim = _CLAIM.get()
+    return claim if claim is not None and claim.device.name == environment else None
+
+
+@dataclass
+class Claim:
+    """A device that is this process's alone.
+
+    Attributes:
+        session: Names what this process makes there.
+        sent: Places of the files that are known to be there.
+        readings: Clocks, temperatures, free memory and load when it was claimed.
+    """
+
+    device: Device
+    session: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    sent: set[str] = field(default_factory=set)
+    readings: Mapping[str, Any] = field(default_factory=dict)
+    _holder: subprocess.Popen[bytes] | None = None
+
+    def hold(self) -> Mapping[str, Any]:
+        """Keep others off the device, again where the connection broke; return its readings.
+
+        Raises:
+            LinkLost: It is not reached, or another search has it.
+        """
+        if self._holder is not None and self._holder.poll() is None:
+            return self.readings
+        self._holder = self.connect({"do": "hold", "session": self.session, "wait_s": _WAIT_S})
+        self.sent.clear()
+        self.readings = read_device_answer(self._holder)["readings"]
+        threading.Thread(target=_beat, args=(self._holder,), daemon=True).start()
+        return self.readings
+
+    def release(self) -> None:
+        """Let others have the device; workers of ours that are left end."""
+        if self._holder is not None:
+            end_connection(self._holder)
+
+    def connect(
+        self,
+        order: Mapping[str, Any],
+        stderr: int | IO[bytes] = subprocess.PIPE,
+        parcels: Sequence[Parcel] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Begin a connection and say what is asked, and which files that needs."""
+        device, code = self.device, _ARRIVAL.read_text(encoding="utf-8")
+        words = make_python_command("-c", code, python=Path(device.python), isolated=True)
+        try:
+            process = subprocess.Popen(
+                [*device.ssh, shlex.join(words)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise BadSettings(
+                "there is no OpenSSH client here", fix="install it: apt-get install openssh-client"
+            ) from None
+        files = [parcel.encode() for parcel in parcels]
+        where = {"folder": device.folder, "cool_below": device.cool_below}
+        request = {**where, "files": files, **order}
+        send(process, json.dumps(request).encode() + b"\n")
+        return process
+
+    def ask(
+        self, order: Mapping[str, Any], parcels: Sequence[Parcel] = ()
+    ) -> tuple[dict[str, Any], bytes]:
+        """Ask over a connection of its own; return the answer, and the bytes behind it.
+
+        Raises:
+            LinkLost: There is no answer, or the bytes are not those that were sent.
+        """
+        process = self.connect(order, parcels=parcels)
+        assert process.stdout is not None, "a connection has pipes"
+        try:
+            answer = read_device_answer(process)
+            if "lacking" in answer:
+                send_files(process, [parcels[at] for at in answer["lacking"]])
+                answer = read_device_answer(process)
+            content = process.stdout.read(answer.get("size") or 0)
+            if hashlib.sha256(content).hexdigest() != answer.get("digest", _NOTHING):
+                raise LinkLost("a file did not arrive as it was sent")
+            return answer, content
+        finally:
+            end_connection(process)
+
+
+@dataclass
+class Link:
+    """A worker on a device, as its parent sees it.
+
+    Attributes:
+        readings: Clocks, temperatures, free memory and load before it began, raw.
+        folder: What is the worker's there.
+    """
+
+    claim: Claim
+    process: subprocess.Popen[bytes]
+    folder: str
+    reproduce: str
+    readings: Mapping[str, Any] = field(default_factory=dict)
+    _outputs: list[tuple[str, Path]] = field(default_factory=list)
+    _count: int = 0
+
+    def send_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments with paths as they are there: files are sent, others will be fetched.
+
+        Raises:
+            LinkLost: The connection broke.
+        """
+        return {name: self._send(value) for name, value in arguments.items()}
+
+    def _send(self, value: Any) -> Any:
+        if not isinstance(value, Path):
+            return value
+        if value.is_file():
+            parcel = pack_file(value, value.name)
+            if parcel.place not in self.claim.sent:
+                self.claim.ask({"do": "put"}, [parcel])
+                self.claim.sent.add(parcel.place)
+            return parcel.place
+        self._count += 1
+        place = f"{self.folder}/{self._count}-{value.name}"
+        self._outputs.append((place, value))
+        return place
+
+    def fetch_outputs(self) -> None:
+        """Bring back what the last command has written.
+
+        Raises:
+            LinkLost: The connection broke.
+        """
+        while self._outputs:
+            place, path = self._outputs.pop()
+            answer, content = self.claim.ask({"do": "fetch", "path": place})
+            if answer["size"] is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+
+    def kill(self) -> None:
+        """End the worker there, whatever it does; without a connection it ends by itself."""
+        with suppress(LinkLost):
+            self.claim.ask({"do": "kill", "path": self.folder})
+
+
+def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -> Link:
+    """Send what a job needs and start its worker; what fails shows in how the process ends."""
+    parcels: list[Parcel] = []
+
+    def place(files: Mapping[str, Path], name: str) -> Path:
+        packed = pack_files(files)
+        parcels.extend(packed)
+        return Path(next(item.place for item in packed if item.place.endswith(f"/{name}")))
+
+    models = {name: place(_name_model_files(path), path.name) for name, path in job.models.items()}
+    feeds = {name: place({path.name: path}, path.name) for name, path in job.feeds.items()}
+    source = pack_source()
+    folder = f"jobs/{claim.session}/{job.out.name}-{uuid.uuid4().hex[:6]}"
+    there = replace(job, models=models, feeds=feeds, out=Path(folder), environment=HERE)
+    parcels = [*dict.fromkeys(parcels), source]
+    order = {"do": "work", "source": source.place, "job": codec.encode(there)}
+    python = Path(claim.device.python)
+    words = make_python_command(
+        "-m", "ortune.measurement.worker", f"{folder}/job.json", python=python
+    )
+    home = f"PYTHONPATH=$PWD/{Path(source.place).parent}/unpacked"
+    again = f"cd {claim.device.folder} && {home} {shlex.join(words)}"
+    reproduce = shlex.join([*claim.device.ssh, again])
+    with suppress(LinkLost):
+        claim.hold()
+    process = claim.connect(order, stderr, parcels)
+    link = Link(claim, process, folder, reproduce)
+    with suppress(LinkLost):
+        answer = read_device_answer(process)
+        send_files(process, [parcels[at] for at in answer["lacking"]])
+        claim.sent.update(parcel.place for parcel in parcels)
+        link.readings = answer["readings"]
+    return link
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A file on its way.
+
+    Attributes:
+        place: Where it lies there, named by what is in it.
+        digest: SHA-256 of its bytes.
+        content: Its bytes, or the file here that has them.
+    """
+
+    place: str
+    size: int
+    digest: str
+    content: Path | bytes = field(repr=False)
+
+    def encode(self) -> tuple[str, int, str]:
+        """Return what the device is told of it."""
+        return self.place, self.size, self.digest
+
+
+def pack_file(path: Path, name: str) -> Parcel:
+    """Return a file as it travels alone."""
+    return pack_files({name: path})[0]
+
+
+def pack_files(files: Mapping[str, Path]) -> list[Parcel]:
+    """Return files that lie beside each other, in a folder named by what is in all of them."""
+    digests = {name: _digest_file(path) for name, path in files.items()}
+    key = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
+    return [
+        Parcel(f"files/{key}/{name}", path.stat().st_size, digests[name], path)
+        for name, path in files.items()
+    ]
+
+
+def _name_model_files(path: Path) -> dict[str, Path]:
+    if path.suffix != ".onnx":
+        return {path.name: path}
+    listed = file.list_model_files(path).items()
+    return {path.name if item == path else location: item for location, item in listed}
+
+
+def _digest_file(path: Path) -> str:
+    status = path.stat()
+    return _digest_version(path.resolve(), status.st_mtime_ns, status.st_size)
+
+
+@cache
+def _digest_version(path: Path, changed_ns: int, size: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@cache
+def pack_source() -> Parcel:
+    """Return the files of our own that a worker imports, as one archive."""
+    home, buffer = Path(__file__).parents[1], io.BytesIO()
+    folders = [home / name for name in _PACKAGES]
+    paths = [home / "__init__.py", *(path for item in folders for path in item.rglob("*.py"))]
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(paths):
+            entry = zipfile.ZipInfo(path.relative_to(home.parent).as_posix())
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    content = buffer.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    return Parcel(f"source/{digest[:32]}/source.zip", len(content), digest, content)
+
+
+def send_files(process: subprocess.Popen[bytes], parcels: Sequence[Parcel]) -> None:
+    """Send the bytes of files, one after the other."""
+    for parcel in parcels:
+        if isinstance(parcel.content, bytes):
+            send(process, parcel.content)
+            continue
+        with parcel.content.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                send(process, chunk)
+
+
+def send(process: subprocess.Popen[bytes], content: bytes) -> None:
+    """Write to a connection; that it broke is seen where an answer is awaited."""
+    assert process.stdin is not None, "a connection has pipes"
+    with suppress(BrokenPipeError):
+        process.stdin.write(content)
+        process.stdin.flush()
+
+
+def read_device_answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Read a line that a device answers.
+
+    Raises:
+        LinkLost: There is none.
+    """
+    assert process.stdout is not None, "a connection has pipes"
+    line = process.stdout.readline()
+    if not line.endswith(b"\n"):
+        remarks = (
+            process.stderr.read().decode(errors="replace").split("\n") if process.stderr else []
+        )
+        raise LinkLost(next((text for text in reversed(remarks) if text.strip()), "no answer"))
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+_NOTHING = hashlib.sha256().hexdigest()
+
+
+def end_connection(process: subprocess.Popen[bytes]) -> None:
+    """Close a connection, and wait for its end for a while."""
+    assert process.stdin is not None and process.stdout is not None, "a connection has pipes"
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+    if process.stderr is not None:
+        process.stderr.close()
+
+
+def _beat(process: subprocess.Popen[bytes]) -> None:
+    """Tell a device now and then that its search is alive."""
+    while process.poll() is None:
+        with suppress(ValueError):  # it is closed meanwhile
+            send(process, b".")
+        time.sleep(_HEARTBEAT_S)
+
+
+_CLAIM: ContextVar[Claim | None] = ContextVar("claim", default=None)
