@@ -130,6 +130,10 @@ class Metric(Plugin):
         """Return the figure over records [samples, k]; the mean of the first column by default."""
         return float(records[:, 0].mean()) if len(records) else float("nan")
 
+    def aggregate_base(self, records: NDArray[np.float64]) -> float:
+        """Return the baseline's figure where another side's records hold it; else NaN."""
+        return float("nan")
+
     def each(self, records: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the score of every sample by itself, shape [samples]; NaN where it is broken."""
         return records[:, 0]

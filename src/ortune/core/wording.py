@@ -243,6 +243,16 @@ def describe_scores(study: Study, score: Score) -> str:
     return f"{name} {values} ({samples})"
 
 
+def list_changed_figures(scores: Sequence[Score]) -> list[str]:
+    """Say what figures beside the budget's were of the original and are of a plan."""
+    return [
+        f"Beside it: {shorten_metric(score.metric)} {format_score_value(score.base)} -> "
+        f"{format_score_value(score.value)} ({format_count(score.samples, 'sample')})."
+        for score in scores[1:]
+        if math.isfinite(score.base)
+    ]
+
+
 def list_failed_outputs(scores: Sequence[Score]) -> list[str]:
     """Name the outputs that the budget does not read and that fall below limits of their own."""
     from ortune.core.trial import Verdict

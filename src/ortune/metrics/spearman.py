@@ -51,13 +51,13 @@ class Spearman(Metric):
         return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
-        """Return the model's number and the label's, all tokens counting."""
+        """Return the candidate's number, the label's and the baseline's, all tokens counting."""
         return self.record_with(expected, actual, label, {})
 
     def record_with(
         self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
     ) -> Sequence[float]:
-        """Return the model's number of a sample, and the label's.
+        """Return the candidate's number of a sample, the label's, and the baseline's.
 
         Raises:
             BadData: The label is no number, or the sample holds neither two sentences nor one
@@ -66,20 +66,28 @@ class Spearman(Metric):
         name = find_vectors(expected, self.output)
         if not isinstance(label, (int, float)):
             raise BadData(f"label {label!r} is no number", fix="give a column score of numbers")
+        base = self._compute_number(expected, name, inputs)
         if outputs.has_broken_values(expected, actual, [name]) or not outputs.has_same_shape(
             expected, actual, name
         ):
-            return float("nan"), float(label)
-        vectors = pool_sentences(actual, name, self.pooling, inputs)
+            return float("nan"), float(label), base
+        return self._compute_number(actual, name, inputs), float(label), base
+
+    def _compute_number(self, side: Tensors, name: str, inputs: Tensors) -> float:
+        vectors = pool_sentences(side, name, self.pooling, inputs)
         if vectors.size == 1:
-            return float(vectors[0, 0]), float(label)
+            return float(vectors[0, 0])
         if len(vectors) != 2:
             raise BadData(
-                f"output '{name}' {list(actual[name].shape)} holds neither two sentences nor one "
+                f"output '{name}' {list(side[name].shape)} holds neither two sentences nor one "
                 "number",
                 fix="give two texts a sample: columns text, text_pair and score",
             )
-        return float(compute_cosines(vectors[:1], vectors[1:])[0]), float(label)
+        return float(compute_cosines(vectors[:1], vectors[1:])[0])
+
+    def aggregate_base(self, records: NDArray[np.float64]) -> float:
+        """Return the correlation of the baseline's numbers."""
+        return self.aggregate(records[:, [2, 1]])
 
     def aggregate(self, records: NDArray[np.float64]) -> float:
         """Return the correlation of the ranks; 0 where one side has one value alone."""

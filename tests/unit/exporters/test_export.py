@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests import zygote
 
 import ortune as ot
+from ortune.backends.runtimes.torch.module import load_folder
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings
 from ortune.exporters.export import ExportedModel
@@ -182,3 +184,25 @@ def test_a_folder_of_transformers(folder: Path) -> None:
     assert [one["sequence"] for one in found.sizes] == [16, 17, 15], "24 positions, no more"
     assert found.refused
     assert ot.inspect("m.onnx").facts.inputs[0].shape == ("batch", "sequence")
+
+
+def test_pickled_weights_alone_are_refused_with_what_converts_them(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=9,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+    )
+    module = transformers.BertModel(config, add_pooling_layer=False)
+    config.save_pretrained("bert")
+    torch.save(module.state_dict(), "bert/pytorch_model.bin")
+    with pytest.raises(BadModel, match="pickled and may run code") as error:
+        load_folder("bert")
+    python, option, code = shlex.split(error.value.fix)
+    assert (python, option) == ("python", "-c")
+    exec(code, {})
+    loaded = load_folder("bert").state_dict()
+    for name, values in module.state_dict().items():
+        assert torch.equal(loaded[name], values)

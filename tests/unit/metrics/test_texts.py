@@ -20,6 +20,8 @@ def test_ranks_are_scipys_with_ties() -> None:
     pairs = np.column_stack([RNG.integers(0, 9, 60), RNG.integers(0, 5, 60)]).astype(float)
     assert Spearman().aggregate(pairs) == pytest.approx(stats.spearmanr(*pairs.T)[0])
     assert Spearman().aggregate(np.ones((4, 2))) == 0
+    turned = np.column_stack([-pairs[:, 0], pairs[:, 1], pairs[:, 0]])
+    assert Spearman().aggregate_base(turned) == Spearman().aggregate(pairs)
     assert np.isnan(Spearman().aggregate(np.array([[np.nan, 1.0], [1.0, 2.0]])))
 
 
@@ -29,10 +31,11 @@ def test_a_pair_is_the_cosine_of_its_pooled_rows() -> None:
     first, second = hidden[0].mean(0), hidden[1, :2].mean(0)
     wanted = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
     side, inputs = {"last_hidden_state": hidden}, {"attention_mask": mask}
-    assert Spearman().record_with(side, side, 0.5, inputs) == pytest.approx([wanted, 0.5])
+    expected = pytest.approx([wanted, 0.5, wanted])
+    assert Spearman().record_with(side, side, 0.5, inputs) == expected
     changed = {"last_hidden_state": hidden.copy()}
     changed["last_hidden_state"][1, 2] = 1e6
-    assert Spearman().record_with(side, changed, 0.5, inputs) == pytest.approx([wanted, 0.5])
+    assert Spearman().record_with(side, changed, 0.5, inputs) == expected
     assert SentenceCosine().record_with(side, changed, None, inputs) == pytest.approx(1)
     for pooling in ("last", "max"):
         score = SentenceCosine(pooling=pooling).record_with(side, changed, None, inputs)
@@ -45,7 +48,9 @@ def test_a_pair_is_the_cosine_of_its_pooled_rows() -> None:
 
 def test_one_number_is_ranked_too() -> None:
     side = {"logits": np.array([[2.5]], np.float32)}
-    assert Spearman().record_with(side, side, 4, {}) == (2.5, 4.0)
+    assert Spearman().record_with(side, side, 4, {}) == (2.5, 4.0, 2.5)
+    other = {"logits": np.array([[1.5]], np.float32)}
+    assert Spearman().record_with(side, other, 4, {}) == (1.5, 4.0, 2.5)
     with pytest.raises(BadData, match="neither two sentences"):
         Spearman().record({"x": np.ones((3, 4))}, {"x": np.ones((3, 4))}, 1)
     with pytest.raises(BadData, match="is no number"):

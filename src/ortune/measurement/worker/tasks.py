@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from inspect import isgenerator
 from pathlib import Path
 from statistics import median
@@ -392,7 +393,8 @@ def score(
                 record = scorer.records([reference], [seen], label, [feeds], mean)
                 scorer_rows.append(record[0].tolist())
             for at, (scorer, mean) in enumerate(zip(shown, shown_means, strict=True)):
-                beside_rows[at] = _append_score(beside_rows[at], scorer, reference, seen, mean)
+                score = partial(scorer.records, [reference], [seen], label, [feeds], mean)
+                beside_rows[at] = _append_score(beside_rows[at], score)
             yield {name: array for name, array in actual.items() if name not in without}
 
     if save:
@@ -403,17 +405,13 @@ def score(
 
 
 def _append_score(
-    rows: list[list[float]] | None,
-    metric: Metric,
-    reference: Tensors,
-    seen: Tensors,
-    mean: Tensors | None,
+    rows: list[list[float]] | None, score: Callable[[], NDArray[np.float64]]
 ) -> list[list[float]] | None:
     """Add the row of one more sample; None once a sample cannot be scored."""
     if rows is None:
         return None
     try:
-        rows.append(metric.records([reference], [seen], None, None, mean)[0].tolist())
+        rows.append(score()[0].tolist())
     except Exception:  # nobody asked for this figure: whatever it says must not stop the others
         return None
     return rows

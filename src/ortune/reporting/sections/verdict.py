@@ -84,6 +84,7 @@ class VerdictSection(Section):
                 "precision are tried too, which are often much faster.",
                 "warn",
             )
+        yield from map(Text, say.list_changed_figures(best.scores))
         yield from (
             Text(f"Not decisive: {text}.", "warn") for text in say.list_failed_outputs(best.scores)
         )

@@ -20,6 +20,7 @@ from ortune.data.stream import Stream
 from ortune.measurement.accuracy import compute_score
 from ortune.measurement.evidence import check_bounds
 from ortune.metrics.score import EvaluateScore
+from ortune.metrics.sentence_cosine import SentenceCosine
 from ortune.search.experiment.context import ScoredPart
 
 _LOOKED_AT = 64
@@ -68,16 +69,13 @@ _TASK_RULES = {
 def _derive_from_task(settings: HubFolder, labels: Sequence[Any] | None) -> Budget | None:
     """Return the budget that the task of a model's folder asks for; None where outputs say it."""
     first = None if labels is None else labels[0]
-    is_number = isinstance(first, (int, float))
     if settings.pooling:
-        name = "spearman" if is_number else "sentence-cosine"
-        pooling = "" if settings.pooling == "mean" else f"(pooling={settings.pooling})"
-        return Budget.parse(f"{name}{pooling}>={'base-0.01' if is_number else '0.99'}")
+        return Budget(SentenceCosine(pooling=settings.pooling), 0.99)
     if settings.task == "token-classification" and isinstance(first, list):
         classes = settings.classes
         without = f"(without={classes.index('O')})" if "O" in classes else ""
         return Budget.parse(f"f1{without}>=base-0.01")
-    if settings.task == "text-classification" and len(settings.classes) == 1 and is_number:
+    if settings.task == "text-classification" and len(settings.classes) == 1 and first is not None:
         return Budget.parse("spearman>=base-0.01")
     return None
 

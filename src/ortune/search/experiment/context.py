@@ -148,13 +148,15 @@ def list_evaluation_parts(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, 
 
 
 def list_shown_metrics(budget: Budget) -> list[Metric]:
-    """Return the metrics that are scored beside the budget's: what the outputs themselves say."""
+    """Return the metrics that are scored beside the budget's, where they can be."""
     from ortune.metrics.agreement import Agreement
     from ortune.metrics.sentence_cosine import SentenceCosine
     from ortune.metrics.snr import Snr
     from ortune.metrics.spearman import Spearman
 
     metrics: list[Metric] = [Snr(), Agreement()]
+    if isinstance(budget.metric, SentenceCosine):
+        metrics.append(Spearman(budget.metric.output, budget.metric.pooling))
     if isinstance(budget.metric, Spearman):
-        metrics.append(SentenceCosine(pooling=budget.metric.pooling))
+        metrics.append(SentenceCosine(budget.metric.output, pooling=budget.metric.pooling))
     return [metric for metric in metrics if metric.name() != budget.metric.name()]

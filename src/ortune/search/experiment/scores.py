@@ -223,7 +223,7 @@ def _evaluate_records(
 def _make_figure(metric: Metric, rows: Records, groups: Sequence[str] | None) -> Score:
     """Return a figure that nobody judges, as a budget of its metric would read it."""
     nan, value = math.nan, compute_score(metric, rows, groups)
-    return Score(str(metric), value, nan, nan, nan, len(rows))
+    return Score(str(metric), value, metric.aggregate_base(rows), nan, nan, len(rows))
 
 
 def _score_watched(
