@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Collection
 
 from tools.mutants.edit import Mutant, joined, slice_text
@@ -63,7 +64,9 @@ def mutants(path: str, source: bytes, skip: Collection[str] = ()) -> list[Mutant
         skip: Qualified names of functions and classes to leave out.
     """
     finder = _Finder(path, source, skip)
-    finder.visit(ast.parse(source))
+    for statement in ast.parse(source).body:
+        finder.statement = finder.span(statement)
+        finder.visit(statement)
     return finder.found
 
 
@@ -72,6 +75,7 @@ class _Finder(ast.NodeVisitor):
         self.path, self.source, self.skip = path, source, skip
         self.found: list[Mutant] = []
         self.scopes: list[str] = []
+        self.statement = (0, len(source))
         starts = [0]
         for line in source.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -91,11 +95,12 @@ class _Finder(ast.NodeVisitor):
 
     def put(self, begin: int, end: int, text: str) -> None:
         """Note an edit if what it makes can be compiled."""
-        line = sum(start <= begin for start in self.starts)
+        line = bisect_right(self.starts, begin)
         made = Mutant(self.path, ".".join(self.scopes), line, (begin, end), text)
         changed = made.apply(self.source)
+        top, bottom = self.statement
         try:
-            ast.parse(changed)
+            ast.parse(changed[top : bottom + len(changed) - len(self.source)])
         except (SyntaxError, ValueError):
             return
         first = self.source.rfind(b"\n", 0, begin) + 1
