@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,16 @@ def node_cases() -> list[Case]:
     return [_node(test) for test in found]
 
 
+def pick_distinct(cases: Iterable[Case]) -> list[Case]:
+    """Return the last case of each set of operators with the names of their attributes."""
+    picked = {}
+    for case in cases:
+        nodes = case.model.graph.node
+        attributes = {(node.op_type, each.name) for node in nodes for each in node.attribute}
+        picked[frozenset(node.op_type for node in nodes), frozenset(attributes)] = case
+    return list(picked.values())
+
+
 def _node(test: TestCase) -> Case:
     assert test.model is not None and test.data_sets, test.name
     given, wanted = (tuple(map(_array, values)) for values in test.data_sets[0])
@@ -56,10 +66,14 @@ def _array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def light_cases(leaving: Sequence[str] = ()) -> list[Case]:
-    """Return nine old image classifiers, their weights made up by ConstantOfShape."""
-    found = sorted((_DATA / "light").glob("*.onnx"))
-    return [_light(path) for path in found if not path.stem.endswith(tuple(leaving))]
+QUICK = ("inception_v1", "shufflenet", "squeezenet")
+"""The light cases that take a second: weights of others are up to hundreds of megabytes."""
+
+
+def light_cases(names: tuple[str, ...] = ("",)) -> list[Case]:
+    """Return old image classifiers, nine unless named; ConstantOfShape makes their weights up."""
+    paths = sorted((_DATA / "light").glob("*.onnx"))
+    return [_light(path) for path in paths if path.stem.endswith(names)]
 
 
 def _light(path: Path) -> Case:

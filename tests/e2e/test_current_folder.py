@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
         "run model.onnx samples.npz",
         "verify model.onnx model.onnx --data samples.npz",
         "profile model.onnx --on cpu --time 0.1",
-        "doctor",
+        pytest.param("doctor", marks=pytest.mark.long),
         "optimize model.onnx --data samples.npz --time 2s --on cpu -o run",
         "loadtest model.onnx --time 0.2 --concurrency 1",
     ],

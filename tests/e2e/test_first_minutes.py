@@ -21,7 +21,7 @@ def test_at_most_five_commands(user: str) -> None:
 
 
 def test_the_page_can_be_followed(tmp_path: Path) -> None:
-    play("deployment engineer", tmp_path, "5s")
+    play("deployment engineer", tmp_path, "2s")
 
 
 @pytest.mark.long

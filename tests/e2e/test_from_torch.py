@@ -37,12 +37,13 @@ def test_a_module_is_exported_searched_and_timed_beside(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = ["optimize", "small_module:Small", "--input", "x=2x8", "--dynamic", "x:0=batch"]
-    assert main([*words, "--on", "cpu", "--time", "5s", "-o", "run", "--json"]) == 0
+    assert main([*words, "--on", "cpu", "--time", "2s", "-o", "run", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     rows = [one for one in told["trials"] if one["stage"] == "beside"]
     assert rows[0]["plan"].startswith("PyTorch @ torch")
     assert "compile=true" in rows[1]["plan"] and len(rows) == 2
-    assert rows[0]["ratio"] and rows[0]["scores"], rows[0]["error"]
+    assert all(row["ratio"] and row["scores"] for row in rows), rows
+    assert all(score["value"] > 0.999 for row in rows for score in row["scores"])
     assert told["best"]["key"] not in {one["key"] for one in rows}
     assert sorted(path.name for path in Path("run/export").iterdir()) == [
         "export.json",

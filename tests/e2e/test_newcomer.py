@@ -63,7 +63,7 @@ def test_it_is_five_commands_and_the_demo_says_the_same() -> None:
 
 
 def test_the_readme_leads_to_a_model_that_is_called(tmp_path: Path) -> None:
-    follow(tmp_path, "10s")
+    follow(tmp_path, "3s")
 
 
 @pytest.mark.long

@@ -64,7 +64,7 @@ def test_the_exit_code_is_that_of_the_work(
     ("streams", "code"), [("2>/dev/full", 0), (">&- 2>&-", 0), (">/dev/full 2>/dev/full", 2)]
 )
 def test_a_search_is_kept(folder: Path, streams: str, code: int) -> None:
-    done = run(folder, "optimize m.onnx --time 3s --on cpu -o run", streams)
+    done = run(folder, "optimize m.onnx --time 1s --on cpu -o run", streams)
     assert done.returncode == code, done.stderr
     assert (folder / "run" / "ending.json").is_file()
     assert (folder / "run" / "report.html").is_file()
