@@ -70,7 +70,7 @@ test-without-vnni: dev  ## the tests of int8 as such a CPU runs them
 	cc -O1 -Wall -Werror -shared -fPIC -D'CPUINFO="$(abspath $(PLAIN))/cpuinfo"' \
 		-o $(PLAIN)/preload.so tests/without_vnni.c
 	LD_PRELOAD=$(abspath $(PLAIN))/preload.so $(TESTS) -n 3 $(BY_FILE) tests/unit/quantizers \
-		tests/unit/core/hardware tests/unit/test_before_rooms.py tests/e2e/test_kernels_kept.py
+		tests/unit/core/hardware tests/unit/test_before_rooms.py
 
 lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)

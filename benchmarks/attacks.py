@@ -37,7 +37,7 @@ PROMISES: Mapping[str, Promise] = {
     "models": Promise(
         "a model is refused in two lines or computed",
         "broken, lying, cyclic, huge and linked files",
-        (f"{UNIT}/graph/io/test_hostile_models.py", f"{E2E}/test_bad_input.py"),
+        (f"{UNIT}/graph/io/test_check.py", f"{E2E}/test_bad_input.py"),
     ),
     "bundles": Promise(
         "a bundle writes, names and runs nothing of its own",
@@ -95,7 +95,7 @@ PROMISES: Mapping[str, Promise] = {
         (
             f"{E2E}/test_endless.py",
             f"{E2E}/test_stops.py",
-            f"{UNIT}/bundle/engine/test_terminating.py",
+            f"{UNIT}/bundle/engine/test_engine.py",
         ),
     ),
     "http": Promise(
@@ -112,17 +112,14 @@ PROMISES: Mapping[str, Promise] = {
         "the event loop moves bytes alone",
         "data of another type, shape or size than the model takes",
         (
-            f"{UNIT}/serving/server/repository/test_declared.py",
+            f"{UNIT}/serving/server/repository/test_served.py",
             f"{UNIT}/serving/protocol/test_check.py",
         ),
     ),
     "loadtest": Promise(
         "a server that is asked cannot hold its client",
         "endless answers, lost links",
-        (
-            f"{UNIT}/serving/load_testing/test_endless.py",
-            f"{UNIT}/serving/load_testing/test_drive.py",
-        ),
+        (f"{UNIT}/serving/load_testing/test_drive.py",),
     ),
     "telemetry": Promise(
         "nothing leaves the machine",
@@ -150,7 +147,7 @@ PROMISES: Mapping[str, Promise] = {
         (
             f"{E2E}/test_cut_short.py",
             f"{UNIT}/measurement/test_outside.py",
-            f"{UNIT}/core/test_interruption.py",
+            f"{UNIT}/core/test_errors.py",
         ),
     ),
 }

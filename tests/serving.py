@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-READY_S, DRAIN_S = 60.0, 30.0
+import psutil
+
+READY_S, DRAIN_S = 90.0, 40.0
 
 
 @dataclass(frozen=True)
@@ -24,40 +26,41 @@ class Serving:
     """A server that runs.
 
     Attributes:
-        http: Address of the HTTP port, ``127.0.0.1:8000``.
-        grpc: Address of the gRPC port.
         process: The one that was started; with ``--processes`` it has children.
         log: What it says, both streams.
+        told: What it wrote as it was ready: addresses, models, ids of processes.
     """
 
-    http: str
-    grpc: str
     process: subprocess.Popen[bytes]
     log: Path
+    told: dict[str, Any]
+
+    @property
+    def http(self) -> str:
+        """Address of the HTTP port, ``127.0.0.1:8000``."""
+        return str(self.told["http"]).partition("://")[2]
+
+    @property
+    def grpc(self) -> str:
+        """Address of the gRPC port."""
+        return str(self.told["grpc"])
 
     @property
     def said(self) -> str:
         """What it said so far."""
         return self.log.read_text(errors="replace")
 
-    def ready(self) -> bool:
-        """Whether it says that it takes requests."""
-        with suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5).close()
-            return True
-        return False
-
-    def end(self, seconds: float = DRAIN_S) -> int:
-        """Send SIGTERM and return the exit code."""
-        self.process.send_signal(signal.SIGTERM)
+    def end(self, seconds: float = DRAIN_S, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(number)
         return self.process.wait(timeout=seconds)
 
 
 @contextmanager
 def serving(
-    *models: Path | str, options: Sequence[str] = (), cpus: Collection[int] = ()
+    *models: Path | str, options: Sequence[str | Path] = (), cpus: Collection[int] = ()
 ) -> Iterator[Serving]:
-    """Serve models until the block ends.
+    """Serve models on free ports until the block ends.
 
     Args:
         models: Bundles, plain models or folders of versions.
@@ -67,19 +70,35 @@ def serving(
     Raises:
         AssertionError: It does not get ready; with what it said.
     """
-    http, grpc = free_ports(2)
-    command = [sys.executable, "-m", "ortune.cli.main", "serve", *map(str, models)]
-    command += ["--http-port", str(http), "--grpc-port", str(grpc), *options]
     with TemporaryDirectory(prefix="ortune-serving-") as folder:
-        log = Path(folder) / "log"
+        ready, log = Path(folder) / "ready.json", Path(folder) / "log"
+        command = [sys.executable, "-m", "ortune.cli.main", "serve", *map(str, models)]
+        command += ["--http-port", "0", "--grpc-port", "0", "--json", str(ready)]
         with log.open("wb") as said:
-            process = subprocess.Popen(bound(command, cpus), stdout=said, stderr=said)
-        made = Serving(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", process, log)
+            process = subprocess.Popen(
+                bound([*command, *map(str, options)], cpus), stdout=said, stderr=said
+            )
+        server = Serving(process, log, {})
         try:
-            _wait(made)
-            yield made
+            until = time.monotonic() + READY_S
+            while not ready.is_file():
+                assert process.poll() is None and time.monotonic() < until, server.said[-4000:]
+                time.sleep(0.05)
+            server.told.update(json.loads(ready.read_text()))
+            yield server
         finally:
+            children = descendants(process.pid)
             ended(process)
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    """Return the processes that one has started, at any depth."""
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
 
 
 def bound(command: Sequence[str], cpus: Collection[int]) -> list[str]:
@@ -115,12 +134,3 @@ def halves() -> tuple[set[int], set[int]]:
     usable = sorted(os.sched_getaffinity(0))
     middle = len(usable) // 2
     return set(usable[:middle] or usable), set(usable[middle:])
-
-
-def _wait(server: Serving) -> None:
-    until = time.monotonic() + READY_S
-    while time.monotonic() < until and server.process.poll() is None:
-        if server.ready():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"the server did not get ready:\n{server.said[-4000:]}")

@@ -38,7 +38,7 @@ WORK = ROOT / "build" / "pythons"
 RESULTS = ROOT / "benchmarks" / "results" / "pythons.json"
 OLDEST, NEWEST = 11, 19
 FAST = (
-    *("core", "graph", "data", "metrics", "serving/server", "test_public_api.py"),
+    *("core", "graph", "data", "metrics", "serving/server", "test_python_api.py"),
     "test_python_api.py",
 )
 """Where Pythons have differed: classes and their signatures, logging, asyncio, gRPC, files."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +24,17 @@ CPU = "cpu(threads=1)"
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a short demo, one backend, run in a process of its own."""
+    """Return the folder of a short demo on one backend."""
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    args = ["demo", "-o", str(folder), "--time", "6s", "--on", CPU]
-    done = ortune(*args)
-    assert done.returncode == 0, done.stderr
-    assert str(folder / "report.html") in done.stdout
-    assert str(folder / "digit-cnn.ortune") in done.stdout
-    assert "[1, " in done.stderr
-    assert done.stderr.startswith("searching for ")
-    assert all(f"  {line}\n" in done.stdout for line in NEXT)
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(["demo", "-o", str(folder), "--time", "5s", "--on", CPU]) == 0, err.getvalue()
+    assert str(folder / "report.html") in out.getvalue()
+    assert str(folder / "digit-cnn.ortune") in out.getvalue()
+    assert "[1, " in err.getvalue()
+    assert err.getvalue().startswith("searching for ")
+    assert all(f"  {line}\n" in out.getvalue() for line in NEXT)
     return folder
-
-
-def ortune(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ortune.cli.main", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -140,16 +140,21 @@ def require_whole(task: tuple[Path, Path], out: Path, whole: ot.Study) -> ot.Stu
 @pytest.mark.parametrize(
     ("label", "do", "cut"),
     [
-        ("setup", "load", ""),
         ("setup", "score", ""),
         ("observe", "observe", "search"),
-        ("compare", "score", "search"),
         ("search", "burst", "search"),
-        ("search", "score", "search"),
-        ("final", "load", "final"),
         ("final", "score", "final"),
-        ("baseline", "burst", ""),
         ("golden", "load", ""),
+        *(
+            pytest.param(*row, marks=pytest.mark.long)
+            for row in (
+                ("setup", "load", ""),
+                ("compare", "score", "search"),
+                ("search", "score", "search"),
+                ("final", "load", "final"),
+                ("baseline", "burst", ""),
+            )
+        ),
     ],
 )
 def test_a_worker_that_is_killed_from_outside(
@@ -262,7 +267,7 @@ def test_a_small_disk(tmp_path: Path) -> None:
     assert f" could not be tried to the end: {FULL}" in done.stdout
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("at", [2, *(pytest.param(at, marks=pytest.mark.long) for at in (1, 4))])
 def test_a_disk_that_is_full_while_a_trial_is_written(
     task: tuple[Path, Path],
     tmp_path: Path,

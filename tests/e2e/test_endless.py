@@ -50,7 +50,7 @@ def ended(process: subprocess.Popen[str], *numbers: signal.Signals) -> tuple[int
     ("on", "numbers"),
     [
         ("cpu", (signal.SIGINT,)),
-        ("cpu", (signal.SIGTERM,)),
+        pytest.param("cpu", (signal.SIGTERM,), marks=pytest.mark.long),
         ("openvino", (signal.SIGINT, signal.SIGINT)),  # it looks at nothing inside of a loop
     ],
 )

@@ -73,10 +73,13 @@ def test_the_number_that_is_printed_proves_a_share_one_fewer_does_not(tmp_path: 
             assert trial.score.samples == sum(study.samples[p] for p in ("search", "final"))
 
 
-@pytest.mark.parametrize("samples", [200, 400])
-def test_two_hundred_and_four_hundred_prove_a_share(tmp_path: Path, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("samples", "held"), [pytest.param(200, 80, marks=pytest.mark.long), (400, 100)]
+)
+def test_two_hundred_and_four_hundred_prove_a_share(
+    tmp_path: Path, samples: int, held: int
+) -> None:
     study, outlook = search(tmp_path, samples, "cosine>=0.9")
-    held = {200: 80, 400: 100}[samples]
     assert outlook == (
         f"{samples} samples: {held} are held out, "
         "enough to prove the accuracy budget if none of them shows a loss"

@@ -25,8 +25,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.parametrize(
     ("backend", "said"),
     [
-        ("hang(at=load)", "no answer to 'load'"),
-        ("hang", "no answer to 'first'"),
+        pytest.param("hang(at=load)", "no answer to 'load'", marks=pytest.mark.long),
+        pytest.param("hang", "no answer to 'first'", marks=pytest.mark.long),
         ("hang(at=burst)", "no answer to 'burst'"),
         ("crash(divides=true)", "SIGFPE"),
         ("slowed(by=1000)", "stopped early|no answer to '(first|burst)'"),

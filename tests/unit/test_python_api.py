@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable
 
 import click
 import pytest
 from tools import python_api
 
+import ortune
 import ortune as ot
 from ortune.cli.main import root
 
@@ -86,3 +88,21 @@ def test_every_public_name_is_on_the_page() -> None:
         line[4:] for line in python_api.write_reference().splitlines() if line.startswith("### ")
     }
     assert headings == {name for name in dir(ot) if not name.startswith("_")}
+
+
+# What `import ortune` offers.
+
+
+NAMES = [name for name in dir(ortune) if not name.startswith("_")]
+
+
+def test_no_public_name_is_also_a_folder() -> None:
+    folders = {info.name for info in pkgutil.iter_modules(ortune.__path__)}
+    assert not folders & set(NAMES), "folders are nouns, public functions are verbs"
+
+
+def test_every_public_name_resolves_and_stays() -> None:
+    assert len(NAMES) > 20
+    for name in (*NAMES, *NAMES):
+        assert getattr(ortune, name).__module__.startswith("ortune.")
+    assert set(NAMES) <= set(dir(ortune))

@@ -155,6 +155,7 @@ def test_verify_compares_the_file_with_the_module(
     assert other == 1, capfd.readouterr().err
 
 
+@pytest.mark.long  # a search beside PyTorch runs it compiled, too: tests/e2e/test_from_torch.py
 @pytest.mark.skipif(
     torch_session.compiler_missing() is not None, reason="torch.compile has no C++ compiler here"
 )

@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 from benchmarks.noise import noise_prior
+from benchmarks.noise.clock import found, plain
 from benchmarks.result_files import find_results
 
+from ortune.core.trial import Block, Burst, Pair
 from ortune.measurement.timing import stats
 
 
@@ -58,3 +60,34 @@ def test_equal_variances_are_a_firm_prior() -> None:
 def test_the_derivatives_of_log_gamma(x: float, first: float, second: float) -> None:
     assert noise_prior.digamma(x) == pytest.approx(first, abs=1e-6)
     assert noise_prior.trigamma(x) == pytest.approx(second, abs=1e-6)
+
+
+# When the clock and uninterrupted loops agree.
+
+
+def pair(ratio: float) -> Pair:
+    base, other = (Burst((ns,) * 9, (0.0,) * 9, 1, True) for ns in (10**6, round(ratio * 10**6)))
+    return Pair((Block(base, other),) * 4)
+
+
+@pytest.mark.parametrize(
+    ("loops", "agree"),
+    [
+        ((0.50, 0.50, 0.50, 0.50), True),
+        ((0.509, 0.509, 0.509, 0.509), True),
+        ((0.56, 0.56, 0.56, 0.56), False),
+        ((0.42, 0.60, 0.46, 0.62), True),
+    ],
+)
+def test_they_agree_within_2_percent_or_their_intervals(
+    loops: tuple[float, ...], agree: bool
+) -> None:
+    told = found([pair(0.5)] * 4, [pair(ratio) for ratio in loops])
+    assert told["agree"] is agree
+    assert told["turns"][0] == pytest.approx(0.5)
+    assert told["each"]["loops"] == pytest.approx(list(loops))
+
+
+def test_loops_have_no_prior() -> None:
+    assert plain([0.1, 0.1]).low == pytest.approx(plain([0.1, 0.1]).high)
+    assert plain([0.1]).low == 0

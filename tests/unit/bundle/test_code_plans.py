@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.unit import studies
 from tests.unit.bundle import several
-from tests.unit.bundle.test_compiled import rewritten
+from tests.unit.bundle.test_plans import rewritten
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch

@@ -62,7 +62,7 @@ _STREAM = {"fifo", "device"}
 _NO_FILES = {"folder", "broken link", *_STREAM}
 """What takes folders too has its own words for these."""
 _SLOW = {name for name in hostile.REFUSED if name.startswith("many ")}
-"""They take seconds to write: `tests/unit/graph/io/test_hostile_models.py` reads them once."""
+"""They take seconds to write: `tests/unit/graph/io/test_check.py` reads them once."""
 STEERING = ("\x1b", "\x07", "\r", "\u202e", "\x00")
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +19,29 @@ from ortune_toys.backends.hang import Hang
 from ortune_toys.backends.hog import Hog
 
 from ortune.backends.cpu import Cpu
-from ortune.backends.runtimes.onnxruntime import keys, session
+from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.onnxruntime import device_session, keys, session
+from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.torch import Torch
+from ortune.cli.main import BAD, main
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadSettings, OutOfTime
+from ortune.core.errors import BackendMissing, BadData, BadSettings, OutOfTime
+from ortune.core.hardware import memory
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.observer import Probe
 from ortune.core.progress import time_limit
+from ortune.core.session import DeviceTimed, Session
 from ortune.data import stream
 from ortune.graph.parts.probed import Watch
+from ortune.measurement import process
+from ortune.measurement.allowance import Allowance
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine.machine import describe_machine, package_versions
 from ortune.measurement.process import Worker, WorkerFailed, query_capabilities, require_backend
+from ortune.measurement.worker import tasks
 from ortune.measurement.worker.workbench import Workbench
+from ortune.measurement.workloads.latency import Latency
+from ortune.measurement.workloads.throughput import Throughput
 from ortune.metrics.snr import Snr
 from ortune.quantizers.observers.min_max import MinMax
 
@@ -241,3 +253,143 @@ def test_what_a_worker_leaves_behind_is_not_waited_for(
     with suppress(psutil.NoSuchProcess):
         left.wait(timeout=30)
     assert not left.is_running()
+
+
+# Limits that hold wherever a worker is started, from whatever it was asked.
+
+
+@pytest.fixture
+def job_limits(tmp_path: Path) -> WorkerJob:
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "toy.onnx")
+    feeds = tmp_path / "feeds.stream"
+    stream.write_stream(feeds, [{"x": np.zeros((1, 4), np.float32)}])
+    return WorkerJob({MAIN: tmp_path / "toy.onnx"}, Cpu(), {MAIN: feeds}, tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"backend": Cpu(threads=100_000)},
+        {"backend": Cpu(parallel=True, inter_threads=100_000)},
+        {"backend": Openvino(streams=100_000)},
+        {"workload": Throughput(sessions=100_000)},
+    ],
+)
+def test_no_worker_starts_with_more_threads_than_twice_the_cpus(job_limits, part) -> None:
+    with pytest.raises(BadSettings, match="is too large: this process may use") as refused:
+        Worker(replace(job_limits, **part))
+    assert refused.value.fix == f"give {2 * effective_cpus()} or less"
+    assert not job_limits.out.exists()
+
+
+def test_no_worker_starts_with_a_batch_beyond_memory(job_limits) -> None:
+    with pytest.raises(BadData, match="a run of 1,000,000,000 samples would take") as refused:
+        Worker(replace(job_limits, workload=Latency(batch=10**9)))
+    assert "--batch" in refused.value.fix
+    assert not job_limits.out.exists()
+
+
+def test_a_property_that_counts_threads() -> None:
+    with pytest.raises(BadSettings, match="is too large"):
+        Openvino(config=("COMPILATION_NUM_THREADS=100000",))
+
+
+def test_an_affinity_of_many_cpus_is_refused_before_they_are_listed() -> None:
+    with pytest.raises(BadSettings, match="cannot be read"):
+        Cpu(affinity="1-99999999999")
+
+
+def test_a_worker_takes_the_limit_that_is_in_force(job_limits) -> None:
+    with memory.limit_memory(10 * 2**30), Worker(job_limits) as worker:
+        assert worker.limit == 10 * 2**30
+    with memory.limit_memory(10 * 2**30), Worker(job_limits, memory_limit=2**30) as worker:
+        assert worker.limit == 2**30
+
+
+def test_what_an_answering_worker_holds_is_seen_between_two_looks(job_limits, monkeypatch) -> None:
+    rare = Allowance(tick_s=3600)
+    monkeypatch.setattr(process, "process_allowance", lambda: rare)
+    with (
+        Worker(job_limits, memory_limit=20 * 2**20) as worker,
+        pytest.raises(WorkerFailed, match="ended by the memory limit of 20 MiB: it wanted"),
+    ):
+        worker.ask("load")
+
+
+VERBS = {
+    "bench": ["--time", "1"],
+    "tune": ["--time", "5s"],
+    "profile": [],
+    "cost": ["--timeline", "--starts", "1"],
+    "optimize": ["--time", "5s", "-o", "run"],
+    "verify": ["toy.onnx"],
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_whose_worker_is_ended_says_so(job_limits, verb, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(job_limits.out.parent)
+    before = set(job_limits.out.parent.iterdir())
+    code = main([verb, "toy.onnx", *VERBS[verb], "--memory-limit", "20M"])
+    said = capsys.readouterr().err
+    assert code == BAD, said
+    assert "ended by the memory limit of 20 MiB: it wanted" in said
+    assert set(job_limits.out.parent.iterdir()) == before
+
+
+def test_convert_says_so_where_numbers_are_not_compared(job_limits, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(job_limits.out.parent)
+    main(["convert", "toy.onnx", "out.onnx", "--opt-level", "basic", "--memory-limit", "20M"])
+    assert "ended by the memory limit of 20 MiB: it wanted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("on", ["cpu(threads=100000)", "openvino(streams=100000)"])
+@pytest.mark.parametrize(
+    "verb", ["bench", "tune", "profile", "cost --timeline", "optimize", "inspect"]
+)
+def test_backends_on_the_command_line(job_limits, verb, on, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(job_limits.out.parent)
+    assert main([*verb.split(), "toy.onnx", "--on", on]) == BAD
+    said = capsys.readouterr().err
+    assert "100000 is too large: this process may use" in said
+    assert f"give {2 * effective_cpus()} or less" in said
+
+
+# Computing apart from copying: on buffers that are bound, here in the CPU's own memory.
+
+
+MODEL_TIMING = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, 64] x) => (float[N, 64] y) { y = Relu(x) }
+"""
+
+
+@contextmanager
+def bench(folder: Path, *, bound: bool) -> Iterator[Workbench]:
+    """A worker's state over two samples; its session has buffers, or none."""
+    model, feeds = folder / "m.onnx", folder / "feeds"
+    onnx.save(onnx.parser.parse_model(MODEL_TIMING), model)
+    rows = [{"x": np.full((rows, 64), -1, np.float32)} for rows in (1, 3)]
+    stream.write_stream(feeds, iter(rows))
+    with ExitStack() as stack:
+        found = Workbench(WorkerJob({MAIN: model}, Cpu(), {MAIN: feeds}, folder), stack)
+        made = ort.make_session_options(1, "basic", verbose=False)
+        opening = device_session.open_device_session(
+            model, made, [("CPUExecutionProvider", {})], device="cpu", io_binding=bound
+        )
+        session: Session = stack.enter_context(opening)
+        assert isinstance(session, DeviceTimed) == bound
+        found.sessions[MAIN] = session
+        yield found
+
+
+def test_every_round_is_staged_and_computed(tmp_path: Path) -> None:
+    with bench(tmp_path, bound=True) as one:
+        found = tasks.device(one, seconds=5)
+    assert len(found["compute_ns"]) == 2 and min(found["compute_ns"]) > 0
+    assert found["gpus"] == [], "a CPU is no GPU"
+
+
+def test_what_lies_in_the_cpus_memory_is_not_timed_apart(tmp_path: Path) -> None:
+    with bench(tmp_path, bound=False) as one:
+        assert tasks.device(one) == {"compute_ns": [], "gpus": []}

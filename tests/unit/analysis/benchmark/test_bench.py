@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from examples.meter import pipeline
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ortune_toys.backends.crash import Crash
 from ortune_toys.backends.scripted import Scripted
 from rich.console import Console
+from tests.unit import environments, studies
 
 import ortune as ot
+from ortune.analysis.benchmark import bench
 from ortune.analysis.benchmark import bench as benching
-from ortune.analysis.benchmark.bench import race_contestants
-from ortune.analysis.benchmark.interleave import (
-    BenchResult,
-    Contestant,
-    TimedRow,
-    judge_rows,
-)
+from ortune.analysis.benchmark.bench import Fitness, State, race_contestants
+from ortune.analysis.benchmark.interleave import BenchResult, Contestant, TimedRow, judge_rows
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.backends.tensorrt import Tensorrt
+from ortune.bundle.engine.load import load_engine
 from ortune.cli import bench as bench_verb
 from ortune.cli.main import main
 from ortune.cli.terminal import output
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.event import Note
+from ortune.core.event import Event, Note, Progress
 from ortune.core.hardware.gpu import Gpu
 from ortune.core.plugins import codec
-from ortune.core.trial import Burst
+from ortune.core.result import as_json
+from ortune.core.trial import Burst, Interval
+from ortune.measurement.environments.installed import add_environment
 from ortune.measurement.machine.energy import Energy
-from ortune.measurement.machine.noise import Record
+from ortune.measurement.machine.noise import Advice, Record
 from ortune.measurement.workloads.arrivals import Arrivals
 from ortune.measurement.workloads.latency import Latency
 from ortune.measurement.workloads.throughput import Throughput
@@ -356,3 +359,121 @@ def test_a_gpu_has_its_own_latency_and_readings(
     out = capsys.readouterr().out
     assert "on the device ms" in out and "tensorrt (unverified)" in out
     assert "Scripted GPU" in out and "350.5" in out and "1980" in out
+
+
+# Providers that build engines: the process that built and those that did not, told apart.
+
+
+MODEL_ENGINES = """
+<ir_version: 8, opset_import: ["": 17]>
+toy (float[N,4] x) => (float[N,4] y) { y = Relu(x) }
+"""
+
+
+def test_the_first_process_is_cold_and_the_others_are_warm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    path = tmp_path / "toy.onnx"
+    onnx.save(onnx.parser.parse_model(MODEL_ENGINES), path)
+    seen: list[Event] = []
+    found = ot.bench(path, on="engined,cpu(threads=1)", sets=2, time=0.2, sink=seen.append)
+    first, second = found.rows
+    assert first["caches"] == ["cold", "warm"] and "caches" not in second
+    assert first["load_ns"][0] > max(300e6, first["load_ns"][1])
+    assert not (tmp_path / "home" / "ortune" / "engines").exists()
+    told = {one.work for one in seen if isinstance(one, Progress)}
+    assert told == {"timing", "building an engine for ToyExecutionProvider"}
+    monkeypatch.setenv("COLUMNS", "300")
+    bench_verb.print_rows(found, wide=True)
+    shown = capsys.readouterr().out
+    for title in ("session, cold", "session, warm", "first inference, cold", "session  "):
+        assert title in shown
+
+
+# Two environments, in which the runtimes may be of other releases, stand side by side.
+
+
+def test_they_are_rows_of_one_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environments.linked(monkeypatch)
+    add_environment("onnxruntime==1.24.4")
+    model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
+    with pytest.raises(BadSettings, match="no environment 'gone'"):
+        ot.bench(model, environment="gone")
+    found = ot.bench(model, environment="here,ort-1.24.4", time=0.2, sets=1, self_check=True)
+    assert [row["environment"] for row in found.rows] == ["here", "ort-1.24.4", "here"]
+    assert set(found.environments) == {"here", "ort-1.24.4"}
+    assert found.versions == found.environments["here"]
+    capsys.readouterr()
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    one.write_text(as_json(found))
+    words = ["--environment", "ort-1.24.4", "--time", "0.2", "--sets", "1", "--json", str(two)]
+    assert main(["bench", str(model), *words]) == 0
+    assert "environment ort-1.24.4" in capsys.readouterr().out
+    assert json.loads(two.read_text())["rows"][0]["environment"] == "ort-1.24.4"
+    (row,) = ot.compare([one, two]).rows
+    assert row.name == "toy.onnx on cpu -> cpu, in ort-1.24.4"
+    (row,) = ot.compare([one, two], by="model,environment").rows
+    assert row.name == "toy.onnx on cpu, in ort-1.24.4"
+
+
+def test_verify_runs_the_other_model_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environments.linked(monkeypatch)
+    add_environment("onnxruntime==1.24.4")
+    model = str(studies.write_model(tmp_path / "toy.onnx", studies.MODEL))
+    assert ot.verify(model, model, environment="ort-1.24.4").good
+    for words, what in (
+        (["--environment", "gone"], "no environment 'gone'"),
+        (["--environment", "ort-1.24.4", "--bisect"], "takes models apart here"),
+    ):
+        assert main(["verify", model, model, *words]) == 2
+        assert what in capsys.readouterr().err
+
+
+# What a short A/A says of the machine.
+
+
+EQUAL = Interval(1.001, 0.98, 1.012)
+BUSY = Advice("other processes used 1.0 of 2 CPUs during the run", "stop them")
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("fit", "fit to measure: a model differed from itself by 2.0 % at most"),
+        ("disturbed", f"disturbed (a model differed from itself by 2.0 % at most): {BUSY}"),
+        ("not fit", f"this machine is not fit to measure now: {BUSY}"),
+    ],
+)
+def test_it_is_one_line_with_what_to_do(state: State, line: str) -> None:
+    said = str(Fitness(state, EQUAL, () if state == "fit" else (BUSY,)))
+    assert said.startswith("this machine is ") and said.endswith(line)
+
+
+def test_a_model_is_timed_against_itself() -> None:
+    model = Path(bench.__file__).parents[2] / "data" / "zoo" / "digit_cnn.onnx"
+    found = bench.measure_fitness(model, Cpu(threads=1), 32)
+    assert found.equal is not None and found.equal.low < 1.2 and found.equal.high > 0.8
+    assert found.state != "not fit" or found.advice
+
+
+def test_what_does_not_run_is_the_reason(tmp_path: Path) -> None:
+    found = bench.measure_fitness(tmp_path / "none.onnx", Cpu(), 1)
+    assert found.state == "not fit"
+    assert "none.onnx" in str(found)
+
+
+# The pipeline of the examples reads as many digits as it is shown.
+
+
+def test_it_reads_a_meter() -> None:
+    with (
+        as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model,
+        load_engine(model, on="cpu(threads=1)") as engine,
+    ):
+        found = [pipeline.frame(engine, sample) for sample in pipeline.samples()]
+    assert len(found) == 8 and all(len(one) == pipeline.DIGITS for one in found)

@@ -6,8 +6,12 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from onnxruntime.quantization.calibrate import HistogramCollector
 
 from ortune.core.errors import BadData, BadSettings
@@ -322,3 +326,108 @@ def test_values_far_from_zero_keep_their_bins() -> None:
 def test_settings_that_cannot_be(text: str) -> None:
     with pytest.raises(BadSettings):
         spelling.parse_plugin(Observer, text)
+
+
+# Extents of channels, in memory that does not depend on the samples.
+
+
+def test_every_channel_has_its_own_extent() -> None:
+    watch = Channels().start()
+    watch.update(0, np.array([[[1, -2, 0]], [[3, 5, 0]]], np.float32))
+    watch.update(0, np.zeros((0, 3), np.float32))
+    watch.update(0, np.array([[-7, 0, 0]], np.float32))
+    assert watch.result() == Range(-7, 5, ((-7, 3), (-2, 5), (0, 0)))
+
+
+def test_changing_width_is_refused() -> None:
+    watch = Channels().start()
+    watch.update(0, np.zeros((1, 3), np.float32))
+    with pytest.raises(BadData, match="length 4 after 3"):
+        watch.update(0, np.zeros((1, 4), np.float32))
+
+
+# Observers of what 16-bit formats have to hold: extents without masks, magnitudes, inner sums.
+
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("mask", [-np.inf, np.inf, np.nan])
+def test_masks_are_left_out(mask: float, dtype: type) -> None:
+    watch = Finite().start()
+    watch.update(0, np.array([[mask, -2, 3]], dtype))
+    watch.update(0, np.array([mask], dtype))
+    watch.update(0, np.zeros((0, 3), dtype))
+    assert watch.result() == Range(-2, 3)
+
+
+def test_what_stands_for_infinity_is_left_out_and_what_is_large_is_not() -> None:
+    watch = Finite().start()
+    watch.update(0, np.array([LOWEST, 1e29, -5], np.float32))
+    assert watch.result() == Range(-5, pytest.approx(1e29))
+    strict = Finite(mask=1e20).start()
+    strict.update(0, np.array([LOWEST, 1e29, -5], np.float32))
+    assert strict.result() == Range(-5, -5)
+
+
+def test_the_smallest_magnitude_that_is_not_zero() -> None:
+    watch = Magnitude().start()
+    watch.update(0, np.array([0, -3, np.inf, np.nan], np.float32))
+    watch.update(0, np.array([1e-9, 2], np.float32))
+    assert watch.result() == Range(pytest.approx(1e-9), 3)
+
+
+def test_a_sum_bounds_every_partial_sum() -> None:
+    values = np.random.default_rng(0).standard_normal((2, 3, 50)).astype(np.float32)
+    watch = Sums(axes=(-1,)).start()
+    watch.update(0, values)
+    partial = np.abs(np.cumsum(values, axis=-1)).max()
+    assert partial < watch.result().high == pytest.approx(np.abs(values).sum(-1).max())
+
+
+def test_sums_of_squares_over_several_axes_and_over_all() -> None:
+    values = np.array([[[1, -2], [3, 4]], [[0, 5], [0, 0]]], np.float32)
+    for axes, expected in (((1, 2), 30.0), ((), 55.0), ((0,), 29.0)):
+        watch = Sums(axes=axes, power=2).start()
+        watch.update(0, values)
+        watch.update(0, np.zeros((0, 2, 2), np.float32))
+        assert watch.result() == Range(0, expected)
+
+
+def test_infinite_sums_are_left_out() -> None:
+    watch = Sums(axes=(1,)).start()
+    watch.update(0, np.array([[-np.inf, 1], [2, -3]], np.float32))
+    assert watch.result() == Range(0, 5)
+
+
+@pytest.mark.parametrize("observer", [Finite(), Magnitude(), Sums()])
+def test_nothing_seen(observer: Finite | Magnitude | Sums) -> None:
+    assert observer.start().result() == Range(0, 0)
+
+
+# The whole extent, in constant memory.
+
+
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(hnp.arrays(np.float32, hnp.array_shapes(min_side=0), elements=FINITE)))
+def test_equals_the_extent_of_everything(batches: list[np.ndarray]) -> None:
+    watch = MinMax().start()
+    for batch in batches:
+        watch.update(0, batch)
+    values = np.concatenate([batch.ravel() for batch in batches]) if batches else np.zeros(0)
+    expected = Range(float(values.min()), float(values.max())) if values.size else Range(0, 0)
+    assert watch.result() == expected
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"), [(np.nan, "1 NaN of 6"), (np.inf, "1 infinite of 6"), (-np.inf, "infinite")]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_non_finite_values_are_named(bad: float, said: str, dtype: type) -> None:
+    values = np.ones((2, 3), dtype)
+    values[1, 2] = bad
+    with pytest.raises(BadData, match=said):
+        MinMax().start().update(0, values)

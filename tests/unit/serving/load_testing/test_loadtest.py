@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +15,7 @@ import ortune as ot
 from ortune.cli.main import root
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.result import as_json
+from ortune.serving.load_testing.server import process_usage, read_statistics
 
 
 def saved(path: Path, delay_s: float, **how: object) -> Path:
@@ -162,3 +165,64 @@ def test_a_file_that_is_not_there() -> None:
 def test_nobody_answers() -> None:
     with pytest.raises(OrtuneError, match="no server answers at http"):
         ot.loadtest("http://127.0.0.1:9")
+
+
+# The server's own statistics of a level.
+
+
+def statistics(count: int, queue_ms: float, compute_ms: float, runs: int) -> dict[str, Any]:
+    def took(ms: float) -> dict[str, str]:  # gRPC's JSON has 64-bit numbers as texts
+        return {"count": str(count), "ns": str(round(count * ms * 1e6))}
+
+    return {
+        "inference_count": str(4 * count),
+        "execution_count": str(runs),
+        "inference_stats": {
+            "success": took(queue_ms + compute_ms),
+            "fail": {"count": "2"},
+            "queue": took(queue_ms),
+            "compute_input": took(0.0),
+            "compute_infer": took(compute_ms),
+            "compute_output": took(1.0),
+        },
+    }
+
+
+def told(model: dict[str, Any]) -> dict[str, Any]:
+    return {"model_stats": [model]}
+
+
+def test_counts_and_times() -> None:
+    assert read_statistics(told(statistics(300, 3.0, 5.0, 200))) == {
+        "answered": 300,
+        "rows": 1200,
+        "runs": 200,
+        "queue": 300,
+        "queue_ns": 300 * 3e6,
+        "compute": 300,
+        "compute_ns": 300 * 6e6,
+    }
+    assert read_statistics(told({})) == dict.fromkeys(
+        ("answered", "rows", "runs", "queue", "queue_ns", "compute", "compute_ns"), 0
+    )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"model_stats": []},
+        told({"inference_stats": []}),
+        told({"inference_count": "many"}),
+    ],
+)
+def test_statistics_that_are_none(odd: dict[str, Any]) -> None:
+    assert read_statistics(odd) is None
+
+
+def test_a_process_and_one_that_is_gone() -> None:
+    here = process_usage(os.getpid())
+    assert here is not None
+    assert here[0] > 0
+    assert here[1] > 2**20
+    assert process_usage(2**22 + 1) is None

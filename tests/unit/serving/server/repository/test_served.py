@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from tests.unit.bundle.engine.scripted import Doubling
 from tests.unit.serving.server.repository import toys
 from tests.unit.serving.server.repository.toys import (
+    TEXTS,
     asks,
     behind,
     holding,
+    one,
     output,
     refusal,
     settled,
+    write,
 )
 
 from ortune.bundle.engine.inputs import PictureInput, prepare_checks
 from ortune.bundle.engine.load import load_engine
 from ortune.core.facts import TensorSpec
 from ortune.core.preprocess import Preprocess
+from ortune.serving.protocol import http_body, inference, messages
 from ortune.serving.protocol.datatypes import find_datatype
 from ortune.serving.protocol.inference import InferRequest, OutputRequest
 from ortune.serving.protocol.status import RefusalKind, RequestRefused
 from ortune.serving.server.peers import CLIENT, identify_client
 from ortune.serving.server.repository.repository import Repository
-from ortune.serving.server.repository.served import Limits, MemoryBudget, ServedModel
+from ortune.serving.server.repository.served import (
+    Limits,
+    MemoryBudget,
+    ServedModel,
+    Timeouts,
+    count_held_bytes,
+)
 from ortune.serving.server.repository.sources import ModelSource
 
 SAME = """<ir_version: 10, opset_import: ["": 19]>
@@ -69,8 +83,8 @@ async def test_answers_are_the_engine_s(path: Path) -> None:
             expected = engine(**request.inputs)
         assert [one.name for one in response.outputs] == ["y", "most"]
         assert [one.datatype for one in response.outputs] == ["FP32", "INT64"]
-        for one in response.outputs:
-            np.testing.assert_array_equal(one.array, expected[one.name])
+        for answer in response.outputs:
+            np.testing.assert_array_equal(answer.array, expected[answer.name])
         assert (response.model, response.version, response.id) == ("toy", "1", "seven")
         assert (response.rows, response.parameters) == (rows, {})
         assert response.infer_ns > 0
@@ -317,3 +331,174 @@ async def test_a_client_has_half_of_the_memory_and_one_request_whatever_it_takes
     with pytest.raises(RequestRefused, match="Exceeds maximum queue size"):
         memory.reserve_bytes(1)
     assert memory.used_bytes == 100
+
+
+# What a request declares is checked before its data is parsed, and that in a thread.
+
+
+COUNT = 20_000
+TEXT = b"\1\0\0\0a"
+
+
+def http(name: str, rows: int) -> inference.DeclaredRequest:
+    """A body with a large BYTES tensor behind its JSON."""
+    entry = {
+        "name": name,
+        "datatype": "BYTES",
+        "shape": [rows],
+        "parameters": {"binary_data_size": len(TEXT) * COUNT},
+    }
+    head = json.dumps({"inputs": [entry]}).encode()
+    return http_body.declare_body(head + TEXT * COUNT, len(head), "toy")
+
+
+def grpc(name: str, rows: int) -> inference.DeclaredRequest:
+    request = messages.find_message_class("ModelInferRequest")(model_name="toy")
+    request.inputs.add(name=name, datatype="BYTES", shape=[rows])
+    request.raw_input_contents.append(TEXT * COUNT)
+    return messages.deserialize_request(request.SerializeToString()).declared
+
+
+def typed(name: str, rows: int) -> inference.DeclaredRequest:
+    request = messages.find_message_class("ModelInferRequest")(model_name="toy")
+    tensor = request.inputs.add(name=name, datatype="BYTES", shape=[rows])
+    tensor.contents.bytes_contents.extend([b"abcd"] * COUNT)
+    return messages.deserialize_request(request.SerializeToString()).declared
+
+
+BOTH = pytest.mark.parametrize("declare", [http, grpc, typed])
+
+
+@BOTH
+def test_a_wrong_type_is_refused_before_its_data_is_parsed(
+    declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(declared: inference.DeclaredRequest) -> InferRequest:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(inference.DeclaredRequest, "read", parse)
+
+    async def run() -> tuple[RefusalKind, str]:
+        repository = one(write(tmp_path / "toy.onnx"))
+        await repository.start()
+        try:
+            return await refusal(repository.find_model("toy").read(declare("x", 4)))
+        finally:
+            await repository.drain(5)
+
+    kind, text = asyncio.run(run())
+    assert kind is RefusalKind.INVALID and "data-type is 'BYTES'" in text
+
+
+@BOTH
+def test_what_fits_is_parsed_in_a_thread(
+    declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    read = inference.DeclaredRequest.read
+
+    def read_noting(self: inference.DeclaredRequest) -> InferRequest:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return read(self)
+
+    monkeypatch.setattr(inference.DeclaredRequest, "read", read_noting)
+
+    async def run() -> InferRequest:
+        repository = one(write(tmp_path / "toy.onnx", text=TEXTS), limits=None)
+        await repository.start()
+        model = repository.find_model("toy")
+        model.max_batch = 0
+        try:
+            return await model.read(declare("said", COUNT))
+        finally:
+            await repository.drain(5)
+
+    array = asyncio.run(run()).inputs["said"]
+    assert threads == {False}
+    assert array.shape == (COUNT,) and len(set(array.tolist())) == 1
+    assert count_held_bytes(array) > 41 * COUNT
+
+
+def test_typed_texts_beyond_the_shape_are_not_made() -> None:
+    declared = typed("said", 3)
+    with pytest.raises(RequestRefused, match="more than 3"):
+        declared.read()
+
+
+def test_json_larger_than_a_model_can_take_is_refused_by_its_length(tmp_path: Path) -> None:
+    async def run() -> None:
+        repository = one(write(tmp_path / "toy.onnx"))
+        await repository.start()
+        model = repository.find_model("toy")
+        model.check_json_size(60_000)
+        with pytest.raises(RequestRefused, match="10000000 bytes of JSON are more than any"):
+            model.check_json_size(10_000_000)
+        await repository.drain(5)
+
+    asyncio.run(run())
+
+
+def test_a_declared_tensor_takes_no_memory() -> None:
+    array = inference.declare_tensor("x", "FP32", [1 << 30, 1 << 10])
+    assert array.shape == (1 << 30, 1 << 10) and array.strides == (0, 0)
+    assert array.dtype == np.float32
+
+
+# What is late is given up, and nothing else.
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=20))
+def test_the_late_ones_are_given_up(plan: list[tuple[bool, int]]) -> None:
+    async def main() -> None:
+        timeouts = Timeouts(0.03)
+
+        async def one(slow: bool, begins: int) -> str:
+            await asyncio.sleep(begins / 500)
+            try:
+                await timeouts.run_within(asyncio.sleep(30 if slow else 0))
+            except TimeoutError:
+                return "late"
+            return "done"
+
+        found = await asyncio.gather(*(one(*each) for each in plan))
+        assert found == ["late" if slow else "done" for slow, _ in plan]
+
+    asyncio.run(main())
+
+
+async def test_a_caller_s_own_cancelling_is_no_time_out() -> None:
+    timeouts = Timeouts(0.02)
+    task = asyncio.create_task(timeouts.run_within(asyncio.sleep(30)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    both = asyncio.create_task(timeouts.run_within(slow_to_end()))
+    await asyncio.sleep(0.04)
+    both.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await both
+    assert await timeouts.run_within(asyncio.sleep(0, "still at work")) == "still at work"
+
+
+async def slow_to_end() -> None:
+    """Take its time when it is cancelled."""
+    try:
+        await asyncio.sleep(30)
+    finally:
+        await asyncio.sleep(0.05)
+
+
+async def test_without_a_bound_nothing_is_late() -> None:
+    await Timeouts(0).run_within(asyncio.sleep(0.05))
+
+
+async def test_a_task_that_was_late_goes_on() -> None:
+    timeouts = Timeouts(0.01)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await timeouts.run_within(asyncio.sleep(30))
+    current = asyncio.current_task()
+    assert current is not None
+    assert not current.cancelling()
