@@ -94,7 +94,7 @@ PROMISES: Mapping[str, Promise] = {
         "models that compute for ever, signals, deadlines",
         (
             f"{E2E}/test_endless.py",
-            f"{E2E}/test_stops.py",
+            f"{E2E}/test_optimize.py",
             f"{UNIT}/bundle/engine/test_engine.py",
         ),
     ),

@@ -5,21 +5,35 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ortune_toys.backends.scripted import Scripted
 from tests.models import write_classifier
 from tests.picking import Glance, InOrder, Pick, searching_by
 
 import ortune as ot
+from ortune.analysis.benchmark.bench import race_contestants
+from ortune.backends.cpu import Cpu
+from ortune.cli.main import main
 from ortune.core.event import Event, TrialDone
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec
 from ortune.core.trial import Status, Verdict
+from ortune.data import stream
+from ortune.data.zoo import digit_cnn
+from ortune.data.zoo.digit_cnn import DigitCnn
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import Worker
 from ortune.measurement.timing import stats
+from ortune.measurement.workloads.throughput import Throughput
 from ortune.search.experiment import measure
 from ortune.search.experiment.ledger import Ledger, lock_run
 
@@ -307,3 +321,155 @@ def test_another_policy_proposes_and_the_search_alone_decides(
     assert "glanced at a few" in study.notes
     page = ot.report(study, tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("not scored") >= len(glanced)
+
+
+# Plans that hang, crash or crawl cost a search one trial each, and little of its time.
+
+
+LIMIT_S = 20
+"""It is 10 s on an idle machine."""
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        pytest.param("hang(at=load)", "no answer to 'load'", marks=pytest.mark.long),
+        pytest.param("hang", "no answer to 'first'", marks=pytest.mark.long),
+        ("hang(at=burst)", "no answer to 'burst'"),
+        ("crash(divides=true)", "SIGFPE"),
+        ("slowed(by=1000)", "stopped early|no answer to '(first|burst)'"),
+    ],
+)
+def test_a_plan_that_goes_wrong_costs_a_few_seconds(
+    task: tuple[Path, Path],
+    tmp_path: Path,
+    backend: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searching_by(monkeypatch, Pick())
+    began = time.monotonic()
+    study = ot.optimize(
+        task[0],
+        data=task[1],
+        on=backend,
+        budget="top1>=base-0.02",
+        time="60s",
+        out=tmp_path / "run",
+    )
+    (trial,) = study.trials[1:]
+    assert re.search(said, trial.why)
+    assert trial.status is (Status.SLOWER if trial.stopped else Status.FAILED)
+    assert trial.seconds < LIMIT_S
+    assert study.finished == "done" and study.best is study.baseline
+    assert time.monotonic() - began < 60 + LIMIT_S
+
+
+# Searches and benches under a workload that is not the plain latency.
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_classifier(tmp_path_factory.mktemp("task"))[0]
+
+
+def search_workload(model: Path, out: Path, workload: str) -> ot.Study:
+    return ot.optimize(
+        model, on="scripted", baseline="scripted", workload=workload, time="30s", out=out
+    )
+
+
+def test_a_search_for_throughput_tries_the_splits_and_names_its_workload(
+    model: Path, tmp_path: Path
+) -> None:
+    study = search_workload(model, tmp_path / "run", "throughput(sessions=2)")
+    backends = {str(trial.plan.backend) for trial in study.trials}
+    assert {"scripted", "scripted(threads=1)"} <= backends or effective_cpus() == 1
+    assert str(study.job.workload) == "throughput(sessions=2)"
+    base = study.baseline.measurement
+    assert base is not None
+    entries = base.pairs[0].blocks[0].baseline.latency_ns
+    scripted_ns = 1000 * model.stat().st_size
+    assert entries[0] == pytest.approx(scripted_ns / 2, rel=1e-3)
+    bundle = ot.pack(study, tmp_path / "m.ortune")
+    manifest = json.loads(zipfile.ZipFile(bundle).read("manifest.json"))
+    assert manifest["workload"] == "throughput(sessions=2)"
+    with pytest.raises(ot.OrtuneError, match=r"its workload is throughput\(sessions=2\)"):
+        search_workload(model, tmp_path / "run", "latency")
+
+
+def test_a_bench_reports_what_the_workload_counts(model: Path) -> None:
+    # A run takes 1 us a byte, times `slow`: 2 ms and 0.5 ms.
+    slow = 2000 / model.stat().st_size
+    found = race_contestants(
+        [(model, Scripted(slow=slow)), (model, Scripted(slow=slow / 4))],
+        workload="arrivals(rate=1000, pattern=constant, seconds=0.02)",
+        time=0.1,
+        sets=1,
+    )
+    slower, faster = (row["reported"] for row in found.rows)
+    assert not slower["keeps_up"]
+    assert slower["load"] == pytest.approx(2, rel=0.01)
+    assert slower["achieved_rate"] == pytest.approx(500, rel=0.1)
+    assert "cannot keep up" in slower["notes"][0]
+    assert faster["keeps_up"]
+    assert faster["achieved_rate"] == pytest.approx(1000, rel=0.1)
+
+
+def test_two_real_sessions_of_one_thread_answer_as_one_does(tmp_path: Path) -> None:
+    """Side by side in one process: both splits run, count alike and give the same outputs."""
+    DigitCnn().write(tmp_path / "sample")
+    rng = np.random.default_rng(0)
+    stream.write_stream(
+        tmp_path / "f", ({"image": rng.random((1, 1, 28, 28), np.float32)} for _ in range(4))
+    )
+    told = {}
+    for sessions, threads in ((2, 1), (1, 2)):
+        out = tmp_path / f"{sessions}x{threads}"
+        feeds, workload = {MAIN: tmp_path / "f"}, Throughput(sessions=sessions)
+        job = WorkerJob(
+            {MAIN: tmp_path / "sample" / "model.onnx"}, Cpu(threads=threads), feeds, out, workload
+        )
+        with Worker(job) as worker:
+            worker.ask("load")
+            worker.ask("first")
+            timed = worker.ask("burst", at=0, runs=6, each=5, drop=1)
+            (details,) = worker.ask("details")["details"]
+            saved = str(out / "y")
+            worker.ask("score", indices=[0, 1, 2, 3], metrics=[], save=saved)
+        assert len(set(timed["latency_ns"])) == 1
+        assert details["sessions"] == sessions
+        assert len(details["runs_ns"]) == 30
+        told[sessions] = np.stack([y["logits"] for y in stream.Stream(Path(saved))])
+    assert told[2] == pytest.approx(told[1], abs=1e-4)
+
+
+# bench and compare together, on the packaged model.
+
+
+MODEL = Path(digit_cnn.__file__).parent / "digit_cnn.onnx"
+
+
+def test_a_saved_run_compares_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out.json")
+    words = ["--levels", "basic,all", "--threads", "1", "--wide"]
+    assert main(["bench", str(MODEL), *words, "--sets=1", "--time=0.5", "--json", out]) == 0
+    said = capsys.readouterr().out
+    for heading in ("cpu(threads=1, level=basic)", "p99.9", "memory"):
+        assert heading in said
+    assert main(["compare", out, out]) == 0
+    assert "1.000 [" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_twin_slower_by_a_tenth_is_flagged_and_the_same_again_is_not(tmp_path: Path) -> None:
+    """Needs a machine that is otherwise idle: the times are real."""
+    for name, on in (("a", "cpu"), ("b", "cpu"), ("slow", "slowed")):
+        spec = f"{on}(threads=1{', by=0.1' if on == 'slowed' else ''})"
+        found = json.dumps(codec.encode(ot.bench(MODEL, on=spec, time=5)), default=float)
+        (tmp_path / f"{name}.json").write_text(found)
+    files = {name: tmp_path / f"{name}.json" for name in ("a", "b", "slow")}
+    assert ot.compare([files["a"], files["b"]]).regressions == 0
+    assert ot.compare([files["a"], files["slow"]], by=["model"]).regressions == 1
