@@ -48,7 +48,7 @@ MADE = {
     ),
 }
 """Verb -> a command by which it makes something, and what."""
-SHORT = ("apply", "optimize", "pack", "verify")
+SHORT = ("apply", "optimize", "pack")
 SHOWN = ("--help", "inspect {model} -v", "explain {run}")
 ELSEWHERE = {"export"}
 """It needs PyTorch; its command is made and told like the others."""
@@ -126,7 +126,7 @@ def test_a_stdout_that_the_shell_closed_is_nowhere(
     places: dict[str, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "m.onnx"
-    words = ["convert", str(places["model"]), str(out), "--precision", "fp16"]
+    words = ["apply", str(places["model"]), "simplify", "-o", str(out)]
     script = ' "$@" >&- <&-'
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m ortune.cli.main{script}", "sh", *words],

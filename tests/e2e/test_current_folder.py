@@ -45,13 +45,18 @@ def folder(tmp_path: Path) -> Path:
     "words",
     [
         "inspect model.onnx --on cpu,openvino",
-        "bench model.onnx --on cpu --time 0.1 --sets 1",
-        "run model.onnx samples.npz",
-        "verify model.onnx model.onnx --data samples.npz",
-        "profile model.onnx --on cpu --time 0.1",
-        pytest.param("doctor", marks=pytest.mark.long),
         "optimize model.onnx --data samples.npz --time 2s --on cpu -o run",
         "loadtest model.onnx --time 0.2 --concurrency 1",
+        *(
+            pytest.param(words, marks=pytest.mark.long)
+            for words in (
+                "bench model.onnx --on cpu --time 0.1 --sets 1",
+                "run model.onnx samples.npz",
+                "verify model.onnx model.onnx --data samples.npz",
+                "profile model.onnx --on cpu --time 0.1",
+                "doctor",
+            )
+        ),
     ],
 )
 def test_no_stray_file_runs(folder: Path, words: str) -> None:
