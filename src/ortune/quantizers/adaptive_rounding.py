@@ -1,10 +1,24 @@
-"""Weights rounded so that the layer's output changes least, not each weight by itself."""
+"""Weights rounded so that the layer's output changes least, not each weight by itself.
+
+For one output channel with weights w (in steps of its grid), integers q and the inputs' second
+moments H, the expected squared change of the product is ``(q - w) H (q - w)``: the layer-wise
+objective of AdaRound (Nagel et al., 2020) and GPTQ (Frantar et al., 2023). With ``H = R^T R``,
+R upper triangular, it is ``|R (q - w)|^2``. All channels at once:
+
+- one integer after the other is rounded, from the last to the first, each making up for the
+  errors of those before it (Babai's nearest plane, which is GPTQ's result without an inverse);
+- where that is no better than rounding to nearest, that is taken instead;
+- then one integer at a time is moved to its best value, ``q_j - (H (q - w))_j / H_jj`` rounded,
+  until nothing moves (QuantEase, Behdin et al., 2023).
+
+So the result is never worse than rounding to nearest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +31,6 @@ from ortune.core.roles import Role
 from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.rounding.coordinate_descent import round_by_descent
 from ortune.quantizers.common.rounding.matrices import (
     find_bias,
     list_moment_probes,
@@ -119,3 +132,118 @@ class AdaptiveRounding(Preparation):
         size = diagonal.mean(axis=1, keepdims=True)
         diagonal += np.where(size > 0, self.damping * size, 1.0)
         return total
+
+
+Floats: TypeAlias = NDArray[np.float32]
+
+_BLOCK = 64
+"""Columns between two matrix products over all columns."""
+
+_ROWS = 1 << 22
+"""Weights at a time: six temporary arrays of this size are held."""
+
+
+def round_by_descent(
+    weights: NDArray[Any],
+    second: NDArray[np.float64],
+    fixed: NDArray[np.bool_],
+    *,
+    largest: int,
+    sweeps: int,
+) -> Floats:
+    """Return integers within -largest..largest.
+
+    Args:
+        weights: Weights in steps, shape [groups, channels, columns].
+        second: Damped moments, shape [groups, columns, columns], positive diagonals.
+        fixed: Where the nearest integer stays, shape of `weights`.
+        largest: The grid's last integer.
+        sweeps: Times that every integer is looked at, at most.
+    """
+    groups, channels, width = weights.shape
+    order = np.argsort(np.einsum("gii->gi", second).sum(axis=0), kind="stable")
+    moments, lower = _factor_moments(second[:, order][:, :, order])
+    upper = lower.transpose(0, 2, 1).astype(np.float32)
+    hessian = moments.astype(np.float32)
+    out = np.empty(weights.shape, np.float32)
+    rows = max(1, _ROWS // (groups * width))
+    for start in range(0, channels, rows):
+        part = slice(start, start + rows)
+        values = np.asarray(weights[:, part], np.float32)[:, :, order]
+        chunk = _Channels(values, fixed[:, part][:, :, order], largest)
+        nearest, planes = chunk.round_nearest(values), chunk.round_by_planes(upper)
+        better = _compute_loss(planes - values, upper) < _compute_loss(nearest - values, upper)
+        out[:, part, order] = chunk.descend_coordinates(
+            np.where(better, planes, nearest), hessian, sweeps
+        )
+    return out
+
+
+def _factor_moments(
+    second: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return moments with their lower Cholesky factor, damped more where rounding needs it.
+
+    Taking off a mean that is far larger than the spread leaves eigenvalues below zero.
+    """
+    size = np.einsum("gii->gi", second).mean(axis=1)[:, None, None]
+    unit = np.eye(second.shape[1])
+    damped = second
+    for attempt in range(-2, 4):
+        try:
+            return damped, np.asarray(np.linalg.cholesky(damped), np.float64)
+        except np.linalg.LinAlgError:
+            damped = second + unit * size * 10.0**attempt
+    # Dominated by its diagonal: whatever the numbers were, this is positive definite.
+    damped = unit * np.maximum(size, 1.0)
+    return damped, np.sqrt(damped)
+
+
+def _compute_loss(error: Floats, upper: Floats) -> Floats:
+    seen = error @ upper.transpose(0, 2, 1)
+    return np.asarray(np.square(seen, out=seen).sum(axis=2, keepdims=True))
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """Some channels, shape [groups, channels, columns]; all arrays are in steps of the grid."""
+
+    values: Floats
+    fixed: NDArray[np.bool_]
+    largest: int
+
+    def round_nearest(self, values: Floats) -> Floats:
+        return np.asarray(np.clip(np.rint(values), -self.largest, self.largest), np.float32)
+
+    def round_by_planes(self, upper: Floats) -> Floats:
+        """Round one column after the other, from the last, by the nearest plane."""
+        values = self.values
+        error = np.zeros_like(values)
+        for end in range(values.shape[2], 0, -_BLOCK):
+            start = max(0, end - _BLOCK)
+            behind = error[:, :, end:] @ upper[:, start:end, end:].transpose(0, 2, 1)
+            for j in range(end - 1, start - 1, -1):
+                inner = error[:, :, j + 1 : end] @ upper[:, j, j + 1 : end, None]
+                made_up = (behind[:, :, j - start] + inner[:, :, 0]) / upper[:, None, j, j]
+                target = values[:, :, j] - np.where(self.fixed[:, :, j], np.float32(0), made_up)
+                error[:, :, j] = self.round_nearest(target) - values[:, :, j]
+        return np.asarray(np.rint(values + error), np.float32)
+
+    def descend_coordinates(self, integers: Floats, hessian: Floats, sweeps: int) -> Floats:
+        for _ in range(sweeps):
+            before = integers.copy()
+            slope = np.asarray((integers - self.values) @ hessian, np.float32)
+            for start in range(0, integers.shape[2], _BLOCK):
+                block = slice(start, start + _BLOCK)
+                old = integers[:, :, block].copy()
+                local, curve = slope[:, :, block].copy(), hessian[:, block, block]
+                for j in range(local.shape[2]):
+                    now = integers[:, :, block][:, :, j]
+                    best = self.round_nearest(now - local[:, :, j] / curve[:, None, j, j])
+                    step = np.where(self.fixed[:, :, block][:, :, j], np.float32(0), best - now)
+                    now += step
+                    local += step[:, :, None] * curve[:, None, j]
+                slope += (integers[:, :, block] - old) @ hessian[:, block]
+            if np.array_equal(integers, before):
+                break
+        return integers

@@ -24,9 +24,13 @@ from ortune.quantizers.common.layers import Layer, note_unbounded_weights
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
-from ortune.quantizers.common.qdq.insert import PairInserter, make_activation_grids
 from ortune.quantizers.common.qdq.placement import Placement, place_all
-from ortune.quantizers.common.qdq.prepare import prepare_for_int8, widen_convolutions
+from ortune.quantizers.common.qdq.prepare import (
+    PairInserter,
+    make_activation_grids,
+    prepare_for_int8,
+    widen_convolutions,
+)
 from ortune.quantizers.common.qdq.smooth import compute_smoothings, find_smoothable
 from ortune.quantizers.common.weights import embeddings as tables
 from ortune.quantizers.common.weights.integer_weights import Packer

@@ -13,7 +13,6 @@ from tests.unit import wrong_models
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.backends.runtimes.onnxruntime.optimizers import find_culprits
 from ortune.core.self_agreement import SelfAgreement
 from ortune.data import synthetic
 from ortune.data.stream import Stream
@@ -21,6 +20,7 @@ from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, ask_once, single_model_job
 from ortune.measurement.self_agreement import compare_with_itself
+from ortune.measurement.worker.self_agreement import find_culprits
 
 
 def saved(text: str, folder: Path) -> Path:

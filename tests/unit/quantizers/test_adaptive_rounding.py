@@ -13,9 +13,8 @@ from tests.unit.quantizing import model_of, normal, quantize, run, snr
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit
-from ortune.quantizers.adaptive_rounding import AdaptiveRounding
+from ortune.quantizers.adaptive_rounding import AdaptiveRounding, round_by_descent
 from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.rounding.coordinate_descent import round_by_descent
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
 

@@ -10,9 +10,10 @@ and those that no run may store.
 from __future__ import annotations
 
 import math
+import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec
 from ortune.core.plugins.plugin import spell_value
 from ortune.core.plugins.spelling import parse_given
+from ortune.core.python_process import make_python_command
 from ortune.core.reading import read_workload
 from ortune.core.request import make_verb
 from ortune.core.result import TableResult, as_json
@@ -46,7 +48,6 @@ from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import EXACT_DB, judge_accuracy
 from ortune.measurement.machine import noise
-from ortune.measurement.machine.load import keep_cores_busy
 from ortune.measurement.process import (
     Worker,
     WorkerFailed,
@@ -510,3 +511,26 @@ def run(request: Tune) -> TuneResult:
 
 
 tune = make_verb(Tune, run)
+
+
+_CODE = (
+    "import os, sys, threading\n"
+    "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()\n"
+    "while True: sum(range(10_000))"
+)
+"""The closed pipe ends it when this process goes, however it goes."""
+
+
+@contextmanager
+def keep_cores_busy(cores: int = 1) -> Iterator[None]:
+    """Keep cores busy meanwhile, one process each; 0 is no neighbour."""
+    started = [
+        subprocess.Popen(make_python_command("-c", _CODE, isolated=True), stdin=subprocess.PIPE)
+        for _ in range(cores)
+    ]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
-from ortune.backends.runtimes.onnxruntime.optimizers import find_culprits, list_active_optimizers
+from ortune.backends.runtimes.onnxruntime.messages import capture_log
 from ortune.core.errors import (
     BadData,
     BadModel,
@@ -207,3 +208,70 @@ def explain_failure(error: BadModel, bench: Workbench, *, running: bool = False)
         fix=f'give --on "{setting}"; a file from `ortune apply {path.name} simplify -o OUT` may '
         f"{'run' if running else 'load'} without it",
     )
+
+
+_RULES = (
+    *("EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout"),
+    *("ExpandElimination", "CastElimination", "CastChainElimination", "PreShapeNodeElimination"),
+    *("NoopElimination", "DivMulFusion", "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion"),
+    *("NotWhereFusion", "ConvAddFusion", "ConvMulFusion", "ConvBNFusion", "Pad_Fusion"),
+    *("MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite"),
+    "ReluQuantRewrite",
+)
+"""Rules that a "rule based" optimizer holds: its log names itself, and `disable` takes theirs."""
+_RULE_BASED = "_RuleBasedTransformer"
+_BEGUN = re.compile(r"Applying graph transformer (\S+) on step")
+_THREW = re.compile(r"onnxruntime::(\w+)::Apply(?:Impl)?\(")
+_ENDED = re.compile(r"GraphTransformer (\S+) modified: (\d) with status: (\S+)")
+
+
+def list_active_optimizers(opening: AbstractContextManager[object]) -> list[str]:
+    """Return the optimizers that change a model while a session opens, or fail to, in order.
+
+    Of those made of rules the rules come first, in the names that `disable` takes.
+
+    Args:
+        opening: Opens the session, with the runtime's log at its most verbose.
+    """
+    with capture_log(repeat=False) as log, suppress(OrtuneError), opening:
+        pass
+    active: dict[str, None] = {}
+    begun = ""
+    for line in log.text.splitlines():
+        if match := _BEGUN.search(line):
+            begun = match[1]
+        elif match := _ENDED.search(line):
+            begun = ""
+            if match[2] != "0" or match[3] != "OK":
+                active[match[1]] = None
+    if begun:  # it threw, which ends the log
+        active[begun] = None
+    threw = dict.fromkeys(_THREW.findall(log.text))  # by class, which is mostly the name
+    active |= threw
+    groups = [name for name in active if name.endswith(_RULE_BASED)]
+    rules = _RULES if groups or threw else ()
+    return [*(name for name in active if name not in groups), *rules, *groups]
+
+
+def find_culprits(
+    optimizers: Sequence[str], is_right: Callable[[Sequence[str]], bool]
+) -> tuple[str, ...] | None:
+    """Return the fewest optimizers without which a model is right, by halving; None without any.
+
+    Where several do, the earlier ones of `optimizers` are taken.
+
+    Args:
+        is_right: Whether the model is right without these optimizers.
+    """
+
+    def halve(without: tuple[str, ...], among: tuple[str, ...]) -> tuple[str, ...]:
+        if is_right(without):
+            return ()
+        if len(among) == 1:
+            return among
+        first, second = among[: len(among) // 2], among[len(among) // 2 :]
+        later = halve((*without, *first), second)
+        return (*halve((*without, *later), first), *later)
+
+    names = tuple(optimizers)
+    return halve((), names) if names and is_right(names) else None

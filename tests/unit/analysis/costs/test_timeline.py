@@ -33,12 +33,12 @@ from ortune.analysis.costs.timeline import (
     compute_total,
     find_break_even,
     lower_envelope,
+    samples_differ,
 )
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.core.section import Lines
 from ortune.core.trial import Interval
-from ortune.measurement.timing.rank_sum import samples_differ
 from ortune.reporting.python.timeline import build_timeline_blocks
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>

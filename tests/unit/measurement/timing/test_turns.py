@@ -21,13 +21,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t, trim_mean
 
+from ortune.analysis.tuning.tune import keep_cores_busy
 from ortune.backends.cpu import Cpu
 from ortune.core.plugins import codec
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
 from ortune.data import stream
 from ortune.measurement.job import Failure
-from ortune.measurement.machine.load import keep_cores_busy
 from ortune.measurement.process import Worker, WorkerFailed, single_model_job
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs, time_pair

@@ -32,13 +32,13 @@ from ortune.quantizers.common.float16.format import (
 from ortune.quantizers.common.float16.islands import (
     HEAVY,
     MAX_NAMES,
+    WideSlices,
     describe_islands,
     group_into_layers,
     list_narrow_nodes,
     select_islands,
 )
 from ortune.quantizers.common.float16.overflow import MOVERS, Pin, Rules
-from ortune.quantizers.common.float16.wide import WideSlices
 from ortune.quantizers.common.layers import flatten_model
 from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
 

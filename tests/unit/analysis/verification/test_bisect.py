@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tests.unit.rewriting import model_of, run
 
+from ortune.analysis.verification.bisect import splice
 from ortune.core.errors import BadModel
 from ortune.graph.io.check import check_model, describe_signature
 from ortune.graph.parts.extract import extract
-from ortune.graph.parts.splice import splice
 
 HOST = """<ir_version: 8, opset_import: ["": 17]>
 g (float[2] x, bool c) => (float[2] y, float[2] a) <float[2] w = {1, 2}> {
