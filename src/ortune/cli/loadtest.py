@@ -55,13 +55,14 @@ def command(options: _Options) -> int:
 
     require_page(options)
     result = run(options)
+    if options.page is not None:
+        from ortune.cli.terminal.load_page import build_goal_page, build_load_page
+
+        is_goal = isinstance(result, GoalResult)
+        save_page(options, build_goal_page(result) if is_goal else build_load_page(result))
     if isinstance(result, GoalResult):
         print_result(result, lambda: _print_goal(result))
         return DONE
-    if options.page is not None:
-        from ortune.cli.terminal.load_page import build_load_page
-
-        save_page(options, build_load_page(result))
     print_result(result, lambda: _print_levels(result))
     broken = result.checked is not None and result.checked.wrong
     return NO if broken or result.most is None or (result.slo and result.kept is None) else DONE

@@ -42,7 +42,7 @@ from ortune.core.termination import end_soon
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
 GROUPS: Mapping[str, Sequence[str]] = {
     "Start": ("demo", "doctor"),
-    "Optimize": ("optimize", "report", "explain", "pack"),
+    "Optimize": ("optimize", "ui", "report", "explain", "pack"),
     "By hand": ("convert", "apply", "calibrate", "sensitivity", "tune", "export"),
     "Look": ("inspect", "diff", "profile", "verify", "extract"),
     "Measure": ("bench", "compare", "loadtest", "cost"),

@@ -1,27 +1,35 @@
-"""Write the report of a run as one offline HTML file."""
+"""Write a run's report, or two runs compared, as one offline page."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_text
-from ortune.core.fields import Out
+from ortune.core.errors import BadSettings
+from ortune.core.fields import Option, Out
 from ortune.core.request import Request, request
+
+if TYPE_CHECKING:
+    from ortune.core.study import Study
 
 
 @request
 class _Options(Request):
     """Write the report of RUN, a folder made by `ortune optimize`, finished or not.
 
-    Profiles that `ortune profile -o` put into RUN, or into a folder in it, are a part of it.
+    Profiles that `ortune profile -o` put into RUN, or into a folder in it, are a part of it. With
+    OTHER, another run, the page compares the two.
 
     Example:
         ortune report run -o report.html
+        ortune report monday/run friday/run -o compared.html
 
     Attributes:
         run: The run's folder.
+        other: The folder of a run to compare it with.
         out: The HTML file; RUN/report.html if not given.
         static: A page without script, for mail: charts are pictures (extra `charts`).
         no_samples: Leave out the samples whose answers changed most.
@@ -29,6 +37,7 @@ class _Options(Request):
     """
 
     run: str | Path
+    other: Annotated[str | Path | None, Option()] = None
     _: KW_ONLY
     out: Out = None
     static: bool = False
@@ -40,9 +49,14 @@ class _Options(Request):
 def command(options: _Options) -> None:
     """Say where the report is."""
     from ortune.reporting.html import report
-    from ortune.search.experiment.ledger import read_study
+    from ortune.search.experiment.ledger import watch_study
 
-    run, study = Path(options.run), read_study(Path(options.run))
+    run, study = Path(options.run), watch_study(Path(options.run))
+    if options.other is not None:
+        path = _write_compared(options, study, watch_study(Path(options.other)))
+        result = {"run": run, "other": options.other, "report": path}
+        print_result(result, lambda: print_text(f"report: {path}"))
+        return
     path = report(
         study,
         options.out or run / "report.html",
@@ -52,3 +66,21 @@ def command(options: _Options) -> None:
     )
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
     print_result(result, lambda: print_text(f"report: {path}"))
+
+
+def _write_compared(options: _Options, first: Study, second: Study) -> Path:
+    """Write the page of two runs.
+
+    Raises:
+        BadSettings: No file is named for it, or an option of one run's report is given.
+    """
+    from ortune.reporting.compared import build_compared_parts
+    from ortune.reporting.results import write_result_page
+
+    if options.out is None:
+        raise BadSettings("the page of two runs has no place of its own", fix="give -o PAGE.html")
+    if options.static or options.no_samples:
+        raise BadSettings(
+            "--static and --no-samples are about the report of one run", fix="leave them out"
+        )
+    return write_result_page(build_compared_parts(first, second), options.out, options.force)

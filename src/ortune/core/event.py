@@ -43,9 +43,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """Seconds that are left of a time budget, from now on."""
+    """Seconds that are left of a time budget, from now on.
+
+    Attributes:
+        may_restart: A set-up is at work that does not count where it takes long.
+    """
 
     seconds: float
+    may_restart: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
 
+AT_WORK = "at work"
+
+
 @dataclass(frozen=True)
 class Job:
     """What was requested: everything that makes two searches the same search.
@@ -127,7 +130,8 @@ class Ending:
 
     Attributes:
         history: What each kind of change brought, in order.
-        finished: ``done``, ``time`` (it is used up), ``target`` (reached) or ``interrupted``.
+        finished: ``done``, ``time`` (it is used up), ``target`` (reached), ``interrupted``, or
+            ``at work`` where it is read while its search goes on.
         noise: Readings that say how far the machine could be trusted.
         notes: Notes of preparation and search that a report repeats.
         strict: Only proved accuracy is accepted.

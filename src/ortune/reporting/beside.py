@@ -30,28 +30,33 @@ _ORDER, _GRAPH, _BY_REGION = 5, 7, 9
 """Where the comparison by operator, the graph and precision by region stand among the sections."""
 
 
-def build_report_parts(study: Study) -> tuple[Part, ...]:
-    """Return all parts of a run's report in order, those of its profiles included."""
+def build_report_parts(study: Study, *, graphs: bool = True) -> tuple[Part, ...]:
+    """Return all parts of a run's report in order, those of its profiles included.
+
+    Args:
+        graphs: With original and winner node by node, which takes a while.
+    """
     profiles = tuple(_read_profiles(study))
-    sides = _compare_graphs(study)
+    sides = _compare_graphs(study) if graphs else {}
+    lone = next(iter(sides.values())) if isinstance(sides, dict) and len(sides) == 1 else None
     compared = tuple(
         _compare_operators(
             study,
             [profile for _, profile in profiles if isinstance(profile, Profile)],
-            sides if isinstance(sides, Sides) else None,
+            lone,
         )
     )
     all_parts = (
         *gather_parts(study),
         *compared,
-        *_build_graph_part(study, sides),
+        *_build_graph_parts(study, sides),
         *_build_precision_parts(study),
         *_nest_profiles(profiles),
     )
-    return _fill_rows(sorted(all_parts, key=lambda part: part.order))
+    return fill_rows(sorted(all_parts, key=lambda part: part.order))
 
 
-def _fill_rows(parts: Sequence[Part]) -> tuple[Part, ...]:
+def fill_rows(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Widen each part that nothing stands beside."""
     rows: list[Part] = []
     for place, part in enumerate(parts):
@@ -75,20 +80,22 @@ def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:
                 yield place.name, error.what
 
 
-def _compare_graphs(study: Study) -> Sides | str | None:
-    """Return both graphs, or what is wrong with a model."""
+def _compare_graphs(study: Study) -> dict[str, Sides] | str:
+    """Return both graphs of each model, or what is wrong with one."""
     try:
         return compare_sides(study)
     except OrtuneError as error:
         return error.what
 
 
-def _build_graph_part(study: Study, sides: Sides | str | None) -> Iterator[Part]:
+def _build_graph_parts(study: Study, sides: dict[str, Sides] | str) -> Iterator[Part]:
     """Yield the graphs of original and winner, and how to open the winner elsewhere."""
     if isinstance(sides, str):
         yield Part("graph", (Text(f"The graph is left out: {sides}.", "warn"),), _GRAPH)
-    elif sides is not None:
-        yield Part("graph", tuple(build_graph_blocks(study, sides)), _GRAPH)
+        return
+    for place, (name, pair) in enumerate(sides.items(), 1):
+        title = "graph" if place == 1 else f"graph-{place}"
+        yield Part(title, tuple(build_graph_blocks(study, name, pair)), _GRAPH)
 
 
 def _build_precision_parts(study: Study) -> Iterator[Part]:

@@ -92,16 +92,20 @@ def render_html(study: Study) -> str:
 
 def render_study(study: Study, parts: Sequence[Part], static: bool = False) -> str:
     """Return parts of a study's report as a page."""
-    name = ", ".join(Path(path).name for path in study.job.model.split(", "))
     foot = "All raw measurements are kept in the run's folder (ledger.jsonl)."
-    return render_page(name, parts, foot, _describe_job(study), static)
+    return render_page(name_study(study), parts, foot, describe_job(study), static)
+
+
+def name_study(study: Study) -> str:
+    """Return the names of a study's models, by comma."""
+    return ", ".join(Path(path).name for path in study.job.model.split(", "))
 
 
 def _leave_out_samples(part: Part) -> Part:
     return replace(part, blocks=tuple(b for b in part.blocks if not isinstance(b, Shots)))
 
 
-def _describe_job(study: Study) -> str:
+def describe_job(study: Study) -> str:
     """Say on what and how it was measured, in one line."""
     job = study.job
     versions = [f"{name} {version}" for name, version in job.versions.items() if name != "python"]
@@ -109,21 +113,27 @@ def _describe_job(study: Study) -> str:
 
 
 def render_page(
-    title: str, parts: Sequence[Part], foot: str = "", about: str = "", static: bool = False
+    title: str,
+    parts: Sequence[Part],
+    foot: str = "",
+    about: str = "",
+    static: bool = False,
+    live: bool = False,
 ) -> str:
     """Return parts as a page of their own, everything in them escaped, control characters too.
 
     Args:
         static: Without script, the charts drawn as pictures.
+        live: A frame that gets its parts from the server that it came from.
     """
     name = escape(title)
-    draw = _embed_picture if static else _embed_chart
-    body = escape_control_chars("\n".join(_render_section(part, draw) for part in parts))
-    drawn = any(isinstance(block, Plot) for part in parts for block in part.blocks)
-    needed = _SCRIPTS if drawn else _SCRIPTS[-1:]
+    body = "\n".join(render_section(part, static) for part in parts)
+    drawn = live or any(isinstance(block, Plot) for part in parts for block in part.blocks)
+    needed = (_SCRIPTS if drawn else _SCRIPTS[-1:]) + ("live.js",) * live
     scripts = [] if static else [_read_file(script) for script in needed]
     hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts) or "'none'"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {hashes}"
+    policy += "; connect-src 'self'" if live else ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -158,9 +168,13 @@ def _hash_script(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _render_section(part: Part, draw: Callable[[Plot], str]) -> str:
-    """Write a part; what stands under a folded heading goes into an element that opens."""
-    inner, fold = [], ""
+def render_section(part: Part, static: bool = False) -> str:
+    """Write a part; what stands under a folded heading goes into an element that opens.
+
+    Args:
+        static: The charts drawn as pictures.
+    """
+    inner, fold, draw = [], "", _embed_picture if static else _embed_chart
     for place, block in enumerate(part.blocks):
         if isinstance(block, Heading):
             inner.append(fold)
@@ -170,7 +184,8 @@ def _render_section(part: Part, draw: Callable[[Plot], str]) -> str:
             inner.append(f'<a id="{escape(part.name)}-inside"></a>')
     inside = "\n".join(filter(None, [*inner, fold]))
     wide = f' class="of-{part.columns}"' if part.columns < 12 else ""
-    return f'<section id="{escape(part.name)}"{wide}>\n{inside}\n</section>'
+    section = f'<section id="{escape(part.name)}"{wide}>\n{inside}\n</section>'
+    return escape_control_chars(section)
 
 
 def _render_block(block: Block, draw: Callable[[Plot], str]) -> str:

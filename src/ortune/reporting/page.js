@@ -57,7 +57,6 @@
     box.dataset.drawn = "yes";
   };
   const seen = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach((e) => draw(e.target))));
-  document.querySelectorAll(".chart").forEach((box) => seen.observe(box));
 
   // Two graphs, a row a step: names, what became of it, widths; arcs beside them say what reads what.
   const make = (tag, name, ...inside) => {
@@ -93,7 +92,7 @@
     svg.setAttribute("height", rows.length * ROW);
     return svg;
   };
-  document.querySelectorAll(".graph").forEach((box) => {
+  const drawGraph = (box) => {
     const { timed, words, precisions, regions, steps } = JSON.parse(box.querySelector("script").textContent);
     const text = (width) => String(timed && width < 100 ? Number(width.toPrecision(width < 10 ? 2 : 3)) : Math.round(width));
     const tone = (precision) => precision < 0 ? "other" : precisions[precision].replace(/[^a-z0-9]+/g, "-");
@@ -176,13 +175,13 @@
     const legend = precisions.map((precision, index) => make("span", "key", make("i", `p-${tone(index)}`), precision));
     box.append(make("div", "tools", search, found, ...legend), make("div", "step heads", make("b", "", "original"), make("span", "word", timed ? "ms a run" : "nodes"), make("b", "", "winner")), rows);
     show();
-  });
+  };
 
   const numberIn = (cell) => {
     const found = cell.textContent.replace(/,/g, "").match(/-?\d+(\.\d+)?/);
     return found ? Number(found[0]) : NaN;
   };
-  document.querySelectorAll("table.sorts").forEach((table) => {
+  const makeSortable = (table) => {
     table.querySelectorAll("thead button").forEach((button) => {
       button.addEventListener("click", () => {
         const head = button.closest("th");
@@ -208,9 +207,9 @@
         row.hidden = !words.every((word) => text.includes(word));
       }
     });
-  });
+  };
 
-  document.querySelectorAll("pre").forEach((block) => {
+  const addCopyButton = (block) => {
     if (!navigator.clipboard) return;
     const button = document.createElement("button");
     button.type = "button";
@@ -221,7 +220,16 @@
       button.textContent = "copied";
     });
     block.append(button);
-  });
+  };
+
+  const actOn = (part) => {
+    part.querySelectorAll(".chart").forEach((box) => seen.observe(box));
+    part.querySelectorAll(".graph").forEach(drawGraph);
+    part.querySelectorAll("table.sorts").forEach(makeSortable);
+    part.querySelectorAll("pre").forEach(addCopyButton);
+  };
+  actOn(document);
+  document.addEventListener("replaced", (event) => actOn(event.target)); // of a page that is kept up to date
 
   const open = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));

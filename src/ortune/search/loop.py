@@ -154,7 +154,7 @@ class _Loop:
             if self.aim.target_speedup is None:  # else finals are measured on the way
                 self.closing = list_closing_trials(self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
-            self.sink(TimeLeft(self.aim.total_remaining_s()))
+            self.sink(TimeLeft(self.aim.total_remaining_s(), may_restart=True))
         self.attempts.measure_baseline()
         self._count_set_up()
         space = explore(self.attempts.add_note)
@@ -194,7 +194,7 @@ class _Loop:
                 "--time counts from here"
             )
             self.aim = replace(self.aim, began=self.aim.began + setup_s)
-            self.sink(TimeLeft(self.aim.total_remaining_s()))
+        self.sink(TimeLeft(self.aim.total_remaining_s()))
 
     def _make_reserve(self, trials: Sequence[Trial] = ()) -> Reserve:
         parts = {i for part in self.context.parts.values() for i in part.indices}

@@ -42,6 +42,7 @@ from ortune.search.experiment.experiment import Experiment
 from ortune.search.experiment.ledger import (
     Ledger,
     is_finished,
+    keep_now,
     lock_run,
     read_header,
     read_study,
@@ -101,7 +102,8 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
         by_batch.validate_batches(request.batches, request.max_latency, experiment, facts)
     for remote in (target for target in targets if target.environment != HERE):
         request.sink(Note(f"{remote.backend.name()} runs in environment {remote.environment}"))
-    request.sink(TimeLeft(request.time))
+    request = replace(request, sink=keep_now(root, request.sink))
+    request.sink(TimeLeft(request.time, may_restart=True))
     with lock_run(root):
         cpus = max(target.capabilities.effective_cpus for target in targets)
         require_requested(root, experiment, [*backends, *rows], cpus)

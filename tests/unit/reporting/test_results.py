@@ -19,15 +19,18 @@ from ortune.analysis.benchmark.interleave import NoiseVerdict
 from ortune.analysis.costs.cost import tabulate_costs
 from ortune.analysis.verification.verify import Comparison
 from ortune.cli.main import main
-from ortune.cli.terminal.load_page import build_load_page
+from ortune.bundle.engine.instances import Serving
+from ortune.cli.terminal.load_page import build_goal_page, build_load_page
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.section import Bars, Intervals, Lines, Pills, Tiles
-from ortune.core.trial import Score, Verdict
+from ortune.core.trial import Interval, Score, Verdict
 from ortune.metrics.cosine import Cosine
+from ortune.reporting.html import render_page
 from ortune.reporting.precision.regions import summarize_sensitivity
 from ortune.reporting.profile import summarize_profile
 from ortune.reporting.results import Page, Result, build_result_parts, write_result_page
+from ortune.serving.load_testing.goal import GoalResult, TriedRow
 from ortune.serving.load_testing.loadtest import LoadTestResult
 
 
@@ -62,6 +65,33 @@ def loaded() -> LoadTestResult:
         noise={},
         judgement=NoiseVerdict(False, "", ()),
     )
+
+
+def test_a_goal_has_a_page_of_its_own() -> None:
+    result = GoalResult(
+        bundle="m.ortune",
+        goal="p99<=20ms",
+        before="120 a second",
+        defaults="2 instances",
+        choice=f"1 instance {HOSTILE}",
+        chosen=Serving(),
+        better=True,
+        ratio=Interval(1.4, 1.2, 1.6),
+        pairs=5,
+        tried=(TriedRow("1 instance", 1.5, 2), TriedRow("4 instances", 0.7, 1)),
+        verdict="take 1 instance",
+        seconds=60.0,
+        notes=("the machine was busy",),
+    )
+    title, parts = build_goal_page(result)
+    assert title == "m.ortune: p99<=20ms"
+    pills, tiles = parts[0].blocks
+    assert isinstance(pills, Pills) and isinstance(tiles, Tiles)
+    assert [pill.text for pill in pills.pills] == ["better than the defaults", "1 remark"]
+    assert [tile.figure for tile in tiles.tiles] == [result.choice, "1.4x", "p99<=20ms"]
+    (bars,) = (block for block in parts[1].blocks if isinstance(block, Bars))
+    assert [bar.label for bar in bars.bars] == ["1 instance", "4 instances"]
+    assert render_page(title, parts)
 
 
 def compared(folder: Path) -> list[str]:

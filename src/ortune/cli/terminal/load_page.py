@@ -1,14 +1,17 @@
-"""A load test as a page."""
+"""A load test, or the search for a goal, as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ortune.cli.terminal.output import format_ms
-from ortune.core.section import Block, Heading, Line, Lines, Pill, Table, Text, Tile
+from ortune.core import wording as say
+from ortune.core.section import Bar, Bars, Block, Heading, Line, Lines, Pill, Table, Text, Tile
 from ortune.reporting.blocks import Part, summarize
 from ortune.reporting.results import Page
+from ortune.serving.load_testing.goal import GoalResult
 from ortune.serving.load_testing.loadtest import LoadTestResult
 
 
@@ -59,6 +62,40 @@ def build_load_page(result: LoadTestResult) -> Page:
     table: tuple[Block, ...] = (Heading("Levels"), Table(columns, cells), *notes)
     title = f"{result.model} over {result.protocol}"
     return title, (summarize(pills, tiles), Part("load", (*plot, *table)))
+
+
+def build_goal_page(result: GoalResult) -> Page:
+    """Return settings chosen for a goal as a page: which, how sure, and what else was tried."""
+    ratio = result.ratio
+    pills = [
+        Pill("better than the defaults", "good") if result.better else Pill("the defaults stay")
+    ]
+    if result.notes:
+        pills.append(Pill(say.format_count(len(result.notes), "remark"), "warn"))
+    span = (ratio.low, ratio.high) if ratio is not None and ratio.is_bounded else None
+    note = f"95 % interval {say.format_span(ratio)}; the mark is 1" if ratio and span else ""
+    tiles = (
+        Tile("take", result.choice, f"the defaults: {result.defaults}"),
+        Tile(
+            "over the defaults",
+            f"{ratio.value:.3g}x" if ratio is not None else "not measured again",
+            say.format_count(result.pairs, "fresh pair"),
+            note,
+            "good" if result.better else "plain",
+            span,
+        ),
+        Tile("goal", result.goal, f"the defaults: {result.before}"),
+    )
+    bars = tuple(
+        Bar(row.settings, (row.ratio,), f"{row.ratio:.3g}x, {say.format_count(row.pairs, 'pair')}")
+        for row in result.tried
+    )
+    tried: tuple[Block, ...] = ()
+    if bars:
+        tried = (Heading("Settings that were tried"), Bars("times the defaults", bars))
+    remarks = [Text(text) for text in (result.verdict, *result.notes)]
+    part = Part("goal", (*tried, Heading("In words"), *remarks))
+    return f"{Path(result.bundle).name}: {result.goal}", (summarize(pills, tiles), part)
 
 
 def _judge(good: bool) -> str:

@@ -19,13 +19,21 @@ from ortune.core.event import (
     Unconfirmed,
 )
 from ortune.core.plan_label import label_plan
-from ortune.core.progress.wrapping import wrap_text
+from ortune.core.progress.wrapping import crop_text
 from ortune.core.trial import Plan, Status, Trial
-from ortune.core.wording import describe_speedup, format_count, format_milliseconds, shorten_metric
+from ortune.core.wording import (
+    describe_speedup,
+    format_count,
+    format_milliseconds,
+    format_speedup,
+    shorten_metric,
+)
 
 _TELLING, _WARM_UP_S = 0.02, 10
 """Less than this share of a work, in its first seconds, does not say how long the rest takes."""
 _BAR = 30
+LINE = 80
+"""Columns that a line of a finished trial has at most; its whole story is in the report."""
 _UNEXPLAINED = (acceptance.Outcome.LEVEL, acceptance.Outcome.ROUGH)
 _STAGES = {
     "screen": "quick test",
@@ -55,13 +63,13 @@ def describe_event(
         case TrialStarted(plan) if verbose:
             return f"{place} {name_plan(plan, baseline)} ..."
         case TrialDone(trial, cached):
-            cached_mark = " (measured before)" if cached else ""
-            return f"{place} {describe_trial(trial, baseline)}{cached_mark}".strip()
+            text = f"{place}  {describe_trial(trial, baseline)}".strip()
+            text += " (measured before)" if cached else ""
+            return text if verbose else crop_text(text, LINE)
         case Unconfirmed(trial) if trial.ratio is not None:
             name = name_plan(trial.plan, baseline)
-            return (
-                f"first faster plan, not yet re-measured: {name}, {describe_speedup(trial.ratio)}"
-            )
+            text = f"first faster plan, to be re-measured: {_estimate_speed(trial)}, {name}"
+            return text if verbose else crop_text(text, LINE)
     return ""
 
 
@@ -71,28 +79,32 @@ def name_plan(plan: Plan, baseline: Plan | None) -> str:
 
 
 def describe_trial(trial: Trial, baseline: Plan | None = None) -> str:
-    """Say in one line what became of a trial."""
+    """Say in one line what became of a trial: its speed first, then the plan, then why."""
     kind, name = acceptance.classify_outcome(trial), name_plan(trial.plan, baseline)
     if kind is acceptance.Outcome.UNTRIED:
-        return f"{name}: {trial.why or kind}"
-    parts = []
-    if trial.stage == "baseline":  # there is nothing to compare it with
-        if trial.measurement is not None and trial.measurement.latency_ns:
-            parts.append(f"{format_milliseconds(median(trial.measurement.latency_ns))} ms")
-    else:
-        if trial.status is not Status.OK:
-            parts.append(str(kind))
-        if trial.ratio is not None:
-            parts.append(describe_speedup(trial.ratio))
+        return f"{'-':>6}  {name}: {trial.why or kind}"
+    is_first = trial.stage == "baseline"  # there is nothing to compare it with
+    figure, parts = _estimate_speed(trial), []
+    if is_first and trial.measurement is not None and trial.measurement.latency_ns:
+        figure = f"{format_milliseconds(median(trial.measurement.latency_ns))} ms"
+    if trial.status is not Status.OK and not is_first:
+        parts.append(str(kind))
     if trial.score is not None:
-        judged = trial.stage != "baseline" and trial.score.verdict
-        figure = f"{shorten_metric(trial.score.metric)} {trial.score.value:.5g}"
-        parts.append(f"{figure} ({trial.score.verdict})" if judged else figure)
+        verdict = f" ({trial.score.verdict})" if trial.score.verdict and not is_first else ""
+        parts.append(f"{shorten_metric(trial.score.metric)} {trial.score.value:.5g}{verdict}")
     if kind is acceptance.Outcome.DISTURBED and trial.status is Status.OK:
         parts.append(str(kind))
     if trial.status is not Status.OK and kind not in _UNEXPLAINED:
         parts += (trial.why or trial.error or "").splitlines()[:1]
-    return f"{name}: {', '.join(parts)}"
+    return f"{figure:>6}  {name}: {', '.join(parts)}".rstrip(": ")
+
+
+def _estimate_speed(trial: Trial) -> str:
+    """Write a speed-up in a few letters, one without an interval as about that."""
+    if trial.ratio is None:
+        return "-"
+    speed = trial.ratio.inverse()
+    return f"{'' if speed.is_bounded else '~'}{format_speedup(speed)}"
 
 
 def format_clock(seconds: float) -> str:
@@ -111,10 +123,11 @@ class Board:
 
     plans: int = 0
     baseline: Plan | None = None
-    _seconds: float = 0.0
-    _until: float | None = None
+    plan: str = ""
+    _budget: TimeLeft | None = None
+    _until: float = 0.0
+    _share: float = 0.0
     _stage: str = ""
-    _plan: str = ""
     _timing: str = ""
     _best: Trial | None = None
     _work: Progress | None = None
@@ -124,20 +137,22 @@ class Board:
         """Note what changes on the board."""
         match event:
             case TimeLeft(seconds):
-                self._until = time.monotonic() + seconds
-                self._seconds = max(self._seconds, seconds)
+                if self._budget is None:
+                    self._since = time.monotonic()
+                self._budget, self._until = event, time.monotonic() + seconds
             case Progress(work) if not self._stage:
                 if self._work is None or self._work.work != work:
-                    self._since = time.monotonic()
+                    self._share = 0.0 if self._budget is None else self._share
+                    self._since = time.monotonic() if self._budget is None else self._since
                 self._work = event
             case TrialStarted(plan, stage):
                 self.plans += stage != "baseline"
                 if stage == "baseline":
                     self.baseline = plan
                 self._stage, self._timing = stage, ""
-                self._plan = name_plan(plan, self.baseline)
+                self.plan = name_plan(plan, self.baseline)
             case Timing(ratio, blocks):
-                self._timing = f"{describe_speedup(ratio)} after {format_count(blocks, 'round')},"
+                self._timing = f"{describe_speedup(ratio)} after {format_count(blocks, 'round')}"
             case TrialDone(trial):
                 self._timing = ""
                 if trial.stage == "baseline":
@@ -149,14 +164,19 @@ class Board:
 
     @property
     def place(self) -> str:
-        """Where a search is: ``[14, 1:48 left] final``; empty before its first plan."""
+        """Where a search is: ``[14, 1:48 left]``; empty before its first plan."""
         if not self._stage:
             return ""
         remaining_s = self.estimate_remaining_s()
         countdown = [] if remaining_s is None else [f"{format_clock(remaining_s)} left"]
         number = [] if self._stage == "baseline" else [str(self.plans)]
-        counted, stage = ", ".join((*number, *countdown)), _STAGES.get(self._stage, self._stage)
-        return f"[{counted}] {stage}:" if counted else f"{stage}:"
+        counted = ", ".join((*number, *countdown))
+        return f"[{counted}]" if counted else ""
+
+    @property
+    def stage(self) -> str:
+        """What is done with the plan, in words."""
+        return _STAGES.get(self._stage, self._stage)
 
     def describe_best(self) -> str:
         """Return the best plan so far behind its speed-up."""
@@ -164,12 +184,12 @@ class Board:
             return "the original"
         mark = "" if self._best.part == "final" else ", not re-measured"
         name = name_plan(self._best.plan, self.baseline)
-        return f"{describe_speedup(self._best.ratio)}{mark}, {name}"
+        return f"{_estimate_speed(self._best)} {name}{mark}"
 
     def estimate_remaining_s(self) -> float | None:
         """Return the seconds left: of the budget, or as the work has gone so far."""
         now = time.monotonic()
-        if self._until is not None:
+        if self._budget is not None:
             return max(0.0, self._until - now)
         work = self._work
         if work is None or not 0 < work.done <= work.total:
@@ -182,10 +202,10 @@ class Board:
     def describe_progress(self) -> str:
         """Return how far the work is, in words: ``timing: 40 %, 0:12 left``."""
         if self._stage:
-            return f"{self.place} {self._plan}"
+            return f"{self.place} {self.stage}: {self.plan}".strip()
         remaining_s = self.estimate_remaining_s()
         parts = []
-        if self._until is None and self._work is not None and self._work.total:
+        if self._budget is None and self._work is not None and self._work.total:
             parts.append(f"{100 * min(1.0, self._work.done / self._work.total):.0f} %")
         parts.append(
             self._format_elapsed() if remaining_s is None else f"{format_clock(remaining_s)} left"
@@ -194,21 +214,33 @@ class Board:
 
     def render_lines(self, width: int) -> list[str]:
         """Return the board in lines of a width: a bar, and in a search the plan and the best."""
-        done = round(_BAR * self._compute_share())
+        share = self.measure_share()
+        done = round(_BAR * share)
         bar = f"{'━' * done}{'─' * (_BAR - done)}"
         if not self._stage:
-            return wrap_text(f"{bar} {self.describe_progress()}", width)
-        now = " ".join(filter(None, (self.place, self._timing, self._plan)))
-        texts = (f"{bar} {self._format_elapsed()}", now, f"best so far: {self.describe_best()}")
-        return [line for text in texts for line in wrap_text(text, width, "  ")]
+            return [crop_text(f"{bar} {self.describe_progress()}", width)]
+        now = ", ".join(filter(None, (f"{self.stage}: {self.plan}", self._timing)))
+        lines = (
+            f"{bar} {100 * share:.0f} % {self.place}",
+            f"now   {now}",
+            f"best  {self.describe_best()}",
+        )
+        return [crop_text(line, width) for line in lines]
 
-    def _compute_share(self) -> float:
-        """Return the share of the budget or of the work that is behind us."""
-        remaining_s = self.estimate_remaining_s()
-        if self._until is not None and remaining_s is not None:
-            return 1 - remaining_s / max(self._seconds, 1e-9)
-        work = self._work
-        return min(1.0, work.done / work.total) if work is not None and work.total else 0.0
+    def measure_share(self) -> float:
+        """Return the share of the time or of the work that is behind us: it never falls.
+
+        While a set-up may still turn out not to count, the whole time is taken to follow it.
+        """
+        remaining_s, work = self.estimate_remaining_s(), self._work
+        if self._budget is not None and remaining_s is not None:
+            elapsed_s = time.monotonic() - self._since
+            following_s = self._budget.seconds if self._budget.may_restart else remaining_s
+            share = elapsed_s / max(elapsed_s + following_s, 1e-9)
+        else:
+            share = work.done / work.total if work is not None and work.total else 0.0
+        self._share = max(self._share, min(1.0, share))
+        return self._share
 
     def _format_elapsed(self) -> str:
         return f"{format_clock(time.monotonic() - self._since)} so far"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 
 def wrap_text(text: str, width: int, hang: str = "") -> list[str]:
@@ -35,3 +35,10 @@ def wrap_text(text: str, width: int, hang: str = "") -> list[str]:
 def longest_word(text: str) -> int:
     """Return the columns that no line of a text can do without."""
     return max(map(cell_len, text.split()), default=0)
+
+
+def crop_text(text: str, width: int) -> str:
+    """Return a line that is at most so wide; what does not fit is cut off behind an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, max(0, width - 1)).rstrip() + "\N{HORIZONTAL ELLIPSIS}"

@@ -104,12 +104,12 @@ def _sum_ms(sides: Sequence[Side]) -> str:
     return format_milliseconds(sum(times_ms) * 1e6) if times_ms else "-"
 
 
-def build_graph_blocks(study: Study, sides: Sides) -> Iterator[Block]:
-    """Yield what changed in a sentence, both graphs, and the command that opens the winner."""
+def build_graph_blocks(study: Study, name: str, sides: Sides) -> Iterator[Block]:
+    """Yield what changed in one of a study's models, both graphs, and how to open the winner."""
     width = "number of nodes, as no time was recorded"
     if sides.is_timed:
         width = "time in a run; a step without one runs in another's kernel, or not at all"
-    yield Heading("The graph: original and winner")
+    yield Heading(f"The graph{f' of {name}' if name else ''}: original and winner")
     yield Text(
         f"{say.format_count(len(sides.steps), 'step')}: "
         f"{count_changes(sides.steps) or 'none changed'}. Colour is precision, width {width}."
@@ -117,7 +117,6 @@ def build_graph_blocks(study: Study, sides: Sides) -> Iterator[Block]:
     if (added := sides.added_ms[1]) and sides.is_timed:
         yield Text(f"{added:.2g} ms more are in nodes that the winner's runtime added.")
     yield draw_graphs(sides)
-    models = find_models(study)
-    if models is not None:
-        yield Text("Open the winner in Netron, whose page asks public hosts:")
-        yield Text(f"pip install netron && netron {shlex.quote(str(models[1]))}", "code")
+    yield Text("Open the winner in Netron, whose page asks public hosts:")
+    winner = find_models(study)[name][1]
+    yield Text(f"pip install netron && netron {shlex.quote(str(winner))}", "code")

@@ -20,6 +20,7 @@ from ortune.graph.diff.result import Diff, DrawnNode
 from ortune.graph.io import file
 from ortune.graph.mapping.nodes import trace_lineage
 from ortune.measurement.timing.operators import operator_of_kernel, operator_shares
+from ortune.search.experiment.golden import find_built_model
 from ortune.search.experiment.ledger import ORIGINAL, read_kernels
 
 _CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
@@ -105,19 +106,24 @@ class NodeTimes:
     added_ms: float
 
 
-def compare_sides(study: Study) -> Sides | None:
-    """Set original and winner side by side; None where a file is gone, large or not alone.
+def compare_sides(study: Study) -> dict[str, Sides]:
+    """Set original and winner of each of a study's models side by side, by the model's name.
+
+    Empty where a file is gone or large. Runtimes record one model at a time, so that steps have
+    times only where there is one.
 
     Raises:
         OrtuneError: A model or what was recorded of it cannot be read.
     """
-    paths = find_models(study)
-    if paths is None:
-        return None
+    pairs = find_models(study)
+    return {name: _compare_pair(study, pair, len(pairs) == 1) for name, pair in pairs.items()}
+
+
+def _compare_pair(study: Study, paths: Sequence[Path], is_lone: bool) -> Sides:
     models = tuple(file.load(path) for path in paths)
     diff = diff_models(models[0], models[1])
     root, best = Path(study.root), study.best
-    kept = [read_kernels(root, key) for key in (ORIGINAL, best.key)]
+    kept = [read_kernels(root, key) if is_lone else None for key in (ORIGINAL, best.key)]
     latencies = [say.latency_ns(study, trial) for trial in (study.baseline, best)]
     times = [
         time_nodes(model, recorded, latency / 1e6) if recorded and latency else None
@@ -127,17 +133,19 @@ def compare_sides(study: Study) -> Sides | None:
     return replace(join_sides(diff, models, times), shares=shares if all(times) else ())
 
 
-def find_models(study: Study) -> tuple[Path, Path] | None:
-    """Return the files of original and winner; None where there are not two lone ones at hand."""
-    if not study.root or len(study.models) != 1 or study.best.key == study.baseline.key:
-        return None
-    original = Path(next(iter(study.models.values())))
-    built = [original]
-    if study.best.artefact:
-        built = sorted((Path(study.root) / study.best.artefact).rglob("*.onnx"))
-    if len(built) != 1 or not original.is_file() or (study.best.size or 0) > _LARGEST:
-        return None
-    return original, built[0]
+def find_models(study: Study) -> dict[str, tuple[Path, Path]]:
+    """Return the files of original and winner by the model's name; none where one is not fit.
+
+    It is gone, or all together are too large, or the original is the winner.
+    """
+    if not study.root or study.best.key == study.baseline.key:
+        return {}
+    pairs = {
+        name: (Path(source), find_built_model(Path(study.root), study.best, Path(source)))
+        for name, source in study.models.items()
+    }
+    there = all(original.is_file() for original, _ in pairs.values())
+    return pairs if there and (study.best.size or 0) <= _LARGEST else {}
 
 
 def time_nodes(model: ir.Model, recorded: Recorded, latency_ms: float) -> NodeTimes:

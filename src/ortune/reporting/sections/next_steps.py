@@ -13,7 +13,7 @@ from ortune.core.fields import Duration
 from ortune.core.near_miss import find_near_miss
 from ortune.core.section import Block, Heading, Section, Text
 from ortune.core.settings import REPEAT
-from ortune.core.study import Study
+from ortune.core.study import AT_WORK, Study
 from ortune.core.trial import UntriedPlan, Verdict
 from ortune.reporting.sections.common.doubts import list_doubts
 
@@ -31,8 +31,10 @@ class NextStepsSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield at most five commands, and at most three doubts."""
-        yield Heading("What to do now")
-        for about, command in list_commands(study):
+        commands = [] if study.finished == AT_WORK else [*list_commands(study)]
+        if commands:
+            yield Heading("What to do now")
+        for about, command in commands:
             yield Text(about)
             yield Text(command, "code")
         doubts = [study.header.doubt] * bool(study.header.doubt) + list_doubts(study, study.best)

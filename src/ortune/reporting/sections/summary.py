@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.section import Block, Pill, Pills, Section, Tile, Tiles
-from ortune.core.study import Study
+from ortune.core.study import AT_WORK, Study
 from ortune.core.trial import Trial, Verdict
 from ortune.reporting.sections.common.doubts import BUSY, compute_waiting_share
 
@@ -36,7 +36,8 @@ class SummarySection(Section):
 def _judge_speed(study: Study) -> Pill:
     speed = study.speedup(study.best)
     if study.best.key == study.baseline.key:
-        return Pill("the original stays", "warn" if study.unconfirmed else "plain")
+        stays = "nothing confirmed yet" if study.finished == AT_WORK else "the original stays"
+        return Pill(stays, "warn" if study.unconfirmed else "plain")
     if not speed.is_bounded or speed.low < 1:
         needs = study.job.wanted.prefer
         return Pill("no slower" if needs == "speed" else f"less {needs}, no slower")

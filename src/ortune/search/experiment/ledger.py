@@ -12,18 +12,22 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
 from ortune.core import regular_file
 from ortune.core.atomic_write import append_line, cut_torn, hold_lock, read_whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.event import Event, Sink, TimeLeft, TrialDone, TrialStarted
 from ortune.core.plugins import codec, stored
+from ortune.core.progress.board import Board
 from ortune.core.session import Recorded
-from ortune.core.study import Ending, Header, Job, SampleScores, Study
+from ortune.core.study import AT_WORK, Ending, Header, Job, SampleScores, Study
+from ortune.core.system import lock_file
 from ortune.core.trial import BESIDE, Score, Status, Trial
 from ortune.core.version import __version__
 from ortune.metrics.common.user_metric import UserMetric
@@ -31,7 +35,7 @@ from ortune.metrics.common.user_metric import UserMetric
 T = TypeVar("T")
 
 _OWN = "do not trust this run; if it is yours, search again without that setting"
-_LEDGER = "ledger.jsonl"
+_LEDGER, _LOCK, _NOW = "ledger.jsonl", "lock", "now.json"
 ORIGINAL = "original"
 """In the place of a key: the model as it came, on the baseline's backend."""
 
@@ -107,16 +111,21 @@ def count_looked_at(trials: Iterable[Trial]) -> int:
 
 def has_trials(root: Path) -> bool:
     """Return whether a run's folder has a trial, or another search is at work in it."""
-    if not root.is_dir():
-        return False
     ledger = root / _LEDGER
-    if ledger.is_file() and ledger.stat().st_size:
-        return True
     try:
-        with lock_run(root):
-            return False
-    except OrtuneError:
-        return True
+        _require_no_links(root)
+    except BadData:
+        return True  # no search may begin there, and nothing is removed
+    return (ledger.is_file() and ledger.stat().st_size > 0) or is_at_work(root)
+
+
+def is_at_work(root: Path) -> bool:
+    """Return whether a search is at work in a run's folder; nothing is made by asking."""
+    try:
+        with (root / _LOCK).open("rb") as file:
+            return not lock_file(file.fileno())
+    except OSError:
+        return False
 
 
 def lock_run(root: Path) -> AbstractContextManager[None]:
@@ -133,7 +142,8 @@ def lock_run(root: Path) -> AbstractContextManager[None]:
 @contextmanager
 def _hold_run(root: Path) -> Iterator[None]:
     fix = "wait for it, or choose another -o folder"
-    with hold_lock(root / "lock", BadData(f"another search is running in {root}", fix=fix)):
+    conflict = BadData(f"another search is running in {root}", fix=fix)
+    with hold_lock(root / _LOCK, conflict, wait_s=0.3):  # `is_at_work` holds it for a moment
         before = _identify_folder(root)
         failure: Exception | None = None
         try:
@@ -305,6 +315,74 @@ def is_finished(root: Path) -> bool:
     """Say whether a run came to its end: it was neither killed nor interrupted."""
     data = _load_json(root / "ending.json")
     return isinstance(data, dict) and data.get("finished") != "interrupted"
+
+
+@dataclass(frozen=True)
+class Now:
+    """What a search is at, for whoever watches it.
+
+    Attributes:
+        stage: What is done with the plan, in words.
+        plan: Label of the plan.
+        plans: How many were taken up so far.
+        best: Label and speed-up of the best so far.
+        share: Of the time that is behind it.
+        until: When its time is up, in seconds since 1970.
+    """
+
+    stage: str = ""
+    plan: str = ""
+    plans: int = 0
+    best: str = ""
+    share: float = 0.0
+    until: float = 0.0
+
+
+def keep_now(root: Path, sink: Sink) -> Sink:
+    """Return a sink that forwards events and keeps what the search is at in its folder."""
+    board = Board()
+
+    def forward_event(event: Event) -> None:
+        board.record_event(event)
+        sink(event)
+        if isinstance(event, (TimeLeft, TrialStarted, TrialDone)):
+            now = Now(
+                board.stage,
+                board.plan,
+                board.plans,
+                board.describe_best(),
+                board.measure_share(),
+                time.time() + (board.estimate_remaining_s() or 0.0),
+            )
+            with suppress(OrtuneError, OSError):  # nobody may be watching
+                write_text(root / _NOW, json.dumps(codec.encode(now)))
+
+    return forward_event
+
+
+def read_now(root: Path) -> Now | None:
+    """Return what the search in a run's folder is at; None where none is at work."""
+    if not is_at_work(root) or (data := _load_json(root / _NOW)) is None:
+        return None
+    return _decode_record(Now, data, root / _NOW)
+
+
+def stamp_run(root: Path) -> str:
+    """Return what changes whenever more is known of a run."""
+    stamps = []
+    for name in (_LEDGER, "header.json", "ending.json"):
+        with suppress(OSError):
+            status = (root / name).stat()
+            stamps.append(f"{status.st_mtime_ns:x}-{status.st_size:x}")
+    return ".".join((*stamps, str(is_at_work(root))))
+
+
+def watch_study(root: Path) -> Study:
+    """Rebuild a study from its folder as `read_study` does, and say whether it is at work."""
+    study = read_study(root)
+    if not is_at_work(root):
+        return study
+    return replace(study, ending=replace(study.ending, finished=AT_WORK))
 
 
 def read_study(root: str | Path) -> Study:

@@ -45,30 +45,27 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (TrialDone(FAST), "clean @ cpu: 2.00x [1.60, 2.50], top-1 0.99 (proved)"),
+        (TrialDone(FAST), "2.00x  clean @ cpu: top-1 0.99 (proved)"),
         (
             TrialDone(FAST, cached=True),
-            "clean @ cpu: 2.00x [1.60, 2.50], top-1 0.99 (proved) (measured before)",
+            "2.00x  clean @ cpu: top-1 0.99 (proved) (measured before)",
         ),
-        (TrialDone(replace(FAST, ratio=LONE)), "clean @ cpu: about 4.00x, top-1 0.99 (proved)"),
+        (TrialDone(replace(FAST, ratio=LONE)), "~4.00x  clean @ cpu: top-1 0.99 (proved)"),
         (
             TrialDone(
                 replace(FAST, status=Status.SLOWER, ratio=LEVEL, scores=(), why="slower: 1.07")
             ),
-            "clean @ cpu: no faster (within noise), 0.93x [0.87, 1.01]",
+            "0.93x  clean @ cpu: no faster (within noise)",
         ),
         (
             TrialDone(Trial("k", PLAN, "search", Status.FAILED, error="killed by SIGSEGV")),
-            "clean @ cpu: failed, killed by SIGSEGV",
+            "-  clean @ cpu: failed, killed by SIGSEGV",
         ),
-        (TrialDone(UNTRIED), "clean @ cpu: nothing to change, not tried"),
-        (
-            Unconfirmed(FAST),
-            "first faster plan, not yet re-measured: clean @ cpu, 2.00x [1.60, 2.50]",
-        ),
+        (TrialDone(UNTRIED), "-  clean @ cpu: nothing to change, not tried"),
+        (Unconfirmed(FAST), "first faster plan, to be re-measured: 2.00x, clean @ cpu"),
         (
             Unconfirmed(replace(FAST, ratio=Interval(0.5, 0.02, 12.5))),
-            "first faster plan, not yet re-measured: clean @ cpu, about 2.00x",
+            "first faster plan, to be re-measured: ~2.00x, clean @ cpu",
         ),
         (Note("seen", warning=True), "warning: seen"),
         (Timing(Interval(1, 1, 1), 3), ""),
@@ -95,7 +92,7 @@ def test_steps_and_starts_are_for_verbose(event: Event, line: str) -> None:
 
 
 OTHER = replace(FAST, key="o", plan=Plan(AS_IS, Cpu(threads=1)), ratio=Interval(0.8, 0.7, 0.9))
-BEST = "2.00x [1.60, 2.50], not re-measured, clean @ cpu"
+BEST = "2.00x clean @ cpu, not re-measured"
 
 
 @pytest.mark.parametrize(
@@ -106,14 +103,14 @@ BEST = "2.00x [1.60, 2.50], not re-measured, clean @ cpu"
         ([replace(FAST, ratio=replace(LONE, value=1.1))], "the original"),
         ([FAST, OTHER], BEST),
         ([FAST, replace(OTHER, status=Status.FAILS, ratio=Interval(0.1, 0.1, 0.1))], BEST),
-        ([replace(FAST, ratio=LONE)], "about 4.00x, not re-measured, clean @ cpu"),
+        ([replace(FAST, ratio=LONE)], "~4.00x clean @ cpu, not re-measured"),
         (
             [replace(FAST, ratio=LONE), replace(FAST, ratio=Interval(1, 0.99, 1.03))],
             "the original",
         ),
         (
             [FAST, replace(FAST, part="final", ratio=Interval(0.8, 0.75, 0.85))],
-            "1.25x [1.18, 1.33], clean @ cpu",
+            "1.25x clean @ cpu",
         ),
         ([FAST, replace(FAST, part="final", status=Status.FAILS)], "the original"),
     ],
@@ -142,14 +139,14 @@ def test_lines_carry_one_counter_and_the_time_left(
     sink(TrialDone(FAST, cached=True))
     got = capsys.readouterr()
     assert got.out == ""
-    starts = [line.partition(": ")[0] + ":" for line in got.err.splitlines()]
+    starts = [line.partition("]")[0] + "]" for line in got.err.splitlines()]
     assert starts == [
-        "[3:00 left] baseline:",
-        "[1, 2:50 left] quick test:",
-        "[2, 2:40 left] search:",
-        "[3, 2:00 left] accuracy repair:",
-        "[4, 0:10 left] final measurement:",
-        "[5, 0:10 left] contributions:",
+        "[3:00 left]",
+        "[1, 2:50 left]",
+        "[2, 2:40 left]",
+        "[3, 2:00 left]",
+        "[4, 0:10 left]",
+        "[5, 0:10 left]",
     ]
     assert got.err.splitlines()[-1].endswith("(measured before)")
 
@@ -195,7 +192,7 @@ def test_time_left_ends_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_board_keeps_its_width_and_breaks_no_word(width: int) -> None:
+def test_the_board_is_three_lines_that_fit(width: int) -> None:
     board = progress.Board()
     board.record_event(TimeLeft(180))
     long = Plan(Recipe("clean+int8-static(observer=percentile(p=99.9), per_channel=True)"), Cpu())
@@ -203,11 +200,45 @@ def test_the_board_keeps_its_width_and_breaks_no_word(width: int) -> None:
     board.record_event(Timing(Interval(0.5, 0.4, 0.625), 6))
     board.record_event(TrialDone(replace(FAST, plan=long)))
     board.record_event(TrialStarted(long, "final"))
-    lines = board.render_lines(width)
-    assert max(map(cell_len, lines)) <= width
-    text = " ".join(" ".join(lines).split())
-    assert f"[2, 3:00 left] final measurement: {long}" in text
-    assert f"best so far: 2.00x [1.60, 2.50], not re-measured, {long}" in text
+    bar, now, best = board.render_lines(width)
+    assert max(map(cell_len, (bar, now, best))) <= width
+    assert bar.endswith(" 0 % [2, 3:00 left]")
+    assert now.startswith("now   final measurement: clean+int8-static(")
+    assert best.startswith("best  2.00x clean+int8-static(")
+    assert width == 120 or now.endswith("…")
+
+
+def test_a_finished_trial_is_one_line_of_eighty_columns() -> None:
+    error = "no answer to 'load' after 8 s, " * 9
+    failed = Trial("k", PLAN, "search", Status.FAILED, error=error)
+    line = progress.describe_event(TrialDone(failed), place="[12, 1:48 left]")
+    assert line.startswith("[12, 1:48 left]       -  clean @ cpu: failed, no answer")
+    assert cell_len(line) == 80 and line.endswith("…")
+    assert error.strip() in progress.describe_event(TrialDone(failed), verbose=True)
+
+
+@pytest.mark.parametrize("setup_s", [10, 60, 100])
+def test_the_bar_never_runs_backwards_and_is_right_from_a_third_of_the_time_on(
+    monkeypatch: pytest.MonkeyPatch, setup_s: int
+) -> None:
+    now, budget_s = 0.0, 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    board = progress.Board()
+    board.record_event(TimeLeft(budget_s, may_restart=True))
+    counts = setup_s <= 0.25 * budget_s  # as a search has it
+    whole_s = budget_s + (0 if counts else setup_s)
+    shares = []
+    while now < whole_s:
+        now += 1
+        if now == setup_s:
+            board.record_event(TimeLeft(whole_s - setup_s))
+            board.record_event(TrialStarted(PLAN, "search"))
+        if now == 0.8 * whole_s:  # told again, as a search does that goes on
+            board.record_event(TimeLeft(whole_s - now + 2))
+        shares.append(board.measure_share())
+        if now >= whole_s / 3:
+            assert shares[-1] == pytest.approx(now / whole_s, abs=0.1)
+    assert shares == sorted(shares) and shares[0] > 0
 
 
 def test_a_terminal_shows_the_board_and_takes_it_away(

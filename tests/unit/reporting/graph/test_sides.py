@@ -8,9 +8,10 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 import pytest
-from tests.unit.studies import study
+from tests.unit import studies
+from tests.unit.studies import study, write_model
 
-from ortune.core.section import Bars, Chart, GraphPair, Text
+from ortune.core.section import Bars, Chart, GraphPair, Heading, Text
 from ortune.core.session import Executed, Operand, Recorded
 from ortune.core.study import Study
 from ortune.graph.diff.compare import diff_models
@@ -100,8 +101,7 @@ def timed(folder: Path) -> Study:
 
 def test_a_report_draws_both_graphs_and_the_layers_that_changed(tmp_path: Path) -> None:
     made = timed(tmp_path)
-    found = compare_sides(made)
-    assert found is not None
+    found = compare_sides(made)[""]
     assert [step.kind for step in found.steps].count("matched") == 2
     parts = {part.name: part.blocks for part in build_report_parts(made)}
     (graphs,) = (block for block in parts["graph"] if isinstance(block, GraphPair))
@@ -120,9 +120,9 @@ def test_a_report_draws_both_graphs_and_the_layers_that_changed(tmp_path: Path) 
 def test_without_a_second_model_there_is_no_graph(tmp_path: Path) -> None:
     made = study(tmp_path)
     Path(made.models[""]).unlink()
-    assert compare_sides(made) is None
+    assert compare_sides(made) == {}
     kept = replace(made, trials=made.trials[:1])
-    assert compare_sides(kept) is None
+    assert compare_sides(kept) == {}
     names = [part.name for part in build_report_parts(kept)]
     assert "graph" not in names
 
@@ -154,3 +154,20 @@ def test_layers_that_changed_most_come_first(tmp_path: Path) -> None:
     chart = next(block for block in parts["operators"] if isinstance(block, Chart))
     changes = [abs(float(before) - float(after)) for _, before, after in chart.table.rows]
     assert changes == sorted(changes, reverse=True) and changes[0] > 0
+
+
+def test_a_job_of_several_models_has_a_graph_of_each(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    encoder = Path(made.models[""])
+    decoder = write_model(encoder.with_name("decoder.onnx"), studies.MODEL)
+    made = studies.changed(made, models={"encoder": str(encoder), "decoder": str(decoder)})
+    assert list(compare_sides(made)) == ["encoder", "decoder"]
+    parts = {part.name: part.blocks for part in build_report_parts(made)}
+    titles = [parts[name][0] for name in ("graph", "graph-2")]
+    assert [title.text for title in titles if isinstance(title, Heading)] == [
+        "The graph of encoder: original and winner",
+        "The graph of decoder: original and winner",
+    ]
+    assert any(
+        isinstance(b, Text) and "none changed" in b.text for b in parts["graph-2"]
+    ), "what a recipe found nothing to do in is as it came"
