@@ -108,6 +108,11 @@ PROMISES: Mapping[str, Promise] = {
         "silent streams, unread answers, damaged messages",
         (f"{UNIT}/serving/server/grpc",),
     ),
+    "pages": Promise(
+        "a live page answers to its owner alone",
+        "wrong tokens, pages of other origins, other names of this machine, plans that are none",
+        (f"{UNIT}/reporting/test_live.py", "-k", "token or others or packed"),
+    ),
     "declared": Promise(
         "the event loop moves bytes alone",
         "data of another type, shape or size than the model takes",

@@ -58,8 +58,10 @@ def command(options: _Options) -> int:
     if options.page is not None:
         from ortune.cli.terminal.load_page import build_goal_page, build_load_page
 
-        is_goal = isinstance(result, GoalResult)
-        save_page(options, build_goal_page(result) if is_goal else build_load_page(result))
+        if isinstance(result, GoalResult):
+            save_page(options, build_goal_page(result))
+        else:
+            save_page(options, build_load_page(result))
     if isinstance(result, GoalResult):
         print_result(result, lambda: _print_goal(result))
         return DONE

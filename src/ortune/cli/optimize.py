@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from ortune.analysis.padding.requests import BucketsRequest
 from ortune.cli.main import BAD, DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output
-from ortune.cli.terminal.command import format_command_line, make_command
+from ortune.cli.terminal.command import format_command_line, is_verbose, make_command
 from ortune.cli.terminal.ending import hold_interruptions
 from ortune.core import wording
 from ortune.core.errors import Interruption
@@ -229,13 +228,14 @@ def serialize_trial(trial: Trial, study: Study) -> dict[str, object]:
 
 
 def print_study(study: Study, page: Path) -> None:
-    """Print the table of every plan, the verdict and where things are."""
-    from ortune.reporting.terminal import render_terminal
+    """Print the answer, the best plans, and what to do next; with ``-v`` everything first."""
+    from ortune.reporting.blocks import gather_parts
+    from ortune.reporting.ending import StudyEnding
+    from ortune.reporting.terminal import make_renderables
 
-    output.print_items(*render_terminal(study))
-    output.print_text(f"run:    {study.root}\nreport: {page}")
-    if study.best is not study.baseline:
-        output.print_text(f"next:   ortune pack {shlex.quote(study.root)} -o model.ortune")
+    parts = gather_parts(study, terminal=True)
+    more = parts if is_verbose() else [part for part in parts if part.name == "batches"]
+    output.print_items(*make_renderables(more), StudyEnding(study, page))
 
 
 def exit_code(study: Study, target_speedup: float | None, strict: bool) -> int:

@@ -54,8 +54,8 @@ def command(options: _Options) -> None:
     run, study = Path(options.run), watch_study(Path(options.run))
     if options.other is not None:
         path = _write_compared(options, study, watch_study(Path(options.other)))
-        result = {"run": run, "other": options.other, "report": path}
-        print_result(result, lambda: print_text(f"report: {path}"))
+        compared = {"run": run, "other": options.other, "report": path}
+        print_result(compared, lambda: print_text(f"report: {path}"))
         return
     path = report(
         study,

@@ -19,7 +19,6 @@ from ortune.core.self_agreement import SelfAgreement
 from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, UntriedPlan
 from ortune.core.workload import Workload
 
-
 AT_WORK = "at work"
 
 

@@ -173,9 +173,7 @@ def _compare_plans(
         heads = (*(f"speed-up, {name}" for name in names), *(f"score, {name}" for name in names))
         yield Table(("plan", *heads, "speed-ups"), tuple(rows))
     alone = [say.format_count(len(trials) - len(both), "plan") for trials in tried]
-    only = ", ".join(
-        f"{count} only in {name}" for count, name in zip(alone, names, strict=True)
-    )
+    only = ", ".join(f"{count} only in {name}" for count, name in zip(alone, names, strict=True))
     yield Text(f"{say.format_count(len(both), 'plan')} in both, {only}.")
 
 

@@ -114,8 +114,8 @@
   const ask = async () => {
     try {
       const response = await fetch(`data.json?seen=${encodeURIComponent(seen)}`);
-      if (!response.ok) throw new Error(await response.text());
-      show(await response.json());
+      if (response.ok) show(await response.json());
+      else late.textContent = `Not up to date: ${await response.text()}`;
     } catch {
       late.textContent = "Not up to date: ortune ui has ended, or has another address now.";
     }

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ortune.bundle.pack import pack
 from ortune.core import wording as say
-from ortune.core.errors import OrtuneError, escape_control_chars
+from ortune.core.errors import OrtuneError, escape_control_chars, make_unexpected_error
 from ortune.core.result import format_size
 from ortune.core.section import Text
 from ortune.core.study import AT_WORK, Study
@@ -43,6 +43,7 @@ _THIS_MACHINE = ("127.0.0.1", "localhost")
 _LONGEST = 4096
 """Bytes of what a page may send."""
 _STATES = {"time": "done, all time used", "target": "done, target reached"}
+_REPORT = "report it, with the run where you may"
 _NOT_YET = "The original is not measured yet."
 _FOOT = "All raw measurements are kept in the run's folder (ledger.jsonl)."
 
@@ -85,7 +86,7 @@ class Watched:
         """
         with self._lock:
             if self.folder is not None:
-                self.runs += [run for run in list_runs(self.folder) if run not in self.runs]
+                self.runs.extend(run for run in list_runs(self.folder) if run not in self.runs)
             roots = [self.find_run(place) for place in path[1:]] if path else self.runs
             stamp = "/".join((str(len(self.runs)), *map(stamp_run, roots)))
             name = "/".join(path)
@@ -263,6 +264,9 @@ class _Handler(BaseHTTPRequestHandler):
         except OrtuneError as error:
             status, kind = HTTPStatus.CONFLICT, "application/json"
             text = json.dumps({"error": error.what, "fix": error.fix})
+        except Exception as error:  # a page says so, and goes on asking
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            text = make_unexpected_error(error, [], _REPORT).what
         body = text.encode(errors="backslashreplace")
         self.send_response(status)
         for name, value in _list_headers(kind, len(body)):

@@ -25,8 +25,7 @@ from ortune.core.section import (
     Text,
     Tiles,
 )
-from ortune.core.study import Study
-from ortune.reporting.blocks import Part, find_numeric_columns, gather_parts
+from ortune.reporting.blocks import Part, find_numeric_columns, tabulate_bars
 
 _GAP = 2
 _INDENT = 4
@@ -37,11 +36,6 @@ _BAR = (12, 80)
 _TONES = {"good": "bold green", "warn": "bold yellow", "code": "cyan", "plain": ""}
 _SHADES = "█▒░▓"
 _MARKS = {"win": "bold green", "lose": "dim"}
-
-
-def render_terminal(study: Study) -> list[RenderableType]:
-    """Return what a console prints; widths are chosen when it prints."""
-    return make_renderables(gather_parts(study, terminal=True))
 
 
 def make_renderables(parts: Sequence[Part]) -> list[RenderableType]:
@@ -90,7 +84,7 @@ class FittedTable:
     """A table that fits, without breaking a word.
 
     Where it is too wide, cells are broken between words, then the last column hangs below each
-    row, then every row becomes its first cell with the others by name below.
+    row, then each row becomes its first cell with the others in their columns below.
 
     Attributes:
         right: For each column whether it is set to the right; by what is in it where empty.
@@ -108,11 +102,10 @@ class FittedTable:
         shown = len(natural) - hang
         marks = table.marks or ("",) * len(table.rows)
         if sum(least[:shown]) + _GAP * (shown - 1) > width:
-            for row, mark in zip(table.rows, marks, strict=True):
-                yield from _stack_row(table.columns, row, width, _MARKS.get(mark, ""))
+            yield from _stack_rows(table, natural, least, self._find_right(), width)
             return
         widths = _shrink_widths(natural[:shown], least, width)
-        right = (self.right or find_numeric_columns(table))[:shown]
+        right = self._find_right()[:shown]
         if any(table.columns):
             yield from _render_row(table.columns[:shown], widths, right, "bold")
             yield _make_line("─" * (sum(widths) + _GAP * (shown - 1)), "dim")
@@ -121,6 +114,15 @@ class FittedTable:
             yield from _render_row(row[:shown], widths, right, style)
             if hang and row[-1]:
                 yield from _indent_text(row[-1], width, style or "dim")
+
+    def list_rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the table's head, where it has one, and its rows, for what reads a pipe."""
+        if any(self.table.columns):
+            yield self.table.columns
+        yield from self.table.rows
+
+    def _find_right(self) -> tuple[bool, ...]:
+        return self.right or find_numeric_columns(self.table)
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,10 @@ class BarRows:
         keys = [f"{_SHADES[i % len(_SHADES)]} {name}" for i, name in enumerate(chart.segments)]
         legend = "  ".join(keys) + ", " if len(keys) > 1 else ""
         yield Paragraph(f"{legend}{chart.unit}", "dim")
+
+    def list_rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the figures, for what reads a pipe."""
+        yield from FittedTable(tabulate_bars(self.bars)).list_rows()
 
 
 def _draw_bars(chart: Bars, room: int) -> list[str]:
@@ -177,6 +183,8 @@ def _shrink_widths(natural: Sequence[int], least: Sequence[int], width: int) -> 
         giving = [
             index for index, column_width in enumerate(widths) if column_width > least[index]
         ]
+        if not giving:
+            break
         widths[max(giving, key=widths.__getitem__)] -= 1
     return widths
 
@@ -199,16 +207,31 @@ def _wrap_cell(text: str, width: int) -> list[str]:
     return wrap_text(" ".join(text.split()), width)
 
 
-def _stack_row(
-    columns: Sequence[str], row: Sequence[str], width: int, style: str
+def _stack_rows(
+    table: Table, natural: Sequence[int], least: Sequence[int], right: Sequence[bool], width: int
 ) -> Iterator[Line]:
-    """Write the first cell, and the others below it with the names of their columns."""
-    for line in _wrap_cell(row[0], width):
-        yield _make_line(line, style)
-    remaining_cells = zip(columns[1:], row[1:], strict=True)
-    details = "; ".join(" ".join(filter(None, pair)) for pair in remaining_cells if pair[1])
-    if details:
-        yield from _indent_text(details, width, style or "dim")
+    """Write each row as its first cell, and below it the others in columns, in lines that fit."""
+    room, groups = width - _INDENT, [[1]] if len(natural) > 1 else []
+    for column in range(2, len(natural)):
+        taken = [*groups[-1], column]
+        if sum(least[k] for k in taken) + _GAP * (len(taken) - 1) <= room:
+            groups[-1] = taken
+        else:
+            groups.append([column])
+    widths = [_shrink_widths([natural[k] for k in g], [least[k] for k in g], room) for g in groups]
+    marks = table.marks or ("",) * len(table.rows)
+    heads = [(table.columns, "bold")] if any(table.columns) else []
+    styled = [(row, _MARKS.get(mark, "")) for row, mark in zip(table.rows, marks, strict=True)]
+    for place, (row, style) in enumerate((*heads, *styled)):
+        if place == len(heads) and heads:
+            yield _make_line("─" * width, "dim")
+        for line in _wrap_cell(row[0], width):
+            yield _make_line(line, style)
+        for group, sizes in zip(groups, widths, strict=True):
+            cells = [row[k] for k in group]
+            if any(cells):
+                for drawn in _render_row(cells, sizes, [right[k] for k in group], style or "dim"):
+                    yield _make_line(" " * _INDENT + drawn.plain, style or "dim")
 
 
 def _indent_text(text: str, width: int, style: str) -> Iterator[Line]:

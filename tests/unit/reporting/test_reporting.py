@@ -21,10 +21,10 @@ from ortune.core.step import Recipe
 from ortune.core.study import Contribution, Study
 from ortune.core.trial import Plan
 from ortune.reporting.beside import build_report_parts
-from ortune.reporting.blocks import find_numeric_columns
+from ortune.reporting.blocks import find_numeric_columns, gather_parts
 from ortune.reporting.html import render_html, report
 from ortune.reporting.markdown import render_markdown
-from ortune.reporting.terminal import FittedTable, render_terminal
+from ortune.reporting.terminal import FittedTable, make_renderables
 
 study = study_fixture
 HOSTILE = "<img src=x onerror=alert(1)> \"quoted\" 'single' & | `tick` [bold]x[/bold]"
@@ -82,7 +82,7 @@ def parsed(page: str) -> Tags:
 def lines(study: Study, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=False)
-    for item in render_terminal(study):
+    for item in make_renderables(gather_parts(study, terminal=True)):
         console.print(item)
     return out.getvalue().splitlines()
 
@@ -162,12 +162,21 @@ def test_cells_fit_and_their_words_are_whole(text: str, width: int) -> None:
     assert set(text.split()) <= set(found)
 
 
-def test_a_row_too_wide_for_the_terminal_is_its_name_and_the_rest_below() -> None:
+def test_a_row_too_wide_for_the_terminal_is_its_name_with_the_other_columns_below() -> None:
     name = "/model/encoder/layers.11/attention/MatMul"
-    table = Table(("node", "operator", "ms"), ((name, "MatMul", "1.25"),))
+    table = Table(("node", "operator", "ms"), ((name, "MatMul", "1.25"), ("b", "Add", "12.5")))
     out = io.StringIO()
     Console(file=out, width=44).print(FittedTable(table))
-    assert out.getvalue().splitlines() == [name, "    operator MatMul; ms 1.25"]
+    assert out.getvalue().splitlines() == [
+        "node",
+        "    operator    ms",
+        "─" * 44,
+        name,
+        "    MatMul    1.25",
+        "b",
+        "    Add       12.5",
+    ]
+    assert [*FittedTable(table).list_rows()] == [table.columns, *table.rows]
 
 
 def test_only_numbers_are_set_to_the_right() -> None:

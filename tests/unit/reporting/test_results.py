@@ -18,8 +18,8 @@ import ortune as ot
 from ortune.analysis.benchmark.interleave import NoiseVerdict
 from ortune.analysis.costs.cost import tabulate_costs
 from ortune.analysis.verification.verify import Comparison
-from ortune.cli.main import main
 from ortune.bundle.engine.instances import Serving
+from ortune.cli.main import main
 from ortune.cli.terminal.load_page import build_goal_page, build_load_page
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO, runtime_checkable
 
 import click
 
@@ -200,15 +200,26 @@ def make_console(*, err: bool = False) -> Console:
     return Visible(file=file, width=width, soft_wrap=False, highlight=False)
 
 
+@runtime_checkable
+class Rows(Protocol):
+    """What is rows of cells where no terminal shows it."""
+
+    def list_rows(self) -> Iterable[Sequence[str]]:
+        """Return the rows, their head first."""
+
+
 def print_items(*items: RenderableType) -> None:
-    """Print rich renderables to stdout; a text is broken on a terminal alone."""
+    """Print rich renderables to stdout; to a pipe, texts unbroken and cells between tabs."""
     from ortune.reporting.terminal import Paragraph
 
-    out = make_console()
+    out, piped = make_console(), not sys.stdout.isatty()
     for item in items:
         with outlive_reader(sys.stdout):
-            if isinstance(item, Paragraph) and not sys.stdout.isatty():
-                click.echo(item.text)
+            if isinstance(item, Paragraph) and piped:
+                click.echo(escape_control_chars(item.text))
+            elif piped and isinstance(item, Rows):
+                for row in item.list_rows():
+                    click.echo(escape_control_chars("\t".join(" ".join(c.split()) for c in row)))
             else:
                 out.print(item, crop=False)
 

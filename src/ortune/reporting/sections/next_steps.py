@@ -31,7 +31,7 @@ class NextStepsSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield at most five commands, and at most three doubts."""
-        commands = [] if study.finished == AT_WORK else [*list_commands(study)]
+        commands = [] if study.finished == AT_WORK else list_commands(study)
         if commands:
             yield Heading("What to do now")
         for about, command in commands:
@@ -48,8 +48,12 @@ class NextStepsSection(Section):
             yield from (Text(line, "warn") for line in dict.fromkeys(doubts[:_MOST]))
 
 
-def list_commands(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield what each command is for, and the command."""
+def list_commands(study: Study) -> list[tuple[str, str]]:
+    """Return what each command is for, and the command; the most useful first."""
+    return [*_propose_commands(study)]
+
+
+def _propose_commands(study: Study) -> Iterator[tuple[str, str]]:
     root, best = shlex.quote(study.root), study.best
     settings = shlex.quote(str(Path(study.root) / REPEAT))
     if best.key != study.baseline.key:

@@ -39,7 +39,7 @@ class RankingSection(Section):
 
     def blocks(self, study: Study) -> Iterable[Block]:
         """Yield one row a plan, then how to repeat each failure."""
-        ranked = sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
+        ranked = rank_trials(study)
         yield Heading("Every plan", folded=True)
         yield Table(
             ("plan", "speed-up", "99 % interval", _name_metric(study), "MB", "accuracy", "why"),
@@ -58,6 +58,11 @@ class RankingSection(Section):
                 ended = "was cut short" if trial.interruption else "failed"
                 yield Text(f"{study.label(trial.plan)} {ended}; to repeat it:")
                 yield Text(trial.reproduce, "code")
+
+
+def rank_trials(study: Study) -> list[Trial]:
+    """Return one trial a plan: the winner, the other finalists, then what was left behind."""
+    return sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
 
 
 def _rank_key(study: Study, trial: Trial) -> tuple[bool, int, float]:

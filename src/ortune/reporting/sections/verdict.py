@@ -116,7 +116,7 @@ def _describe_best(study: Study) -> str:
             return f"the original stays, but does not keep what was asked: {over}"
         if len(say.list_latest_trials(study)) == 1:
             return "the original stays: no plan was tried"
-        return f"the original stays: {_explain_no_plan(study)}"
+        return f"the original stays: {explain_no_plan(study)}"
     speed = study.speedup(best)
     plain = str(study.job.workload) == "latency"
     under = "" if plain else f" under {study.job.workload}"
@@ -168,7 +168,7 @@ def _describe_needs(trial: Trial, prefer: str) -> str:
     )
 
 
-def _explain_no_plan(study: Study) -> str:
+def explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
     if study.too_noisy:
         return "the machine was too noisy to tell any plan from it"

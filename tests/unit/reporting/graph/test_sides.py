@@ -168,6 +168,6 @@ def test_a_job_of_several_models_has_a_graph_of_each(tmp_path: Path) -> None:
         "The graph of encoder: original and winner",
         "The graph of decoder: original and winner",
     ]
-    assert any(
-        isinstance(b, Text) and "none changed" in b.text for b in parts["graph-2"]
-    ), "what a recipe found nothing to do in is as it came"
+    assert any(isinstance(b, Text) and "none changed" in b.text for b in parts["graph-2"]), (
+        "what a recipe found nothing to do in is as it came"
+    )
