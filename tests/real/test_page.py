@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ortune.analysis.profiling import files
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine.load import load_engine
+from ortune.core.event import TimeLeft, TrialStarted, ignore_event
 from ortune.core.section import Heading
 from ortune.core.step import Recipe
 from ortune.core.study import Study
@@ -20,12 +23,15 @@ from ortune.reporting.blocks import Part
 from ortune.reporting.graph.blocks import draw_graphs
 from ortune.reporting.graph.sides import Counterpart, Side, Sides
 from ortune.reporting.html import render_page, report
+from ortune.reporting.live import Watched
 from ortune.reporting.python import profile as profile_page
 from ortune.reporting.python.sensitivity import write_picture
+from ortune.search.experiment.ledger import keep_now, lock_run, write_ending
 from ortune.search.experiment.surveys import RegionJournal
 from ortune.search.mixed_precision.survey import Survey
 from tests.unit import studies, surveys
 from tests.unit.analysis.sensitivity.test_result import found
+from tests.unit.reporting.test_live import served, store
 from tests.unit.reporting.test_profile import ACTING, profile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -208,3 +214,41 @@ def test_a_graph_of_two_thousand_steps_is_opened_and_searched_at_once(
     assert page.locator("#graph .steps").count() == 0
     assert max(opened, everything, searched) < 3000, "ms, where ten others want the CPU"
     page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_live_page_follows_a_search_and_packs_a_plan(
+    tmp_path: Path, browser: Any, width: int
+) -> None:
+    made = studies.study(tmp_path)
+    root = Path(made.root)
+    sink = keep_now(root, ignore_event)
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    page = context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    with served(Watched([root])) as asked:
+        with lock_run(root):
+            sink(TimeLeft(60, may_restart=True))
+            sink(TrialStarted(made.baseline.plan, "baseline"))
+            ledger = store(made, made.trials[:1])
+            sink(TrialStarted(made.trials[1].plan, "search"))
+            page.goto(f"http://{asked.host}{asked.home}run/0/")
+            page.locator(".now strong", has_text="search: optimized graph").wait_for()
+            assert page.locator("#plans").count() == 0
+            for trial in made.trials[1:]:
+                ledger.append(trial)
+            page.locator("#plans .chart[data-drawn] svg").wait_for()
+            page.locator("details").nth(1).evaluate("one => one.open = true")
+        write_ending(root, made.ending)
+        page.get_by_role("button", name=f"pack {made.label(made.best.plan)}").click()
+        answer = page.locator(".packs code", has_text=f"{made.best.key[:8]}.ortune")
+        answer.wait_for(timeout=60_000)
+        assert page.locator(".now").is_hidden()
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.locator("footer p", has_text="Not up to date").wait_for()
+    assert [text for text in said if "Failed to load resource" not in text] == []
+    context.close()
+    with load_engine(root / f"{made.best.key[:8]}.ortune") as engine:
+        assert engine(x=np.ones((1, 4), np.float32))["y"].tolist() == [[2, 3, 4, 5]]

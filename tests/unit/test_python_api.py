@@ -14,8 +14,8 @@ import ortune
 import ortune as ot
 from ortune.cli.main import root
 
-COMMANDS_ALONE = {"demo", "doctor"}
-"""They are about the installation, not about a model."""
+COMMANDS_ALONE = {"demo", "doctor", "ui"}
+"""They are about the installation or for a person to look at, not about a model."""
 OF_THE_TERMINAL = {
     "": {"more", "json_to"},
     "bench": {"wide"},

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ortune.cli.terminal.command import make_command
 from ortune.cli.terminal.output import print_result, print_text
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Option, Out
 from ortune.core.request import Request, request
-
-if TYPE_CHECKING:
-    from ortune.core.study import Study
 
 
 @request
@@ -52,35 +49,16 @@ def command(options: _Options) -> None:
     from ortune.search.experiment.ledger import watch_study
 
     run, study = Path(options.run), watch_study(Path(options.run))
-    if options.other is not None:
-        path = _write_compared(options, study, watch_study(Path(options.other)))
-        compared = {"run": run, "other": options.other, "report": path}
-        print_result(compared, lambda: print_text(f"report: {path}"))
-        return
+    other = None if options.other is None else watch_study(Path(options.other))
+    if other is not None and options.out is None:
+        raise BadSettings("the page of two runs has no place of its own", fix="give -o PAGE.html")
     path = report(
         study,
         options.out or run / "report.html",
         options.force or options.out is None,
         static=options.static,
         no_samples=options.no_samples,
+        other=other,
     )
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
     print_result(result, lambda: print_text(f"report: {path}"))
-
-
-def _write_compared(options: _Options, first: Study, second: Study) -> Path:
-    """Write the page of two runs.
-
-    Raises:
-        BadSettings: No file is named for it, or an option of one run's report is given.
-    """
-    from ortune.reporting.compared import build_compared_parts
-    from ortune.reporting.results import write_result_page
-
-    if options.out is None:
-        raise BadSettings("the page of two runs has no place of its own", fix="give -o PAGE.html")
-    if options.static or options.no_samples:
-        raise BadSettings(
-            "--static and --no-samples are about the report of one run", fix="leave them out"
-        )
-    return write_result_page(build_compared_parts(first, second), options.out, options.force)

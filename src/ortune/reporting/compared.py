@@ -142,8 +142,8 @@ def _compare_plans(
         pair = [trials[plan] for trials in tried]
         label = studies[0].label(pair[0].plan)
         speeds = [study.speedup(trial) for study, trial in zip(studies, pair, strict=True)]
-        known = [speed.is_bounded for speed in speeds]
-        apart = all(known) and (speeds[0].high < speeds[1].low or speeds[1].high < speeds[0].low)
+        bounded = [speed.is_bounded for speed in speeds]
+        apart = all(bounded) and (speeds[0].high < speeds[1].low or speeds[1].high < speeds[0].low)
         rows.append(
             (
                 label,
@@ -152,7 +152,7 @@ def _compare_plans(
                     say.format_score(study, trial)
                     for study, trial in zip(studies, pair, strict=True)
                 ),
-                "differ" if apart else "agree" if all(known) else "not known",
+                "differ" if apart else "agree" if all(bounded) else "not known",
             )
         )
         for speed, (tone, name) in zip(speeds, legend, strict=True):

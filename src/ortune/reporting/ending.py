@@ -81,10 +81,10 @@ def _list_facts(study: Study) -> list[tuple[str, str, str]]:
 
 def _list_lines(study: Study, page: Path, width: int) -> Iterator[tuple[str, str]]:
     facts = _list_facts(study)
-    left = max(cell_len(cells[0]) for cells in facts)
-    middle = max(cell_len(cells[1]) for cells in facts)
+    name_width = max(cell_len(cells[0]) for cells in facts)
+    value_width = max(cell_len(cells[1]) for cells in facts)
     for place, (name, values, note) in enumerate(facts):
-        line = f"  {name:<{left}}   {values:<{middle}}   {note}".rstrip()
+        line = f"  {name:<{name_width}}   {values:<{value_width}}   {note}".rstrip()
         yield crop_text(line, width), "bold" if place == 0 else ""
     yield crop_text(f"  {_describe_needs(study)}", width), ""
     yield crop_text(f"  {_describe_choice(study)}", width), ""

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -38,6 +38,7 @@ from ortune.core.version import __version__
 from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part, find_numeric_columns, tabulate_bars
 from ortune.reporting.charts.draw import draw_chart, render_svg
+from ortune.reporting.compared import build_compared_parts
 from ortune.reporting.markdown import render_markdown_parts
 
 _FORMATS = (".html", ".htm", ".md")
@@ -50,10 +51,12 @@ def report(
     *,
     static: bool = False,
     no_samples: bool = False,
+    other: Study | None = None,
 ) -> Path:
     """Write the report as one offline file: HTML, or Markdown if the name ends in .md.
 
     Args:
+        other: Another study: the page compares the two.
         force: Replace an existing file. An original model is never replaced.
         static: Without script, for mail: charts are pictures, drawn by vl-convert-python; without
             that, tables alone.
@@ -67,17 +70,23 @@ def report(
         raise OrtuneError(
             f"cannot write a report as '{path.name}'", fix=f"end it in {' or '.join(_FORMATS)}"
         )
-    parts = build_report_parts(study)
+    title, about = name_study(study), describe_job(study)
+    if other is None:
+        parts = build_report_parts(study)
+    else:
+        (title, parts), about = build_compared_parts(study, other), ""
     if no_samples:
         parts = tuple(_leave_out_samples(part) for part in parts)
     markdown = path.suffix.lower() == ".md"
-    text = render_markdown_parts(parts) if markdown else render_study(study, parts, static)
+    page = render_markdown_parts if markdown else partial(_render_report, title, about, static)
+    text = page(parts)
     originals = [Path(source) for source in study.models.values()]
     with open_output_draft(path, force=force, sources=originals) as draft:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
+FOOT = "All raw measurements are kept in the run's folder (ledger.jsonl)."
 _LONG = 32
 """Letters above which a column's cells may wrap."""
 _SORTED = 12
@@ -87,13 +96,11 @@ _SCRIPTS = ("vega/vega.min.js", "vega/vega-lite.min.js", "vega/vega-interpreter.
 
 def render_html(study: Study) -> str:
     """Return the whole page of a study; everything that comes from it is escaped."""
-    return render_study(study, build_report_parts(study))
+    return _render_report(name_study(study), describe_job(study), False, build_report_parts(study))
 
 
-def render_study(study: Study, parts: Sequence[Part], static: bool = False) -> str:
-    """Return parts of a study's report as a page."""
-    foot = "All raw measurements are kept in the run's folder (ledger.jsonl)."
-    return render_page(name_study(study), parts, foot, describe_job(study), static)
+def _render_report(title: str, about: str, static: bool, parts: Sequence[Part]) -> str:
+    return render_page(title, parts, FOOT, about, static)
 
 
 def name_study(study: Study) -> str:

@@ -30,7 +30,7 @@ from ortune.core.trial import Trial
 from ortune.reporting.beside import build_report_parts
 from ortune.reporting.blocks import Part
 from ortune.reporting.compared import build_compared_parts
-from ortune.reporting.html import describe_job, name_study, render_page, render_section
+from ortune.reporting.html import FOOT, describe_job, name_study, render_page, render_section
 from ortune.search.experiment.ledger import (
     has_trials,
     is_at_work,
@@ -45,7 +45,6 @@ _LONGEST = 4096
 _STATES = {"time": "done, all time used", "target": "done, target reached"}
 _REPORT = "report it, with the run where you may"
 _NOT_YET = "The original is not measured yet."
-_FOOT = "All raw measurements are kept in the run's folder (ledger.jsonl)."
 
 
 def list_runs(folder: Path) -> list[Path]:
@@ -226,7 +225,7 @@ class LiveServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(24)
         host, bound = self.server_address[:2]
         self.address = f"http://{host!s}:{bound}/{self.token}/"
-        self.frame = render_page("ortune", (), _FOOT, live=True)
+        self.frame = render_page("ortune", (), FOOT, live=True)
 
 
 class _Refused(Exception):
@@ -293,8 +292,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self, words: Sequence[str]) -> tuple[str, str]:
         *path, last = words or [""]
-        known = {"": (0,), "run": (2,), "compare": (3,)}
-        if len(path) not in known.get(path[0] if path else "", ()):
+        lengths = {"": (0,), "run": (2,), "compare": (3,)}
+        if len(path) not in lengths.get(path[0] if path else "", ()):
             raise LookupError(path)
         if last == "data.json":
             seen = parse_qs(urlsplit(self.path).query).get("seen", [""])[0]

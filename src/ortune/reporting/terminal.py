@@ -213,9 +213,9 @@ def _stack_rows(
     """Write each row as its first cell, and below it the others in columns, in lines that fit."""
     room, groups = width - _INDENT, [[1]] if len(natural) > 1 else []
     for column in range(2, len(natural)):
-        taken = [*groups[-1], column]
-        if sum(least[k] for k in taken) + _GAP * (len(taken) - 1) <= room:
-            groups[-1] = taken
+        row_columns = [*groups[-1], column]
+        if sum(least[k] for k in row_columns) + _GAP * (len(row_columns) - 1) <= room:
+            groups[-1] = row_columns
         else:
             groups.append([column])
     widths = [_shrink_widths([natural[k] for k in g], [least[k] for k in g], room) for g in groups]

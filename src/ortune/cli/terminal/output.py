@@ -201,7 +201,7 @@ def make_console(*, err: bool = False) -> Console:
 
 
 @runtime_checkable
-class Rows(Protocol):
+class TabularItem(Protocol):
     """What is rows of cells where no terminal shows it."""
 
     def list_rows(self) -> Iterable[Sequence[str]]:
@@ -217,7 +217,7 @@ def print_items(*items: RenderableType) -> None:
         with outlive_reader(sys.stdout):
             if isinstance(item, Paragraph) and piped:
                 click.echo(escape_control_chars(item.text))
-            elif piped and isinstance(item, Rows):
+            elif piped and isinstance(item, TabularItem):
                 for row in item.list_rows():
                     click.echo(escape_control_chars("\t".join(" ".join(c.split()) for c in row)))
             else:

@@ -50,7 +50,8 @@ class NextStepsSection(Section):
 
 def list_commands(study: Study) -> list[tuple[str, str]]:
     """Return what each command is for, and the command; the most useful first."""
-    return [*_propose_commands(study)]
+    explain = f"ortune explain {shlex.quote(study.root)}"
+    return [*_propose_commands(study)] or [("See why no other plan won:", explain)]
 
 
 def _propose_commands(study: Study) -> Iterator[tuple[str, str]]:
