@@ -48,11 +48,12 @@ def command(options: _Options) -> int:
         "simulated": comparison.simulated,
         "bisection": comparison.bisection,
     }
-    print_result(result, lambda: _print_comparison(comparison, options.bisect))
+    print_result(result, lambda: print_comparison(comparison, bisect=options.bisect))
     return DONE if comparison.good else NO
 
 
-def _print_comparison(comparison: Comparison, bisect: bool) -> None:
+def print_comparison(comparison: Comparison, *, bisect: bool = False) -> None:
+    """Print the scores, what they mean, and what was found of saturation and by bisection."""
     made_up = "made-up " if comparison.synthetic else ""
     rule = f" ({comparison.rule})" if comparison.rule else ""
     if comparison.doubt:

@@ -132,7 +132,7 @@ def _describe_speed(study: Study) -> tuple[str, str, str]:
     note += "" if measure == "latency" else f" of the {measure}"
     repeat = study.predict_speedup(best)
     if repeat is not None and math.isfinite(repeat.value):
-        note += f"; a repeat: {repeat.low:.2f}-{repeat.high:.2f}x"
+        note += f"; a repeat: {repeat.low:.1f}-{repeat.high:.1f}x"
     return f"{say.format_speedup(speed)} {faster}", f"{before} -> {after} ms", f"{note})"
 
 
@@ -230,7 +230,8 @@ def _list_plans(study: Study, width: int) -> Iterator[tuple[str, str]]:
     ]
     heads = ("speed-up", metric, "MB", "")
     widths = [max(cell_len(row[k]) for row in (heads, *cells)) for k in range(len(heads))]
-    room = max(16, width - sum(widths) - 2 * len(widths) - 5)
+    longest = max((cell_len(study.label(trial.plan)) for trial in shown), default=0)
+    room = min(longest, max(16, width - sum(widths) - 2 * len(widths) - 5))
     if shown:
         yield _join_row("#", "plan", heads, widths, room), "dim"
     for place, (trial, row) in enumerate(zip(shown, cells, strict=True), 1):

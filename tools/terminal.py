@@ -1,0 +1,218 @@
+"""What verbs end with on a terminal, as text: ``python -m tools.terminal`` writes the page.
+
+Answers are fixed ones, so that the page only changes with what is printed; a test compares the
+two. ``--measure`` also runs what measures this machine and cannot be compared: bench and doctor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import io
+import json
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from ortune.analysis.verification.verify import Comparison
+from ortune.cli.main import main as run_ortune
+from ortune.cli.main import root
+from ortune.cli.optimize import print_study
+from ortune.cli.verify import print_comparison
+from ortune.core.budget import Budget
+from ortune.core.trial import Score, Verdict
+from ortune.metrics.cosine import Cosine
+from ortune.search.experiment.ledger import read_study
+
+HOME = Path(__file__).parents[1]
+PAGE = HOME / "docs" / "terminal.md"
+MODEL = HOME / "src" / "ortune" / "data" / "zoo" / "digit_cnn.onnx"
+_RUN = HOME / "tests" / "fixtures" / "before_rooms" / "runs" / "padded"
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_HEAD = """# On a terminal
+
+What verbs end with, recorded by `python -m tools.terminal`: rows fit the width of the terminal and
+never wrap into prose, and in a pipe cells stand between tabs (shown as `→`). With `NO_COLOR` the
+text is the same, without colours. `-v` adds the rest, `--json` is for scripts.
+"""
+_BAR = """## The bar of a search
+
+Recorded of a search of the digits with `--time 90s` (98 s with its end) and of one with `--time 2m`
+whose set-up took 31 s, which does not count (152 s), on a busy machine. Share of the time that had
+passed when the bar was drawn, and what it said, in percent:
+
+"""
+_RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
+
+
+class Terminal(io.StringIO):
+    """Takes what a terminal would show."""
+
+    def isatty(self) -> bool:
+        """Be one."""
+        return True
+
+
+@contextmanager
+def _set_environment(**values: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def capture(act: Callable[[], object], columns: int | None, *, colour: bool = True) -> str:
+    """Return what is printed to a terminal of a width, escapes and all, or to a pipe.
+
+    Args:
+        columns: None is a pipe.
+        colour: Without it `NO_COLOR` is set.
+    """
+    stream, stdout = (io.StringIO() if columns is None else Terminal()), sys.stdout
+    values = {"TERM": "xterm", "COLUMNS": str(columns or 80)} | (
+        {} if colour else {"NO_COLOR": "1"}
+    )
+    with _set_environment(**values):
+        sys.stdout = stream
+        try:
+            act()
+        finally:
+            sys.stdout = stdout
+    return stream.getvalue()
+
+
+def list_answers(folder: Path) -> Mapping[str, Callable[[], object]]:
+    """Return verb -> what prints a fixed answer of it.
+
+    Args:
+        folder: For files that a verb reads.
+    """
+    study = replace(read_study(_RUN), root="run")
+    scores = (
+        Score("cosine", 0.99971, 1.0, 0.99942, math.inf, 64, Verdict.PROVED, None, "bootstrap"),
+        Score("cosine", 0.9921, 1.0, 0.989, math.inf, 64, Verdict.FAILS, None, "bootstrap"),
+    )
+    files = [_write_bench(folder, name, ms) for name, ms in (("monday", 10.0), ("friday", 13.0))]
+    verified = [Comparison((score,), Budget(Cosine(), 0.999), "", 64, False) for score in scores]
+    return {
+        "optimize": lambda: print_study(study, Path("run/report.html")),
+        "compare": lambda: run_ortune(["compare", *files]),
+        "verify": lambda: print_comparison(verified[0]),
+        "verify, outside the budget": lambda: print_comparison(verified[1]),
+        "inspect": lambda: run_ortune(["inspect", str(MODEL)]),
+    }
+
+
+def _write_bench(folder: Path, name: str, ms: float) -> str:
+    """Write a file of `bench` with two rows; return its name, as the command runs in the folder."""
+    rows = []
+    for model, factor in (("encoder.onnx", 1.0), ("decoder.onnx", 1.4 if ms > 12 else 1.9)):
+        times = [round(1e6 * ms * factor * (1 + k % 5 / 1000)) for k in range(10)]
+        turns = [[times] * 6] * 3
+        rows.append({"model": model, "backend": "cpu", "digest": "d", "turns": turns})
+    machine = {"cpu": "A", "effective cpus": "2"}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"rows": rows, "machine": machine, "versions": {}}))
+    return path.name
+
+
+def describe_answers() -> str:
+    """Return the part of the page that has the fixed answers."""
+    parts = []
+    with tempfile.TemporaryDirectory() as folder, click.Context(root) as context:
+        context.meta["ortune.verbose"], context.meta["ortune.json"] = False, None
+        here = Path.cwd()
+        os.chdir(folder)
+        try:
+            for name, act in list_answers(Path(folder)).items():
+                parts.append(f"## {name}\n\n{_describe_widths(act)}")
+        finally:
+            os.chdir(here)
+    return "\n".join(parts)
+
+
+def _describe_widths(act: Callable[[], object]) -> str:
+    """Return what is printed at three widths and in a pipe, each text once."""
+    blocks, widths = [], (80, 120, 200)
+    texts = {columns: _ESCAPES.sub("", capture(act, columns)) for columns in widths}
+    for text in dict.fromkeys(texts.values()):
+        names = [str(columns) for columns in widths if texts[columns] == text]
+        blocks.append(_fence(f"{', '.join(names)} columns", text))
+    blocks.append(_fence("in a pipe", capture(act, None).replace("\t", "→")))
+    return "\n".join(blocks)
+
+
+def _fence(title: str, text: str) -> str:
+    return f"{title}:\n\n```text\n{text.strip(chr(10))}\n```\n"
+
+
+def describe_bars() -> str:
+    """Return the recorded histories of the bar, every few seconds."""
+    lines = []
+    for history in json.loads(_RECORDED.read_text()):
+        step = max(1, len(history) // 14)
+        shown = " ".join(f"{passed}:{bar}" for passed, bar in history[::step])
+        lines.append(f"```text\n{shown}\n```\n")
+    return _BAR + "\n".join(lines)
+
+
+def _measure(words: list[str]) -> str:
+    """Return what a command prints on a terminal of 80 columns, its progress left out."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"TERM": "xterm"}
+    command = [sys.executable, "-m", "ortune.cli.main", *words]
+    process = subprocess.Popen(
+        command, env=env, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, cwd=MODEL.parent
+    )
+    os.close(slave)
+    shown = b""
+    try:
+        while chunk := os.read(master, 65536):
+            shown += chunk
+    except OSError:  # Linux says so at the end
+        pass
+    process.wait()
+    return _ESCAPES.sub("", shown.decode()).replace("\r\n", "\n")
+
+
+def measure() -> str:
+    """Return the part of the page that has answers of this machine."""
+    bench = ["bench", MODEL.name, "--on", "cpu(threads=1),cpu(threads=2)", "--time", "2"]
+    parts = []
+    for words in (bench, ["doctor"]):
+        text = _fence("80 columns, of the machine that wrote this page", _measure(words))
+        parts.append(f"## {words[0]}\n\n{text}")
+    return "\n".join(parts)
+
+
+_MEASURED = "<!-- measured -->\n"
+
+
+def main() -> None:
+    """Write the page; what is measured stays as it is unless it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", action="store_true", help="run bench and doctor, too")
+    former = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    measured = measure() if parser.parse_args().measure else former.partition(_MEASURED)[2]
+    text = f"{_HEAD}\n{describe_answers()}\n{describe_bars()}\n{_MEASURED}{measured}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
