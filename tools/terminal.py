@@ -49,9 +49,8 @@ text is the same, without colours. `-v` adds the rest, `--json` is for scripts.
 """
 _BAR = """## The bar of a search
 
-Recorded of a search of the digits with `--time 90s` (98 s with its end) and of one with `--time 2m`
-whose set-up took 31 s, which does not count (152 s), on a busy machine. Share of the time that had
-passed when the bar was drawn, and what it said, in percent:
+Recorded of searches of the digits on a busy machine: the share of the time that had passed when the
+bar was drawn, in percent, and what the bar said.
 
 """
 _RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
@@ -119,7 +118,7 @@ def list_answers(folder: Path) -> Mapping[str, Callable[[], object]]:
 
 
 def _write_bench(folder: Path, name: str, ms: float) -> str:
-    """Write a file of `bench` with two rows; return its name, as the command runs in the folder."""
+    """Write a file of `bench` with two rows; return its name in the folder."""
     rows = []
     for model, factor in (("encoder.onnx", 1.0), ("decoder.onnx", 1.4 if ms > 12 else 1.9)):
         times = [round(1e6 * ms * factor * (1 + k % 5 / 1000)) for k in range(10)]
@@ -164,10 +163,11 @@ def _fence(title: str, text: str) -> str:
 def describe_bars() -> str:
     """Return the recorded histories of the bar, every few seconds."""
     lines = []
-    for history in json.loads(_RECORDED.read_text()):
-        step = max(1, len(history) // 14)
-        shown = " ".join(f"{passed}:{bar}" for passed, bar in history[::step])
-        lines.append(f"```text\n{shown}\n```\n")
+    for record in json.loads(_RECORDED.read_text()):
+        history = record["history"]
+        shown = " ".join(f"{passed}:{bar}" for passed, bar in history[:: len(history) // 14 or 1])
+        title = f"`--time {record['time']}`, {record['took_s']} s in all"
+        lines.append(f"{title}:\n\n```text\n{shown}\n```\n")
     return _BAR + "\n".join(lines)
 
 
