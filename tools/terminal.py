@@ -49,11 +49,12 @@ text is the same, without colours. `-v` adds the rest, `--json` is for scripts.
 """
 _BAR = """## The bar of a search
 
-Recorded of searches of the digits on a busy machine: the share of the time that had passed when the
-bar was drawn, in percent, and what the bar said.
+Recorded of searches of the digits on a machine that others kept busy: the share of the time that
+had passed when the bar was drawn, in percent, and what the bar said. It never runs backwards; a
+search that overruns its time, as these did, waits at its end.
 
 """
-_RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
+RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
 
 
 class Terminal(io.StringIO):
@@ -163,7 +164,7 @@ def _fence(title: str, text: str) -> str:
 def describe_bars() -> str:
     """Return the recorded histories of the bar, every few seconds."""
     lines = []
-    for record in json.loads(_RECORDED.read_text()):
+    for record in json.loads(RECORDED.read_text()):
         history = record["history"]
         shown = " ".join(f"{passed}:{bar}" for passed, bar in history[:: len(history) // 14 or 1])
         title = f"`--time {record['time']}`, {record['took_s']} s in all"
