@@ -26,7 +26,13 @@ _LENGTH, _TARGET, _SECOND = 16, 8, 16000
 
 def is_folder(source: str) -> bool:
     """Say whether a text names the folder of a transformers model."""
-    return (Path(source) / "config.json").is_file()
+    return (_find_home(source) / hub.CONFIG).is_file()
+
+
+def _find_home(source: str) -> Path:
+    """Return where a folder has ``config.json``: one of sentence-transformers may be nested."""
+    settings = hub.find_folder(source) if Path(source).is_dir() else None
+    return Path(source) if settings is None else settings.folder
 
 
 def load_folder(source: str) -> Any:
@@ -37,7 +43,8 @@ def load_folder(source: str) -> Any:
         BadModel: The folder holds no model that this release of it knows, or its
             weights pickled.
     """
-    _refuse_pickled_weights(Path(source))
+    home = _find_home(source)
+    _refuse_pickled_weights(home)
     try:
         import transformers
     except ImportError:
@@ -49,7 +56,7 @@ def load_folder(source: str) -> Any:
 
     try:
         config = transformers.AutoConfig.from_pretrained(
-            source, local_files_only=True, trust_remote_code=False
+            home, local_files_only=True, trust_remote_code=False
         )
         names = getattr(config, "architectures", None) or ["AutoModel"]
         kind = getattr(transformers, names[0], transformers.AutoModel)
@@ -60,7 +67,7 @@ def load_folder(source: str) -> Any:
         options = {"add_pooling_layer": False} if pooler and _has_pooling(Path(source)) else {}
         # Attention as plain operators: what fuses them afterwards knows these.
         model = kind.from_pretrained(
-            source,
+            home,
             config=config,
             local_files_only=True,
             dtype=torch.float32,
