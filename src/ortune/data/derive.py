@@ -15,11 +15,13 @@ Derived before anything is measured and printed with the rule that fired. The fi
 3. **Every float output is an embedding**: rank 2 with rows of length 1, rank 3 with a length that
    differs between inputs or a name that says so (hidden states), or rank 2 as wide as the hidden
    states beside it: ``cosine>=0.999``, which 95 % of inputs must keep.
-4. **Anything else**: ``parity>=30`` (dB), that is 3 % of error in amplitude of the worst output;
+4. **Boxes and scores of a detector**, together in one output or each in its own, with at least
+   one detection a sample: ``detections>=0.9``. 95 % of inputs must keep 90 % of what is detected.
+5. **Anything else**: ``parity>=30`` (dB), that is 3 % of error in amplitude of the worst output;
    95 % of inputs must keep it. Of a state that the model takes at its next step 20 dB are enough:
    what it is for shows in the outputs beside it.
 
-In 2 to 4 every *group* must besides follow the original (`metrics.common.groups`): each column of
+In 2 to 5 every *group* must besides follow the original (`metrics.common.groups`): each column of
 class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
 head that is clearly the shorter one. Where that is not clear, each along either: that is stricter,
 and the rule says so.
@@ -48,6 +50,8 @@ _MOST_GROUPS = 1024
 """Groups along an axis; a longer one is of places, or of a vocabulary's words."""
 _CLEARLY = 4
 """An axis this many times shorter than another is that of the channels."""
+_BOX, _DETECTIONS_KEPT = 4, 0.9
+_BOXES = re.compile(r"box|loc|rect|coord", re.IGNORECASE)
 _SCORES = re.compile(r"logit|prob", re.IGNORECASE)
 _FLAT_SCORES = re.compile(r"logit|prob|score|class", re.IGNORECASE)
 _HIDDEN = re.compile(r"hidden|embed|encod|feature|context", re.IGNORECASE)
@@ -107,6 +111,13 @@ def derive_budget(
         requirement = "95 % of inputs must keep cosine 0.999"
         budget = _make_budget("cosine", 0.999, groups=groups)
         return budget, f"embeddings ({shown}): {requirement}{judged}"
+    if (detections := _find_detections(outputs)) is not None:
+        requirement = (
+            f"95 % of inputs must keep {100 * detections.limit:g} % of what is detected, as boxes "
+            "with a score over 0.25 that overlap the original's by 0.75, and no box number and no "
+            "class may be dead"
+        )
+        return detections, f"a detector's boxes and scores ({shown}): {requirement}"
     groups, judged = _choose_groups(outputs, deciding | hidden)
     scores = [name for name in deciding if name in floats]
     probabilities = [
@@ -125,7 +136,83 @@ def derive_budget(
     return budget, f"outputs of no special kind ({shown}): {requirement}{judged}"
 
 
-def _make_budget(name: str, limit: float, **fields: Sequence[str]) -> Budget:
+def _find_detections(outputs: Mapping[str, Arrays]) -> Budget | None:
+    """Return the budget where all outputs are a detector's, else None.
+
+    Its boxes and scores are known by their shapes and names; scores lie between 0 and 1, or are
+    logits whose first or last column, that nothing is there, is the highest in most rows.
+    """
+    fields = _find_head(outputs) if len(outputs) == 1 else _find_boxes(outputs)
+    if fields is None:
+        return None
+    groups = [
+        f"{_find_columns_axis(arrays[0]) if name == fields.get('head') else -1}:{name}"
+        for name, arrays in outputs.items()
+        if arrays[0].dtype.kind == "f"
+    ]
+    budget = _make_budget("detections", _DETECTIONS_KEPT, groups=groups, **fields)
+    counts = []
+    for at in range(len(next(iter(outputs.values())))):
+        sample = {name: arrays[at] for name, arrays in outputs.items()}
+        try:
+            counts.append(np.atleast_1d(budget.metric.record(sample, sample, None))[1])
+        except BadData:
+            return None
+    return budget if np.mean(counts) >= 1 else None
+
+
+def _find_head(outputs: Mapping[str, Arrays]) -> dict[str, Any] | None:
+    ((name, arrays),) = outputs.items()
+    first = arrays[0]
+    if _is_discrete(arrays) or first.ndim != 3 or first.shape[0] != 1:
+        return None
+    rows = [np.moveaxis(array[0], _find_columns_axis(array) - 1, 1) for array in arrays]
+    if not all(row.shape[1] > _BOX and len(row) > row.shape[1] for row in rows):
+        return None
+    if rows[0].shape[1] == _BOX + 2 and all(bool((row[:, -1] % 1 == 0).all()) for row in rows):
+        rows = [row[:, :-1] for row in rows]  # the last column is the class, by its number
+        layout = {"layout": "xyxy"}
+    else:
+        layout = {}
+    fits = all(
+        bool(
+            (row[:, _BOX:] >= 0).all() and (row[:, _BOX:] <= 1).all() and (row[:, 2:4] >= 0).all()
+        )
+        for row in rows
+    )
+    return {"head": name, **layout} if fits else None
+
+
+def _find_columns_axis(head: NDArray[Any]) -> int:
+    """Return the axis along which a head [1, n, m] says what there is of one box: the shorter."""
+    return 1 if head.shape[1] < head.shape[2] else 2
+
+
+def _find_boxes(outputs: Mapping[str, Arrays]) -> dict[str, Any] | None:
+    floats = {name: arrays for name, arrays in outputs.items() if not _is_discrete(arrays)}
+    boxes = [name for name, arrays in floats.items() if arrays[0].shape[-1:] == (_BOX,)]
+    if len(boxes) != 1 or len(floats) != 2 or not _BOXES.search(boxes[0]):
+        return None
+    (scores,) = set(floats) - set(boxes)
+    fields: dict[str, Any] = {"boxes": boxes[0], "scores": scores}
+    classes = [name for name in outputs if name not in floats]
+    if len(classes) > 1 or (classes and outputs[classes[0]][0].dtype.kind not in "iu"):
+        return None
+    fields |= {"classes": classes[0]} if classes else {}
+    corners = np.concatenate([array.reshape(-1, _BOX) for array in outputs[boxes[0]]])
+    if (corners[:, 2:] >= corners[:, :2]).all():
+        fields["layout"] = "xyxy"
+    if _is_probable(floats[scores]):
+        return fields
+    width = _count_columns(floats[scores])
+    if not width:
+        return None
+    highest = np.concatenate([a.reshape(-1, width).argmax(1) for a in floats[scores]])
+    column = next((at for at in (width - 1, 0) if 2 * (highest == at).sum() > len(highest)), None)
+    return None if column is None else fields | {"background": column}
+
+
+def _make_budget(name: str, limit: float, **fields: Any) -> Budget:
     return Budget(codec.build_dataclass(catalog.load_plugin(Metric, name), fields), limit)
 
 

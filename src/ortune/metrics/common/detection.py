@@ -160,6 +160,23 @@ def suppress_overlaps(detections: Boxes, most: float) -> Boxes:
     return detections.select_rows(np.array(sorted(kept), np.int64))
 
 
+def compute_overlaps(first: Floats, second: Floats) -> Floats:
+    """Return the overlap (IoU) of every box of one list with every box of another, [n, m].
+
+    Args:
+        first: Left, top, width, height [n, 4]; `second` likewise [m, 4].
+    """
+    ends = [
+        np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1) for boxes in (first, second)
+    ]
+    low = np.maximum(ends[0][:, None, :2], ends[1][None, :, :2])
+    high = np.minimum(ends[0][:, None, 2:], ends[1][None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=2)
+    areas = [np.clip(boxes[:, 2:], 0, None).prod(axis=1) for boxes in (first, second)]
+    union = areas[0][:, None] + areas[1][None] - shared
+    return np.asarray(shared / np.where(union > 0, union, 1.0), np.float64)
+
+
 def list_thresholds(iou: float) -> Floats:
     """Return the overlaps at which a detection is right: COCO's ten for 0, else the one."""
     if not iou:

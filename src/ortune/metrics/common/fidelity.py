@@ -33,6 +33,8 @@ class Fidelity(Metric):
     """
 
     added: ClassVar[frozenset[str]] = frozenset({"groups"})
+    follows_db: ClassVar[float] = groups.FOLLOWS_DB
+    """What a group varies above its noise, at least."""
 
     output: str = ""
     share: Annotated[float, bounds.SHARE] = SHARE
@@ -74,7 +76,7 @@ class Fidelity(Metric):
         """Say which group does not follow the original, whatever share of the samples is alike."""
         if not self.groups or not len(records) or not (length := int(records[0, -1])):
             return ""
-        return groups.find_unlike_group(self.groups, records[:, -1 - length : -1])
+        return groups.find_unlike_group(self.groups, records[:, -1 - length : -1], self.follows_db)
 
     def select_outputs(self, expected: Tensors) -> list[str]:
         """Return the names of the outputs that count.

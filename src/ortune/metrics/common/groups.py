@@ -140,19 +140,20 @@ def measure_groups(
     return row
 
 
-def find_unlike_group(entries: Sequence[str], records: Floats) -> str:
+def find_unlike_group(entries: Sequence[str], records: Floats, least: float = FOLLOWS_DB) -> str:
     """Say which group follows the original least, if that is not enough; else return nothing.
 
     Args:
         entries: See `parse_group`.
         records: Rows of `measure_groups`, one a sample.
+        least: What a group's variation is above its noise at least, in dB.
     """
     decibels, group = find_worst_group(entries, records)
-    if decibels >= FOLLOWS_DB:
+    if decibels >= least:
         return ""
     return (
         f"{group} does not follow the original: its noise lies {decibels:.1f} dB below what it "
-        f"varies, {FOLLOWS_DB:g} are asked"
+        f"varies, {least:g} are asked"
     )
 
 
