@@ -175,9 +175,9 @@ def _find_head(outputs: Mapping[str, Arrays]) -> dict[str, Any] | None:
     else:
         layout = {}
     fits = all(
-        bool(
-            (row[:, _BOX:] >= 0).all() and (row[:, _BOX:] <= 1).all() and (row[:, 2:4] >= 0).all()
-        )
+        _is_probable([row[:, _BOX:]])
+        and bool((row[:, 2:_BOX] >= 0).all())
+        and np.mean(row[:, :_BOX] > 1) > 0.5  # pixels: other values may lie between 0 and 1 too
         for row in rows
     )
     return {"head": name, **layout} if fits else None
