@@ -63,6 +63,8 @@ def read_settings(
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
     if values.get("executor", "local") != "local":
         raise OrtuneError(f"{path} asks for an executor, which connects to machines", fix=_TYPED)
+    if values.get("cache"):
+        raise OrtuneError(f"{path} asks for a cache, which is read and written", fix=_TYPED)
     if values.get("unsafe_pickle"):
         raise OrtuneError(f"{path} asks for unsafe_pickle, which runs code", fix=_TYPED)
     for key in _BACKENDS:

@@ -53,11 +53,12 @@ from ortune.search.experiment.prepare import prepare_context
 from ortune.search.fixed_shapes import UnfixableSizes, make_fix_dims
 from ortune.search.loop import FINALISTS, Aim, run_search
 from ortune.search.padding import choose_position_buckets
+from ortune.search.recipe.shared import SharedCache
 from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spell_on
 
-_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle", "executor")
+_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle", "executor", "cache")
 """What a settings file does not repeat."""
 
 
@@ -134,6 +135,8 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
             by_region=request.regions and header.by_region,
         )
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
+        if request.cache is not None:
+            context = share_results(context, request.cache, request.sink)
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
         study = _search(context, request, finding, rows, began)
     if study.finished == "interrupted" or study.cut_short:
@@ -338,6 +341,18 @@ def plan_calibration(
         for name, material in context.materials.items()
     }
     return replace(context, materials=materials)
+
+
+def share_results(context: Context, url: str, sink: Sink) -> Context:
+    """Return what is fixed with a cache that others read and write.
+
+    Raises:
+        BadSettings: It cannot be opened.
+    """
+    job = context.job
+    shared = SharedCache(url, codec.digest([job.data_digest, dict(job.versions)]), sink)
+    materials = {k: replace(material, shared=shared) for k, material in context.materials.items()}
+    return replace(context, materials=materials, shared=shared)
 
 
 def _require_portable(targets: Sequence[SearchTarget]) -> None:

@@ -55,6 +55,8 @@ class Optimize(ModuleRequest, ExperimentRequest):
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
         executor: Where plans are timed and scored: local, or ssh:FILE.toml#DEVICE of an inventory.
+        cache: Folder or s3://BUCKET/FOLDER in which a team shares builds, ranges and, between
+            like machines, measurements.
         out: The run's folder; the same command resumes it. Of several models each has one in it.
         command: The command line to repeat in reports.
 
@@ -87,6 +89,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
     fixed_shapes: bool = False
     regions: Annotated[bool, Option(hidden=True)] = True
     executor: Annotated[str, Option("WHERE")] = "local"
+    cache: Annotated[str | None, Option("DIR|URL")] = None
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""
 

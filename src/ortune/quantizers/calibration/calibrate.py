@@ -42,6 +42,8 @@ _TIMEOUT_S, _RUN_S = 1800, 30
 _COPIES = 2
 """The runtime hands outputs over as copies: for a moment there are two."""
 _LISTED = 3
+RANGES = "ranges.json"
+"""In the folder of a model and its samples: what was observed so far."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ class RangeCache:
     """
 
     def __init__(self, folder: Path, groups: Sequence[Sequence[int]]) -> None:
-        self._path = folder / "ranges.json"
+        self._path = folder / RANGES
         stored = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
         self._answers: dict[str, dict[str, Any]] = stored.get("answers", {})
         self._hidden: dict[str, str] = stored.get("hidden", {})

@@ -22,6 +22,7 @@ from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.search.experiment.keys import worker_environment
 from ortune.search.recipe.build import Material
+from ortune.search.recipe.shared import SharedCache
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Context:
         by_operator: Operator -> its share of the original's time, from the run's header.
         by_region: Whether plans may differ in precision by region, from there too.
         deadlines: Of a plan's requests, by what the original took.
+        shared: Where measurements of like machines may be.
     """
 
     root: Path
@@ -102,6 +104,7 @@ class Context:
     deadlines: Deadlines = field(default_factory=Deadlines)
     by_region: bool = True
     agreement: SelfAgreement = field(default_factory=SelfAgreement)
+    shared: SharedCache | None = None
 
     @property
     def error(self) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 
 from ortune.core.acceptance import Goal
 from ortune.core.errors import OrtuneError, find_interruption
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted, ignore_event
+from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
@@ -22,10 +24,12 @@ from ortune.search.experiment import measure
 from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.keys import job_key
-from ortune.search.experiment.ledger import Ledger
+from ortune.search.experiment.ledger import Ledger, decode_trial
 from ortune.search.experiment.surveys import RegionJournal, survey_plan
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.recipe.space import trial_key
+
+SHARED = "measured on a like machine (--cache)"
 
 
 @dataclass
@@ -137,6 +141,8 @@ class Attempts:
         if cached is not None and cached.has_reached(proposal.effort) and not partly:
             self.sink(TrialDone(cached, cached=True))
             return cached
+        if not always_score and (shared := self._take_shared(key, proposal)) is not None:
+            return shared
         try:
             with time_limit.at_most(build_s):
                 files = self._build_plan(plan)
@@ -171,6 +177,31 @@ class Attempts:
             scored="always" if always else "unless slower" if proposal.score else "never",
         )
         return self._record_trial(trial, proposal)
+
+    def _take_shared(self, key: str, proposal: Proposal) -> Trial | None:
+        """Record the trial that a like machine has measured and shared, where there is one.
+
+        The key stands for model, samples, budget, packages and the machine; a claim is never
+        taken: finalists are measured here.
+        """
+        shared = self.context.shared
+        record = None if shared is None else shared.fetch_record("trials", [key])
+        if record is None:
+            return None
+        try:
+            trial = decode_trial(record, Path("trial"))
+        except OrtuneError as error:
+            self.add_note(f"a measurement in the cache is refused: {error.what}")
+            return None
+        if (trial.key, trial.plan, trial.part) != (key, proposal.plan, "search"):
+            self.add_note("a measurement in the cache is refused: it is of another plan")
+            return None
+        if trial.interruption is not None or not trial.has_reached(proposal.effort):
+            return None
+        trial = replace(trial, why=f"{trial.why}; {SHARED}", reproduce=None)
+        self.ledger.append(trial)
+        self.sink(TrialDone(trial))
+        return trial
 
     def _build_plan(self, plan: Plan) -> Files:
         began = perf_counter()
@@ -303,6 +334,9 @@ class Attempts:
         spent = perf_counter() - self._began
         trial = replace(trial, seconds=spent, building=self._building)
         self.ledger.append(trial)
+        shared = self.context.shared
+        if shared and trial.part == "search" and trial.measurement and trial.stage != "baseline":
+            shared.store_record("trials", [trial.key], codec.encode(trial))
         self.sink(TrialDone(trial))
         return trial
 

@@ -193,10 +193,18 @@ def _read_lines(path: Path) -> list[Trial]:
         lines = [stored.parse_json(line) for line in read_whole_lines(path)]
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
-    trials = [_decode_record(Trial, line, path) for line in lines]
-    for trial in trials:
-        _require_inside(path, trial.key, *([trial.artefact] if trial.artefact else []))
-    return trials
+    return [decode_trial(line, path) for line in lines]
+
+
+def decode_trial(data: object, source: Path) -> Trial:
+    """Rebuild a trial that another run has recorded.
+
+    Raises:
+        BadData: It holds what a trial of a file may not.
+    """
+    trial = _decode_record(Trial, data, source)
+    _require_inside(source, trial.key, *([trial.artefact] if trial.artefact else []))
+    return trial
 
 
 def _latest_trials(trials: Iterable[Trial]) -> list[Trial]:

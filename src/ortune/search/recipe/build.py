@@ -75,6 +75,24 @@ def build_in(
     name = source.stem
     if not recipe.steps:
         return BuiltModel(source, ())
+    shared = None if any(map(_is_crossing, recipe.steps)) else material.shared
+    if shared is None:
+        return _build_here(cache, source, recipe, material, sink)
+    place = cache / steps_key(recipe.steps, material.compute_key(recipe.steps))
+    key = (file.compute_digest(source), place.name)
+    names = (f"{name}.onnx.data", f"{name}.onnx", f"{name}.json")
+    if find_build(cache, name, recipe.steps, material.compute_key(recipe.steps)) is None:
+        shared.fetch_files("builds", key, place, names)
+    built = _build_here(cache, source, recipe, material, sink)
+    if built.path.parent == place:
+        shared.store_files("builds", key, place, names)
+    return built
+
+
+def _build_here(
+    cache: Path, source: Path, recipe: Recipe, material: Material, sink: Sink
+) -> BuiltModel:
+    name = source.stem
     for count in range(len(recipe.steps), 0, -1):
         steps = recipe.steps[:count]
         start = find_build(cache, name, steps, material.compute_key(steps))

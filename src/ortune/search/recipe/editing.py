@@ -27,6 +27,7 @@ from ortune.core.errors import (
 from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.facts import NEWEST_IR, NEWEST_OPSET
 from ortune.core.observer import Probe, Range, Ranges
+from ortune.core.plugins import codec
 from ortune.core.session import Tensors
 from ortune.core.step import Edit, Quantizer, Recipe, Step, Transform
 from ortune.data.stream import Stream, write_stream
@@ -38,7 +39,12 @@ from ortune.graph.ir.edit import take_notes
 from ortune.measurement.process import WorkerFailed, compute_outputs
 from ortune.metrics.snr import Snr
 from ortune.quantizers.calibration import reuse
-from ortune.quantizers.calibration.calibrate import RangeCache, calibrate_groups, compute_ranges
+from ortune.quantizers.calibration.calibrate import (
+    RANGES,
+    RangeCache,
+    calibrate_groups,
+    compute_ranges,
+)
 from ortune.search.recipe import compare
 from ortune.search.recipe.material import Material
 
@@ -227,6 +233,9 @@ class EditSession:
                 )
             raise BadData(needs, fix="give samples to calibrate on with --data")
         folder = self._folder.parent / "ranges" / file.compute_digest(self._source)[:16]
+        shared, key = self.material.shared, (folder.name, codec.digest(indices))
+        if shared is not None and not (folder / RANGES).is_file():
+            shared.fetch_files("ranges", key, folder, [RANGES])
         ops = self.material.custom_ops
         stream, followers = feeds.stream, () if self._lossy else self._followers
         if followers:
@@ -240,9 +249,12 @@ class EditSession:
                 folder=folder,
                 custom_ops=ops,
             )
-        return compute_ranges(
+        ranges = compute_ranges(
             self.model, probes, stream, indices, folder, custom_ops=ops, sink=self._sink
         )
+        if shared is not None:
+            shared.store_files("ranges", key, folder, [RANGES])
+        return ranges
 
     def _apply_step(self, step: Transform) -> Edit:
         self._sink(Progress(f"applying {step.name()}"))

@@ -9,6 +9,7 @@ from ortune.core.plugins import codec
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.data.feeds import Feeds
 from ortune.quantizers.calibration.ranges_file import SavedRanges
+from ortune.search.recipe.shared import SharedCache
 
 _CHECKED = 2
 
@@ -24,6 +25,7 @@ class Material:
             they answer first, and only what they do not hold is observed.
         planned: Recipes that may be built too: what their quantizers watch of a model is observed
             in the pass that the first of them needs.
+        shared: Where others may have built or calibrated the same.
     """
 
     feeds: Feeds | None = None
@@ -31,6 +33,7 @@ class Material:
     saved_ranges: SavedRanges | None = None
     custom_ops: tuple[str, ...] = ()
     planned: tuple[Recipe, ...] = ()
+    shared: SharedCache | None = None
 
     @property
     def comparison_samples(self) -> tuple[int, ...]:

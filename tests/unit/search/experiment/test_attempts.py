@@ -28,10 +28,22 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome, classify_outcome
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, ignore_event
+from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS, Quantizer, Recipe
-from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Proposal, Score, Status, Verdict
+from ortune.core.trial import (
+    Block,
+    Burst,
+    Interval,
+    Pair,
+    Plan,
+    Proposal,
+    Score,
+    Status,
+    Trial,
+    Verdict,
+)
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claim_effort
 from ortune.search.abandon import StoppingRule
@@ -41,6 +53,7 @@ from ortune.search.experiment.evaluate import Attempts
 from ortune.search.experiment.ledger import Ledger
 from ortune.search.experiment.surveys import read_journal
 from ortune.search.mixed_precision.survey import SurveyRequest
+from ortune.search.recipe.shared import SharedCache
 
 
 @pytest.fixture
@@ -754,3 +767,34 @@ def test_a_survey_stands_in_the_journal_of_the_run(
     )
     attempts.survey_regions(asked, 5.0)
     assert read_journal(attempts.context.root) == attempts.journal.surveys == [SURVEY]
+
+
+def test_a_measurement_of_a_like_machine_is_taken_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = SharedCache(str(tmp_path / "cache"), "samples", told.append)
+
+    def attempt(name: str, **changes: Any) -> tuple[Trial, int]:
+        script = Script()
+        (tmp_path / name).mkdir()
+        context = replace(scripted(tmp_path / name, monkeypatch, script), shared=cache)
+        context = replace(context, job=replace(context.job, **changes))
+        with ExitStack() as stack:
+            trial = tried(Attempts(context, 0.01, told.append, stack))
+        assert [t.key for t in Ledger(tmp_path / name).trials] == [trial.key]
+        return trial, len(script.asked("starts", "candidate"))
+
+    measured, starts = attempt("first")
+    assert starts == 1 and evaluate.SHARED not in measured.why
+    taken, starts = attempt("second")
+    assert starts == 0 and evaluate.SHARED in taken.why
+    assert (taken.ratio, taken.key) == (measured.ratio, measured.key)
+    assert taken.score is not None and taken.score.value > 0.999
+    other, starts = attempt("third", machine={"cpu": "another"})
+    assert starts == 1 and evaluate.SHARED not in other.why
+    forged = replace(measured, plan=replace(LOSSY, backend=Cpu(threads=7)))
+    cache.store_record("trials", [measured.key], codec.encode(forged))
+    told.clear()
+    _, starts = attempt("fourth")
+    assert starts == 1
+    assert any("of another plan" in event.text for event in told if isinstance(event, Note))
