@@ -100,7 +100,7 @@ class _Finder(ast.NodeVisitor):
         changed = made.apply(self.source)
         top, bottom = self.statement
         try:
-            ast.parse(changed[top : bottom + len(changed) - len(self.source)])
+            ast.parse(b"if 1:\n " + changed[top : bottom + len(changed) - len(self.source)])
         except (SyntaxError, ValueError):
             return
         first = self.source.rfind(b"\n", 0, begin) + 1
@@ -120,6 +120,7 @@ class _Finder(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Enter a function: its defaults and its body, not its decorators and annotations."""
         self.scopes.append(node.name)
+        outer, self.statement = self.statement, self.span(node)
         if ".".join(self.scopes) not in self.skip:
             for default in (*node.args.defaults, *node.args.kw_defaults):
                 if default is not None:
@@ -127,6 +128,7 @@ class _Finder(ast.NodeVisitor):
             for statement in node.body:
                 self.visit(statement)
         self.scopes.pop()
+        self.statement = outer
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Enter a class."""
