@@ -203,6 +203,7 @@ def test_ranks_by_hand() -> None:
     assert samples_differ([6, 7, 8, 9, 10], [1, 2, 3, 4, 5])
     assert not samples_differ([1, 2, 3, 4, 6], [5, 7, 8, 9, 10])
     assert not samples_differ([1, 2, 3], [7, 8, 9]), "three values prove nothing at 1 %"
+    assert not samples_differ([1] * 5, [1] * 5), "a tie is half a win"
     assert samples_differ([*range(8), 99], list(range(10, 19))), "one outlier of nine"
 
 
