@@ -129,13 +129,16 @@ def test_attention(tmp_path: Path) -> None:
     assert "QAttention" in optimized(model, tmp_path)
 
 
-def test_attention_with_what_the_kernel_lacks_is_left() -> None:
+@pytest.mark.parametrize(("more", "first"), [(", qkv_hidden_sizes = [32,32,32]", 1), ("", np.inf)])
+def test_attention_that_the_kernel_cannot_do_is_left(more: str, first: float) -> None:
+    weight = normal(32, 96)
+    weight[0, 0] = first
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
-        g (float[b,s,32] x) => (float[b,s,32] y) {
-          y = com.microsoft.Attention<num_heads = 4, qkv_hidden_sizes = [32,32,32]>(x, w, b)
-        }""",
-        {"w": normal(32, 96), "b": normal(96)},
+        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[b,s,32] x) => (float[b,s,32] y) {{
+          y = com.microsoft.Attention<num_heads = 4{more}>(x, w, b)
+        }}""",
+        {"w": weight, "b": normal(96)},
     )
     with pytest.raises(Refused):
         Int8Dynamic().apply(model, {})

@@ -205,6 +205,18 @@ async def test_a_request_out_of_time_leaves_the_queue(
     assert len(session.seen) == 1
 
 
+async def test_a_request_whose_time_is_not_over_is_answered(
+    tmp_path: Path, session: Doubling
+) -> None:
+    _, model = await holding(session, tmp_path)
+    first = await behind(model, session)
+    second = asyncio.create_task(model.infer(asks(5, timeout_us=20_000_000)))
+    await asyncio.sleep(0.1)
+    session.go.set()
+    assert output(await second)[0, 0] == 10
+    await first
+
+
 async def test_a_caller_that_gives_up_leaves_the_queue(tmp_path: Path, session: Doubling) -> None:
     _, model = await holding(session, tmp_path)
     first = await behind(model, session)
