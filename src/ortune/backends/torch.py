@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from contextlib import AbstractContextManager
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from ortune.backends.runtimes.torch import session as native
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.runtimes.torch.module import ModuleSource, load_module, walk_answer
+from ortune.core import wording
 from ortune.core.backend import Backend
+from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
-from ortune.core.session import Session
+from ortune.core.session import InProcess, Session, Tensors
+from ortune.graph.io import protobuf
 
 
 @dataclass(frozen=True)
@@ -57,14 +67,14 @@ class Torch(Backend):
     def missing(self) -> str | None:
         if importlib.util.find_spec("torch") is None:
             return "pip install torch==2.13.0"
-        compiler = native.compiler_missing() if self.compile else None
+        compiler = compiler_missing() if self.compile else None
         if compiler is not None:
             return f"install the C++ compiler {compiler}, or leave compile=true out"
         return None
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Load the module; compiling is part of the first run."""
-        return native.open_module_session(
+        return open_module_session(
             path,
             self.source,
             self.weights,
@@ -72,3 +82,92 @@ class Torch(Backend):
             mode=self.mode if self.compile else None,
             bf16=self.precision == "bf16",
         )
+
+
+def compiler_missing() -> str | None:
+    """Return the name of the C++ compiler that torch.compile would call and that is not there."""
+    named = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if sys.platform == "win32":
+        named = os.environ.get("CXX") or "cl"
+    return None if shutil.which(named.split()[0]) else named
+
+
+@contextmanager
+def open_module_session(
+    path: Path, source: str, weights: str, threads: int, *, mode: str | None, bf16: bool
+) -> Iterator[Session]:
+    """Load the module whose ONNX export is `path`.
+
+    Args:
+        mode: Of torch.compile; None runs the module eagerly.
+        bf16: Autocast.
+
+    Raises:
+        BadModel: It does not load, or its outputs are not the file's.
+        BackendMissing: torch.compile has no C++ compiler.
+    """
+    import torch
+
+    if mode is not None and (compiler := compiler_missing()):
+        raise BackendMissing(
+            f"torch.compile needs a C++ compiler and {compiler} is not here",
+            fix=f"install {compiler}, or leave compile=true out",
+        )
+    torch.set_num_threads(threads)
+    module, keywords = load_module(ModuleSource(source, weights))
+    call = module if mode is None else torch.compile(module, mode=mode)
+    yield _ModuleSession(call, keywords, *protobuf.read_interface(path), bf16=bf16)
+
+
+class _ModuleSession(InProcess):
+    def __init__(
+        self,
+        call: Any,
+        keywords: set[str],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        bf16: bool,
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self._inputs, self._outputs, self._bf16 = inputs, outputs, bf16
+        self._by_name, self._call = set(inputs) <= keywords, call
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs under the names of the ONNX file."""
+        inputs = {}
+        for name in self._inputs:
+            array = feeds[name] if feeds[name].flags.writeable else feeds[name].copy()
+            plain = np.ascontiguousarray(array).reshape(array.shape)
+            inputs[name] = self._torch.from_numpy(plain)
+        with ExitStack() as stack:
+            stack.enter_context(self._torch.inference_mode())
+            if self._bf16:
+                stack.enter_context(self._torch.autocast("cpu", dtype=self._torch.bfloat16))
+            answer = self._call(**inputs) if self._by_name else self._call(*inputs.values())
+        values = name_outputs(answer, self._outputs)
+        wide = {n: v.float() if v.dtype == self._torch.bfloat16 else v for n, v in values.items()}
+        return {name: value.numpy() for name, value in wide.items()}
+
+
+def name_outputs(answer: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Give the tensors in a module's answer the names of the file's outputs.
+
+    A mapping that has all the names is read by them; else the tensors count in order, nested ones
+    in their place, and those beyond the file's outputs are left out.
+
+    Raises:
+        BadModel: There are fewer tensors than names.
+    """
+    if isinstance(answer, Mapping) and set(names) <= set(answer):
+        return {name: answer[name] for name in names}
+    values = [value for _, value in walk_answer(answer)]
+    if len(values) < len(names):
+        raise BadModel(
+            f"the module returns {wording.format_count(len(values), 'tensor')}, the file has "
+            f"{wording.format_count(len(names), 'output')}",
+            fix="give the module that the file was exported from",
+        )
+    return dict(zip(names, values, strict=False))

@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortune.backends.runtimes.torch import session as torch_session
-from ortune.backends.torch import Torch
+from ortune.backends.torch import Torch, compiler_missing
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
@@ -157,7 +156,7 @@ def test_verify_compares_the_file_with_the_module(
 
 @pytest.mark.long  # a search beside PyTorch runs it compiled, too: tests/e2e/test_from_torch.py
 @pytest.mark.skipif(
-    torch_session.compiler_missing() is not None, reason="torch.compile has no C++ compiler here"
+    compiler_missing() is not None, reason="torch.compile has no C++ compiler here"
 )
 def test_compiled_answers_like_the_file(folder: Path) -> None:
     same_as_the_file("torch(source=torch_modules:Pair, compile=true)")

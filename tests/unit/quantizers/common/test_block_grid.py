@@ -18,8 +18,12 @@ from ortune.quantizers.common.block_grid import (
     split_into_blocks,
     unpack_integers,
 )
-from ortune.quantizers.common.rounding import blocks
-from ortune.quantizers.common.weights.blockwise import pack_rows
+from ortune.quantizers.common.weights.blockwise import (
+    compute_order,
+    pack_rows,
+    refine_steps,
+    round_rows,
+)
 from ortune.quantizers.common.weights.matmuls import Rows
 
 SPECS = st.builds(
@@ -29,7 +33,7 @@ SPECS = st.builds(
 
 def packed(rows: np.ndarray, spec: BlockSpec, method: str = "rtn", second=None) -> PackedWeight:  # type: ignore[no-untyped-def]
     """Pack rows as the quantizers do."""
-    order = None if second is None else blocks.compute_order(second, 0.01, act_order=True)
+    order = None if second is None else compute_order(second, 0.01, act_order=True)
     value = ir.val("w", const_value=ir.tensor(rows))
     ir.Graph([], [], nodes=[], initializers=[value], name="g")
     return pack_rows(Rows(value, turned=False), spec, method, order)  # type: ignore[arg-type]
@@ -106,7 +110,7 @@ def test_refined_grids_are_never_worse(spec: BlockSpec, width: int, seed: int) -
         )
 
     start = compute_block_steps(folded, spec)
-    assert (loss(blocks.refine_steps(folded, start, spec)) <= loss(start)).all()
+    assert (loss(refine_steps(folded, start, spec)) <= loss(start)).all()
 
 
 def correlated(count: int, width: int, seed: int = 3) -> np.ndarray:
@@ -141,22 +145,20 @@ def test_gptq_with_independent_inputs_is_rounding(act_order: bool) -> None:
     spec, rows = BlockSpec(4, 32, False), normal(8, 80)
     folded = split_into_blocks(rows, spec)
     steps = compute_block_steps(folded, spec)
-    order = blocks.compute_order(np.eye(80), 0.01, act_order=act_order)
-    found = blocks.round_rows(rows, steps, order, spec)
+    order = compute_order(np.eye(80), 0.01, act_order=act_order)
+    found = round_rows(rows, steps, order, spec)
     assert np.array_equal(found, steps.quantize_blocks(folded, spec))
 
 
 def test_inputs_that_never_move_and_inputs_that_repeat_are_survived() -> None:
     x = normal(50, 40)
     x[:, 3], x[:, 7] = 0, x[:, 8]
-    order = blocks.compute_order((x.T @ x / 50).astype(np.float64), 0.01, act_order=True)
+    order = compute_order((x.T @ x / 50).astype(np.float64), 0.01, act_order=True)
     spec, rows = BlockSpec(4, 16, True), normal(4, 40)
-    found = blocks.round_rows(
-        rows, compute_block_steps(split_into_blocks(rows, spec), spec), order, spec
-    )
+    found = round_rows(rows, compute_block_steps(split_into_blocks(rows, spec), spec), order, spec)
     assert np.isfinite(found).all() and found.min() >= 0 and found.max() <= spec.top
     with pytest.raises(BadData, match="not finite"):
-        blocks.compute_order(np.full((4, 4), np.nan), 0.01, act_order=True)
+        compute_order(np.full((4, 4), np.nan), 0.01, act_order=True)
 
 
 def test_steps_survive_float16_and_empty_blocks() -> None:
