@@ -7,21 +7,17 @@ two. ``--measure`` also runs what measures this machine and cannot be compared: 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import io
 import json
 import math
 import os
-import pty
 import re
-import struct
-import subprocess
 import sys
 import tempfile
-import termios
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -172,33 +168,19 @@ def describe_bars() -> str:
     return _BAR + "\n".join(lines)
 
 
-def _measure(words: list[str]) -> str:
-    """Return what a command prints on a terminal of 80 columns, its progress left out."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
-    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"TERM": "xterm"}
-    command = [sys.executable, "-m", "ortune.cli.main", *words]
-    process = subprocess.Popen(
-        command, env=env, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL, cwd=MODEL.parent
-    )
-    os.close(slave)
-    shown = b""
-    try:
-        while chunk := os.read(master, 65536):
-            shown += chunk
-    except OSError:  # Linux says so at the end
-        pass
-    process.wait()
-    return _ESCAPES.sub("", shown.decode()).replace("\r\n", "\n")
-
-
 def measure() -> str:
     """Return the part of the page that has answers of this machine."""
-    bench = ["bench", MODEL.name, "--on", "cpu(threads=1),cpu(threads=2)", "--time", "2"]
-    parts = []
-    for words in (bench, ["doctor"]):
-        text = _fence("80 columns, of the machine that wrote this page", _measure(words))
-        parts.append(f"## {words[0]}\n\n{text}")
+    on = "cpu(threads=1),cpu(threads=2)"
+    bench = ["bench", MODEL.name, "--on", on, "--time", "2", "--sets", "2"]
+    parts, here = [], Path.cwd()
+    os.chdir(MODEL.parent)
+    try:
+        for words in (bench, ["doctor"]):
+            text = _ESCAPES.sub("", capture(partial(run_ortune, words), 80))
+            title = "80 columns, of the machine that wrote this page"
+            parts.append(f"## {words[0]}\n\n{_fence(title, text)}")
+    finally:
+        os.chdir(here)
     return "\n".join(parts)
 
 

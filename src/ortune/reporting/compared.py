@@ -152,14 +152,14 @@ def _compare_plans(
                     say.format_score(study, trial)
                     for study, trial in zip(studies, pair, strict=True)
                 ),
-                "differ" if apart else "agree" if all(bounded) else "not known",
+                "differ" if apart else "agree" if all(bounded) else "no interval",
             )
         )
         for speed, (tone, name) in zip(speeds, legend, strict=True):
             if place < _MOST and math.isfinite(speed.value):
                 estimates.append(
                     Estimate(
-                        f"{label} ({name})",
+                        f"{name}: {label}",
                         speed.value,
                         speed.low,
                         speed.high,

@@ -168,7 +168,8 @@ def _describe_packable(study: Study, trial: Trial) -> dict[str, str]:
 
 def _list_as_table(roots: Sequence[Path], studies: Sequence[Study | str]) -> str:
     """Return the start page's table: a row a run, with what it has come to."""
-    heads = "".join(f"<th>{name}</th>" for name in ("run", "state", "model", "best so far", ""))
+    names = ("run", "state", "model", "best so far", "")
+    heads = "".join(f"<th>{name}</th>" if name else "<td></td>" for name in names)
     rows = []
     for place, (root, study) in enumerate(zip(roots, studies, strict=True)):
         cells = [f'<a href="run/{place}/">{escape(str(root))}</a>']
@@ -178,7 +179,8 @@ def _list_as_table(roots: Sequence[Path], studies: Sequence[Study | str]) -> str
         else:
             cells += [escape(study), "", ""]
         beside = f'<a href="compare/0/{place}/">compare with the first</a>' if place else ""
-        rows.append("".join(f"<td>{cell}</td>" for cell in (*cells, beside)))
+        row = zip(names, (*cells, beside), strict=True)
+        rows.append("".join(f'<td data-column="{name}">{cell}</td>' for name, cell in row))
     body = escape_control_chars("".join(f"<tr>{row}</tr>" for row in rows))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     return f'<section id="runs"><div class="box">{table}</div></section>'

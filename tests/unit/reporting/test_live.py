@@ -159,6 +159,10 @@ def test_two_runs_have_a_start_page_and_are_compared(finished: Study, tmp_path: 
         assert "1.92x optimized graph" in words(start) and "compare/0/1/" in words(start)
         compared = words(page.data("compare/0/1/"))
         assert "same model" in compared and "Plans that both tried" in compared
+        with lock_run(Path(finished.root)), lock_run(Path(other.root)):
+            assert words(page.data()).count(">at work<") == 2
+            for place in (0, 1):
+                assert "interrupted" not in words(page.data(f"run/{place}/"))
         for path in ("run/2/", "run/x/", "run/-1/", "compare/0/", "other/", "run/0/1/"):
             assert page.ask(f"{page.home}{path}data.json")[0] == 404, path
 
