@@ -116,7 +116,7 @@ def test_settings_hold_what_was_given_with_absolute_paths(
         command="ortune optimize m.onnx",
         verbose=True,
     )
-    text = settings.format_settings(asked, but=("verbose", "out"))
+    text = settings.format_settings(asked, but=("verbose", "out", "executor"))
     assert tomllib.loads(text) == {
         "model": [str(tmp_path / "m.onnx")],
         "data": str(tmp_path / "data"),

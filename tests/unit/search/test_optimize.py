@@ -47,7 +47,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]
         monkeypatch.setattr(optimize, name, instead)
     monkeypatch.setattr(optimize.golden, "write_golden_samples", lambda study, context: None)
     monkeypatch.setattr(optimize.golden, "write_inputs", lambda context: None)
-    monkeypatch.setattr(optimize, "read_targets", lambda on: [SearchTarget(Cpu(), OFFERED)])
+    monkeypatch.setattr(optimize, "read_targets", lambda *_: [SearchTarget(Cpu(), OFFERED)])
 
     def run(out: str, finished: str = "done", **asked: Any) -> Study:
         ends.append(finished)
