@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -200,7 +201,7 @@ def _describe_now(root: Path) -> dict[str, Any]:
         now = read_now(root)
     except OrtuneError:
         return {}
-    if now is None:
+    if now is None or not math.isfinite(now.share + now.until):
         return {}
     plan = f"{now.stage}: {now.plan}" if now.plan else "reading the data"
     return {"plan": plan, "best": now.best, "share": now.share, "until": now.until}

@@ -109,6 +109,9 @@ def test_a_page_follows_a_search_from_its_start_to_its_end(tmp_path: Path) -> No
             assert "optimized graph" in words(second) and "optimized graph" not in words(first)
             assert second["now"]["plan"].startswith("search: optimized graph")
             assert "interrupted" not in words(second)
+            for forged in ('{"share": 1e999}', "no JSON", '{"plan": 3}'):
+                (root / "now.json").write_text(forged)
+                assert page.data("run/0/")["now"] == {}
         for trial in made.trials[2:]:
             ledger.append(trial)
         write_ending(root, made.ending)

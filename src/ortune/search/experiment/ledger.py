@@ -332,7 +332,6 @@ class Now:
     Attributes:
         stage: What is done with the plan, in words.
         plan: Label of the plan.
-        plans: How many were taken up so far.
         best: Label and speed-up of the best so far.
         share: Of the time that is behind it.
         until: When its time is up, in seconds since 1970.
@@ -340,7 +339,6 @@ class Now:
 
     stage: str = ""
     plan: str = ""
-    plans: int = 0
     best: str = ""
     share: float = 0.0
     until: float = 0.0
@@ -357,7 +355,6 @@ def keep_now(root: Path, sink: Sink) -> Sink:
             now = Now(
                 board.stage,
                 board.plan,
-                board.plans,
                 board.describe_best(),
                 board.measure_share(),
                 time.time() + (board.estimate_remaining_s() or 0.0),
