@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -206,18 +207,30 @@ def _read_optional(path: Path) -> dict[str, Any]:
 
 
 def find_folder(model: str | Path) -> HubFolder | None:
-    """Return the settings that belong to a model: in its folder, or in the one above; or None.
+    """Return the settings that belong to a model: in its folder, or in the one above an ``onnx/``.
 
     Args:
         model: A folder, or an ONNX file in it or in its ``onnx/``.
+
+    Raises:
+        BadModel: It is a folder whose settings cannot be read.
     """
     path = Path(model)
-    homes = (path,) if path.is_dir() else (path.parent, path.absolute().parent.parent)
-    for root in homes:
-        folder = root / str(next(iter(list_modules(root)), {}).get("path", ""))
-        if (folder / CONFIG).is_file() and "model_type" in read_json(folder / CONFIG):
-            return HubFolder(root, folder)
+    if path.is_dir():
+        return _read_folder(path)
+    home = path.absolute().parent
+    for root in (home, home.parent) if home.name == "onnx" else (home,):
+        with suppress(BadModel):  # a file of that name that is of something else
+            if (folder := _read_folder(root)) is not None:
+                return folder
     return None
+
+
+def _read_folder(root: Path) -> HubFolder | None:
+    folder = root / str(next(iter(list_modules(root)), {}).get("path", ""))
+    if not (folder / CONFIG).is_file() or "model_type" not in read_json(folder / CONFIG):
+        return None
+    return HubFolder(root, folder)
 
 
 def locate_model(value: str | Path) -> str | Path:

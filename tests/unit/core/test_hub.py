@@ -128,6 +128,18 @@ def test_every_verb_takes_the_folder(tmp_path: Path) -> None:
     assert all(score.verdict == "proved" for score in compared.scores[:1])
 
 
+def test_a_config_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    write_model(tmp_path / "models/mine.onnx")
+    for content in ("[1, 2]", "no JSON", '{"learning_rate": 1}'):
+        (tmp_path / "config.json").write_text(content)
+        (tmp_path / "models/modules.json").write_text(content)
+        assert hub.find_folder(tmp_path / "models/mine.onnx") is None
+    assert ot.inspect(tmp_path / "models/mine.onnx").facts.parameters == 9
+    make_folder(tmp_path)
+    (tmp_path / "models/modules.json").unlink()
+    assert hub.find_folder(tmp_path / "models/mine.onnx") is None, "that is another model's"
+
+
 def test_the_cache_of_the_hub(tmp_path: Path) -> None:
     home = tmp_path / "models--owner--name"
     snapshot = home / "snapshots/abc"
