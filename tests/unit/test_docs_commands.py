@@ -42,7 +42,7 @@ FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh|cmake |trtexec|hf d
 """Lines with the options of other programs."""
 
 HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|tensorrt|cuda|directml|\w+://\S+|\S+\.(ortune|onnx)")
-MADE_UP = "evaluator"
+MADE_UP = "plain"
 """The backend that the how-to of a backend writes."""
 SPELLED: dict[str, Callable[[str], object]] = {
     "augment": lambda text: parse_list(Augmentation, text),
