@@ -96,13 +96,14 @@ def write_sounds(folder: Path) -> None:
 
 
 def write_decoder(folder: Path) -> None:
-    """Write one layer of attention with a cache that grows, and random tokens."""
+    """Write one layer of attention with a cache that grows, sure of its answers, and tokens."""
     model = parser.parse_model(DECODER)
     rng = np.random.default_rng(0)
-    sizes = {"table": (500, 64), "wq": (64, 64), "wk": (64, 64), "wv": (64, 64), "head": (64, 500)}
-    for name, shape in sizes.items():
-        weights = rng.standard_normal(shape).astype(np.float32) / 8
-        model.graph.initializer.append(numpy_helper.from_array(weights, name))
+    table = rng.standard_normal((500, 64)).astype(np.float32)
+    weights = {"table": table, "head": np.ascontiguousarray(table.T)}
+    weights |= {n: rng.standard_normal((64, 64)).astype(np.float32) / 8 for n in ("wq", "wk", "wv")}
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.save(model, folder / "decoder.onnx")
     np.save(folder / "tokens.npy", rng.integers(0, 500, (12, 16)))
 
