@@ -101,7 +101,8 @@ def write_decoder(folder: Path) -> None:
     rng = np.random.default_rng(0)
     table = rng.standard_normal((500, 64)).astype(np.float32)
     weights = {"table": table, "head": np.ascontiguousarray(table.T)}
-    weights |= {n: rng.standard_normal((64, 64)).astype(np.float32) / 8 for n in ("wq", "wk", "wv")}
+    for name in ("wq", "wk", "wv"):
+        weights[name] = rng.standard_normal((64, 64)).astype(np.float32) / 8
     for name, array in weights.items():
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.save(model, folder / "decoder.onnx")
