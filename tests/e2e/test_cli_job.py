@@ -17,6 +17,8 @@ import pytest
 
 from ortune.cli.demo import NEXT
 from ortune.cli.main import main
+from ortune.core.plugins import codec
+from ortune.core.trial import Status, Trial
 
 CPU = "cpu(threads=1)"
 """Two threads that wait for each other take twice the time of a machine that runs two tests."""
@@ -58,9 +60,14 @@ def test_the_demo_again_measures_nothing_twice(
     found = answer(capsys)
     after = (demo / "run" / "ledger.jsonl").read_text().splitlines()
     assert after[: len(before)] == before
-    made = [json.loads(line) for line in after]
-    assert len(made) == len({(trial["key"], trial["part"]) for trial in made})
-    shown = [trial["key"] for trial in made if trial["status"] != "unchanged"]
+    made: dict[tuple[str, str], Trial] = {}
+    for line in after:
+        trial = codec.decode(Trial, json.loads(line))
+        former = made.get((trial.key, trial.part))
+        # A finalist is concluded again by what the others told, and timed again if it had to wait.
+        assert former is None or former.is_disturbed or former.measurement == trial.measurement
+        made[trial.key, trial.part] = trial
+    shown = [trial.key for trial in made.values() if trial.status is not Status.UNCHANGED]
     assert [trial["key"] for trial in found["trials"]] == shown
     assert found["bundle"] == str(demo / "digit-cnn.ortune")
 
