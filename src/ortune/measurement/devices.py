@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from ortune.core import regular_file
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, suggest_names
 from ortune.core.plugins import codec
@@ -83,7 +84,7 @@ def read_inventory(path: Path) -> tuple[Device, ...]:
         BadSettings: It cannot be read, names no device, or one of them badly.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(regular_file.read_text(path))
     except (OSError, ValueError) as error:
         raise BadSettings(
             f"the inventory {path} cannot be read: {error}",

@@ -53,7 +53,7 @@ OTHERS: dict[str, Words] = {
     ],
 }
 """Verbs that take a run or a result: any file may be given for one."""
-_NO_FILE = {"demo", "doctor", "export", "loadtest"}
+_NO_FILE = {"ui", "demo", "doctor", "export", "loadtest"}
 """A load test hands its model to a server, and says what that says; an export takes a module."""
 _LOOKS = {"diff", "inspect"}
 """These show a model of an opset that is not known here."""

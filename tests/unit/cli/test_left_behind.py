@@ -23,7 +23,7 @@ REQUESTS = {name: verb.request for name, verb in VERBS.items()} | {
     for flag, form in verb.forms.items()
 }
 """Verb, with the flag of a form -> what it is asked."""
-WITHOUT_WORKERS = {"compare", "cost", "diff", "explain", "pack", "report"} | {
+WITHOUT_WORKERS = {"ui", "compare", "cost", "diff", "explain", "pack", "report"} | {
     "loadtest",
     "recheck --signature-only",
     "serve",

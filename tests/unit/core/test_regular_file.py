@@ -177,7 +177,7 @@ def test_pictures_are_of_the_formats_listed(
         images.preprocess_picture(path, Preprocess(), X)
     with pytest.raises(BadData, match="no picture"):
         reader = rows.make_picture_reader(tmp_path, {}, [X], ignore_note)
-        rows.make_row_block({"x": {"bytes": POSTSCRIPT}}, "row 0", [X], reader)
+        list(rows.make_row_blocks({"x": {"bytes": POSTSCRIPT}}, "row 0", [X], reader))
 
 
 @pytest.mark.parametrize("suffix", sorted(images.SUFFIXES))
@@ -213,6 +213,8 @@ KEPT = ("analysis/sensitivity/run.py", "backends/runtimes/onnxruntime/engine_cac
 KEPT += ("measurement/environments/installed.py", "measurement/rolled.py", "exporters/export.py")
 KEPT += ("search/recipe/built.py", "quantizers/calibration/calibrate.py", "cli/demo.py")
 KEPT += ("core/atomic_write.py", "data/stream.py", "backends/runtimes/tensorrt/build.py")
+KEPT += ("measurement/devices.py", "measurement/worker/arrival.py", "search/recipe/shared.py")
+KEPT += ("search/experiment/ledger.py", "search/optimize.py")
 OF_PROCESSES_WE_START = ("analysis/verification/verify.py", "measurement/process.py")
 OF_PROCESSES_WE_START += (
     "backends/runtimes/onnxruntime/trace.py",

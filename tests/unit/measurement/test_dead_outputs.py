@@ -26,8 +26,8 @@ def test_what_is_dead_or_swapped_fails(name: str) -> None:
 
 
 def test_the_verdict_names_the_group() -> None:
-    score, _ = judge("head", change_dead(*DEAD["one class of a head"]))
-    assert "place 40 of 84 along axis 1 of output 'output0' does not follow" in score.basis
+    score, _ = judge("map", change_dead(*DEAD["a quiet channel of a map"]))
+    assert "place 3 of 4 along axis 1 of output 'mask' does not follow" in score.basis
     assert score.claim.endswith("and each group of outputs follows")
 
 

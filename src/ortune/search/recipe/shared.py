@@ -55,7 +55,7 @@ class SharedCache:
             import fsspec
         except ImportError:
             raise BadSettings(
-                "--cache needs the package fsspec", fix="pip install 'ortune[cache]'"
+                "--cache needs the package fsspec", fix="pip install fsspec"
             ) from None
         try:
             local = {} if "://" in self.url else {"auto_mkdir": True}

@@ -377,6 +377,7 @@ def test_a_search_says_why_padding_is_not_cut(
         root, models, feeds, evaluate = tmp_path, {"": tmp_path}, {"": tmp_path}, "f"
 
         class job:  # noqa: N801
+            environment = ""
             baseline = Cpu()
 
     def refuse(*_: Any) -> None:

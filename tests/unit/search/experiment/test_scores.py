@@ -96,7 +96,7 @@ def test_each_part_is_scored_against_its_own_outputs_and_labels(context: Context
     given(replace(context, parts=parts), worker)
     one, two = worker.asked
     assert (one["indices"], two["indices"]) == (list(SEARCH), list(FINAL))
-    assert (one["expected"], two["expected"]) == ("search.stream", "final.stream")
+    assert (str(one["expected"]), str(two["expected"])) == ("search.stream", "final.stream")
     assert (one["labels"], two["labels"]) == ([[1, 2], 3, "a"], None)
     assert [type(label) for label in one["labels"]] == [list, int, str]
     assert [str(metric) for metric in one["metrics"]] == ["cosine(output=y)"]
