@@ -177,7 +177,7 @@ def test_pictures_are_of_the_formats_listed(
         images.preprocess_picture(path, Preprocess(), X)
     with pytest.raises(BadData, match="no picture"):
         reader = rows.make_picture_reader(tmp_path, {}, [X], ignore_note)
-        list(rows.make_row_blocks({"x": {"bytes": POSTSCRIPT}}, "row 0", [X], reader))
+        list(rows.make_row_blocks({"x": {"bytes": POSTSCRIPT}}, "row 0", [X], reader, None))
 
 
 @pytest.mark.parametrize("suffix", sorted(images.SUFFIXES))
