@@ -9,6 +9,7 @@ import numpy as np
 
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
+from ortune.metrics.common.outputs import compute_softmax
 from ortune.metrics.common.pooling import find_vectors, pool_sentences
 
 _TOKENS = 3
@@ -34,8 +35,7 @@ def state_answer(
     logits = outputs.get("logits")
     if logits is None or logits.shape[-1] != len(classes) or len(classes) < 2:
         return None
-    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
-    shares = powers / powers.sum(-1, keepdims=True)
+    shares = compute_softmax(logits)
     best = shares[0].argmax(-1)
     if logits.ndim == _TOKENS:
         return {"labels": [classes[number] for number in best]}

@@ -75,7 +75,7 @@ class Detections(Fidelity):
             outputs.select_outputs(expected, name)
         original = self._decode(expected)
         certain = original.select_rows(original.scores >= self.least)
-        count = float(len(_suppress_overlaps(certain).classes))
+        count = float(len(detection.suppress_overlaps(certain, _COVERS, _MOST).classes))
         if outputs.has_broken_values(expected, actual, names):
             return float("nan"), count
         if not all(outputs.has_same_shape(expected, actual, name) for name in names):
@@ -83,7 +83,8 @@ class Detections(Fidelity):
         candidate = self._decode(actual)
         had, total = 0, 0
         for detections, answers in ((original, candidate), (candidate, original)):
-            certain = _suppress_overlaps(detections.select_rows(detections.scores >= self.least))
+            certain = detections.select_rows(detections.scores >= self.least)
+            certain = detection.suppress_overlaps(certain, _COVERS, _MOST)
             same = (certain.classes[:, None] == answers.classes[None]) & (
                 detection.compute_overlaps(certain.boxes, answers.boxes) >= self.iou
             )
@@ -132,20 +133,4 @@ def _read_scores(scores: NDArray[Any]) -> Floats:
         return values
     if values.shape[-1] == 1:
         return np.asarray(1 / (1 + np.exp(-values)), np.float64)
-    powers = np.exp(values - values.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), np.float64)
-
-
-def _suppress_overlaps(ordered: Boxes) -> Boxes:
-    """Leave out boxes that a stronger one of their class covers.
-
-    Args:
-        ordered: The strongest first.
-    """
-    covered = np.triu(detection.compute_overlaps(ordered.boxes, ordered.boxes) > _COVERS, 1)
-    covered &= ordered.classes[:, None] == ordered.classes[None]
-    kept = np.ones(len(ordered.classes), np.bool_)
-    for place in range(len(kept)):
-        if kept[place]:
-            kept &= ~covered[place]
-    return ordered.select_rows(kept)
+    return outputs.compute_softmax(values)

@@ -135,28 +135,22 @@ def read_labels(label: Any, ids: bool = False) -> tuple[Boxes, tuple[float, floa
     return Boxes(_to_xywh(rows[:, :4], "xyxy"), rows[:, 4], np.zeros(len(rows)), crowd), None
 
 
-def suppress_overlaps(detections: Boxes, most: float) -> Boxes:
+def suppress_overlaps(detections: Boxes, most: float, limit: int = MAX_DETECTIONS) -> Boxes:
     """Keep, of boxes of one class that overlap by more than `most`, those of the highest score.
 
-    At most `MAX_DETECTIONS` of a class are kept: no more count.
-
-    Raises:
-        OrtuneError: pycocotools is not installed.
+    Args:
+        limit: Boxes of a class that are kept at most.
     """
-    iou = _import_pycocotools().mask.iou
     kept: list[int] = []
     for kind in np.unique(detections.classes):
         rows = np.flatnonzero(detections.classes == kind)
         rows = rows[np.argsort(-detections.scores[rows], kind="stable")]
-        for _ in range(MAX_DETECTIONS):
+        for _ in range(limit):
             if not len(rows):
                 break
             kept.append(int(rows[0]))
-            weaker = detections.boxes[rows[1:]]
-            shared = (
-                iou(detections.boxes[rows[:1]], weaker, [0] * len(weaker)) if len(weaker) else []
-            )
-            rows = rows[1:][np.reshape(shared, -1) <= most]
+            first, weaker = detections.boxes[rows[:1]], detections.boxes[rows[1:]]
+            rows = rows[1:][compute_overlaps(first, weaker)[0] <= most]
     return detections.select_rows(np.array(sorted(kept), np.int64))
 
 

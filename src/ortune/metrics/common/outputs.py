@@ -36,6 +36,12 @@ def to_floats(array: NDArray[Any]) -> Floats:
     return array.astype(np.float64).reshape(-1)
 
 
+def compute_softmax(logits: NDArray[Any]) -> Floats:
+    """Return shares along the last axis that add up to 1, float64."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True), np.float64)
+
+
 def has_same_shape(expected: Tensors, actual: Tensors, name: str) -> bool:
     """Say whether the candidate has an output in the shape that it should have."""
     return name in actual and actual[name].shape == expected[name].shape

@@ -115,7 +115,6 @@ class Priors:
             for name in set(list_settings(item)) - set(list_settings(target.backend))
         }
         self._single = all(getattr(t.backend, "threads", 0) == 1 for t in targets)
-        self._settings_scale = 1.0
         self._settings_scale = self._estimate_settings_scale(view)
 
     def latency_prior(self, feature: str) -> Normal:
@@ -151,13 +150,14 @@ class Priors:
             changed = set(list_settings(trial.plan.backend)) ^ set(
                 list_settings(leader.plan.backend)
             )
-            priors = [
-                self.latency_prior(f"set:{name}")
-                for name in changed
-                if _is_plain_setting(self.prior_name(f"set:{name}"))
+            names = [self.prior_name(f"set:{name}") for name in changed]
+            deviations = [
+                self._fitted.feature_prior("latency", name).sd
+                for name in names
+                if _is_plain_setting(name)
             ]
-            if priors:
-                usual = math.hypot(noise, *(prior.sd for prior in priors))
+            if deviations:
+                usual = math.hypot(noise, *deviations)
                 moved = math.log(trial.ratio.value / leader.ratio.value)
                 squares, count = squares + (moved / usual) ** 2, count + 1
         return min(1.0, math.sqrt((_USUAL + squares) / (_USUAL + count)))
