@@ -64,7 +64,11 @@ def wrong(folder: Path) -> Path:
 
 
 def test_one_that_is_as_packed(tmp_path: Path) -> None:
-    found = ot.recheck(bundle(tmp_path), time=0.3)
+    path = bundle(tmp_path)
+    for _ in range(8):  # what waited for a CPU has no verdict, and is to be run again
+        found = ot.recheck(path, time=0.3)
+        if found.replays[0].verdict is not ReplayVerdict.UNTIMED:
+            break
     (only,) = found.replays
     assert found.good and only.verdict is ReplayVerdict.SAME and found.changes == ()
     assert only.answers_db == math.inf and only.differs == ""
