@@ -365,7 +365,9 @@ def test_a_plan_that_goes_wrong_costs_a_few_seconds(
     )
     (trial,) = study.trials[1:]
     assert re.search(said, trial.why)
-    assert trial.status is (Status.SLOWER if trial.stopped else Status.FAILED)
+    assert trial.is_disturbed or trial.status is (
+        Status.SLOWER if trial.stopped else Status.FAILED
+    ), "only runs that waited for a CPU leave it open how slow the plan is"
     assert trial.seconds < LIMIT_S
     assert study.finished == "done" and study.best is study.baseline
     assert time.monotonic() - began < 60 + LIMIT_S
