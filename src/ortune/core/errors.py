@@ -76,6 +76,7 @@ class Interruption(enum.StrEnum):
     DISK = "the disk was full"
     TIME = "no time left"
     LINK = "the connection to the device broke"
+    BUSY = "other processes took the CPU"
 
 
 class CutShort(OrtuneError):

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Self
 
+import numpy as np
+
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime import messages
 from ortune.core.backend import Backend
@@ -34,6 +36,7 @@ from ortune.core.errors import (
 )
 from ortune.core.event import Progress, Sink, ignore_event
 from ortune.core.hardware import memory
+from ortune.core.hardware.cpus import read_scheduled_ns, usable_cpus
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
 from ortune.core.python_process import make_python_command
@@ -51,6 +54,9 @@ from ortune.measurement.workloads.latency import Latency
 
 _LISTENING_S = 5.0
 _LONGEST_BUILD_S = 3600.0
+_STARVED, _ALONE = 0.25, 0.75
+"""Share of a time-out that threads waited for a CPU from which others made it, unless the process
+had this share of its CPUs: then its threads waited for each other."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
 PROGRAM = ("ortune.measurement.worker",)
@@ -182,12 +188,13 @@ class Worker:
             file.write(line + "\n")
         pipe = self._process.stdin
         assert pipe is not None
+        before = self._read_times_s()
         try:
             pipe.write(line.encode() + b"\n")
             pipe.flush()
         except BrokenPipeError:
             raise self._make_death() from None
-        answer = self._read_answer(limit_s, do)
+        answer = self._read_answer(limit_s, do, before)
         process_allowance().check()
         if self._ended:
             raise self._make_death()
@@ -246,7 +253,19 @@ class Worker:
         except LinkLost as error:
             raise self._make_failure(str(error), interruption=Interruption.LINK) from None
 
-    def _read_answer(self, timeout_s: float, do: str) -> dict[str, Any]:
+    def _read_times_s(self) -> tuple[float, float, float]:
+        """Return the time, and the seconds that the process' threads ran and waited for a CPU."""
+        ran, waited = read_scheduled_ns(Path(f"/proc/{self.pid}/task"))
+        return time.monotonic(), ran / 1e9, waited / 1e9
+
+    def _is_starved(self, before: tuple[float, float, float]) -> bool:
+        """Return whether other processes kept it from the CPU for much of the time since then."""
+        seconds, ran, waited = np.subtract(self._read_times_s(), before)
+        return bool(waited > _STARVED * seconds and ran < _ALONE * seconds * len(usable_cpus()))
+
+    def _read_answer(
+        self, timeout_s: float, do: str, before: tuple[float, float, float]
+    ) -> dict[str, Any]:
         """Return the answer; what tells how far it is goes to the sink.
 
         While an engine is being built the deadline moves on with every word of it.
@@ -257,9 +276,11 @@ class Worker:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
+                busy = Interruption.BUSY if self._is_starved(before) else None
                 self._kill()
                 time_limit.check_time()
-                raise self._make_failure(f"no answer to '{do}' after {timeout_s:.3g} s") from None
+                reason = f"no answer to '{do}' after {timeout_s:.3g} s"
+                raise self._make_failure(reason, interruption=busy) from None
             if not line:
                 raise self._make_death()
             answer: dict[str, Any] = json.loads(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,7 +26,7 @@ from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.torch import Torch
 from ortune.cli.main import BAD, main
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadData, BadSettings, OutOfTime
+from ortune.core.errors import BackendMissing, BadData, BadSettings, Interruption, OutOfTime
 from ortune.core.hardware import memory
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.observer import Probe
@@ -223,11 +224,37 @@ def test_a_hang_ends_at_the_deadline_of_what_it_hangs_in(model: Path, at: str) -
     with Worker(job(model, Hang(at=at)), deadlines=deadlines) as worker:
         for do, arguments in (("load", {}), ("first", {}), ("burst", {"at": 0, "runs": 2})):
             if do == at:
-                with pytest.raises(WorkerFailed, match=f"no answer to '{at}' after 0.5 s"):
+                with pytest.raises(WorkerFailed, match=f"no answer to '{at}' after 0.5 s") as late:
                     worker.ask(do, **arguments)
+                assert late.value.interruption is None
                 break
             worker.ask(do, **arguments)
     assert not worker.alive
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists() or not hasattr(os, "sched_setaffinity"),
+    reason="the kernel does not tell how long threads wait",
+)
+def test_a_deadline_missed_for_want_of_a_cpu_is_no_verdict(model: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    spin = [sys.executable, "-c", "while True: pass"]
+    neighbours = []
+    try:
+        with Worker(job(model, Hang(computes=True)), deadlines={"first": 3.0}) as worker:
+            worker.ask("load")
+            neighbours = [subprocess.Popen(spin) for _ in range(4)]
+            for process in neighbours:
+                os.sched_setaffinity(process.pid, {cpu})
+            for thread in Path(f"/proc/{worker.pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {cpu})
+            with pytest.raises(WorkerFailed, match="no answer to 'first' after 3 s") as late:
+                worker.ask("first")
+    finally:
+        for process in neighbours:
+            process.kill()
+            process.wait()
+    assert late.value.interruption is Interruption.BUSY
 
 
 LEAVES = """

@@ -145,20 +145,30 @@ def read_queue_wait_ns(tasks: Path = _TASKS) -> int:
     A thread that ends takes its share along: between two readings whose difference is to count,
     let threads live. Of several threads the waits add up, so that a share of wall time may pass 1.
     """
-    total = 0
+    return read_scheduled_ns(tasks)[1]
+
+
+def read_scheduled_ns(tasks: Path = _TASKS) -> tuple[int, int]:
+    """Return nanoseconds that all living threads ran and that they spent in the run queue.
+
+    As of `read_queue_wait_ns`; (-1, -1) where unreadable.
+    """
+    ran = waited = 0
     try:
         for task in tasks.iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):  # ended since it was listed
-                total += _read_task_wait(task)
+                times = _read_task_times(task)
+                ran, waited = ran + times[0], waited + times[1]
     except (OSError, IndexError, ValueError):
-        return -1
-    return total
+        return -1, -1
+    return ran, waited
 
 
-def _read_task_wait(task: Path) -> int:
+def _read_task_times(task: Path) -> tuple[int, int]:
     try:
-        return int((task / "schedstat").read_text().split()[1])
+        ran, waited = (task / "schedstat").read_text().split()[:2]
     except FileNotFoundError:
         if task.exists():  # a kernel without scheduler statistics
             raise PermissionError(f"{task} has no schedstat") from None
         raise
+    return int(ran), int(waited)

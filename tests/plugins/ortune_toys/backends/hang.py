@@ -23,14 +23,21 @@ class Hang(Backend):
     Attributes:
         threads: Ignored.
         at: What it hangs in: load, first (run) or burst.
+        computes: It computes for ever; else it sleeps.
     """
 
     automatic: ClassVar[bool] = False
 
     at: str = "first"
+    computes: bool = False
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         if self.at == "load":
-            time.sleep(_SECONDS)
+            self._hang()
         runs = count()
-        return fake(lambda: time.sleep(0 if self.at == "burst" and not next(runs) else _SECONDS))
+        return fake(lambda: None if self.at == "burst" and not next(runs) else self._hang())
+
+    def _hang(self) -> None:
+        end = time.monotonic() + _SECONDS
+        while time.monotonic() < end:
+            time.sleep(0 if self.computes else _SECONDS)
