@@ -56,11 +56,13 @@ pythons-fast: wheel  ## the same with few of the unit tests
 
 # Three tests side by side may delay each other past what one of them waits for: those that failed
 # are run once more, one after the other, and fail the run if they fail again.
-AGAIN := { [ $$? = 1 ] && $(PY) -m pytest -q -n 0 --last-failed --maxfail=10
+define TRY_TWICE
+$(TESTS) $(1) -n 3 $(2) || { [ $$? = 1 ] && $(PY) -m pytest -q -n 0 --last-failed --maxfail=10 $(1); }
+endef
 
 test: dev lint  ## lint, types, layers and every test that is not marked long, but for fuzzing
-	$(TESTS) tests/e2e tests/unit -n 3 $(BY_FILE) || $(AGAIN) tests/e2e tests/unit; }
-	$(TESTS) tests/real tests/gpu -n 3 || $(AGAIN) tests/real tests/gpu; }
+	$(call TRY_TWICE,tests/e2e tests/unit,$(BY_FILE))
+	$(call TRY_TWICE,tests/real tests/gpu)
 
 # CPUs of AVX2 alone add products of uint8 and int8 in 16 bits, which saturate. A library that hides
 # more than AVX2 from whatever starts with it is preloaded: CPUID must be able to fault.

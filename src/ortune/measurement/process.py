@@ -19,8 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Self
 
-import numpy as np
-
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime import messages
 from ortune.core.backend import Backend
@@ -260,8 +258,9 @@ class Worker:
 
     def _is_starved(self, before: tuple[float, float, float]) -> bool:
         """Return whether other processes kept it from the CPU for much of the time since then."""
-        seconds, ran, waited = np.subtract(self._read_times_s(), before)
-        return bool(waited > _STARVED * seconds and ran < _ALONE * seconds * len(usable_cpus()))
+        now = self._read_times_s()
+        seconds, ran, waited = (late - early for early, late in zip(before, now, strict=True))
+        return waited > _STARVED * seconds and ran < _ALONE * seconds * len(usable_cpus())
 
     def _read_answer(
         self, timeout_s: float, do: str, before: tuple[float, float, float]
@@ -270,7 +269,7 @@ class Worker:
 
         While an engine is being built the deadline moves on with every word of it.
         """
-        began = time.monotonic()
+        began = before[0]
         until = began + min(timeout_s, time_limit.compute_remaining_s())
         while True:
             try:

@@ -22,6 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+if sys.platform == "win32":
+    sys.exit("a device has to run Linux, macOS or another Unix")
+
 _CHUNK = 1 << 20
 _SILENCE_S = 20.0
 """After so much silence a search is taken for dead."""
@@ -34,8 +37,6 @@ def main() -> None:
     """Read the order and carry it out; a refusal is a line on stderr."""
     if sys.version_info < (3, 11):  # noqa: UP036 - it is another Python than ours
         sys.exit("Python 3.11 or later is needed on the device: name it in the inventory")
-    if sys.platform == "win32":
-        sys.exit("a device has to run Linux, macOS or another Unix")
     order: Mapping[str, Any] = json.loads(_read_line())
     os.umask(0o077)
     root = Path(order["folder"]).expanduser()
@@ -84,8 +85,6 @@ def _fetch(order: Mapping[str, Any]) -> None:
 
 def _hold(order: Mapping[str, Any]) -> None:
     """Keep every other search off this device until this one is silent; then end its workers."""
-    if sys.platform == "win32":
-        raise AssertionError("refused by main")
     import fcntl
     import select
 
@@ -117,8 +116,6 @@ def _kill(order: Mapping[str, Any]) -> None:
 
 
 def _end_worker(folder: Path) -> None:
-    if sys.platform == "win32":
-        raise AssertionError("refused by main")
     with suppress(OSError, ValueError):
         number = int((folder / "pid").read_text(encoding="utf-8"))
         if b"ortune.measurement" in Path(f"/proc/{number}/cmdline").read_bytes():
@@ -179,14 +176,8 @@ def read_device_state() -> dict[str, Any]:
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").split("MemAvailable:")
         free = 1024 * int(lines[1].split()[0])
-    if sys.platform == "win32":
-        raise AssertionError("refused by main")
-    return {
-        "celsius": celsius,
-        "clocks": clocks,
-        "free_bytes": free,
-        "load": os.getloadavg()[0],
-    }
+    load = os.getloadavg()
+    return {"celsius": celsius, "clocks": clocks, "free_bytes": free, "load": load[0]}
 
 
 def _read_line() -> bytes:
