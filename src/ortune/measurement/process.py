@@ -62,6 +62,7 @@ PROGRAM = ("ortune.measurement.worker",)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPWR", "SIGXCPU")
 """Signals that no fault of a process's own sends it: the kernel does for want of memory, or a
 person, or the end of a terminal."""
+_LESS_BUSY = "stop what else runs, or give more --time where the command has that option"
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
 
@@ -279,7 +280,9 @@ class Worker:
                 self._kill()
                 time_limit.check_time()
                 reason = f"no answer to '{do}' after {timeout_s:.3g} s"
-                raise self._make_failure(reason, interruption=busy) from None
+                if busy:
+                    reason = f"{reason}: {busy}"
+                raise self._make_failure(reason, _LESS_BUSY if busy else "", busy) from None
             if not line:
                 raise self._make_death()
             answer: dict[str, Any] = json.loads(line)

@@ -54,7 +54,7 @@ def compare_with_itself(
             with Worker(job, timeout_s=limit_s) as worker:
                 answer = worker.ask("compare_with_itself", samples=_SAMPLES, least_db=least_db)
         except WorkerFailed as error:
-            if error.interruption is not Interruption.TIME:
+            if error.interruption not in (Interruption.TIME, Interruption.BUSY):
                 error.demand_verdict()
             return SelfAgreement()
     disable = answer["disable"]

@@ -26,7 +26,14 @@ from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.backends.torch import Torch
 from ortune.cli.main import BAD, main
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadData, BadSettings, Interruption, OutOfTime
+from ortune.core.errors import (
+    BackendMissing,
+    BadData,
+    BadSettings,
+    CutShort,
+    Interruption,
+    OutOfTime,
+)
 from ortune.core.hardware import memory
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.observer import Probe
@@ -255,6 +262,9 @@ def test_a_deadline_missed_for_want_of_a_cpu_is_no_verdict(model: Path) -> None:
             process.kill()
             process.wait()
     assert late.value.interruption is Interruption.BUSY
+    with pytest.raises(CutShort, match="other processes took the CPU") as told:
+        late.value.demand_verdict()
+    assert "stop what else runs, or give more --time" in told.value.fix
 
 
 LEAVES = """
