@@ -62,10 +62,11 @@ class RequestRefused(OrtuneError):
 def make_refusal(error: BaseException) -> RequestRefused:
     """Return what a client is told of an error: its own fault in full, ours in one clean line.
 
-    Folders of this machine are left out.
+    Folders of this machine are left out. It is not the error itself: that holds the frames it went
+    through, and with them the request, until garbage is collected.
     """
     if isinstance(error, RequestRefused):
-        return error
+        return RequestRefused(error.what, error.status, error.fix)
     if isinstance(error, BadData):
         return RequestRefused(error.what, fix=error.fix)
     if isinstance(error, TimeoutError):

@@ -54,6 +54,15 @@ def test_errors_become_refusals(error: Exception, status: RefusalKind, text: str
     assert "/home" not in found.text and "/var" not in found.text
 
 
+def test_a_refusal_holds_no_frames() -> None:
+    try:
+        raise RequestRefused("so", RefusalKind.UNAVAILABLE, "wait")
+    except RequestRefused as error:
+        told = make_refusal(error)
+    assert told.__traceback__ is None and told.__context__ is None
+    assert told.text == "so. wait"
+
+
 def test_what_a_runtime_says_loses_its_sources() -> None:
     said = (
         "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : /onnxruntime_src/onnxruntime/core/a.cc:90 "

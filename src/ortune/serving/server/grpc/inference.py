@@ -193,11 +193,10 @@ class Inference:
         """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
         call = read_caller(context)
         try:
-            body = await receive_message(context, self._watch)
+            answering = self._answer_request(await receive_message(context, self._watch), call)
         except RequestRefused as error:
             await log_refusal(self._journal, context, error)
-        reply = await self._answer_request(body, call)
-        answer = reply.answer
+        answer = (reply := await answering).answer
         if isinstance(answer, RequestRefused):
             await abort_call(context, answer)
         slow, held_bytes = start_watch(context.peer(), len(answer)), reply.held_bytes
@@ -281,6 +280,7 @@ class Inference:
                 return
             self._watch.count_message(context.peer(), len(body))
             streamed = self._answer_request(body, call, streamed=True)
+            del body  # the next one may be long in coming
             replies.put_nowait(asyncio.create_task(streamed))
 
     async def _answer_request(

@@ -50,6 +50,9 @@ _PING_MS = 5_000
 """Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
 _HANDSHAKE_MS = 10_000
 """For TLS and the first frames: who connects and says nothing is cut."""
+_STREAMS = 128
+"""Calls of one connection at a time; further ones wait in their client. gRPC lets the calls of all
+clients in one after the other, and drops some at random where a thousand wait for that."""
 LAME_DUCK_S = 0.5
 """Seconds in which clients that go on asking learn that they should not."""
 _BESIDE = 64
@@ -291,7 +294,6 @@ class GrpcServer:
         address: str,
     ) -> None:
         limits = repository.limits
-        calls = count_calls(limits)
         self._service = Service(repository, access, journal)
         self._inner = grpc.aio.server(
             handlers=(self._service,),
@@ -300,7 +302,7 @@ class GrpcServer:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.per_message_decompression", 0),  # see inflated
                 ("grpc.so_reuseport", 1),
-                ("grpc.max_concurrent_streams", min(calls, _INT)),
+                ("grpc.max_concurrent_streams", _STREAMS),
                 ("grpc.keepalive_time_ms", _ALIVE_MS),
                 ("grpc.keepalive_timeout_ms", _ALIVE_WAIT_MS),
                 ("grpc.keepalive_permit_without_calls", 1),

@@ -6,7 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -130,6 +130,8 @@ def error_reply(status: int, text: str, *headers: Header) -> Reply:
 _ENCODINGS = ("gzip", "deflate")
 _STEP = 1 << 18
 """Bytes that are inflated before others have their turn: less than 1 ms."""
+_PARTS_A_TURN = 8
+"""Parts, of `_STEP` bytes at most, that are copied before others have their turn."""
 _ALIGNED = 8
 """Bytes of the protocol's widest numbers."""
 
@@ -138,12 +140,54 @@ class Disconnected(Exception):
     """The client went away before its request was whole."""
 
 
-@dataclass(eq=False, slots=True)
 class _Body:
-    """What came of one body, inflated."""
+    """What came of one body, inflated, laid so that byte `head` of it is aligned.
 
-    parts: list[bytes] = field(default_factory=list)
-    size: int = 0
+    Where its length is known, its parts are copied as they come: to put 60 MB together at the end
+    takes the event loop 25 to 80 ms.
+
+    Attributes:
+        size: Bytes that came.
+    """
+
+    __slots__ = ("_head", "_length", "_parts", "_room", "size")
+
+    def __init__(self, head: int, length: int) -> None:
+        self._head, self._length = head, length
+        self._parts: list[bytes] = []
+        self._room: memoryview | None = None
+        self.size = 0
+
+    def append(self, part: bytes) -> None:
+        """Add a part."""
+        start, self.size = self.size, self.size + len(part)
+        if self._room is None and start == 0 and len(part) < self._length:
+            self._room = _make_room(self._length, self._head)
+        if self._room is not None:
+            self._room[start : self.size] = part
+        else:
+            self._parts.append(part)
+
+    async def join(self) -> bytes | memoryview:
+        """Return the whole of it; others have their turns while it is put together."""
+        if self._room is not None:
+            return self._room
+        if len(self._parts) == 1:
+            return self._parts[0]
+        whole, at = _make_room(self.size, self._head), 0
+        for number, part in enumerate(self._parts):
+            whole[at : at + len(part)] = part
+            at += len(part)
+            if number % _PARTS_A_TURN == 0:
+                await asyncio.sleep(0)
+        return whole
+
+
+def _make_room(size: int, head: int) -> memoryview:
+    """Return memory for so many bytes, in which byte `head` is aligned."""
+    room = np.empty(size + _ALIGNED, np.uint8)
+    start = -(room.ctypes.data + head) % _ALIGNED
+    return room.data[start : start + size]
 
 
 class Bodies:
@@ -178,8 +222,10 @@ class Bodies:
         elif encoding not in ("", "identity"):
             accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
             raise HttpError(415, "Unsupported compression type", accepted)
-        self._require_fitting_size(int(exchange.read_header(b"content-length") or 0))
-        body = _Body()
+        length = int(exchange.read_header(b"content-length") or 0)
+        self._require_fitting_size(length)
+        is_known = inflater is None and b"transfer-encoding" not in exchange.headers
+        body = _Body(head, length if is_known else 0)
         try:
             while exchange.pending:
                 message = await exchange.receive()
@@ -195,10 +241,10 @@ class Bodies:
                     await self._inflate_part(body, inflater, part)
             if inflater is not None and not inflater.eof:
                 raise _make_inflation_error("it ends too early")
+            return await body.join()
         except BaseException:
             self.memory.release_bytes(body.size)
             raise
-        return body.parts[0] if len(body.parts) == 1 else _join_parts(body.parts, body.size, head)
 
     async def _inflate_part(self, body: _Body, inflater: Any, part: bytes) -> None:
         """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
@@ -216,8 +262,7 @@ class Bodies:
             await asyncio.sleep(0)
 
     def _append_part(self, body: _Body, part: bytes) -> None:
-        body.parts.append(part)
-        body.size += len(part)
+        body.append(part)
         self.memory.hold_part(len(part), self._cap)
         self._require_fitting_size(body.size)
 
@@ -232,18 +277,6 @@ class Bodies:
 
 def _make_inflation_error(why: str) -> RequestRefused:
     return RequestRefused(f"the body cannot be inflated: {why}")
-
-
-def _join_parts(parts: Sequence[bytes], size: int, head: int) -> memoryview:
-    """Return the parts in one piece, in which byte `head` is aligned."""
-    room = np.empty(size + _ALIGNED, np.uint8)
-    start = -(room.ctypes.data + head) % _ALIGNED
-    whole = room.data[start : start + size]
-    at = 0
-    for part in parts:
-        whole[at : at + len(part)] = part
-        at += len(part)
-    return whole
 
 
 PATIENCE_S = 0.1

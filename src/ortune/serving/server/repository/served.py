@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -398,7 +398,7 @@ class ServedModel:
         try:
             self._check_request(declared.request)
         except RequestRefused as error:
-            self._raise_refusal(error, began)
+            raise self._count_refusal(error, began) from None
         return await asyncio.to_thread(declared.read)
 
     def check_json_size(self, size: int) -> None:
@@ -457,7 +457,7 @@ class ServedModel:
                 answer_bytes := sum(count_held_bytes(output.array) for output in outputs)
             )
         except BaseException as error:
-            self._raise_refusal(error, began, computing=computing)
+            raise self._count_refusal(error, began, computing=computing) from None
         else:
             rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
             self.counters.count_answer(rows, began, answer, perf_counter_ns())
@@ -491,7 +491,7 @@ class ServedModel:
         try:
             inputs = await self._context.decoder.decode_picture(taker, body)
         except BaseException as error:
-            self._raise_refusal(error, began)
+            raise self._count_refusal(error, began) from None
         return await self.infer(InferRequest(inputs, id=id))
 
     # --- what it says of itself -------------------------------------------------------------
@@ -566,10 +566,13 @@ class ServedModel:
         except TimeoutError:
             raise RequestRefused(LATE, RefusalKind.TIMED_OUT) from None
 
-    def _raise_refusal(
+    def _count_refusal(
         self, error: BaseException, began: int, *, computing: bool = False
-    ) -> NoReturn:
-        """Count a request without an answer, and raise what its client is told.
+    ) -> BaseException:
+        """Count a request without an answer, and return what is raised of it.
+
+        It is raised by who has caught the error, not here: a frame that holds an error that holds
+        the frame keeps the request in memory until garbage is collected.
 
         Args:
             began: When it arrived.
@@ -578,13 +581,13 @@ class ServedModel:
         took = perf_counter_ns() - began
         if isinstance(error, RequestRefused):
             self.counters.count_refusal(error.status, took)
-            raise error
+            return error
         if not isinstance(error, Exception):
             self.counters.count_refusal(RefusalKind.CANCELLED, took)
-            raise error
+            return error
         refusal = make_refusal(error)
         self.counters.count_refusal(refusal.status, took, computed=computing)
-        raise refusal from error
+        return refusal
 
     async def _make_output(self, output_request: OutputRequest, array: NDArray[Any]) -> Output:
         """Return an output as it is, or its classes: sorting them must not hold up the loop."""

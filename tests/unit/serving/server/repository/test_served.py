@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,21 @@ async def test_what_does_not_fit_is_refused_before_it_waits(path: Path) -> None:
         assert words in text
     assert not model.counters.runs
     assert model.counters.failed == {"OTHER": 3}
+
+
+async def test_a_refused_request_is_let_go_without_the_collector(path: Path) -> None:
+    model = await served(path)
+    gc.collect()
+    gc.disable()  # a cycle of an error and the frame that raised it would stay
+    try:
+        for rows in (9, 10, 11):
+            data = np.zeros((rows, 4), np.float32)
+            kept = weakref.ref(data)
+            assert (await refusal(model.infer(InferRequest({"x": data}))))[0]
+            del data
+            assert kept() is None
+    finally:
+        gc.enable()
 
 
 async def test_where_nothing_is_joined_requests_have_any_number_of_rows(path: Path) -> None:
