@@ -52,7 +52,8 @@ _HANDSHAKE_MS = 10_000
 """For TLS and the first frames: who connects and says nothing is cut."""
 _STREAMS = 128
 """Calls of one connection at a time; further ones wait in their client. gRPC lets the calls of all
-clients in one after the other, and drops some at random where a thousand wait for that."""
+clients in one after the other, and drops some at random where a thousand wait for that. Its
+"overload protection" counts calls that have ended, and refuses a connection's first hundreds."""
 LAME_DUCK_S = 0.5
 """Seconds in which clients that go on asking learn that they should not."""
 _BESIDE = 64
@@ -303,6 +304,7 @@ class GrpcServer:
                 ("grpc.per_message_decompression", 0),  # see inflated
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_concurrent_streams", _STREAMS),
+                ("grpc.http.overload_protection", 0),
                 ("grpc.keepalive_time_ms", _ALIVE_MS),
                 ("grpc.keepalive_timeout_ms", _ALIVE_WAIT_MS),
                 ("grpc.keepalive_permit_without_calls", 1),

@@ -109,6 +109,17 @@ async def test_more_calls_than_may_be_open_are_refused() -> None:
             assert await other.unary_unary(path("ModelInfer"))(body())
 
 
+async def test_thousands_of_calls_on_a_new_connection_are_all_answered() -> None:
+    async with serving(Models()) as (_, address):
+        apart = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(address, options=apart) as channel:
+            infer = channel.unary_unary(path("ModelInfer"))
+            assert (
+                len(await asyncio.gather(*(infer(body(), timeout=60) for _ in range(3000))))
+                == 3000
+            )
+
+
 async def test_calls_that_come_while_the_server_ends_are_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
