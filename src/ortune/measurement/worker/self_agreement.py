@@ -25,7 +25,7 @@ from ortune.core.errors import (
 )
 from ortune.core.session import Session, Tensors
 from ortune.measurement.job import MAIN
-from ortune.measurement.worker.workbench import Workbench
+from ortune.measurement.worker.workbench import Workbench, run_for_tensors
 from ortune.metrics.snr import Snr
 
 _LONG_S = 5.0
@@ -83,7 +83,7 @@ def compare_with_itself(bench: Workbench, samples: int, least_db: float) -> dict
         if decibels >= least_db:
             return answer
         with plain.open(path) as session:
-            moved = [session.run(_change_last_bits(feed)) for feed in feeds]
+            moved = [run_for_tensors(session, _change_last_bits(feed)) for feed in feeds]
         if decibels > _compute_decibels(expected, moved, fixed) - _ROUNDING_DB:
             return answer
     answer["disable"] = _find_wrong_optimizers(backend, path, is_right)
@@ -102,7 +102,7 @@ def _run_twice(
         for index in range(min(samples, len(bench.feeds[MAIN]))):
             bench.report_progress("comparing the model with itself", index, samples)
             feeds.append(bench.sample(index))
-            first, second = session.run(feeds[-1]), session.run(feeds[-1])
+            first, second = (run_for_tensors(session, feeds[-1]) for _ in range(2))
             answers.append(first)
             for name in _list_tensors(first):
                 if _compute_decibels([first], [second], [name]) < _REPEATED_DB:
@@ -119,7 +119,7 @@ def _run_samples(session: Session, feeds: Sequence[Tensors]) -> list[Tensors]:
         BadModel: The runtime fails at one.
     """
     try:
-        return [session.run(feed) for feed in feeds]
+        return [run_for_tensors(session, feed) for feed in feeds]
     except Exception as error:
         if find_interruption(error):
             raise

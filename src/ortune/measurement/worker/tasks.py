@@ -39,7 +39,7 @@ from ortune.measurement.machine.machine import describe_machine, package_version
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe, roll
 from ortune.measurement.worker.self_agreement import compare_with_itself, explain_failure
-from ortune.measurement.worker.workbench import Workbench
+from ortune.measurement.worker.workbench import Workbench, run_for_tensors
 
 _ROUNDS, _FEWEST = 8, 3
 _WARM = 3
@@ -385,7 +385,7 @@ def score(
         for place, index in enumerate(indices):
             bench.report_progress("running samples", place, len(indices))
             feeds = {**bench.sample(index), **more}
-            actual = session.run(feeds)
+            actual = run_for_tensors(session, feeds)
             seen = backend.compared(feeds, actual)
             reference = backend.compared(feeds, truth[place]) if truth else seen
             label = None if labels is None else [_decode_label(labels[place])]
@@ -482,7 +482,7 @@ def _split_group(item: Any) -> tuple[Any, Any]:
 
 def describe(bench: Workbench) -> dict[str, Any]:
     """Run one sample and return dtype and shape of every output: the last rung of the ladder."""
-    outputs = bench.sessions[MAIN].run(bench.sample(0))
+    outputs = run_for_tensors(bench.sessions[MAIN], bench.sample(0))
     return {"shapes": {name: [str(a.dtype), list(a.shape)] for name, a in outputs.items()}}
 
 

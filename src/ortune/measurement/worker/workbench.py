@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.runtimes.onnxruntime.engine_cache import watch_engines
-from ortune.core.errors import BadData
+from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Event, Progress
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import spread_indices
@@ -233,6 +233,22 @@ class _Shapes(Sequence[str]):
         return describe_shape(
             [feeds[name][at + k] for name, at, count in places for k in range(count)]
         )
+
+
+def run_for_tensors(session: Session, feeds: Tensors) -> dict[str, NDArray[Any]]:
+    """Run a session whose outputs are looked at.
+
+    Raises:
+        BadModel: An output is a sequence, or an optional that is empty.
+    """
+    outputs = session.run(feeds)
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            raise BadModel(
+                f"output '{name}' is a sequence or empty, and only tensors are compared",
+                fix="export the model with plain tensors; `ortune bench` times it as it is",
+            )
+    return outputs
 
 
 def describe_shape(calls: Sequence[Tensors]) -> str:

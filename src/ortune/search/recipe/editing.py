@@ -299,7 +299,9 @@ class EditSession:
         """
         if not self.material.feeds:
             return None
-        if why := compare.describe_memory_lack(self._source):
+        if why := compare.describe_odd_outputs(origin) or compare.describe_memory_lack(
+            self._source
+        ):
             self._sink(Note(why, warning=True))
             return None
         if self._reference is None:
@@ -315,6 +317,7 @@ class EditSession:
                     self._folder,
                     custom_ops=self.material.custom_ops,
                     backend=Reference() if newer else None,
+                    least_db=compare.find_exact_db(origin),
                 )
             except WorkerFailed as error:
                 error.demand_verdict()
