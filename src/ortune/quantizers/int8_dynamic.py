@@ -156,12 +156,13 @@ class Int8Dynamic(Quantizer):
             reduce_range=self.reduce_range,
             min_side=self.min_side,
         )
-        note_unbounded_weights(model, (*ops, "Gather") if self.embeddings else ops)
+        unbounded = note_unbounded_weights(model, (*ops, "Gather") if self.embeddings else ops)
         count = sum(map(rewriter.rewrite_node, alike))
         if not count:
             raise Refused(
                 f"no {', '.join(ops)} with a constant float32 weight of at least "
-                f"{wording.format_count(self.min_side, 'row')} and as many columns to quantize",
+                f"{wording.format_count(self.min_side, 'row')} and as many columns to quantize"
+                f"{unbounded}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         if rewriter.foreign:

@@ -109,11 +109,11 @@ class Int8Weights(BlockWeights):
                 # A table's columns, for every reader: a row's step could not follow the look-up.
                 first = axis if node.op_type == "Gather" else axes.get(source, axis)
                 axes[source] = first
-        note_unbounded_weights(model, self.ops)
+        unbounded = note_unbounded_weights(model, self.ops)
         if not axes:
             raise Refused(
                 f"no {', '.join(self.ops)} with a float32 weight of "
-                f"{wording.format_count(self.min_size, 'element')}",
+                f"{wording.format_count(self.min_size, 'element')}{unbounded}",
                 fix="see `ortune inspect` for the model's operators and dtypes",
             )
         editor = edit.Editor(model.graph)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, quantize, run, snr
 
+from ortune.core.errors import Refused
 from ortune.core.step import Quantizer
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.ir.edit import take_notes
@@ -184,3 +185,16 @@ def test_infinity_stays_in_float(step: Quantizer, text: str, fill: float) -> Non
     assert text is BIAS or "infinity or NaN" in take_notes(model)
     for feed, answer in zip(samples, expected, strict=True):
         assert snr(answer, run(model, feed)[0]) > (8 if isinstance(step, Int4Weights) else 20)
+
+
+ALONE = f"{HEAD} g (float[b,64] x) => (float[b,64] y) {{ y = MatMul(x, odd) }}"
+
+
+@pytest.mark.parametrize(
+    "step", [Int8Weights(), Int8Dynamic(), Int8Static(), Int4Weights(block=16)], ids=str
+)
+def test_where_nothing_else_is_left_infinity_is_the_reason(step: Quantizer) -> None:
+    odd = normal(64, 64)
+    odd[3, 3] = np.inf
+    with pytest.raises(Refused, match="infinity or NaN"):
+        step.apply(model_of(ALONE, {"odd": odd}), {})

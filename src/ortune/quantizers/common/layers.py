@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.graph.ir.evaluate import evaluate_node
 from ortune.graph.ir.replace import remove_node
@@ -86,11 +87,20 @@ def has_bounded_values(value: ir.Value | None) -> bool:
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16)
 
 
-def note_unbounded_weights(model: ir.Model, ops: Collection[str]) -> None:
-    """Note which nodes of these operators stay in float for an infinity or NaN in a constant."""
-    for node in edit.walk_nodes(model):
-        if node.op_type in ops and not all(map(has_bounded_values, node.inputs)):
-            edit.note_refusal(model, node, "in float: the weight holds infinity or NaN")
+def note_unbounded_weights(model: ir.Model, ops: Collection[str]) -> str:
+    """Note which nodes of these operators stay in float for an infinity or NaN in a constant.
+
+    Returns:
+        Words in brackets for who finds no other node; empty where there is none of these.
+    """
+    nodes = [
+        node
+        for node in edit.walk_nodes(model)
+        if node.op_type in ops and not all(map(has_bounded_values, node.inputs))
+    ]
+    for node in nodes:
+        edit.note_refusal(model, node, "in float: the weight holds infinity or NaN")
+    return f" ({format_count(len(nodes), 'weight')} with infinity or NaN)" if nodes else ""
 
 
 def flatten_model(model: ir.Model) -> None:
