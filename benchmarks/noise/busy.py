@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -167,9 +168,16 @@ def _time_row(
         row[name] = {
             "blocks": [round(float(one), 5) for one in stats.block_logs(pair)],
             "of": len(pair.blocks),
+            "rough": [round(one, 4) for one in _list_rough_logs(pair)],
             "waited": [_waited_share(pair, candidate=one) for one in (False, True)],
         }
     return row
+
+
+def _list_rough_logs(pair: Pair) -> list[float]:
+    """Return the log-ratio of each block by itself that says nothing as it is, less its waits."""
+    alone = [Pair((block,)) for block in pair.blocks]
+    return [stats.rough_log(one) for one in alone if stats.count_unusable([one])]
 
 
 def _waited_share(pair: Pair, *, candidate: bool) -> float:
@@ -215,11 +223,23 @@ def _summarize_cell(cell: str, rows: Sequence[Row], truth: float) -> dict[str, A
             for pairs in (equal, apart)
         ],
         "claims between equals": _share([one.clear for one in none]),
+        "rough blocks": _summarize_rough(rows, math.log(truth)),
         "without an interval": _share([not one.is_bounded for one in found]),
         "holds the quiet value": _share([one.low <= truth <= one.high for one in sure]),
         "claims more than is true": _share([one.high < truth for one in sure]),
         "all pairs": _write(_judge(apart, equal)),
     }
+
+
+def _summarize_rough(rows: Sequence[Row], truth: float) -> dict[str, float]:
+    """Return how many times as slow as it is a side looks in single disturbed blocks."""
+    apart = [log - truth for row in rows for log in row["difference"].get("rough", ())]
+    apart += [log for row in rows for log in row["A/A"].get("rough", ())]
+    shares = {"median": 0.5, "99 %": 0.99, "most": 1.0}
+    times = {
+        name: round(math.exp(np.quantile(apart, s)), 3) for name, s in shares.items() if apart
+    }
+    return {"blocks": len(apart), **times}
 
 
 def _pairs(rows: Sequence[Row], name: str) -> list[Pair]:

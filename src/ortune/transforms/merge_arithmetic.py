@@ -190,15 +190,22 @@ def _replace_last_node(
 def _compose_chain(chain: _Chain, dtype: ir.DataType) -> Total | str | None:
     """Return what a chain computes as a whole; why it has to stay, or None for no reason."""
     total: Total | str | None = Total.make_identity(dtype.numpy())
+    movers = sum(_moves_numbers(node) for node, _, _ in chain)
     for node, value, constant in chain:
         if total is None or isinstance(total, str):
             break
-        total = _apply_node(total, node, value, constant, chain)
+        movers -= _moves_numbers(node)
+        total = _apply_node(total, node, value, constant, moved_later=movers > 0)
     return total
 
 
 def _apply_node(
-    total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, chain: _Chain
+    total: Total,
+    node: ir.Node,
+    value: ir.Value,
+    constant: ir.Value | None,
+    *,
+    moved_later: bool,
 ) -> Total | str | None:
     if _moves_numbers(node):
         if total.single:
@@ -206,9 +213,6 @@ def _apply_node(
         shape = shape_of(value)
         perm = permutation(node) if node.op_type == "Transpose" else None
         return total.transpose_axes(perm) if perm is not None and shape is not None else None
-    moved_later = any(
-        _moves_numbers(n) for n, _, _ in chain[chain.index((node, value, constant)) :]
-    )
     if moved_later and (value.shape is None or shape_of(value) != shape_of(node.outputs[0])):
         return None
     array = edit.const_array(constant) if constant is not None else None
