@@ -82,7 +82,7 @@ lint: dev
 	$(VENV)/bin/ruff check -q $(SOURCES)
 	$(VENV)/bin/ruff format -q --check $(SOURCES)
 	$(VENV)/bin/mypy --no-error-summary
-	$(VENV)/bin/mypy --no-error-summary --platform win32 --cache-dir .mypy_cache/win32
+	$(VENV)/bin/mypy --no-error-summary --platform win32 --cache-dir .mypy_cache/win32 src
 	$(VENV)/bin/lint-imports --no-logo
 
 format: dev

@@ -74,12 +74,6 @@ class Case:
     recipes: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
-class _Ordered:
-    sequence: str = "group"
-    state: tuple[str, ...] = ()
-
-
 def _frames(sound: NDArray[np.float32]) -> Steps:
     """Return the frames of a waveform, each with the samples before it."""
     found: Steps = []
@@ -208,7 +202,7 @@ def calibration(model: Path, sequences: Sequence[Steps], folder: Path) -> dict[s
             yield from ({**one, "group": f"{number}"} for one in steps)
 
     known, digest = read_facts(file.load(model)), file.compute_digest(model)
-    asked = StatefulModel(model, digest, known, _Ordered(), Cpu(threads=1), {}, folder)
+    asked = StatefulModel(model, digest, known, "group", (), Cpu(threads=1), {}, folder)
     rolled = asked.load(samples, folder / "rolled")
     names = {pair.input for pair in find_state_pairs(known.inputs, known.outputs)}
     growing = dict(asked.rolling.list_growing_states())

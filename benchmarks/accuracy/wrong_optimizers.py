@@ -20,11 +20,11 @@ from tests.unit.wrong_models import FAILING, FORMERLY, UNLOADABLE, WRONG
 from benchmarks.result_files import RESULTS, write_results
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.onnxruntime.session import version_here
+from ortune.core.capabilities import HERE
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.synthetic import generate_feeds
 from ortune.graph.analysis.facts import read_facts
 from ortune.graph.io import file
-from ortune.measurement.environment import HERE
 from ortune.measurement.process import Worker, single_model_job
 
 SAMPLES, LEAST_DB = 4, 20.0

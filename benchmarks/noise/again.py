@@ -102,9 +102,10 @@ def unpack(path: Path, bundle: Bundle, folder: Path, data: str | None) -> Unpack
         data: Samples to time on; None takes the bundle's own golden ones.
     """
     told = bundle.manifest
-    golden = {name: one.inputs for name, one in told.golden.items()}
+    first = told.plans[0]
+    golden = {name: one.inputs for name, one in first.golden.items()}
     with archive.open_bundle(path) as (file, manifest):
-        keep = {*told.models.values(), *told.fallback.values(), *golden.values()}
+        keep = {*first.models.values(), *told.fallback.values(), *golden.values()}
         archive.unpack_members(file, manifest, folder, keep)
     feeds = {name: folder / member for name, member in golden.items()}
     if data is not None:
@@ -112,7 +113,7 @@ def unpack(path: Path, bundle: Bundle, folder: Path, data: str | None) -> Unpack
         feeds = {"": data_feeds.load_feeds(data, inputs, folder / "data").stream}
     return Unpacked(
         {name: folder / member for name, member in told.fallback.items()},
-        {name: folder / member for name, member in told.models.items()},
+        {name: folder / member for name, member in first.models.items()},
         bundle.evidence.job.baseline,
         bundle.backend,
         feeds,

@@ -104,7 +104,7 @@ def _measured(case: Case, times: int) -> dict[str, Any]:
         fed = feeds.load_feeds(str(case.home / "data"), inputs, root / "data").stream
         starts = _starts(case, fed, root)
         for turn in range(times):
-            turns += [one.pair for one in fresh_pairs(*starts, 2, EFFORT)]
+            turns += [one.pair for one in fresh_pairs(starts[0], starts[1], 2, EFFORT)]
             sizes = sizes or _sizes(starts)
             loops.append(_looped(starts, sizes, backwards=bool(turn % 2)))
             told = [round(math.exp(_middle(way[-1])), 4) for way in (turns, loops)]

@@ -74,7 +74,7 @@ def fitted(folder: Path = RESULTS) -> dict[str, Any]:
         "PRIOR_DF": max(1.0, round(df, 1)),
         "OCCASION_SD": float(f"{math.sqrt(max(0.0, occasion)):.2g}"),
         "fit": {"pair sd": round(sd, 6), "prior df": round(df, 3), "occasion": round(occasion, 8)},
-        "machines": sorted({one.machine for one in (*spreads, *repeats)}),
+        "machines": sorted({*(one.machine for one in spreads), *(one.machine for one in repeats)}),
         "spreads of pairs": [asdict(one) for one in spreads],
         "repeats": [asdict(one) for one in repeats],
     }

@@ -19,7 +19,7 @@ import argparse
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.search.exhaustive import Exhaustive
@@ -36,7 +36,7 @@ from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.ledger import read_header
 from ortune.search.experiment.prepare import prepare_context
-from ortune.search.optimize import explore_space, make_folder, plan_calibration, read_targets
+from ortune.search.optimize import explore_space, make_folder, plan_calibration, select_targets
 from ortune.search.policy import View
 from ortune.search.recipe.space import Space
 
@@ -84,12 +84,10 @@ def opened(name: str) -> Opened:
     """Prepare a model as `optimize` does; what an earlier recording prepared is checked."""
     request = asked(name, WORK / name / "run")
     root, began = Path(request.out), time.perf_counter()
-    targets = [
-        replace(one, splits=request.driven.splits(one.capabilities.effective_cpus))
-        for one in read_targets(request.on)
-    ]
+    experiment = request.read_experiment()
+    targets = select_targets(request, (), experiment)
     make_folder(root)
-    context = prepare_context(request, root, ignore_event, on=request.on, finalists=3)
+    context = prepare_context(experiment, root, ignore_event, on=request.on, finalists=3)
     exact = request.data is None and not request.evaluate
     context = plan_calibration(context, targets, exact)
     space = explore_space(context, targets, exact, lambda text: None)

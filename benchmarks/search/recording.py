@@ -123,7 +123,12 @@ class Recording(Attempts):
         self.kept.put(replace(row, pairs=(turns,), **known))
 
     def try_plan(
-        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+        self,
+        proposal: Proposal,
+        *,
+        always_score: bool = False,
+        stop: Stop | None = None,
+        build_s: float = math.inf,
     ) -> Trial:
         """Return the trial of a plan, with a row of what it cost; nothing else runs meanwhile."""
         self._began = time.perf_counter()
@@ -177,7 +182,7 @@ class Recording(Attempts):
         row = Row(key, plan, proposal.stage, Status.FAILED, neighbour_of=proposal.neighbour_of)
         live, tried = self._ensure_baseline(), Attempt()
         try:
-            files = self._build_plan(plan, cuts)
+            files = self._build_in_parts(plan, cuts)
         except OrtuneError as error:
             died = replace(blank, why=error.what, error=error.what)
             return replace(row, cuts=tuple(cuts), why=error.what, died="build"), died
@@ -256,7 +261,7 @@ class Recording(Attempts):
         known["final_s"] += known["search_s"]
         return blank
 
-    def _build_plan(self, plan: Plan, cuts: list[Cut]) -> Files:
+    def _build_in_parts(self, plan: Plan, cuts: list[Cut]) -> Files:
         """Build a plan part by part, and note what each part took that no row has timed yet."""
         steps, known = plan.recipe.steps, self.kept.built
         for until in cuts_of(steps):

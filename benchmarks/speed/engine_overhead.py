@@ -48,7 +48,7 @@ from ortune.bundle.engine.load import load_engine
 from ortune.core.hardware.cpus import usable_cpus
 from ortune.measurement.machine.machine import describe_machine
 
-TOYS = {
+TOYS: dict[str, tuple[str, Any, Any]] = {
     "1 input, 5 us": (
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[N,256] x) => (float[N,64] y) { y = Gemm(x, w) }""",

@@ -60,7 +60,9 @@ def pairs(
 @contextmanager
 def running(root: Path, side: Side) -> Iterator[Worker]:
     """Start a side's process, ready; end it afterwards."""
-    job = single_model_job(side.model, side.backend, side.stream, root, "fresh", side.workload)
+    job = single_model_job(
+        side.model, side.backend, side.stream, root, "fresh", workload=side.workload
+    )
     with start_in_turn(lambda: Worker(job)) as ((worker, _),):
         yield worker
 

@@ -41,6 +41,7 @@ from benchmarks.speed.race import Race, direct
 from ortune.backends.cpu import Cpu
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import describe_machine, package_versions
+from ortune.search.experiment.surveys import read_journal
 from ortune.search.mixed_precision.survey import MixtureOutcome, Survey
 
 BETWEEN = {
@@ -118,7 +119,7 @@ def _raced(made: Path, entries: list[Contestant], work: Path) -> dict[str, Any]:
 
 def _surveyed(root: Path) -> dict[str, Any]:
     """Return what a search did by region."""
-    every = run.read(root)
+    every = read_journal(root)
     surveys = [one for one in every if isinstance(one, Survey)]
     mixtures = [one for one in every if isinstance(one, MixtureOutcome)]
     return {

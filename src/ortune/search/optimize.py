@@ -84,7 +84,7 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
         require_provable(experiment.budget)
     rules = tuple(parse_plugin(Transform, text) for text in request.steps)
     experiment = replace(experiment, environment=environment)
-    targets = _select_targets(request, rules, experiment)
+    targets = select_targets(request, rules, experiment)
     if request.baseline is None:
         experiment = replace(experiment, baseline=_default_baseline(targets))
     baseline, root = experiment.baseline, Path(request.out)
@@ -226,7 +226,7 @@ def _format_repeat(request: Optimize, baseline: Backend) -> str:
     return settings.format_settings(repeat, but=_OF_A_CALL)
 
 
-def _select_targets(
+def select_targets(
     request: Optimize, rules: tuple[Transform, ...], experiment: Experiment
 ) -> list[SearchTarget]:
     """Return where to search, with what the request asks of every plan there."""

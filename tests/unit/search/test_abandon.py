@@ -58,13 +58,27 @@ def test_blocks_are_counted_unless_told() -> None:
 
 def test_runs_that_waited_stop_a_plan_only_where_three_blocks_agree() -> None:
     assert StoppingRule()(pair(1.4)), "undisturbed, one block suffices"
-    assert StoppingRule()(pair(9.0, waited=0.5)) == ""
-    assert StoppingRule()(pair(9.0, 9.0, waited=0.5)) == ""
+    assert StoppingRule()(pair(2.9, waited=0.5)) == ""
+    assert StoppingRule()(pair(2.9, 2.9, waited=0.5)) == ""
     assert StoppingRule()(pair(1.4, 1.4, 1.4, waited=0.5))
-    assert StoppingRule()(pair(9.0, 9.0, 1.3, waited=0.5)) == "", "one of them does not agree"
-    (block,) = pair(9.0).blocks
+    assert StoppingRule()(pair(2.9, 2.9, 1.3, waited=0.5)) == "", "one of them does not agree"
+    (block,) = pair(4.0).blocks
     half = replace(block, candidate=replace(block.candidate, waited=(0.5,) * 8))
-    assert StoppingRule()(Pair((half,))) == "", "one side waited, the other did not"
+    assert StoppingRule()(Pair((half,))) == "", "one side waited, and half of what it took"
+
+
+def test_runs_that_waited_stop_a_plan_where_all_of_them_are_far_behind() -> None:
+    assert StoppingRule()(pair(80.0, waited=0.15)) == "stopped early: 80x slower than the best"
+    assert StoppingRule()(pair(3.1, waited=0.5))
+    assert StoppingRule(0.5)(pair(1.6, waited=0.5)), "of the best, not of the original"
+    (block,) = pair(80.0, waited=0.15).blocks
+    once = (block.candidate.latency_ns[0], *[2 * BASE] * 7)
+    apart = replace(block, candidate=replace(block.candidate, latency_ns=once))
+    assert StoppingRule()(Pair((apart,))) == "", "not all of them"
+    lone = Block(
+        *(Burst(b.latency_ns[:1], b.waited[:1]) for b in (block.baseline, block.candidate))
+    )
+    assert StoppingRule()(Pair((lone,)), 0) == "", "a single run"
 
 
 def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:

@@ -154,12 +154,31 @@ def rough_log(pair: Pair) -> float:
     """
     logs = []
     for block in pair.blocks:
-        masks = mask_undisturbed(block)  # of as many entries as are compared
-        sides = zip((block.baseline, block.candidate), map(len, masks), strict=True)
-        bottom, top = (_log_latencies(b, n) + _log_running_shares(b, n) for b, n in sides)
+        bottom, top = _log_running_times(block)
         if len(bottom) and len(top):
             logs.append(_compare_logs(bottom, top, alike=_is_alike(block)))
     return compute_trimmed_mean(np.array(logs)) if logs else math.nan
+
+
+def rough_entry_logs(pair: Pair) -> Floats:
+    """Return the log-ratio of each of the candidate's entries, all less what they waited.
+
+    As `rough_log`: beside the baseline's median, or entry by entry where they are not alike.
+    """
+    logs = [np.empty(0)]
+    for block in pair.blocks:
+        bottom, top = _log_running_times(block)
+        if len(bottom) and len(top):
+            logs.append(top - (np.median(bottom) if _is_alike(block) else bottom))
+    return np.concatenate(logs)
+
+
+def _log_running_times(block: Block) -> tuple[Floats, Floats]:
+    """Return the logarithms of both sides' entries, less what each waited."""
+    masks = mask_undisturbed(block)  # of as many entries as are compared
+    sides = zip((block.baseline, block.candidate), map(len, masks), strict=True)
+    bottom, top = (_log_latencies(b, n) + _log_running_shares(b, n) for b, n in sides)
+    return bottom, top
 
 
 def _log_running_shares(burst: Burst, count: int) -> Floats:
