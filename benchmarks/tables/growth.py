@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _VERBS = ("inspect", "simplify", "diff")
+_LEAST_S = 0.7
+"""Seconds of processor time by which a command's start varies from run to run, about."""
 _WIDE, _HIGH, _MARGIN = 260, 260, 40
 """Of a panel of the picture, in pixels, and of what is left free around it."""
 
@@ -15,7 +17,8 @@ def growth(result: Mapping[str, Any]) -> str:
     """Return a row a kind of graph: its largest size, seconds of each verb, and an exponent.
 
     The exponent is the largest of the verbs': of the time without the command's start, which the
-    smallest size tells, between the two largest sizes.
+    smallest size tells, between the two largest sizes; of verbs alone that take longer at the
+    smaller than what the start varies by.
     """
     lines = [
         "| kind of graph | nodes | `inspect` | `apply simplify` | `diff` | time grows as nodes^ |",
@@ -31,7 +34,7 @@ def growth(result: Mapping[str, Any]) -> str:
             math.log(_net(sizes, many, start, verb) / _net(sizes, few, start, verb))
             / math.log(int(many) / int(few))
             for verb in _VERBS
-            if sizes[many][verb] is not None
+            if sizes[many][verb] is not None and _net(sizes, few, start, verb) >= _LEAST_S
         ]
         shown = f"{max(exponents):.2f}" if exponents else ""
         lines.append(f"| {kind} | {int(many):,} | {' | '.join(cells)} | {shown} |")
