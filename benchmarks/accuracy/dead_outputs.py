@@ -184,7 +184,7 @@ def judge(kind: str, actual: list[Sample]) -> tuple[Score, float]:
     """Return the verdict on changed outputs, and by how many dB their worst group follows."""
     budget, _, expected, mean, records = draw_reference(kind)
     metric: Any = budget.metric
-    table = budget.metric.records(expected, actual, None, None, mean)
+    table = metric.records(expected, actual, None, None, mean)
     length = int(table[0, -1])
     decibels, _ = find_worst_group(metric.groups, table[:, -1 - length : -1])
     return judge_accuracy(budget, table, records), decibels

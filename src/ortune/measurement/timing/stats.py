@@ -152,11 +152,7 @@ def rough_log(pair: Pair) -> float:
     Where no interval can be had, a search sorts by it. It is no claim: threads wait one beside
     the other, and what a neighbour left in the cache is in it.
     """
-    logs = []
-    for block in pair.blocks:
-        bottom, top = _log_running_times(block)
-        if len(bottom) and len(top):
-            logs.append(_compare_logs(bottom, top, alike=_is_alike(block)))
+    logs = [float(np.median(runs)) for block in pair.blocks if len(runs := _rough_logs(block))]
     return compute_trimmed_mean(np.array(logs)) if logs else math.nan
 
 
@@ -165,20 +161,16 @@ def rough_entry_logs(pair: Pair) -> Floats:
 
     As `rough_log`: beside the baseline's median, or entry by entry where they are not alike.
     """
-    logs = [np.empty(0)]
-    for block in pair.blocks:
-        bottom, top = _log_running_times(block)
-        if len(bottom) and len(top):
-            logs.append(top - (np.median(bottom) if _is_alike(block) else bottom))
-    return np.concatenate(logs)
+    return np.concatenate([np.empty(0), *map(_rough_logs, pair.blocks)])
 
 
-def _log_running_times(block: Block) -> tuple[Floats, Floats]:
-    """Return the logarithms of both sides' entries, less what each waited."""
+def _rough_logs(block: Block) -> Floats:
     masks = mask_undisturbed(block)  # of as many entries as are compared
     sides = zip((block.baseline, block.candidate), map(len, masks), strict=True)
     bottom, top = (_log_latencies(b, n) + _log_running_shares(b, n) for b, n in sides)
-    return bottom, top
+    if not len(bottom) or not len(top):
+        return np.empty(0)
+    return top - (np.median(bottom) if _is_alike(block) else bottom)
 
 
 def _log_running_shares(burst: Burst, count: int) -> Floats:

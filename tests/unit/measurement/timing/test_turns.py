@@ -503,9 +503,9 @@ def test_beside_processes_that_never_stop_a_ratio_is_true_or_not_claimed(
     waited = [share for block in pair.blocks for share in block.baseline.waited]
     wall = [ns for block in pair.blocks for ns in block.baseline.latency_ns]
     fit = [ns for block in pair.blocks for ns in block.candidate.latency_ns]
-    few = np.mean(np.array(waited) > stats.WAITED) <= 0.5
-    if few or np.median(fit) / np.median(wall) >= 0.7 * truth:
+    if np.median(fit) / np.median(wall) >= 0.7 * truth:
         pytest.skip("the scheduler let both kinds of runs wait alike: there is no trap here")
+    assert np.mean(np.array(waited) > stats.WAITED) > 0.5, "the longer runs waited"
     found = stats.latency_ratio([pair] * stats.PAIRS)
     assert found.high > 0.9 * truth, "no faster than it is"
     assert found.value == pytest.approx(truth, rel=0.4), "what a search sorts by is near it"
