@@ -121,13 +121,17 @@ def _find_work(name: str, target: Target) -> Iterator[tuple[str, Any]]:
         from benchmarks.gpu import serving
 
         return serving.measure(target)
+    if name == "batches":
+        from benchmarks.gpu import batches
+
+        return batches.measure(target)
     if name == "tensorrt":
         from benchmarks.gpu import tensorrt_api
 
         return tensorrt_api.measure(target)
     from benchmarks.gpu import found
 
-    return found.measure(name, target, 15 if target.dry else 60)
+    return found.measure(name, target, 15 if target.dry else 75)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ def list_makers(
         yield "onnxruntime fp16, CUDA graph", partial(open_bound, half)
         if target.rtx:
             yield "TensorRT-RTX fp16", partial(open_rtx, half)
+        yield "torch float16, CUDA graph", partial(open_torch_graph, name, "float16", target)
     for precision in ("float16", "bfloat16"):
         yield f"torch.compile {precision}", partial(open_torch, name, precision, target, "default")
     if not target.dry:
@@ -38,7 +39,6 @@ def list_makers(
             "torch.compile float16, reduce-overhead",
             partial(open_torch, name, "float16", target, "reduce-overhead"),
         )
-        yield "torch float16, CUDA graph", partial(open_torch_graph, name, "float16", target)
 
 
 def write_half(model: Path, out: Path) -> Path:

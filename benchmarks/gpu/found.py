@@ -46,7 +46,7 @@ def measure(name: str, target: Target, seconds: float) -> Iterator[tuple[str, An
         on="auto",
         time=seconds,
         out=target.work / "run",
-        sink=lambda event: print(event, flush=True),
+        sink=lambda event: print(f"{time.monotonic() - began:.1f} s: {event}", flush=True),
     )
     told = {key: value for key, value in study.summary().items() if key not in ("model", "run")}
     yield "search", {"seconds": time.monotonic() - began} | told

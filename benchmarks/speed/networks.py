@@ -109,7 +109,10 @@ class GptStep(nn.Module):
     def forward(self, ids: torch.Tensor, *past: torch.Tensor) -> tuple[torch.Tensor, ...]:
         batch, tokens = ids.shape
         start = past[0].shape[2]
-        x = self.words(ids) + self.places(torch.arange(start, start + tokens))[None]
+        x = (
+            self.words(ids)
+            + self.places(torch.arange(start, start + tokens, device=ids.device))[None]
+        )
         kept: list[torch.Tensor] = []
         for index, joint in enumerate(self.joint):
             parts = joint(self.norms[2 * index](x)).view(batch, tokens, 3, self.heads, -1)

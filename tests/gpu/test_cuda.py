@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +17,7 @@ import pytest
 from tests.gpu.devices import MODEL, decibel, digits, on_cpu, share, skip_without
 
 from ortune.backends.cuda import Cuda
+from ortune.bundle.engine.load import load_engine
 from ortune.cli.main import main
 from ortune.core.backend import GraphLevel
 from ortune.core.errors import BackendMissing, BadSettings
@@ -112,6 +116,20 @@ def test_a_provider_that_cannot_start_never_falls_back_in_silence() -> None:
     )
     assert done.returncode == 1
     assert "BackendMissing" in done.stderr and "CUDAExecutionProvider" in done.stderr
+
+
+def test_requests_that_are_joined_get_their_own_answers_in_batches_of_one_size() -> None:
+    feeds = digits(5)
+    wanted = on_cpu(MODEL, feeds)
+    with load_engine(MODEL, on=Cuda(), max_batch=4) as engine:
+
+        async def ask() -> list[Mapping[str, Any]]:
+            rows = [{name: array[[at]] for name, array in feeds.items()} for at in range(5)]
+            return await asyncio.gather(*(engine.submit(**row) for row in rows))
+
+        answers = asyncio.run(ask())
+    joined = {name: np.concatenate([one[name] for one in answers]) for name in wanted}
+    assert decibel(wanted, joined) >= 60
 
 
 def test_a_rewritten_graph_is_saved_and_runs(tmp_path: Path) -> None:

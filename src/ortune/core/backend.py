@@ -85,6 +85,10 @@ class Backend(Plugin):
         """The kind of device that computes, as far as these options say: cpu, gpu or npu."""
         return "cpu"
 
+    def fixes_batch(self, path: Path) -> bool:
+        """Say whether another number of rows costs many runs, so that batches should be alike."""
+        return False
+
     @property
     def unverified(self) -> str:
         """Why it is offered as "unverified": never run on its device; empty where it was."""

@@ -44,6 +44,7 @@ class Call:
         *,
         golden: Path | None = None,
         backend: Backend | None = None,
+        fills: bool = False,
     ) -> None:
         """Be ready for calls. The threads behind `submit` start with the first request.
 
@@ -52,14 +53,16 @@ class Call:
             serving: How requests share runs.
             golden: Stream file of samples to warm up with.
             backend: What the instances run on.
+            fills: Every batch gets the most rows of one.
         """
         self.name = instances.name
         self.signature = signature
         self._instances = instances
         self._inputs = prepare_checks(signature.inputs)
         self._golden = golden
-        self._joint = Joint(self.name, signature, instances.run, backend)
         self.serving = how = serving or Serving()
+        fill = how.max_batch if fills else 0
+        self._joint = Joint(self.name, signature, instances.run, backend, fill=fill)
         self._queue = Batcher(
             self.name,
             self._joint,

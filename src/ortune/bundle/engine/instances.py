@@ -54,7 +54,8 @@ class Serving:
 
     Attributes:
         instances: Sessions of every model.
-        max_batch: Rows that are computed together at most; 1 joins nothing.
+        max_batch: Rows that are computed together at most; 1 joins nothing, 0 leaves it to
+            `settle_batches`.
         max_delay_us: Microseconds that a request waits for others to be joined with.
         preferred: Rows that are enough for a batch to wait no longer.
         max_queue: Requests that wait at most.
@@ -63,7 +64,7 @@ class Serving:
     """
 
     instances: Annotated[int, Bounds(1, 1024)] = 1
-    max_batch: Annotated[int, Bounds(1, MOST_ROWS)] = MAX_BATCH
+    max_batch: Annotated[int, Bounds(0, MOST_ROWS)] = MAX_BATCH
     max_delay_us: Annotated[int, Bounds(high=10_000_000)] = 0
     preferred: Annotated[tuple[int, ...], stored.items(stored.integer(1, MOST_ROWS), 64)] = ()
     max_queue: int = MAX_QUEUE
@@ -80,6 +81,19 @@ class Serving:
             replace(read_device(device), count=n) if device else InstanceGroup(n)
             for device, n in counts.items()
         )
+
+    def settle_batches(self, backend: Backend, model: Path) -> tuple[Serving, bool]:
+        """Return this with the rows of a batch decided, and whether every batch gets that many.
+
+        Where nothing is said and another number of rows costs many runs, requests are not joined:
+        one alone would take as long as a whole batch.
+
+        Args:
+            model: The file that the backend runs.
+        """
+        fills = backend.fixes_batch(model)
+        rows = self.max_batch or (1 if fills else MAX_BATCH)
+        return replace(self, max_batch=rows), fills and rows > 1
 
     def share_threads(self, backend: Backend) -> Backend:
         """Return the settings of each instance: all together have one thread for each CPU.
@@ -295,6 +309,10 @@ def _bind_instance(backend: Backend, cpus: Sequence[int]) -> Backend:
     return replace(backend, **changed) if changed else backend
 
 
+UNSAID = Serving(max_batch=0)
+"""How a model is served of which nothing is said."""
+
+
 def read_serving(
     instances: int | str = 0,
     device: str | None = None,
@@ -347,7 +365,7 @@ def read_serving(
         "max_queue": max_queue,
     }
     result = replace(
-        packed or Serving(), **{name: value for name, value in fields.items() if value}
+        packed or UNSAID, **{name: value for name, value in fields.items() if value}
     )
     if device and not groups:
         return replace(result, devices=(read_device(device).device,) * result.instances)
@@ -366,7 +384,7 @@ def load_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Servin
         BadModel: That was changed, or is out of the bounds that a bundle has.
     """
     if SERVING not in manifest.members:
-        return Serving()
+        return UNSAID
     archive.extract_member(file, manifest, SERVING, None)
     where = f"{name}: '{SERVING}'"
     try:

@@ -45,6 +45,7 @@ class Joint:
         name: The model's, for messages.
         run: Computes one set of inputs.
         backend: What it runs on.
+        fill: Rows that every batch is filled up to, by repeating its last one; 0 fills none.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Joint:
         signature: Signature,
         run: Callable[[Tensors], Outputs],
         backend: Backend | None = None,
+        *,
+        fill: int = 0,
     ) -> None:
-        self._name, self._run = name, run
+        self._name, self._run, self._fill = name, run, fill
         self._compared: Callable[[Tensors, Tensors], Tensors] = (
             backend.compared if backend else lambda feeds, outputs: outputs
         )
@@ -103,7 +106,7 @@ class Joint:
         Raises:
             RunTerminated: It was told to end.
         """
-        if len(samples) > 1 and self.prove_joinable(samples):
+        if (len(samples) > 1 or self._fill) and self.prove_joinable(samples):
             together = self._compute_together(samples)
             if together is not None:
                 return together
@@ -175,12 +178,14 @@ class Joint:
         try:
             cut = [self._cut_to_bucket(sample) for sample in samples]
             feeds = {n: np.concatenate([sample[n] for sample in cut]) for n in self._inputs}
+            if (total := max(ends[-1], self._fill)) > ends[-1]:
+                feeds = {n: _repeat_last_row(array, total) for n, array in feeds.items()}
             outputs = self._run(feeds)
         except RunTerminated:
             raise
         except Exception:
             return None
-        if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):
+        if any(array.shape[:1] != (total,) for array in outputs.values()):
             return None
         parts = [
             {name: array[end - count : end].copy() for name, array in outputs.items()}
@@ -192,6 +197,10 @@ class Joint:
             part if short is whole else buckets.pad_outputs(part, whole[buckets.mask].shape[1])
             for part, whole, short in zip(parts, samples, cut, strict=True)
         ]
+
+
+def _repeat_last_row(array: NDArray[Any], rows: int) -> NDArray[Any]:
+    return np.concatenate([array, np.repeat(array[-1:], rows - len(array), 0)])
 
 
 def _are_equal(first: Tensors, second: Tensors) -> bool:

@@ -57,7 +57,8 @@ def load_engine(
             them. A number, or text such as ``2@gpu0,2@gpu1``; 0 takes the bundle's, or 1.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
-        max_batch: Rows that are computed together at most; 0 takes the bundle's, or 8.
+        max_batch: Rows that are computed together at most; 0 takes the bundle's, or 8. Of
+            convolutions on CUDA, or 1: every batch is filled up to what is given.
         max_delay_us: Microseconds that a request waits for others; 0 takes the bundle's, or none.
         preferred: Rows that are enough for requests to wait no longer, such as ``(4, 8)``.
         max_queue: Requests of `submit` that wait at most; 0 takes 1024.
@@ -130,6 +131,7 @@ def _open_plain(
     backend = how.share_threads(backend)
     with ExitStack() as stack:
         instances = how.open_instances(stack, backend, path, path.name)
-        call = Call(instances, signature, how, backend=backend)
+        how, fills = how.settle_batches(backend, path)
+        call = Call(instances, signature, how, backend=backend, fills=fills)
         stack.callback(call.close)
         return Engine({"": call}, backend, stack.pop_all())

@@ -158,12 +158,14 @@ def open_models(
         stack.enter_context(session_stack.pop_all())
     calls = {}
     for name, instances in instances_by_name.items():
+        how, fills = opened.how.settle_batches(backend, folder / members[name])
         calls[name] = Call(
             instances,
             opened.manifest.signatures[name],
-            opened.how,
+            how,
             golden=folder / golden[name].inputs if name in golden else None,
             backend=backend,
+            fills=fills,
         )
         stack.callback(calls[name].close)
     return calls

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ortune.core.backend import Kind
 from ortune.core.workload import Workload
 from ortune.measurement.timing.turns import StartupTimes
 from ortune.measurement.workloads.latency import Latency
@@ -11,6 +13,8 @@ from ortune.measurement.workloads.throughput import Throughput
 
 _LOAD_S, _RUN_S, _BURST_S, _SCORE_S = 8.0, 2.0, 4.0, 6.0
 """What is always granted: a slow start of a process is no hang."""
+_DEVICE_RUN_S = 30.0
+"""What a first run on a GPU or NPU is granted: it loads kernels and plans convolutions."""
 _TIMES = 10
 """Times the original's own that a load and a run may take."""
 
@@ -51,6 +55,12 @@ class Deadlines:
         if isinstance(workload, Latency | Throughput):  # others decide how long a burst takes
             seconds["burst"] = max(_BURST_S, lanes * 4 * _TIMES * run_ns / 1e9)
         return cls(seconds, run_ns, judged_s)
+
+    def list_seconds(self, kind: Kind) -> Mapping[str, float]:
+        """Return the seconds by request of a plan that runs on a kind of device."""
+        if kind == "cpu" or "first" not in self.seconds:
+            return self.seconds
+        return {**self.seconds, "first": max(_DEVICE_RUN_S, self.seconds["first"])}
 
     def score_s(self, run_ns: int, otherwise: float) -> float:
         """Return what scoring may take of a plan whose runs take `run_ns`.

@@ -418,6 +418,6 @@ def start_worker(
         job,
         timeout_s=context.timeout_s,
         memory_limit=context.memory_limit,
-        deadlines=None if label == "baseline" else context.deadlines.seconds,
+        deadlines=None if label == "baseline" else context.deadlines.list_seconds(backend.runs_on),
         sink=sink,
     )

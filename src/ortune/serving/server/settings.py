@@ -93,7 +93,9 @@ class Serve(Request):
     instances: InstanceCounts = InstanceCounts(
         0, Option("N", shown="as in the bundle, else 1", per_cpu=1)
     )
-    max_batch: Annotated[int, Option("ROWS", shown="as in the bundle, else 8")] = 0
+    max_batch: Annotated[
+        int, Option("ROWS", shown="as in the bundle, else 8; convolutions on CUDA: 1")
+    ] = 0
     max_delay_us: Annotated[int, Option("US", shown="as in the bundle, else none")] = 0
     preferred: Counts = Counts(None)
     max_queue: Annotated[int, Option("N", shown="1024")] = 0

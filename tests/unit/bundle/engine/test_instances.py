@@ -17,9 +17,11 @@ from tests.unit.studies import MODEL, write_model
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
+from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
 from ortune.bundle.engine import consent, instances
 from ortune.bundle.engine.instances import (
+    UNSAID,
     Instances,
     Serving,
     bind_thread,
@@ -31,7 +33,9 @@ from ortune.core.backend import Backend, Kind
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import usable_cpus
 from ortune.core.hardware.instances import read_instances
+from ortune.data.zoo import digit_cnn
 
+CNN = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 binds = pytest.mark.skipif(len(usable_cpus()) < 2, reason="one CPU, or it cannot be bound")
 
 
@@ -68,7 +72,7 @@ class TestAsked:
         [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("1, 3", 4)],
     )
     def test_numbers_and_text(self, given: int | str, count: int) -> None:
-        assert read_serving(given) == Serving(count)
+        assert read_serving(given) == replace(UNSAID, instances=count)
 
     @pytest.mark.usefixtures("eight")
     @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ class TestAsked:
         ],
     )
     def test_groups_by_device(self, given: str, devices: tuple[str, ...]) -> None:
-        assert read_serving(given) == Serving(len(devices), devices=devices)
+        assert read_serving(given) == replace(UNSAID, instances=len(devices), devices=devices)
         counted = Counter(devices).items()
         spelled = ",".join(f"{count}@{one}" if one else f"{count}" for one, count in counted)
         assert read_serving(given).groups == read_instances(spelled)
@@ -115,11 +119,27 @@ class TestAsked:
 
     @pytest.mark.usefixtures("eight")
     def test_batches(self) -> None:
-        assert read_serving(max_batch=0).max_batch == 8
+        assert read_serving(max_batch=0).max_batch == 0
         assert read_serving(2, None, max_batch=5, max_delay_us=7) == Serving(2, 5, 7)
         assert read_serving(0, max_batch=8, preferred=[4, 8], max_queue=9) == Serving(
             1, 8, preferred=(4, 8), max_queue=9
         )
+
+    @pytest.mark.parametrize(
+        ("backend", "said", "rows", "fills"),
+        [
+            (Cpu(), 0, 8, False),
+            (Cpu(), 5, 5, False),
+            (Cuda(), 0, 1, False),
+            (Cuda(), 1, 1, False),
+            (Cuda(), 5, 5, True),
+        ],
+    )
+    def test_where_sizes_cost_batches_are_alike_or_not_made(
+        self, backend: Backend, said: int, rows: int, fills: bool
+    ) -> None:
+        settled, filled = Serving(max_batch=said).settle_batches(backend, CNN)
+        assert (settled.max_batch, filled) == (rows, fills)
 
     @pytest.mark.usefixtures("eight")
     def test_what_is_said_comes_before_what_a_bundle_says(self) -> None:

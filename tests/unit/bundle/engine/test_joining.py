@@ -101,6 +101,19 @@ def test_every_sample_gets_its_own_rows_back(proved: Joint, session: Doubling) -
         assert answer["y"].base is None, "who keeps one answer keeps no others in memory"
 
 
+def test_batches_are_filled_up_to_one_size(session: Doubling) -> None:
+    made = Joint("m", DOUBLING, session.run, fill=4)
+    for samples in ([row(1)], [row(2), row(30, rows=2)], [row(5, rows=6)]):
+        answers = made.compute_answers(samples)
+        for sample, answer in zip(samples, answers, strict=True):
+            assert isinstance(answer, dict)
+            np.testing.assert_array_equal(answer["y"], 2 * sample["x"])
+    # What is found out first, whether they may be joined, runs two of a row alone.
+    assert [len(one) for one in session.seen] == [1, 1, 4, 4, 4, 6]
+    (refused,) = made.compute_answers([row(-5)])
+    assert isinstance(refused, ValueError)
+
+
 def test_a_refused_sample_fails_alone(proved: Joint) -> None:
     good, bad, more = proved.compute_answers([row(1), row(-5), row(2)])
     assert isinstance(bad, ValueError)

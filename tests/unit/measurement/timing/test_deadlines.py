@@ -50,3 +50,10 @@ def test_how_long_a_burst_of_arrivals_takes_the_workload_knows() -> None:
 def test_where_nothing_was_measured_the_usual_limit_holds() -> None:
     assert Deadlines().seconds == {}
     assert Deadlines().score_s(1, 60.0) == 60.0
+
+
+def test_a_first_run_on_a_device_may_load_kernels_and_plan_convolutions() -> None:
+    found = Deadlines.from_baseline(started(200, 12), 1.1, 8 * MS, 1.5, Latency())
+    assert found.list_seconds("cpu") == found.seconds
+    assert found.list_seconds("gpu") == {**found.seconds, "first": 30.0}
+    assert Deadlines().list_seconds("gpu") == {}

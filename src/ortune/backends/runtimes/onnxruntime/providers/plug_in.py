@@ -32,9 +32,15 @@ PREFIX = "onnxruntime-ep-"
 NO_DEVICE, NOT_LOADED = "offers no device", "does not load"
 _CUDA_RUNTIME = "libcudart.so"
 _NO_CARDS = (
-    "run it where /sys/class/drm lists the card: onnxruntime looks there for a plug-in's GPUs; "
-    "virtual machines and containers may lack it, and cuda does without"
+    "run it where the kernel lists the card: onnxruntime looks for a plug-in's devices in "
+    "/sys/class/drm and /sys/bus/pci, which a container may lack; cuda does without"
 )
+_NOT_ITS_DEVICE = (
+    "check that its driver is there and that the provider takes this device (TensorRT-RTX takes "
+    "compute capabilities 8.6, 8.9 and from 12.0 on: no data-centre GPU of 8.0 or 9.0)"
+)
+_DISPLAYS = "0x03"
+"""How the class of a graphics card begins, by the PCI specification."""
 _INSTALL_HINT = f"pip install {PREFIX}webgpu, or another package of a plug-in provider"
 
 
@@ -85,7 +91,7 @@ def list_plug_in_devices(request: PlugIn) -> list[Any]:
         raise BackendMissing(
             f"{request.label} {NO_DEVICE}{'' if kind is None else f' of kind {request.device}'} "
             "here" + (f", only {kinds}" if kinds else ""),
-            fix=("check that the device and its driver are there" if _has_cards() else _NO_CARDS)
+            fix=(_NOT_ITS_DEVICE if _has_cards() else _NO_CARDS)
             + ("" if kind is None or not provider_devices else ", or leave device out"),
         )
     return fit
@@ -93,7 +99,10 @@ def list_plug_in_devices(request: PlugIn) -> list[Any]:
 
 def _has_cards() -> bool:
     """Whether the kernel lists a graphics card where onnxruntime looks for a plug-in's devices."""
-    return not sys.platform.startswith("linux") or any(Path("/sys/class/drm").glob("card*"))
+    if not sys.platform.startswith("linux") or any(Path("/sys/class/drm").glob("card*")):
+        return True
+    classes = Path("/sys/bus/pci/devices").glob("*/class")
+    return any(path.read_text().startswith(_DISPLAYS) for path in classes)
 
 
 _registered: dict[Path, tuple[str, ...]] = {}
