@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +25,10 @@ from ortune.core.hardware import gpu
 _CONCURRENCY, _SECONDS = "1,16", 6
 _SETTINGS = ((1, 1), (2, 1), (1, 8), (2, 8))
 """Sessions and rows of a batch."""
+_KEPT = (
+    *("workload", "concurrency", "requests_per_s", "p50_ns", "p90_ns", "p99_ns", "answered"),
+    *("failed", "peak_rss"),
+)
 _TOO_LITTLE_MB = 48
 """Less than the weights of ResNet-18 take (47 MB) and what 64 pictures need beside them."""
 
@@ -48,12 +52,18 @@ def measure(target: Target) -> Iterator[tuple[str, Any]]:
         with _watch_memory() as memory:
             done = subprocess.run(command, check=False, capture_output=True, text=True)
         print(done.stdout[-2000:], done.stderr[-2000:], flush=True)
-        result = json.loads(path.read_text()) if path.is_file() else {"error": done.stderr[-800:]}
-        yield (
-            f"sessions={sessions}, rows={rows}",
-            {"exit": done.returncode, "gpu_memory": max(memory, default=None)} | result,
-        )
+        told: dict[str, Any] = {"exit": done.returncode, "gpu_memory": max(memory, default=None)}
+        if path.is_file():
+            told["rows"] = trim_rows(json.loads(path.read_text())["rows"])
+        else:
+            told["error"] = done.stderr[-800:]
+        yield f"sessions={sessions}, rows={rows}", told
     yield "without memory", _time_without_memory(str(model), data, target)
+
+
+def trim_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is kept of each level of load: no list of every request."""
+    return [{key: row[key] for key in _KEPT} for row in rows]
 
 
 def _time_without_memory(model: str, data: str, target: Target) -> Any:

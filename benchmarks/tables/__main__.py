@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.result_files import RESULTS, find_results
+from benchmarks.tables import gpu
 from benchmarks.tables.accuracy import (
     coverage,
     dead_outputs,
@@ -38,7 +39,6 @@ from benchmarks.tables.features import (
     sequences,
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
-from benchmarks.tables.gpu import levels, races, tests
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
@@ -80,9 +80,11 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "operators": ("operators", operators),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
-    "gpu levels": ("gpu", levels),
-    "gpu races": ("gpu", races),
-    "gpu tests": ("gpu", tests),
+    "gpu levels": ("gpu", gpu.levels),
+    "gpu races": ("gpu", gpu.races),
+    "gpu batches": ("gpu", gpu.batches),
+    "gpu serving": ("gpu", gpu.serving),
+    "gpu tests": ("gpu", gpu.tests),
     "found": ("found", found),
     "attacks": ("attacks", attacks),
     "growth": ("growth", growth),
@@ -179,7 +181,7 @@ def _written(name: str, results: Path) -> str:
     contents = [json.loads(path.read_text()) for path in files]
     for content in contents:
         content.pop("commit", None)  # some tables take every other key for a row
-    return "\n\n".join(map(write, contents))
+    return "\n\n".join(filter(None, map(write, contents)))
 
 
 def every(pages: Iterable[Path] = PAGES) -> dict[str, list[str]]:

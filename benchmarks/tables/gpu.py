@@ -1,4 +1,4 @@
-"""Tables of a GPU: levels and ways to call, a search beside the best by hand, and its tests."""
+"""Tables of a GPU: levels, a search beside the best by hand, sizes of batches, a server, tests."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ Results = Mapping[str, Any]
 
 def levels(results: Results) -> str:
     """Return a table a model: every precision, level and way to call."""
-    parts = [_where(results)]
-    for model, rows in results.get("levels", {}).items():
+    if "levels" not in results:
+        return ""
+    parts = [describe_card(results)]
+    for model, rows in results["levels"].items():
         base = rows[0]["typical_ns"]
         lines = [
             [
@@ -53,17 +55,48 @@ def races(results: Results) -> str:
         ]
         head = ["contestant", "a call, ms", "found over it", "dB"]
         found = f"Found: {step['search']['best']}, after {step['search']['seconds']:.0f} s."
-        parts.append(f"**{model}**\n\n{found}\n\n{table(head, lines)}")
-    return "\n\n".join(parts) or "No race was run to its end."
+        card = results["gpus"][0]["name"]
+        parts.append(f"**{model}**, {card}\n\n{found}\n\n{table(head, lines)}")
+    return "\n\n".join(parts)
+
+
+def batches(results: Results) -> str:
+    """Return what runs of changing sizes take beside runs of one size."""
+    rows = results.get("batches", {})
+    if not rows:
+        return ""
+    head = ["backend", *next(iter(rows.values()))]
+    lines = [[f"`{name}`", *(f"{ms:.1f}" for ms in row.values())] for name, row in rows.items()]
+    return f"{describe_card(results)}\n\n{table(head, lines)}"
+
+
+def serving(results: Results) -> str:
+    """Return a row for each setting of the server and level of load."""
+    lines = [
+        [
+            setting,
+            str(row["concurrency"]),
+            f"{row['requests_per_s']:.0f}",
+            f"{row['p50_ns'] / 1e6:.1f}",
+            f"{row['p99_ns'] / 1e6:.1f}" if row["p99_ns"] else "",
+            str(row["failed"]),
+            f"{step['gpu_memory'] / 1e9:.1f}",
+        ]
+        for setting, step in results.get("serving", {}).items()
+        if "rows" in step
+        for row in step["rows"]
+    ]
+    head = ["server", "callers", "requests/s", "p50, ms", "p99, ms", "failed", "GPU, GB"]
+    return table(head, lines) if lines else ""
 
 
 def tests(results: Results) -> str:
     """Return what pytest said of tests/gpu, its last line."""
     step = results["tests"]
-    return f"`pytest tests/gpu`: {step['said'][-1]}."
+    return f"{results['gpus'][0]['name']}, `pytest tests/gpu`: {step['said'][-1]}."
 
 
-def _where(results: Results) -> str:
+def describe_card(results: Results) -> str:
     card, driver, versions = results["gpus"][0], results["driver"], results["versions"]
     runtime = versions.get("onnxruntime-gpu", "")
     return (

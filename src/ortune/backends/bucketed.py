@@ -103,6 +103,10 @@ class Bucketed(Backend):
         return self.inner.portable
 
     @property
+    def planned_by_shape(self) -> frozenset[str]:
+        return self.inner.planned_by_shape
+
+    @property
     def arithmetic(self) -> frozenset[str]:
         return self.inner.arithmetic
 

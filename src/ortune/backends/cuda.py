@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -24,7 +23,6 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.graph.io import file, wellformed
 
 _GRAPH = "enable_cuda_graph"
 _ARENA = {"power-of-two": "kNextPowerOfTwo", "as-requested": "kSameAsRequested"}
@@ -67,8 +65,8 @@ one that works for all; from 1.20 on they are modes B, A and FALLBACK of cuDNN's
 `exhaustive` and 31 ms by `heuristic`, and runs of a shape that had been seen were no slower
 (PaddlePaddle/PaddleX#5057). `default` was 48 times slower in steady runs where its algorithm does
 not fit (PaddlePaddle/PaddleOCR#17970), 3.3 times slower on conformers, and up to 3 times faster
-where shapes change (christopherthompson81/vernacula#192). Here `exhaustive`
-alone was run, on an H100 (docs/gpu.md).
+where shapes change (christopherthompson81/vernacula#192). Here, ResNet-18 on an H200: 1 to 8 rows
+drawn at random took 70, 37 and 15 ms a run, always one row 1.4, 1.5 and 4.5 (docs/gpu.md).
 """
 
 
@@ -139,6 +137,15 @@ class Cuda(Backend):
         """16-bit files; int8 is TensorRT's: the CUDA provider has no kernel for Q/DQ pairs."""
         return frozenset({"fp16", "bf16"})
 
+    @property
+    def planned_by_shape(self) -> frozenset[str]:
+        """Convolutions, which cuDNN plans.
+
+        On an H200 (onnxruntime 1.31.1, ResNet-18) 1 and 8 rows in turns took 51 ms a run, by
+        themselves 1.4 and 2.3 ms (docs/gpu.md).
+        """
+        return frozenset({"Conv", "ConvTranspose", "FusedConv", "NhwcConv", "NhwcFusedConv"})
+
     def missing(self) -> str | None:
         """Return why no session starts on this GPU, or None.
 
@@ -181,17 +188,6 @@ class Cuda(Backend):
         neighbours["level"] = [replace(self, level="extended")]
         neighbours["arena_growth"] = [replace(self, arena_growth="as-requested")]
         return neighbours
-
-    def fixes_batch(self, path: Path) -> bool:
-        """Convolutions are planned anew whenever their shape is not that of the run before.
-
-        On an H200 (onnxruntime 1.31.1, ResNet-18): 1 and 8 rows in turns took 59 ms a run, each of
-        them alone 1.4 and 2.3 ms; `benchmarks/results/nvidia-h200/gpu.json`, step "batches".
-        """
-        model = file.parse_outline(path)
-        bodies = (model.graph.node, *(function.node for function in model.functions))
-        nodes = chain.from_iterable(map(wellformed.walk_node_protos, bodies))
-        return any("Conv" in node.op_type for node in nodes)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the GPU, its buffers bound there.

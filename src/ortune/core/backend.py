@@ -85,9 +85,10 @@ class Backend(Plugin):
         """The kind of device that computes, as far as these options say: cpu, gpu or npu."""
         return "cpu"
 
-    def fixes_batch(self, path: Path) -> bool:
-        """Say whether another number of rows costs many runs, so that batches should be alike."""
-        return False
+    @property
+    def planned_by_shape(self) -> frozenset[str]:
+        """Operators that cost many runs whenever their shape is not that of the run before."""
+        return frozenset()
 
     @property
     def unverified(self) -> str:

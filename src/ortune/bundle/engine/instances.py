@@ -91,7 +91,7 @@ class Serving:
         Args:
             model: The file that the backend runs.
         """
-        fills = backend.fixes_batch(model)
+        fills = has_operators(model, backend.planned_by_shape)
         rows = self.max_batch or (1 if fills else MAX_BATCH)
         return replace(self, max_batch=rows), fills and rows > 1
 
@@ -309,6 +309,17 @@ def _bind_instance(backend: Backend, cpus: Sequence[int]) -> Backend:
     return replace(backend, **changed) if changed else backend
 
 
+def has_operators(path: Path, names: Collection[str]) -> bool:
+    """Say whether a model has a node of some operators, in a body or a function too."""
+    if not names:
+        return False
+    from ortune.graph.io import file, wellformed
+
+    model = file.parse_outline(path)
+    bodies = (model.graph.node, *(function.node for function in model.functions))
+    return any(n.op_type in names for body in bodies for n in wellformed.walk_node_protos(body))
+
+
 UNSAID = Serving(max_batch=0)
 """How a model is served of which nothing is said."""
 
@@ -364,9 +375,7 @@ def read_serving(
         "preferred": tuple(preferred),
         "max_queue": max_queue,
     }
-    result = replace(
-        packed or UNSAID, **{name: value for name, value in fields.items() if value}
-    )
+    result = replace(packed or UNSAID, **{name: value for name, value in fields.items() if value})
     if device and not groups:
         return replace(result, devices=(read_device(device).device,) * result.instances)
     return result
