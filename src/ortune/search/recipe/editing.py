@@ -139,6 +139,7 @@ class EditSession:
                     self.material.comparison_samples,
                     self._folder,
                     custom_ops=self.material.custom_ops,
+                    least_db=compare.find_exact_db(origin),
                 )
                 if why is not None:
                     raise Refused(

@@ -13,7 +13,7 @@ from tests.models import write_classifier
 from tests.unit.quantizers.calibration.test_reuse import _feeds
 
 from ortune.core.event import Event, Note
-from ortune.core.step import Recipe
+from ortune.core.step import Bridge, Recipe
 from ortune.data.feeds import Feeds
 from ortune.data.stream import write_stream
 from ortune.graph.io import file
@@ -84,19 +84,37 @@ def test_an_output_that_is_no_tensor_is_named() -> None:
     assert compare.describe_odd_outputs(plain) is None
 
 
-@pytest.mark.parametrize(("factor", "kept"), [(0.35355338, True), (0.36, False)])
-def test_a_rewrite_of_float16_may_round_elsewhere_and_no_more(
-    tmp_path: Path, factor: float, kept: bool
-) -> None:
-    """Twice times the root of a factor is once times the factor, but for where it rounds."""
-    once, twice = tmp_path / "once.onnx", tmp_path / "twice.onnx"
+def _write_scaled_twice_and_once(folder: Path, factor: float) -> tuple[Path, Path, Path]:
+    """Write float16 files that scale by a factor's root twice, and by 0.35 once; and samples."""
+    once, twice, samples = folder / "once.onnx", folder / "twice.onnx", folder / "samples.stream"
     text = f"{HEAD} m (float16[64] x) => (float16[64] y)"
     root = f"c = Constant<value_float={factor**0.5:.8f}> () h = Cast<to=10>(c)"
     onnx.save(onnx.parser.parse_model(f"{text} {{ {root} z = Mul(x, h) y = Mul(z, h) }}"), twice)
     whole = "c = Constant<value_float=0.35355338> () h = Cast<to=10>(c)"
     onnx.save(onnx.parser.parse_model(f"{text} {{ {whole} y = Mul(x, h) }}"), once)
-    samples = tmp_path / "samples.stream"
     write_stream(samples, [{"x": np.random.default_rng(0).normal(size=64).astype(np.float16)}])
+    return twice, once, samples
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(0.35355338, True), (0.36, False)])
+def test_a_rewrite_of_float16_may_round_elsewhere_and_no_more(
+    tmp_path: Path, factor: float, kept: bool
+) -> None:
+    """Twice times the root of a factor is once times the factor, but for where it rounds."""
+    twice, once, samples = _write_scaled_twice_and_once(tmp_path, factor)
     least_db = compare.find_exact_db(file.load(twice))
     expected = compare.run_reference(twice, samples, [0], tmp_path, least_db=least_db)
     assert (compare.find_difference(once, expected, tmp_path) is None) == kept
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(0.35355338, True), (0.36, False)])
+def test_so_may_a_step_that_changes_inputs(tmp_path: Path, factor: float, kept: bool) -> None:
+    twice, once, _ = _write_scaled_twice_and_once(tmp_path, factor)
+    drawn = np.random.default_rng(0).normal(size=64).astype(np.float16)
+    np.savez(tmp_path / "sample.npz", x=drawn)
+    feeds = _feeds(twice, tmp_path / "sample.npz", tmp_path)
+    _, why = compare.compare_across(
+        Bridge(), twice, once, feeds, [0], tmp_path,
+        least_db=compare.find_exact_db(file.load(twice)),
+    )  # fmt: skip
+    assert (why is None) == kept
