@@ -262,6 +262,42 @@ def test_sequences() -> None:
     assert error(model, {"x": normal(4)}) > 50
 
 
+def test_sequences_that_are_outputs_keep_their_type() -> None:
+    model = model_of(
+        head("""g (float[n,16] x) => (seq(float[n,16]) s, float[n,16] last) {
+          a = MatMul(x, w)
+          b = Relu(a)
+          one = SequenceConstruct(a, b)
+          s = SequenceInsert(one, b)
+          zero = Constant<value_int=0>()
+          last = SequenceAt(s, zero)
+        }"""),
+        {"w": normal(16, 16)},
+    )
+    feed = {"x": normal(3, 16)}
+    (pair, last), count = run(model, feed), Fp16().apply(model, {})
+    assert count and "Cast" in ops(model)
+    halves, half = run(model, feed)
+    assert [array.dtype for array in (*halves, half)] == [np.float32] * 4
+    for expected, actual in zip((*pair, last), (*halves, half), strict=True):
+        assert snr(expected, actual) > 50
+
+
+def test_a_sequence_through_a_body_that_is_an_output_is_refused() -> None:
+    model = model_of(
+        head("""g (bool c, float[n,16] x) => (seq(float[n,16]) s) {
+          a = MatMul(x, w)
+          s = If (c) <
+            then_branch = t () => (seq(float[n,16]) p) { p = SequenceConstruct(a) },
+            else_branch = e () => (seq(float[n,16]) q) { q = SequenceConstruct(a, a) }
+          >
+        }"""),
+        {"w": normal(16, 16)},
+    )
+    with pytest.raises(Refused, match="sequence 's' passes through If"):
+        Fp16().apply(model, {})
+
+
 def test_functions_are_inlined() -> None:
     model = model_of(
         """<ir_version: 8, opset_import: ["": 17, "l": 1]>

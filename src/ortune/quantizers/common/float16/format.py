@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from ortune.core.errors import Refused
 from ortune.graph.ir import edit
 
 MASK = 1e30
@@ -75,6 +76,9 @@ class ValueKind(enum.Enum):
     FLOATS = "seq(tensor(float))"
     OTHER = "other"
 
+
+CONTROL = ("If", "Loop", "Scan")
+"""Operators whose bodies are converted with them."""
 
 LIKE = ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike")
 """Operators whose output has the input's type unless an attribute names another."""
@@ -194,3 +198,30 @@ def _infer_from_attribute(node: ir.Node) -> ValueKind | None:
         case _:
             return None
     return ValueKind.FLOAT if dtype == ir.DataType.FLOAT else ValueKind.OTHER
+
+
+def find_sequence_nodes(
+    model: ir.Model, value_kinds: Mapping[ir.Value, ValueKind]
+) -> frozenset[ir.Node]:
+    """Return what makes or reads sequences that are inputs or outputs: no Cast takes one.
+
+    Raises:
+        Refused: A control operator makes or reads one, whose body would be converted.
+    """
+    ends = (*model.graph.inputs, *model.graph.outputs)
+    todo = [value for value in ends if value_kinds.get(value) is ValueKind.FLOATS]
+    found: set[ir.Node] = set()
+    while todo:
+        value = todo.pop()
+        makers = [maker] if (maker := value.producer()) is not None else []
+        for node in {*makers, *(use.node for use in value.uses())} - found:
+            if node.op_type in CONTROL:
+                raise Refused(
+                    f"sequence '{value.name}' passes through {node.op_type} and is an input or "
+                    "output, which keeps its float32",
+                    fix="give keep_io=false, or leave the step out",
+                )
+            found.add(node)
+            touched = (*node.inputs, *node.outputs)
+            todo += [v for v in touched if v and value_kinds.get(v) is ValueKind.FLOATS]
+    return frozenset(found)

@@ -21,11 +21,13 @@ from ortune.core.wording import format_count
 from ortune.graph.ir import edit
 from ortune.quantizers.common.float16 import overflow
 from ortune.quantizers.common.float16.format import (
+    CONTROL,
     FLOAT16,
     MASK,
     Format,
     ValueKind,
     find_schema,
+    find_sequence_nodes,
     infer_value_kinds,
     list_formal_parameters,
 )
@@ -43,8 +45,6 @@ from ortune.quantizers.common.layers import flatten_model
 from ortune.quantizers.common.node_filter import escape_pattern, select_nodes
 
 FLOAT = ir.DataType.FLOAT
-CONTROL = ("If", "Loop", "Scan")
-"""Operators whose bodies are converted with them."""
 
 BIASED = ("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "LayerNormalization")
 """Operators whose inputs from the third on are added: tiny ones may become zero."""
@@ -418,6 +418,8 @@ class HalfPrecision(Quantizer):
         slices = WideSlices(model, value_kinds, keep_io=self.keep_io)
         stay |= slices.find_choices(nodes)
         stay |= slices.find_makers(stay)
+        if self.keep_io:
+            stay |= find_sequence_nodes(model, value_kinds)
         stay |= _find_enclosed_nodes(
             model, value_kinds, stay, self._fixed_ops, keep_io=self.keep_io
         )
