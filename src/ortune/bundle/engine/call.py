@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,8 @@ class Call:
     def warm_up(self, /, **inputs: NDArray[Any]) -> None:
         """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
 
-        Whether samples may be joined is found out too, where the sample has values that differ.
+        Where batches are filled up to one size, each runs such a batch too. Whether samples may be
+        joined is found out where the sample has values that differ.
 
         Raises:
             BadData: The inputs do not fit; or there are none, and the model does not take zeros.
@@ -179,6 +181,10 @@ class Call:
         except BadData as error:
             raise BadData(error.what, fix=_WARM if not inputs else error.fix) from error
         self._joint.prove_joinable([sample])
+        if (filled := self._joint.fill_up(sample)) is not sample:
+            with suppress(BadData):  # it takes no batch: its samples are computed one by one
+                for place in range(len(self._instances)):
+                    self._instances.run(filled, place)
 
     def placement(self) -> Mapping[str, int]:
         """Return execution provider -> nodes, from the runtime's own record; empty if unknown."""

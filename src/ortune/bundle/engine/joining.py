@@ -132,6 +132,16 @@ class Joint:
                     self._compare_pair(first, other)
         return self._proved
 
+    def fill_up(self, feeds: Tensors) -> Tensors:
+        """Return inputs with as many rows as every batch has; more, and no rows, stay so."""
+        form, rows = self.find_form(feeds)
+        if form is None or (missing := self._fill - rows) <= 0:
+            return feeds
+        return {
+            name: np.concatenate([array, np.repeat(array[-1:], missing, 0)])
+            for name, array in feeds.items()
+        }
+
     def _cut_to_bucket(self, feeds: Tensors) -> Tensors:
         """Return a sample as its bucket has it."""
         length = self._buckets.choose_bucket(feeds) if self._buckets else 0
@@ -178,13 +188,12 @@ class Joint:
         try:
             cut = [self._cut_to_bucket(sample) for sample in samples]
             feeds = {n: np.concatenate([sample[n] for sample in cut]) for n in self._inputs}
-            if (total := max(ends[-1], self._fill)) > ends[-1]:
-                feeds = {n: _repeat_last_row(array, total) for n, array in feeds.items()}
-            outputs = self._run(feeds)
+            outputs = self._run(self.fill_up(feeds))
         except RunTerminated:
             raise
         except Exception:
             return None
+        total = max(ends[-1], self._fill)
         if any(array.shape[:1] != (total,) for array in outputs.values()):
             return None
         parts = [
@@ -197,10 +206,6 @@ class Joint:
             part if short is whole else buckets.pad_outputs(part, whole[buckets.mask].shape[1])
             for part, whole, short in zip(parts, samples, cut, strict=True)
         ]
-
-
-def _repeat_last_row(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    return np.concatenate([array, np.repeat(array[-1:], rows - len(array), 0)])
 
 
 def _are_equal(first: Tensors, second: Tensors) -> bool:

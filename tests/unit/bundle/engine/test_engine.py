@@ -10,6 +10,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +19,17 @@ import onnx
 import pytest
 from tests.endless import FOR_EVER, write_loop
 from tests.unit import studies
-from tests.unit.bundle.engine.scripted import in_threads
+from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, in_threads, row
 from tests.unit.studies import MODEL, study, write_golden, write_model
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.backends.runtimes.openvino.native import open_native_session
 from ortune.bundle.content import read_arithmetic
+from ortune.bundle.engine.call import Call
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.golden import list_cpu_differences
+from ortune.bundle.engine.instances import Instances, Serving
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import MANIFEST, Arithmetic
 from ortune.bundle.pack import pack
@@ -251,6 +254,17 @@ class TestWarmUp:
         for path in (model, state):
             with load_engine(path) as engine:
                 engine.warm_up()
+
+    def test_a_batch_of_the_size_that_all_get(self) -> None:
+        sessions = [Doubling(), Doubling()]
+        how = Serving(max_batch=4)
+        with closing(Call(Instances("m", sessions), DOUBLING, how, fills=True)) as call:
+            call.warm_up(x=row(1)["x"])
+        assert [max(map(len, one.seen)) for one in sessions] == [4, 4]
+        plain = Doubling()
+        with closing(Call(Instances("m", [plain]), DOUBLING, how)) as call:
+            call.warm_up(x=row(1)["x"])
+        assert max(map(len, plain.seen)) == 2, "two, to see whether they may be joined"
 
     def test_text_too(self, tmp_path: Path) -> None:
         text = """<ir_version: 8, opset_import: ["": 17]>
