@@ -33,9 +33,9 @@ from benchmarks.accuracy.former_rule import proved as formerly
 from benchmarks.accuracy.selection import SELECTIONS, chosen
 from benchmarks.speed.fresh import Kept
 from ortune.core.budget import Budget
-from ortune.core.trial import Verdict
+from ortune.core.trial import LIKELY_ERROR, Verdict
 from ortune.core.wording import format_count
-from ortune.measurement.accuracy import ERROR, LIKELY_ERROR, judge_accuracy
+from ortune.measurement.accuracy import ERROR, judge_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "coverage.json"

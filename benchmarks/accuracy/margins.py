@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy.populations import OUT, Rng
 from benchmarks.result_files import RESULTS, write_results
-from ortune.measurement.accuracy import LIKELY_ERROR
+from ortune.core.trial import LIKELY_ERROR
 from ortune.measurement.statistics import binomial, paired
 
 Floats = NDArray[np.float64]

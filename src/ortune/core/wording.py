@@ -198,12 +198,15 @@ def explain_verdict(score: Score | None) -> str:
 
 
 def describe_needed(score: Score) -> str:
-    """Say how many samples in all would prove a score that is not proved."""
+    """Say how many samples in all would prove a score that is not proved, or make it likely."""
+    likely = ""
+    if (enough := score.likely_from) is not None:
+        likely = f"about {format_count(enough, 'sample')} like these in all would make it likely; "
     if score.needed is None:
-        return "no number of samples like these would prove it"
+        return f"{likely}no number of samples like these would prove it"
     like = " (such as photos or speakers)" if score.unit == "group" else ""
     count = format_count(score.needed, f"independent {score.unit}")
-    return f"proving it needs about {count}{like} in all"
+    return f"{likely}proving it needs about {count}{like} in all"
 
 
 def describe_change(study: Study, score: Score) -> str:

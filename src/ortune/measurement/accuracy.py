@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
 from ortune.core.metric import Kind, Metric
-from ortune.core.trial import Score, Verdict
+from ortune.core.trial import LIKELY_ERROR, Score, Verdict
 from ortune.core.wording import drop_output_lists, format_count
 from ortune.measurement.evidence import (
     PairedRecords,
@@ -36,9 +36,6 @@ from ortune.metrics.common.fidelity import SHARE, Fidelity
 
 ERROR = 0.05
 """The chance, at most, that what is outside the budget is called proved."""
-LIKELY_ERROR = 0.15
-"""The chance, at most, that a search whose plans are all outside calls one of them likely: with
-`ERROR` it is 20 % in which it hands one out."""
 EXACT_DB = 80.0
 """Outputs so close are equal: exact steps are proved by it."""
 _SAME_DB = 60.0

@@ -17,7 +17,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.trial import Score, Verdict
-from ortune.core.wording import explain_verdict
+from ortune.core.wording import describe_needed, explain_verdict
 from ortune.measurement.accuracy import (
     count_provable_samples,
     decide_likely,
@@ -443,6 +443,22 @@ def test_the_interval_of_the_change_holds_the_estimate() -> None:
     assert share.change is not None
     assert share.change.value == 0.98
     assert 0.93 < share.change.least < 0.95 and 0.99 < share.change.most < 1
+
+
+def test_an_undecided_plan_says_from_how_many_samples_it_would_be_likely() -> None:
+    def judge(samples: int) -> Score:
+        """Judge noise of about 65 dB, in powers of signal and noise."""
+        noise = 10**-6.5 * np.linspace(0.9, 1.1, samples)
+        powers, base = (
+            np.stack([np.ones(samples), column], 1) for column in (noise, np.zeros(samples))
+        )
+        return judge_accuracy(Budget.parse("snr(share=0)>=30"), powers, base, plans=3)
+
+    score = judge(24)
+    assert score.verdict is Verdict.UNDECIDED and score.likely_from == 59
+    assert "about 59 samples like these in all would make it likely; " in describe_needed(score)
+    assert judge(58).verdict is Verdict.UNDECIDED
+    assert judge(59).verdict is Verdict.LIKELY and judge(59).likely_from is None
 
 
 def test_a_plan_is_within_reach_if_all_samples_would_make_it_likely() -> None:

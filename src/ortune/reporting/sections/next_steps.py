@@ -79,8 +79,9 @@ def _propose_commands(study: Study) -> Iterator[tuple[str, str]]:
     score = judged.score
     if score and score.verdict in (Verdict.LIKELY, Verdict.UNDECIDED):
         needed = say.describe_needed(score)
+        aim = "Prove" if score.verdict is Verdict.LIKELY else "Decide"
         yield (
-            f"Prove the accuracy: {needed}:",
+            f"{aim} the accuracy: {needed}:",
             f"ortune optimize {settings} --data MORE_SAMPLES/ -o another-run",
         )
     if study.advice or study.ending.too_noisy:

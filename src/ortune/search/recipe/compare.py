@@ -225,9 +225,9 @@ def compare_across(
     if not expected:
         return float("nan"), None
     snr = compute_snr_db(expected, answered)
-    if snr >= (wanted := min(bridge.decibels, least_db)):
+    if snr >= (limit := min(bridge.decibels, least_db)):
         return snr, None
-    return snr, f"outputs differ: {snr:.1f} dB, {wanted:.0f} wanted"
+    return snr, f"outputs differ: {snr:.1f} dB, {limit:.0f} wanted"
 
 
 def _compute_expected(

@@ -169,7 +169,7 @@ def undecided(study: Study, **more: object) -> Study:
     return replace(study, header=header, trials=(*study.trials[:-1], final))
 
 
-def test_what_is_faster_and_undecided_is_named_first_with_its_change_and_one_count(
+def test_what_is_faster_and_undecided_is_named_first_with_its_change_and_what_decides(
     study: Study,
 ) -> None:
     made = undecided(study)
@@ -181,8 +181,8 @@ def test_what_is_faster_and_undecided_is_named_first_with_its_change_and_one_cou
     assert second == (
         "Faster, but not handed out: optimized graph · 1 thread, 1.92x [1.87, 1.96]: top-1 -0.5 "
         "points [-1.4, +0.2] on 200 samples, the budget asks for at least -1 points (90 % "
-        "interval); that does not decide it. Proving it needs about 1,530 independent samples "
-        "in all."
+        "interval); that does not decide it. About 415 samples like these in all would make it "
+        "likely; proving it needs about 1,530 independent samples in all."
     )
     notes = [one.text for one in NotesSection().blocks(made) if isinstance(one, Text)]
     assert "612 do" not in notes, "another count"

@@ -210,18 +210,18 @@ def find_sequence_nodes(
     """
     ends = (*model.graph.inputs, *model.graph.outputs)
     todo = [value for value in ends if value_kinds.get(value) is ValueKind.FLOATS]
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     while todo:
         value = todo.pop()
         makers = [maker] if (maker := value.producer()) is not None else []
-        for node in {*makers, *(use.node for use in value.uses())} - found:
+        for node in {*makers, *(use.node for use in value.uses())} - nodes:
             if node.op_type in CONTROL:
                 raise Refused(
                     f"sequence '{value.name}' passes through {node.op_type} and is an input or "
                     "output, which keeps its float32",
                     fix="give keep_io=false, or leave the step out",
                 )
-            found.add(node)
+            nodes.add(node)
             touched = (*node.inputs, *node.outputs)
             todo += [v for v in touched if v and value_kinds.get(v) is ValueKind.FLOATS]
-    return frozenset(found)
+    return frozenset(nodes)
