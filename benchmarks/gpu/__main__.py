@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,6 +32,11 @@ from ortune.core.hardware import gpu, memory
 from ortune.core.plugins import codec
 
 ROOT = Path(__file__).resolve().parents[2]
+_MODULES = {
+    **{name: name for name in ("rtx", "batches", "serving")},
+    "tensorrt": "tensorrt_api",
+}
+"""Step -> the module whose `measure` it is."""
 NO_DEVICE = "not run: no device"
 
 
@@ -113,22 +119,9 @@ def _find_work(name: str, target: Target) -> Iterator[tuple[str, Any]]:
         from benchmarks.gpu import levels
 
         return levels.measure(target, 3 if target.dry else 8)
-    if name == "rtx":
-        from benchmarks.gpu import rtx
-
-        return rtx.measure(target)
-    if name == "serving":
-        from benchmarks.gpu import serving
-
-        return serving.measure(target)
-    if name == "batches":
-        from benchmarks.gpu import batches
-
-        return batches.measure(target)
-    if name == "tensorrt":
-        from benchmarks.gpu import tensorrt_api
-
-        return tensorrt_api.measure(target)
+    if module := _MODULES.get(name):
+        work: Iterator[tuple[str, Any]] = import_module(f"benchmarks.gpu.{module}").measure(target)
+        return work
     from benchmarks.gpu import found
 
     return found.measure(name, target, 15 if target.dry else 75)

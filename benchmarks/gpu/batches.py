@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.gpu import models
 from benchmarks.gpu.steps import Target
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda, Search
 from ortune.core.backend import Backend
+from ortune.core.session import Session
 
 _MOST, _RUNS, _WARM_UPS = 8, 40, 5
 
@@ -38,22 +40,24 @@ def measure(target: Target) -> Iterator[tuple[str, Any]]:
         ]
     for backend in backends:
         with backend.open(model) as session:
-
-            def take(sizes: Sequence[int]) -> list[float]:
-                times = []
-                for rows in sizes:
-                    began = time.perf_counter()
-                    session.run({"image": pictures[rows]})
-                    times.append(1e3 * (time.perf_counter() - began))
-                return times
-
-            row = {"first": take([1])[0]}
+            row = {"first": time_runs(session, [pictures[1]])}
             for name, sizes in (
                 ("1 row", [1] * _RUNS),
                 (f"{_MOST} rows", [_MOST] * _RUNS),
                 (f"1 and {_MOST} rows in turns", [1, _MOST] * (_RUNS // 2)),
                 (f"1 to {_MOST} rows", drawn),
             ):
-                take(sizes[:_WARM_UPS])
-                row[name] = float(np.median(take(sizes)))
+                batches = [pictures[rows] for rows in sizes]
+                time_runs(session, batches[:_WARM_UPS])
+                row[name] = time_runs(session, batches)
         yield str(backend), row
+
+
+def time_runs(session: Session, batches: Sequence[NDArray[np.float32]]) -> float:
+    """Return the median of the times that the runs take, in ms."""
+    times = []
+    for batch in batches:
+        began = time.perf_counter()
+        session.run({"image": batch})
+        times.append(1e3 * (time.perf_counter() - began))
+    return float(np.median(times))

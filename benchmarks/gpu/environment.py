@@ -34,17 +34,8 @@ def describe(target: Target) -> Iterator[tuple[str, Any]]:
 
 def run_tests(*paths: str) -> Iterator[tuple[str, Any]]:
     """Run tests of a GPU; yield pytest's exit code and its last lines."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        *paths,
-        "-q",
-        "-rs",
-        "--disable-warnings",
-    ]
+    options = ["-q", "-rs", "-p", "no:cacheprovider", "--disable-warnings"]
+    command = [sys.executable, "-m", "pytest", *paths, *options]
     run = subprocess.run(
         [*command, "--timeout=90"], cwd=_ROOT, capture_output=True, text=True, check=False
     )

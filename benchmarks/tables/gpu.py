@@ -97,6 +97,7 @@ def tests(results: Results) -> str:
 
 
 def describe_card(results: Results) -> str:
+    """Return the card, its software and the CPUs beside it as a sentence."""
     card, driver, versions = results["gpus"][0], results["driver"], results["versions"]
     runtime = versions.get("onnxruntime-gpu", "")
     return (

@@ -270,17 +270,19 @@ class Score:
     plans: int = 1
     change: ScoreChange | None = None
 
-    @property
-    def likely_from(self) -> int | None:
-        """How many samples would make an undecided plan likely, were all like those behind it.
+    def count_likely_samples(self, plans: int) -> int | None:
+        """Return how many samples would make it likely, were all like those behind it.
 
-        The chance of a result falls with the power of the samples that it rests on. None where it
-        is decided, or nothing is likely by its samples.
+        The chance of a result falls with the power of the samples that it rests on. None where
+        nothing is likely by its samples.
+
+        Args:
+            plans: How many were looked at.
         """
-        if self.verdict is not Verdict.UNDECIDED or self.chance is None or self.chance >= 1:
+        if self.chance is None or self.chance >= 1:
             return None
-        times = math.log(LIKELY_ERROR / self.plans) / math.log(max(self.chance, 1e-300))
-        return math.ceil(self.samples * times)
+        times = math.log(LIKELY_ERROR / max(1, plans)) / math.log(max(self.chance, 1e-300))
+        return math.ceil(max(1, self.samples) * times)
 
 
 class Status(enum.StrEnum):

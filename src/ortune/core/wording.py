@@ -199,8 +199,11 @@ def explain_verdict(score: Score | None) -> str:
 
 def describe_needed(score: Score) -> str:
     """Say how many samples in all would prove a score that is not proved, or make it likely."""
+    from ortune.core.trial import Verdict
+
     likely = ""
-    if (enough := score.likely_from) is not None:
+    enough = score.count_likely_samples(score.plans)
+    if score.verdict is Verdict.UNDECIDED and enough is not None:
         likely = f"about {format_count(enough, 'sample')} like these in all would make it likely; "
     if score.needed is None:
         return f"{likely}no number of samples like these would prove it"

@@ -143,15 +143,13 @@ def decide_likely(score: Score, plans: int) -> Score:
 def is_within_reach(score: Score, samples: int, plans: int) -> bool:
     """Say whether so many samples would make a plan likely, were all like those of this score.
 
-    The chance of a result falls with the power of the samples that it rests on.
-
     Args:
         plans: How many were looked at.
     """
     if score.verdict in (Verdict.PROVED, Verdict.FAILS) or score.chance is None:
         return score.verdict in (Verdict.PROVED, Verdict.LIKELY)
-    expected = math.pow(score.chance, samples / max(1, score.samples))
-    return expected <= LIKELY_ERROR / max(1, plans)
+    enough = score.count_likely_samples(plans)
+    return enough is not None and samples >= enough
 
 
 def compute_score(metric: Metric, records: Floats, groups: Sequence[str] | None = None) -> float:

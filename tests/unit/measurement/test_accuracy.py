@@ -455,10 +455,11 @@ def test_an_undecided_plan_says_from_how_many_samples_it_would_be_likely() -> No
         return judge_accuracy(Budget.parse("snr(share=0)>=30"), powers, base, plans=3)
 
     score = judge(24)
-    assert score.verdict is Verdict.UNDECIDED and score.likely_from == 59
+    assert score.verdict is Verdict.UNDECIDED and score.count_likely_samples(3) == 59
     assert "about 59 samples like these in all would make it likely; " in describe_needed(score)
     assert judge(58).verdict is Verdict.UNDECIDED
-    assert judge(59).verdict is Verdict.LIKELY and judge(59).likely_from is None
+    assert judge(59).verdict is Verdict.LIKELY
+    assert "likely" not in describe_needed(judge(59))
 
 
 def test_a_plan_is_within_reach_if_all_samples_would_make_it_likely() -> None:

@@ -187,13 +187,15 @@ class Joint:
         ends = list(accumulate(rows))
         try:
             cut = [self._cut_to_bucket(sample) for sample in samples]
-            feeds = {n: np.concatenate([sample[n] for sample in cut]) for n in self._inputs}
-            outputs = self._run(self.fill_up(feeds))
+            feeds = self.fill_up(
+                {n: np.concatenate([sample[n] for sample in cut]) for n in self._inputs}
+            )
+            outputs = self._run(feeds)
         except RunTerminated:
             raise
         except Exception:
             return None
-        total = max(ends[-1], self._fill)
+        total = len(feeds[self._inputs[0]])
         if any(array.shape[:1] != (total,) for array in outputs.values()):
             return None
         parts = [
