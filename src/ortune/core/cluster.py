@@ -1,0 +1,62 @@
+"""Ray, on which ortune runs where one machine is not enough (extra `ray`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ortune.core.errors import BadSettings, summarize_error
+
+SPELLINGS = "ray, which joins the cluster of this machine or starts one, or ray://HOST:PORT"
+
+
+def is_ray(executor: str) -> bool:
+    """Whether ``--executor`` asks for Ray."""
+    return executor == "ray" or executor.startswith("ray://")
+
+
+@contextmanager
+def open_cluster(executor: str) -> Iterator[Any]:
+    """Give the module `ray`, connected, while the block runs; what was started here ends with it.
+
+    ``ray`` joins the cluster that ``RAY_ADDRESS`` or this machine has, else starts one on this
+    machine; ``ray://HOST:PORT`` joins that of another. Our own package travels there, once a
+    version; the packages that it imports must be installed on every node.
+
+    Args:
+        executor: What ``--executor`` says.
+
+    Raises:
+        BadSettings: The package is missing, or there is no cluster at the address.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise BadSettings(
+            f"--executor {executor} needs the package ray", fix="pip install 'ortune[ray]'"
+        ) from None
+    if ray.is_initialized():  # by the caller, whose it stays
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing out
+    try:
+        ray.init(
+            address=None if executor == "ray" else executor,
+            runtime_env={"py_modules": [str(Path(__file__).parents[1])]},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            include_dashboard=False if executor == "ray" else None,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise BadSettings(
+            f"no Ray cluster answers at '{executor}': {summarize_error(error)}",
+            fix="start one with `ray start --head`, or write --executor ray",
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
