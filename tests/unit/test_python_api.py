@@ -49,6 +49,7 @@ ELSEWHERE = {
         "opt_level": "on",
         "memory_limit": "the limit of the process that calls",
         "unpack_limit": "whoever reads the samples",
+        "tokens": "how many calls of the engine feed their token back",
     },
 }
 """Option -> what stands for it in Python."""

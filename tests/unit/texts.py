@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 from ortune.core import hub
+from tests.stateful import write_decoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "cat", "sat", "here", "un", "##do"]
 CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
@@ -69,4 +70,12 @@ def write_reader(root: Path, architecture: str, **config: Any) -> hub.HubFolder:
     (root / "onnx").mkdir()
     model = onnx.parser.parse_model(MODEL % BODIES[architecture])
     onnx.save(model, root / "onnx" / "model.onnx")
+    return settings
+
+
+def write_generator(root: Path) -> hub.HubFolder:
+    """Write a folder whose model predicts next tokens and has a cache."""
+    sizes = {"hidden_size": 8, "num_attention_heads": 2}
+    settings = make_folder(root, architectures=["ToyForCausalLM"], eos_token_id=49, **sizes)
+    write_decoder(root / "onnx" / "model.onnx")
     return settings

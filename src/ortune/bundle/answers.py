@@ -1,4 +1,4 @@
-"""What a model's outputs say in the words of its task: a class, classes of tokens, a vector."""
+"""What a model says in the words of its task: a class, classes of tokens, a vector, a text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ortune.core import hub
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
+from ortune.data.sentences import IDS, load_tokenizer
+from ortune.data.sequences.generation import CachedDecoder, generate_tokens
+from ortune.data.sequences.pairs import StatePair
+from ortune.data.sequences.rolling import Run
 from ortune.metrics.common.outputs import compute_softmax
 from ortune.metrics.common.pooling import find_vectors, pool_sentences
 
@@ -40,3 +45,20 @@ def state_answer(
     if logits.ndim == _TOKENS:
         return {"labels": [classes[number] for number in best]}
     return {"label": classes[best], "score": round(float(shares[0, best]), 6)}
+
+
+def continue_text(
+    settings: HubFolder, run: Run, inputs: Tensors, count: int
+) -> Mapping[str, Any] | None:
+    """Return what follows a text; None of a model that does not generate with a cache.
+
+    Args:
+        settings: The model's folder.
+        run: Runs the model once.
+        inputs: Of the text.
+        count: Tokens at most; fewer where one ends the text.
+    """
+    if settings.task != hub.GENERATION or not any(StatePair("", name).grows for name in inputs):
+        return None
+    tokens = list(generate_tokens(CachedDecoder(run, inputs), inputs[IDS], count, settings.ends))
+    return {"text": load_tokenizer(settings).decode(tokens), "tokens": tokens}

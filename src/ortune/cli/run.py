@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ortune.bundle.engine.engine import Engine
     from ortune.core.backend import Backend
     from ortune.core.hub import HubFolder
+    from ortune.core.session import Tensors
     from ortune.data.sources import Source
     from ortune.data.stream import Stream
 
@@ -46,8 +47,8 @@ _FOR_P90 = 20
 class _Options(CustomOpsRequest, UnpackRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files, a text.
 
-    A model's folder from the hub, and a bundle of one, take texts and answer with classes, or with
-    the vector of a sentence.
+    A model's folder from the hub, and a bundle of one, take texts and answer with classes, with
+    the vector of a sentence, or with the text that follows.
 
     Example:
         ortune run minilm "A man plays a guitar."
@@ -63,6 +64,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
         opt_level: How far the runtime may rewrite a plain model when it loads it.
         out: Outputs: NAME.npz for all samples in one file, else a folder with one a sample.
         force: Overwrite an existing output.
+        tokens: What a model that generates writes at most.
     """
 
     path: Model
@@ -74,6 +76,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
     opt_level: Annotated[GraphLevel | None, Option(hidden=True)] = None
     out: Out = None
     force: bool = False
+    tokens: Annotated[int, Option("N", low=1)] = 64
 
 
 @make_command(_Options)
@@ -172,10 +175,14 @@ def _run_samples(
     engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
 ) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
-    from ortune.bundle.answers import state_answer
+    from ortune.bundle.answers import continue_text, state_answer
     from ortune.data import feeds, stream
 
     answers: list[Mapping[str, Any] | None] = []
+
+    def run_once(fed: Tensors) -> dict[str, NDArray[Any]]:
+        return engine(**fed)
+
     specs, shown = engine.signature.inputs, engine[engine.models[0]].pictures
     first: dict[str, NDArray[Any]] = {}
     latencies_ns = array("q")
@@ -198,7 +205,8 @@ def _run_samples(
                 outputs = engine(**tensors)
                 latencies_ns.append(time.perf_counter_ns() - start)
                 if settings is not None:
-                    answers.append(state_answer(settings, tensors, outputs))
+                    text = continue_text(settings, run_once, tensors, options.tokens)
+                    answers.append(text or state_answer(settings, tensors, outputs))
                 if options.out is not None:
                     add(outputs)
     return _RunResult(first, latencies_ns, folder / "outputs.stream", answers)
@@ -285,6 +293,8 @@ def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> Non
         if vector := answer.get("vector"):
             shown = ", ".join(f"{x:.4f}" for x in vector[:_SHOWN])
             print_text(f"vector of {len(vector)}: {shown}, ...")
+        elif "text" in answer:
+            print_text(answer["text"])
         else:
             print_text(" ".join(map(str, answer.get("labels") or answer.values())))
     if result["written"]:

@@ -20,33 +20,35 @@ from ortune.core.plugins import stored
 
 ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 """Where a folder has its ONNX file; the first that is there counts."""
-CONFIG, TOKENIZER, MODULES, PICTURES = (
+CONFIG, GENAI, TOKENIZER, MODULES, PICTURES = (
     "config.json",
+    "genai_config.json",
     "tokenizer.json",
     "modules.json",
     "preprocessor_config.json",
 )
 SIDE_FILES = (
     *(CONFIG, TOKENIZER, MODULES, PICTURES, "tokenizer_config.json", "special_tokens_map.json"),
-    *("sentence_bert_config.json", "config_sentence_transformers.json", "vocab.txt"),
+    *(GENAI, "generation_config.json", "sentence_bert_config.json"),
+    *("config_sentence_transformers.json", "vocab.txt"),
     *("1_Pooling/config.json", "2_Normalize/config.json"),
 )
 """What tells how texts and pictures become inputs; copied with a model."""
 LARGEST = 1 << 26
 """Bytes of such a file: tokenizers of 250,000 words take 17 MB."""
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
+SIMILARITY, FEATURES, GENERATION = "sentence-similarity", "feature-extraction", "text-generation"
 _TASKS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForMaskedLM": "fill-mask",
     "ForQuestionAnswering": "question-answering",
     "ForImageClassification": "image-classification",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
+    "ForCausalLM": GENERATION,
+    "LMHeadModel": GENERATION,
     "ForConditionalGeneration": "text2text-generation",
 }
 """End of an architecture's name -> what the hub calls its task."""
-SIMILARITY, FEATURES = "sentence-similarity", "feature-extraction"
 Pooling: TypeAlias = Literal["mean", "cls", "max", "last"]
 """How vectors of tokens become that of a sentence."""
 _POOLINGS: Mapping[str, Pooling] = {
@@ -77,12 +79,19 @@ class HubFolder:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """``config.json``.
+        """``config.json``, or what ``genai_config.json`` says in its words.
 
         Raises:
             BadModel: It cannot be read, as any other file of the folder.
         """
-        return read_json(self.folder / CONFIG)
+        if (self.folder / CONFIG).is_file():
+            return read_json(self.folder / CONFIG)
+        model = _read_genai(self.folder)
+        return {
+            **model,
+            "architectures": [f"{model.get('type')}ForCausalLM"],
+            "max_position_embeddings": model.get("context_length"),
+        }
 
     @property
     def task(self) -> str:
@@ -122,6 +131,27 @@ class HubFolder:
     def normalizes(self) -> bool:
         """Whether vectors of sentences are brought to length 1."""
         return any(str(module["type"]).endswith("Normalize") for module in list_modules(self.root))
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """Numbers of the tokens that end a text."""
+        generation = _read_optional(self.folder / "generation_config.json")
+        value = generation.get("eos_token_id", self.config.get("eos_token_id"))
+        numbers = value if isinstance(value, list) else [value]
+        return frozenset(number for number in numbers if isinstance(number, int))
+
+    @property
+    def cache_sizes(self) -> tuple[int, int] | None:
+        """Heads of keys and values, and the width of one; None where settings do not say."""
+        config = self.config.get("decoder")
+        config = config if isinstance(config, Mapping) else self.config
+        all_heads = config.get("num_attention_heads", config.get("n_head"))
+        hidden = config.get("hidden_size", config.get("n_embd"))
+        heads = config.get("num_key_value_heads") or all_heads
+        width = config.get("head_size") or config.get("head_dim")
+        if not width and isinstance(hidden, int) and isinstance(all_heads, int) and all_heads:
+            width = hidden // all_heads
+        return (heads, width) if isinstance(heads, int) and isinstance(width, int) else None
 
     @property
     def longest(self) -> int:
@@ -228,9 +258,15 @@ def find_folder(model: str | Path) -> HubFolder | None:
 
 def _read_folder(root: Path) -> HubFolder | None:
     folder = root / str(next(iter(list_modules(root)), {}).get("path", ""))
-    if not (folder / CONFIG).is_file() or "model_type" not in read_json(folder / CONFIG):
-        return None
-    return HubFolder(root, folder)
+    if (folder / CONFIG).is_file():
+        return HubFolder(root, folder) if "model_type" in read_json(folder / CONFIG) else None
+    return HubFolder(root, folder) if _read_genai(folder) else None
+
+
+def _read_genai(folder: Path) -> Mapping[str, Any]:
+    """Return what onnxruntime-genai's settings say of the model; perhaps nothing."""
+    model = _read_optional(folder / GENAI).get("model")
+    return model if isinstance(model, dict) else {}
 
 
 def locate_model(value: str | Path) -> str | Path:
@@ -240,7 +276,10 @@ def locate_model(value: str | Path) -> str | Path:
         BadModel: As `resolve_folder`.
     """
     folder = Path(resolve_folder(value))
-    files = (folder / name for name in ONNX_FILES) if folder.is_dir() else ()
+    decoder = _read_genai(folder).get("decoder") if folder.is_dir() else None
+    named = decoder.get("filename") if isinstance(decoder, dict) else None
+    names = (*ONNX_FILES, Path(str(named)).name) if named else ONNX_FILES
+    files = (folder / name for name in names) if folder.is_dir() else ()
     return next((file for file in files if file.is_file()), resolve_folder(value))
 
 

@@ -12,6 +12,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.data import batches, feeds, synthetic
 from ortune.data.feeds import Feeds
+from ortune.data.sentences import list_cache_shapes
 from ortune.data.sources import Source
 
 _SYNTHETIC_COUNT = 8
@@ -57,8 +58,9 @@ def load_or_generate_feeds(
         raise BadData("labels are given without samples", fix="give --data too")
     else:
         batches.check_batch(batch, inputs)
+        sizes = {**list_cache_shapes(settings, inputs), **(shapes or {})}
         samples = synthetic.generate_feeds(
-            inputs, out, shapes=shapes or {}, ranges=ranges or {}, count=count
+            inputs, out, shapes=sizes, ranges=ranges or {}, count=count
         )
     for text in samples.notes:
         sink(Note(text))

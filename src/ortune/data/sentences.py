@@ -1,7 +1,8 @@
 """Sentences as samples: rows with texts, tokenized as the folder of their model says.
 
 A row has ``text`` and perhaps ``text_pair``, ``label`` or ``score``, and ``group``. A sample is as
-long as its text; of a model that compares sentences a scored pair is one sample of two rows.
+long as its text; of a model that compares sentences a scored pair is one sample of two rows. A
+text of a model that generates is labelled by its own next tokens, and begins with an empty cache.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ortune.core.plugins.user_function import describe_error
 from ortune.data import arrays, checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, LABEL, Note
+from ortune.data.sequences.pairs import StatePair
+from ortune.data.sequences.rolling import make_initial_state
 from ortune.data.stream import parse_dtype
 
 IDS, MASK, TYPES, PLACES = "input_ids", "attention_mask", "token_type_ids", "position_ids"
@@ -35,6 +38,26 @@ UNLABELLED = -100
 """Label of a token that is not scored, as in PyTorch: special ones, and ends of words."""
 
 
+def load_tokenizer(folder: HubFolder) -> Any:
+    """Read a folder's tokenizer.
+
+    Raises:
+        BadData: The package tokenizers is not installed, or does not read the file.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise BadData("reading texts needs tokenizers", fix="pip install tokenizers") from None
+    path = folder.folder / hub.TOKENIZER
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise BadData(
+            f"tokenizers does not read {path}: {describe_error(error)}",
+            fix="download the folder again",
+        ) from error
+
+
 class Sentences:
     """Turns rows of texts into inputs of one model."""
 
@@ -42,20 +65,9 @@ class Sentences:
         """Read the folder's tokenizer.
 
         Raises:
-            BadData: The package tokenizers is not installed, or does not read the file.
+            BadData: As `load_tokenizer`.
         """
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise BadData("reading texts needs tokenizers", fix="pip install tokenizers") from None
-        path = folder.folder / hub.TOKENIZER
-        try:
-            self._tokenizer: Any = Tokenizer.from_file(str(path))
-        except Exception as error:
-            raise BadData(
-                f"tokenizers does not read {path}: {describe_error(error)}",
-                fix="download the folder again",
-            ) from error
+        self._tokenizer: Any = load_tokenizer(folder)
         self._folder, self._specs = folder, checks.specs_by_name(inputs)
         dims = self._specs[IDS].shape or ()
         self._fixed = dims[1] if len(dims) == 2 and isinstance(dims[1], int) else None
@@ -87,7 +99,9 @@ class Sentences:
         else:
             encodings = [self._encode(text, pair)]
         columns = self._fill_inputs(encodings)
-        if label not in (None, ""):
+        if label in (None, "") and self._folder.task == hub.GENERATION:
+            columns[LABEL] = np.array([[*encodings[0].ids[1:], UNLABELLED]])
+        elif label not in (None, ""):
             columns[LABEL] = self._number_label(label, encodings, where)
         if row.get(GROUP) not in (None, ""):
             columns[GROUP] = np.array(str(row[GROUP]))
@@ -109,7 +123,14 @@ class Sentences:
                 filled[name] = rows
         if PLACES in self._specs:
             filled[PLACES] = np.tile(np.arange(length), (len(encodings), 1))
-        return {n: rows.astype(parse_dtype(self._specs[n].dtype)) for n, rows in filled.items()}
+        typed = {n: rows.astype(parse_dtype(self._specs[n].dtype)) for n, rows in filled.items()}
+        inputs = tuple(self._specs.values())
+        shapes = list_cache_shapes(self._folder, inputs, len(encodings))
+        return typed | {
+            name: make_initial_state(self._specs[name], StatePair("", name), typed, inputs, shapes)
+            for name in self._specs
+            if name not in typed and StatePair("", name).grows
+        }
 
     def _number_label(self, label: Any, encodings: Sequence[Any], where: str) -> NDArray[Any]:
         """Return a label as a metric takes it: a number, or one a token [1, tokens]."""
@@ -145,6 +166,18 @@ class Sentences:
                 continue
         fix = suggest_names(str(label), classes) if classes else "give numbers"
         raise BadData(f"{where}: '{label}' is no class of the model", fix=fix)
+
+
+def list_cache_shapes(
+    folder: HubFolder | None, inputs: Sequence[TensorSpec], rows: int = 1
+) -> dict[str, tuple[int, ...]]:
+    """Return input -> shape of the cache before the first token, as a folder's settings say it."""
+    if folder is None or folder.task != hub.GENERATION or (sizes := folder.cache_sizes) is None:
+        return {}
+    caches = (spec for spec in inputs if StatePair("", spec.name).grows)
+    return {
+        spec.name: (rows, sizes[0], 0, sizes[1]) for spec in caches if len(spec.shape or ()) == 4
+    }
 
 
 def _is_words(value: object) -> bool:

@@ -25,6 +25,8 @@ Draw = Callable[[np.random.Generator], NDArray[Any]]
 _FREE, _IMAGE, _SIGNAL = 16, 224, 512
 """Made-up sizes of a dynamic dimension, of an image's height and width, of a signal's length."""
 _IDS = 100
+PLUS = " + "
+"""Joins the names of dimensions in that of their sum, such as ``past + sequence``."""
 _LENGTHS = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
 """Words in the name of an input that tells how long sequences are."""
 _DIMENSIONS = 64
@@ -57,7 +59,8 @@ def generate_feeds(
 
     Shapes not given: the first dimension and every dimension named as a batch are 1, height and
     width of an image 224, the length of a signal (floats of rank 2) 512, other dynamic ones 16; a
-    named dimension has one size everywhere, that of a given shape first.
+    named dimension has one size everywhere, that of a given shape first; ``past + sequence`` is
+    the sum of two.
     Values not given: floats standard normal; masks 1; token types 0; positions 0, 1, 2, ...; what
     indexes a table any of its rows, other bytes 0 to 255, other integers 0 to 99; booleans true;
     text "a"; lengths of sequences 1 to the shortest sequence.
@@ -168,6 +171,8 @@ def _choose_shape(spec: TensorSpec, dim_sizes: Mapping[str, int]) -> tuple[int, 
             dims.append(dim_sizes[dim])
         elif axis == 0 and batches.is_batch(dim):
             dims.append(1)
+        elif isinstance(dim, str) and PLUS in dim:
+            dims.append(sum(dim_sizes.get(part, _FREE) for part in dim.split(PLUS)))
         else:
             dims.append(guesses.get(axis, _FREE))
     return tuple(dims)

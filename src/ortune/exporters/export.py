@@ -57,6 +57,8 @@ _STEPS: tuple[Callable[[int], int], ...] = (
     lambda n: max(1, n // 2),
 )
 _VERIFIED = "answers like PyTorch"
+_PAST = "past"
+"""Dimension of a cache."""
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -280,7 +282,13 @@ class _Run:
                 fix=f"give {example}, such as --input {names[0] if names else 'x'}=1x3x224x224",
             )
         if any(isinstance(dim, str) for spec in specs for dim in spec.shape or ()):
-            named = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+            named = {
+                part
+                for spec in specs
+                for dim in spec.shape or ()
+                if isinstance(dim, str)
+                for part in dim.split(synthetic.PLUS)
+            }
             return Inputs(tuple(specs), {dim: description["sizes"][dim] for dim in sorted(named)})
         return name_dimensions(specs, request.dynamic)
 
@@ -473,7 +481,7 @@ class Inputs:
     """What a module takes.
 
     Attributes:
-        specs: Named, with dynamic dimensions by name.
+        specs: Named, with dynamic dimensions by name; ``past + sequence`` is the sum of two.
         example: Dynamic dimension -> its size in the example.
     """
 
@@ -496,8 +504,13 @@ class Inputs:
         )
 
     def list_sizes(self) -> list[dict[str, int]]:
-        """Return the sizes to try, the example first; the later ones stand in for refused ones."""
-        candidates: list[dict[str, int]] = []
+        """Return the sizes to try, the example first; the later ones stand in for refused ones.
+
+        The second has nothing in the cache, where there is one.
+        """
+        candidates = [dict(self.example)]
+        if _PAST in self.example:
+            candidates.append({**self.example, _PAST: 0})
         for step in _STEPS:
             candidate = {dim: step(size) for dim, size in self.example.items()}
             if candidate not in candidates:
@@ -508,7 +521,10 @@ class Inputs:
         """Return input -> shape at these sizes."""
         return {
             spec.name: tuple(
-                dim if isinstance(dim, int) else sizes[str(dim)] for dim in spec.shape or ()
+                dim
+                if isinstance(dim, int)
+                else sum(sizes[part] for part in str(dim).split(synthetic.PLUS))
+                for dim in spec.shape or ()
             )
             for spec in self.specs
         }

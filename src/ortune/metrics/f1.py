@@ -9,12 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
-from ortune.metrics.common.top_k import find_scores
+from ortune.metrics.common.top_k import find_scores, read_row_labels
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,8 @@ class F1(Metric):
             BadData: No output fits, or the labels do not fit it.
         """
         name = self.output or find_scores(expected, 1)
-        classes, labels = expected[name].shape[-1], np.asarray(label).reshape(-1)
-        count = expected[name].size // classes
-        if labels.dtype.kind not in "iu" or labels.size != count:
-            raise BadData(
-                f"wrong labels for output '{name}' {list(expected[name].shape)}: Got "
-                f"{labels.size}, expected {count} whole numbers",
-                fix="give one class number for every row of scores, -100 where none counts",
-            )
+        classes, labels = expected[name].shape[-1], read_row_labels(expected, name, label)
+        count = len(labels)
         if outputs.has_broken_values(expected, actual, [name]):
             return [float("nan")] * (3 * classes)
         scored = labels >= 0

@@ -46,6 +46,15 @@ def test_a_vector(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "vector of 2: 1.0000, 0.0000" in capsys.readouterr().out
 
 
+def test_the_text_that_follows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts.write_generator(tmp_path / "f")
+    assert main(["run", str(tmp_path / "f"), "a cat", "--tokens", "5", "--json"]) == DONE
+    (only,) = json.loads(capsys.readouterr().out)["answers"]
+    assert 0 < len(only["tokens"]) <= 5
+    words = [texts.WORDS[token] for token in only["tokens"] if token < len(texts.WORDS)]
+    assert all(word.strip("#") in only["text"] for word in words if word[0] != "[")
+
+
 def test_a_bundle_carries_the_tokenizer(tmp_path: Path) -> None:
     settings = texts.make_folder(tmp_path / "f", similarity=True)
     study = studies.study(tmp_path)

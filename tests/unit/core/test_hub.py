@@ -171,3 +171,25 @@ def test_what_is_no_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadModel, match="cannot read"):
         ot.inspect(tmp_path)
+
+
+def test_a_folder_of_onnxruntime_genai(tmp_path: Path) -> None:
+    decoder = {"filename": "text.onnx", "head_size": 16, "num_key_value_heads": 2}
+    model = {"type": "llama", "context_length": 256, "eos_token_id": [3, 5], "decoder": decoder}
+    write_json(tmp_path / "genai_config.json", {"model": model})
+    write_model(tmp_path / "text.onnx")
+    folder = hub.find_folder(tmp_path)
+    assert folder is not None
+    assert (folder.task, folder.longest, folder.ends) == ("text-generation", 256, {3, 5})
+    assert folder.cache_sizes == (2, 16)
+    assert hub.locate_model(tmp_path) == tmp_path / "text.onnx"
+    assert [place for place, _ in hub.list_side_files(folder)] == ["genai_config.json"]
+    write_json(tmp_path / "genai_config.json", {"search": {}})
+    assert hub.find_folder(tmp_path) is None
+
+
+def test_tokens_that_end_a_text(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, "GPT2LMHeadModel", eos_token_id=7, n_embd=12, n_head=3)
+    assert (folder.ends, folder.cache_sizes) == ({7}, (3, 4))
+    write_json(tmp_path / "generation_config.json", {"eos_token_id": [1, 2]})
+    assert folder.ends == {1, 2}

@@ -118,3 +118,18 @@ def test_texts_without_a_tokenizer_are_refused(tmp_path: Path) -> None:
     assert "folder" in error.value.fix
     with pytest.raises(BadData, match="holds no text"):
         read(tmp_path, [{"text": None}])
+
+
+def test_a_text_to_generate_from_is_labelled_by_its_next_tokens(tmp_path: Path) -> None:
+    cache = TensorSpec("past_key_values.0.key", "float32", ("batch", 2, "past", "width"))
+    places = TensorSpec("position_ids", "int64", ("batch", "sequence"))
+    sizes = {"hidden_size": 8, "num_attention_heads": 2}
+    settings = make_folder(tmp_path / "folder", architectures=["ToyForCausalLM"], **sizes)
+    path = tmp_path / "texts.txt"
+    path.write_text("a cat sat")
+    feeds = load_feeds(path, [*INPUTS[:2], places, cache], tmp_path, settings=settings)
+    (sample,) = Stream(feeds.stream)
+    assert feeds.labels == ([4, 5, 6, SEP, -100],)
+    assert sample["input_ids"].tolist() == [[CLS, 4, 5, 6, SEP]]
+    assert sample["position_ids"].tolist() == [[0, 1, 2, 3, 4]]
+    assert sample[cache.name].shape == (1, 2, 0, 4)

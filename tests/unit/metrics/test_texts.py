@@ -10,6 +10,7 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.measurement.accuracy import judge_accuracy
 from ortune.metrics.f1 import F1
+from ortune.metrics.perplexity import Perplexity
 from ortune.metrics.sentence_cosine import SentenceCosine
 from ortune.metrics.spearman import Spearman
 
@@ -80,3 +81,35 @@ def test_f1_is_the_textbooks() -> None:
         F1().record(side, side, [1, 2])
     empty = F1(without=0).records([side], [{"logits": -logits * 0}], [[-100] * 8])
     assert F1(without=0).each(empty).tolist() == [1.0]
+
+
+def test_perplexity_is_that_of_all_next_tokens_together() -> None:
+    logits = RNG.normal(size=(2, 1, 4, 7)).astype(np.float32)
+    labels = np.array([[1, 2, 3, -100], [6, -100, -100, -100]])
+    metric = Perplexity()
+    sides = [{"logits": row, "present.0.key": row} for row in logits]
+    records = metric.records(sides, sides, labels.tolist())
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    chosen = [shares[0, 0, 0, 1], shares[0, 0, 1, 2], shares[0, 0, 2, 3], shares[1, 0, 0, 6]]
+    wanted = np.exp(-np.mean(np.log(chosen)))
+    assert metric.aggregate(records) == pytest.approx(wanted, rel=1e-5)
+    flat = [{"logits": np.zeros_like(row)} for row in logits]
+    flattened = metric.records(sides, flat, labels.tolist())
+    assert metric.aggregate(flattened) == pytest.approx(7)
+    assert metric.aggregate_base(flattened) == pytest.approx(wanted, rel=1e-5)
+    assert metric.each(flattened) == pytest.approx([7, 7])
+    nothing = [{"logits": np.full_like(row, np.nan)} for row in logits]
+    broken = metric.records(sides, nothing, labels.tolist())
+    assert np.isnan(metric.aggregate(broken))
+    with pytest.raises(BadData, match="Got 3, expected 4"):
+        metric.record(sides[0], sides[0], [1, 2, 3])
+
+
+def test_a_perplexity_is_likely_at_best() -> None:
+    surprise = RNG.uniform(1, 2, 60)
+    records = np.column_stack([surprise + 0.001, np.ones(60), surprise])
+    base = np.column_stack([surprise, np.ones(60), surprise])
+    budget = Budget.parse("perplexity<=base+0.5")
+    assert judge_accuracy(budget, records, base).verdict == "likely"
+    records[:, 0] += 1
+    assert judge_accuracy(budget, records, base).verdict == "fails"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
+from ortune.core.session import Tensors
 from ortune.data import checks
 
 _TOKEN = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z\d]+")
@@ -80,6 +81,18 @@ def find_state_pairs(
         for spec in inputs
         if spec.name in outputs_by_input
     )
+
+
+def match_states(inputs: Tensors, outputs: Tensors) -> tuple[StatePair, ...]:
+    """Pair what one run took and gave, as `find_state_pairs` does; perhaps none."""
+    sides = [
+        [TensorSpec(name, str(a.dtype), (None,) * a.ndim) for name, a in side.items()]
+        for side in (inputs, outputs)
+    ]
+    try:
+        return find_state_pairs(*sides)
+    except BadData:
+        return ()
 
 
 def parse_state_pairs(

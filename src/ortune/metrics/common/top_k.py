@@ -108,6 +108,23 @@ def find_scores(outputs: Tensors, k: int) -> str:
     return fit[0]
 
 
+def read_row_labels(expected: Tensors, name: str, label: Any) -> NDArray[Any]:
+    """Return a sample's labels [rows of an output]; those below 0 are not scored.
+
+    Raises:
+        BadData: They are no whole numbers, or not one a row.
+    """
+    labels, shape = np.asarray(label).reshape(-1), expected[name].shape
+    count = expected[name].size // shape[-1]
+    if labels.dtype.kind not in "iu" or labels.size != count:
+        raise BadData(
+            f"wrong labels for output '{name}' {list(shape)}: Got {labels.size}, "
+            f"expected {count} whole numbers",
+            fix="give one class number for every row of scores, -100 where none counts",
+        )
+    return labels
+
+
 def _check_labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
     labels = np.asarray(label)
     whole = labels.dtype.kind == "f" and np.array_equal(labels, np.floor(labels))

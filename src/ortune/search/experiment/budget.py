@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ortune.core import hub
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.metric import Kind, stack_records
 from ortune.core.session import Tensors
 from ortune.core.wording import format_count
 from ortune.core.workload import spread_indices
 from ortune.data import derive
-from ortune.data.sequences.pairs import find_state_pairs
+from ortune.data.sequences.pairs import match_states
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import compute_score
 from ortune.measurement.evidence import check_bounds
@@ -51,26 +51,35 @@ def budget_for(
                 fix="put an array 'label' into the samples, or give --labels FILE",
             )
         return budget, ""
-    if settings is not None and (budget := _derive_from_task(settings, labels)) is not None:
+    if (
+        settings is not None
+        and (budget := _derive_from_task(settings, labels, outputs[0])) is not None
+    ):
         return budget, f"a model for {settings.task}, of which {_TASK_RULES[budget.metric.name()]}"
     looked = spread_indices(len(outputs), _LOOKED_AT)
     tensors = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
     chosen = None if labels is None else [labels[i] for i in looked]
-    return derive.derive_budget(tensors, chosen, _find_states(inputs, outputs[0]))
+    states = frozenset(pair.output for pair in match_states(inputs, outputs[0]))
+    return derive.derive_budget(tensors, chosen, states)
 
 
 _TASK_RULES = {
     "spearman": "the rank correlation with the scores may fall by 0.01",
     "sentence-cosine": "95 % of inputs must keep cosine 0.99 of their sentences' vectors",
+    "agreement": "95 % of inputs must keep 99 % of their likeliest next tokens",
     "f1": "F1 over the labelled tokens may fall by 1 point",
 }
 
 
-def _derive_from_task(settings: HubFolder, labels: Sequence[Any] | None) -> Budget | None:
+def _derive_from_task(
+    settings: HubFolder, labels: Sequence[Any] | None, outputs: Tensors
+) -> Budget | None:
     """Return the budget that the task of a model's folder asks for; None where outputs say it."""
     first = None if labels is None else labels[0]
     if settings.pooling:
         return Budget(SentenceCosine(pooling=settings.pooling), 0.99)
+    if settings.task == hub.GENERATION and "logits" in outputs:
+        return Budget.parse("agreement(output=logits)>=0.99")
     if settings.task == "token-classification" and isinstance(first, list):
         classes = settings.classes
         without = f"(without={classes.index('O')})" if "O" in classes else ""
@@ -78,18 +87,6 @@ def _derive_from_task(settings: HubFolder, labels: Sequence[Any] | None) -> Budg
     if settings.task == "text-classification" and len(settings.classes) == 1 and first is not None:
         return Budget.parse("spearman>=base-0.01")
     return None
-
-
-def _find_states(inputs: Tensors, outputs: Tensors) -> frozenset[str]:
-    """Return the outputs that are named like the states that the model takes; perhaps none."""
-    specs = [
-        [TensorSpec(name, str(a.dtype), (None,) * a.ndim) for name, a in side.items()]
-        for side in (inputs, outputs)
-    ]
-    try:
-        return frozenset(pair.output for pair in find_state_pairs(*specs))
-    except BadData:
-        return frozenset()
 
 
 def budget_for_evaluate(function: str, budget: Budget | None) -> tuple[Budget, str]:

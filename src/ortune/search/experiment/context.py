@@ -153,13 +153,17 @@ def list_evaluation_parts(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, 
 def list_shown_metrics(budget: Budget) -> list[Metric]:
     """Return the metrics that are scored beside the budget's, where they can be."""
     from ortune.metrics.agreement import Agreement
+    from ortune.metrics.perplexity import Perplexity
     from ortune.metrics.sentence_cosine import SentenceCosine
     from ortune.metrics.snr import Snr
     from ortune.metrics.spearman import Spearman
 
-    metrics: list[Metric] = [Snr(), Agreement()]
+    logits = budget.metric.output if isinstance(budget.metric, Perplexity) else ""
+    metrics: list[Metric] = [Snr(), Agreement(logits)]
     if isinstance(budget.metric, SentenceCosine):
         metrics.append(Spearman(budget.metric.output, budget.metric.pooling))
     if isinstance(budget.metric, Spearman):
         metrics.append(SentenceCosine(budget.metric.output, pooling=budget.metric.pooling))
+    if budget.metric == Agreement("logits"):
+        metrics.append(Perplexity())
     return [metric for metric in metrics if metric.name() != budget.metric.name()]

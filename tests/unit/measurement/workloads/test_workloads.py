@@ -14,6 +14,7 @@ import onnx
 import pytest
 from ortune_toys.backends.crash import Crash
 from ortune_toys.backends.scripted import Scripted
+from tests.stateful import write_decoder
 from tests.unit import studies
 from tests.unit.studies import FACTS
 
@@ -32,6 +33,7 @@ from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.workloads import throughput as throughput_file
 from ortune.measurement.workloads.arrivals import Arrivals
 from ortune.measurement.workloads.first_shapes import FirstShapes
+from ortune.measurement.workloads.generate import Generate
 from ortune.measurement.workloads.latency import Latency
 from ortune.measurement.workloads.loadgen import Loadgen
 from ortune.measurement.workloads.shapes import Shapes
@@ -80,6 +82,35 @@ def drive(opened: Workbench, **span: int) -> tuple[dict[str, Any], dict[str, Any
     answer = driving.burst(opened, **{"at": 0, "runs": 4, **span})
     found = driving.details(opened)["details"]
     return answer, opened.job.workload.results(answer["latency_ns"], found)
+
+
+def test_an_answer_is_a_prompt_and_its_tokens(tmp_path: Path) -> None:
+    write_decoder(tmp_path / "toy.onnx")
+    sample = {
+        "input_ids": np.array([[3, 7, 1]]),
+        "attention_mask": np.ones((1, 3), np.int64),
+        "position_ids": np.arange(3)[None],
+        "past_key_values.0.key": np.zeros((1, 2, 0, 4), np.float32),
+    }
+    stream.write_stream(tmp_path / "f", [sample])
+    job = WorkerJob(
+        {MAIN: tmp_path / "toy.onnx"},
+        Cpu(threads=1),
+        {MAIN: tmp_path / "f"},
+        tmp_path,
+        Generate(prompt=8, tokens=4),
+    )
+    with ExitStack() as stack:
+        opened = Workbench(job, stack)
+        opened.open_sessions()
+        answer, results = drive(opened, runs=3, drop=1)
+    assert len(answer["latency_ns"]) == 3
+    parts_ns = results["first_token_ns"] + 3 * results["token_ns"]
+    assert parts_ns <= 2 * max(answer["latency_ns"])
+    assert results["cache_bytes"] == (8 + 3) * 2 * 4 * 4, "the last token is not read again"
+    assert results["tokens_per_s"] > 0
+    with pytest.raises(BadSettings, match="2 or more"):
+        Generate(tokens=1)
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 3])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.backends.runtimes.torch.module import ModuleSource, is_folder, load_module, walk_answer
+from ortune.core import hub
 from ortune.core.session import Tensors
 
 _INSIDE = 1_500_000_000
@@ -35,8 +36,10 @@ class Interface:
 
 def list_exporters(source: str) -> tuple[str, ...]:
     """Return the names of the exporters that a module may be given to."""
-    folder_exporters = ("transformers",) if is_folder(source) else ()
-    return (*folder_exporters, "dynamo", "torchscript")
+    folder = hub.find_folder(source) if is_folder(source) else None
+    if folder is None or folder.task == hub.GENERATION:  # that one has no names for a cache
+        return ("dynamo", "torchscript")
+    return ("transformers", "dynamo", "torchscript")
 
 
 def run_exporter(

@@ -20,8 +20,8 @@ _SHOWN = 4
 """Keys that an error names."""
 
 
-_LENGTH, _TARGET, _SECOND = 16, 8, 16000
-"""Made-up tokens, tokens of a decoder, and samples of sound."""
+_LENGTH, _PAST, _TARGET, _SECOND = 16, 5, 8, 16000
+"""Made-up tokens, those in a cache, tokens of a decoder, and samples of sound."""
 
 
 def is_folder(source: str) -> bool:
@@ -81,7 +81,41 @@ def load_folder(source: str) -> Any:
             f"{summarize_error(user_function.describe_error(error))}",
             fix="give a folder that save_pretrained wrote; code of its own is never run",
         ) from error
-    return model.eval()
+    return _give_cache(model.eval(), transformers) if has_cache(model) else model.eval()
+
+
+def has_cache(model: Any) -> bool:
+    """Say whether a model of transformers generates from keys and values of earlier tokens."""
+    name = type(model).__name__
+    layered = all(hasattr(model.config, key) for key in ("num_hidden_layers", "hidden_size"))
+    return layered and name.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def _give_cache(model: Any, transformers: Any) -> Any:
+    """Return a decoder whose inputs and outputs are tensors: the cache is a pair of them a layer.
+
+    It takes ids, the mask of past and new positions and the pairs in the order of their layers,
+    and answers with ``logits``, ``present.LAYER.key`` and ``.value``, as optimum's files do.
+    """
+
+    class Cached(type(model)):  # type: ignore[misc]
+        def forward(self, input_ids: Any, attention_mask: Any, *past: Any) -> dict[str, Any]:
+            pairs = list(zip(past[::2], past[1::2], strict=True))
+            answer = super().forward(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                past_key_values=transformers.DynamicCache(pairs),
+                use_cache=True,
+            )
+            outputs = {"logits": answer.logits}
+            for layer, cached in enumerate(answer.past_key_values.layers):
+                outputs[f"present.{layer}.key"] = cached.keys
+                outputs[f"present.{layer}.value"] = cached.values
+            return outputs
+
+    Cached.__name__ = type(model).__name__
+    model.__class__ = Cached
+    return model
 
 
 def _has_pooling(folder: Path) -> bool:
@@ -109,6 +143,8 @@ def folder_inputs(model: Any) -> list[TensorSpec]:
     """Return what a model of transformers takes, dynamic dimensions by name; empty if unknown."""
     parameters = inspect.signature(model.forward).parameters
     specs = {spec.name: spec for spec in _list_input_specs(model.config)}
+    if has_cache(model):
+        return [specs["input_ids"], *_list_cache_specs(model.config)]
     first = getattr(model, "main_input_name", "")
     beside = {
         "input_ids": ("attention_mask", "token_type_ids"),
@@ -123,7 +159,20 @@ def folder_inputs(model: Any) -> list[TensorSpec]:
 def folder_sizes(model: Any) -> dict[str, int]:
     """Return dynamic dimension -> the size that an example has."""
     most = getattr(model.config, "max_position_embeddings", None) or _LENGTH
-    return {"batch": 2, "sequence": min(_LENGTH, most), "target": _TARGET, "samples": _SECOND}
+    sizes = {"batch": 2, "sequence": min(_LENGTH, most), "past": _PAST}
+    return {**sizes, "target": _TARGET, "samples": _SECOND}
+
+
+def _list_cache_specs(config: Any) -> Iterator[TensorSpec]:
+    """Yield the mask of a decoder and the pairs of its cache, by the names of optimum."""
+    yield TensorSpec("attention_mask", "int64", ("batch", "past + sequence"))
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    heads = getattr(config, "num_key_value_heads", None) or heads
+    for layer in range(config.num_hidden_layers):
+        for part in ("key", "value"):
+            name = f"past_key_values.{layer}.{part}"
+            yield TensorSpec(name, "float32", ("batch", heads, "past", width))
 
 
 def _list_input_specs(config: Any) -> Iterator[TensorSpec]:

@@ -1,0 +1,104 @@
+"""Greedy generation: the likeliest token is fed back, with the cache of all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData
+from ortune.core.session import Tensors
+from ortune.data.sentences import IDS, MASK, PLACES
+from ortune.data.sequences.pairs import match_states
+from ortune.data.sequences.rolling import Run
+
+_FIX = "give a decoder that takes past_key_values.* and gives present.*"
+
+
+class CachedDecoder:
+    """A model that takes tokens and a cache, and gives logits and the cache with them in it.
+
+    Attributes:
+        run: Runs the model once.
+        inputs: What it takes at any step, unless the step says otherwise.
+        pairs: Outputs that are its cache, and the inputs that take it.
+        logits: The output [rows, tokens, words], or [rows, words] of the last token.
+        empty: The cache of no tokens.
+    """
+
+    def __init__(self, run: Run, sample: Tensors) -> None:
+        """Learn in one run what the cache looks like.
+
+        Args:
+            run: Runs the model once.
+            sample: What it takes.
+
+        Raises:
+            BadData: It takes no tokens, or nothing that it gives is a cache that grows.
+        """
+        if IDS not in sample:
+            raise BadData(f"the model has no input '{IDS}'", fix=_FIX)
+        outputs = run(sample)
+        self.run, self.inputs, self.pairs = run, sample, match_states(sample, outputs)
+        states = {pair.output for pair in self.pairs}
+        self.logits = next((name for name in outputs if name not in states), "")
+        self.empty: dict[str, NDArray[Any]] = {}
+        for pair in self.pairs:
+            before, after = sample[pair.input], outputs[pair.output]
+            differing = [k for k, size in enumerate(after.shape) if size != before.shape[k]]
+            if len(differing) != 1:
+                raise BadData(f"'{pair.input}' does not grow with the tokens", fix=_FIX)
+            self.empty[pair.input] = np.take(before, [], axis=differing[0])
+        if not self.empty or not self.logits:
+            raise BadData("the model has no cache of earlier tokens", fix=_FIX)
+
+
+class Generation:
+    """Tokens without end, each the likeliest after those before it.
+
+    Attributes:
+        past: Positions in the cache.
+    """
+
+    def __init__(self, decoder: CachedDecoder, prompt: NDArray[Any]) -> None:
+        """Begin after a prompt of token numbers [rows, length]."""
+        self._decoder, self._tokens, self.past = decoder, prompt, 0
+        self._states = decoder.empty
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(array.nbytes for array in self._states.values())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> NDArray[Any]:
+        """Return the next token of every row, int64 [rows]."""
+        decoder, tokens = self._decoder, self._tokens
+        rows, new = tokens.shape
+        step = {**decoder.inputs, IDS: tokens, **self._states}
+        if MASK in step:
+            step[MASK] = np.ones((rows, self.past + new), step[MASK].dtype)
+        if PLACES in step:
+            places = np.arange(self.past, self.past + new, dtype=step[PLACES].dtype)
+            step[PLACES] = np.tile(places, (rows, 1))
+        outputs = decoder.run(step)
+        logits = outputs[decoder.logits].reshape(rows, -1, outputs[decoder.logits].shape[-1])
+        chosen: NDArray[Any] = logits[:, -1].argmax(-1)
+        self.past += new
+        self._states = {pair.input: outputs[pair.output] for pair in decoder.pairs}
+        self._tokens = chosen[:, None].astype(tokens.dtype)
+        return chosen
+
+
+def generate_tokens(
+    decoder: CachedDecoder, prompt: NDArray[Any], count: int, ends: frozenset[int] = frozenset()
+) -> Iterator[int]:
+    """Yield at most `count` tokens after a prompt [1, length], up to one that ends the text."""
+    for _, token in zip(range(count), Generation(decoder, prompt), strict=False):
+        if int(token[0]) in ends:
+            return
+        yield int(token[0])
