@@ -10,7 +10,8 @@ import numpy as np
 from ortune.core import hub
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
-from ortune.data.sentences import IDS, load_tokenizer
+from ortune.data.checks import IDS
+from ortune.data.sentences import load_tokenizer
 from ortune.data.sequences.generation import CachedDecoder, generate_tokens
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.rolling import Run

@@ -34,6 +34,8 @@ def check_tensor_inputs(inputs: Sequence[TensorSpec]) -> None:
 
 LABEL, GROUP = "label", "group"
 """Names of arrays that samples may have beside those of the inputs."""
+IDS, MASK, PLACES = "input_ids", "attention_mask", "position_ids"
+"""Inputs of a model of texts, by their names in transformers."""
 
 
 def check_input_names(

@@ -23,14 +23,12 @@ from ortune.core.hub import HubFolder
 from ortune.core.plugins.user_function import describe_error
 from ortune.data import arrays, checks
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.checks import GROUP, LABEL, Note
+from ortune.data.checks import GROUP, IDS, LABEL, MASK, PLACES, Note
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.rolling import make_initial_state
 from ortune.data.stream import parse_dtype
 
-IDS, MASK, TYPES, PLACES = "input_ids", "attention_mask", "token_type_ids", "position_ids"
-"""Inputs that a tokenizer fills, by their names in transformers."""
-_ATTRIBUTES = {IDS: "ids", MASK: "attention_mask", TYPES: "type_ids"}
+_ATTRIBUTES = {IDS: "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
 TEXT, PAIR, SCORE = "text", "text_pair", "score"
 COLUMNS = (TEXT, PAIR, SCORE, LABEL, GROUP)
 SUFFIXES = frozenset({".txt", ".csv"})

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
-from ortune.data.sentences import IDS, MASK, PLACES
+from ortune.data.checks import IDS, MASK, PLACES
 from ortune.data.sequences.pairs import match_states
 from ortune.data.sequences.rolling import Run
 

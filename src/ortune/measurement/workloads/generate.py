@@ -13,7 +13,7 @@ import numpy as np
 from ortune.core.errors import BadData
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.workload import Driven, Rig, Span, Workload
-from ortune.data.sentences import IDS
+from ortune.data.checks import IDS
 from ortune.data.sequences.generation import CachedDecoder, Generation
 from ortune.measurement.arrivals import lanes
 
