@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,6 @@ from ortune.data import checks, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import GROUP, LABEL, Note
 from ortune.data.labels import to_plain_label
-
-_NOT_A_BATCH = re.compile(r"seq|len|time|frame|token|height|width|point|step", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,16 +34,10 @@ class Unit:
     group: str | None = None
 
 
-def is_batch(dim: int | str | None) -> bool:
-    """Say whether a first dimension can be a batch: names such as ``seq_len`` say it is none."""
-    named = isinstance(dim, str) and "batch" not in dim.lower()
-    return not (named and _NOT_A_BATCH.search(str(dim)))
-
-
 def count_sample_rows(inputs: Sequence[TensorSpec]) -> int | None:
     """Return the rows of one sample, or None when the inputs share no batch dimension."""
     firsts = [spec.shape[0] if spec.shape else None for spec in inputs]
-    if any(spec.shape == () for spec in inputs) or not all(map(is_batch, firsts)):
+    if any(spec.shape == () for spec in inputs) or not all(map(checks.is_batch, firsts)):
         return None
     fixed = {dim for dim in firsts if isinstance(dim, int)}
     names = {dim for dim in firsts if isinstance(dim, str) and "batch" not in dim.lower()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,15 @@ def check_tensor_inputs(inputs: Sequence[TensorSpec]) -> None:
                 f"input '{spec.name}' is {spec.dtype or 'untyped'}: only tensors can be fed",
                 fix="export the model with tensor inputs",
             )
+
+
+_NOT_A_BATCH = re.compile(r"seq|len|time|frame|token|height|width|point|step", re.IGNORECASE)
+
+
+def is_batch(dim: int | str | None) -> bool:
+    """Say whether a first dimension can be a batch: names such as ``seq_len`` say it is none."""
+    named = isinstance(dim, str) and "batch" not in dim.lower()
+    return not (named and _NOT_A_BATCH.search(str(dim)))
 
 
 LABEL, GROUP = "label", "group"

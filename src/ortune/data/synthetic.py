@@ -15,7 +15,7 @@ from ortune.core import wording
 from ortune.core.errors import BadData, suggest_names
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
-from ortune.data import batches, checks, sizes, stream
+from ortune.data import checks, sizes, stream
 from ortune.data.feeds import Feeds, digest_sample
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -140,7 +140,7 @@ def _resolve_dim_sizes(inputs: Sequence[TensorSpec], shapes: Shapes) -> dict[str
     dim_sizes: dict[str, int] = {}
     for spec in inputs:
         for axis, dim in enumerate(spec.shape or ()):
-            batch = axis == 0 and batches.is_batch(dim)
+            batch = axis == 0 and checks.is_batch(dim)
             if isinstance(dim, str) and (batch or "batch" in dim.lower()):
                 dim_sizes[dim] = 1
     for spec in inputs:
@@ -169,7 +169,7 @@ def _choose_shape(spec: TensorSpec, dim_sizes: Mapping[str, int]) -> tuple[int, 
             dims.append(dim)
         elif isinstance(dim, str) and dim in dim_sizes:
             dims.append(dim_sizes[dim])
-        elif axis == 0 and batches.is_batch(dim):
+        elif axis == 0 and checks.is_batch(dim):
             dims.append(1)
         elif isinstance(dim, str) and PLUS in dim:
             dims.append(sum(dim_sizes.get(part, _FREE) for part in dim.split(PLUS)))

@@ -15,7 +15,7 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.core.wording import format_count
-from ortune.data import batches, checks, sizes
+from ortune.data import checks, sizes
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.stream import parse_dtype
 
@@ -288,7 +288,7 @@ def count_batch_rows(step: Tensors, inputs: Sequence[TensorSpec]) -> int:
     """Return the rows of the fed inputs."""
     fed = [spec for spec in inputs if spec.name in step and step[spec.name].ndim and spec.shape]
     rows = [
-        step[spec.name].shape[0] for spec in fed if spec.shape and batches.is_batch(spec.shape[0])
+        step[spec.name].shape[0] for spec in fed if spec.shape and checks.is_batch(spec.shape[0])
     ]
     return rows[0] if rows else 1
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.wording import format_count
-from ortune.data import batches, checks
+from ortune.data import checks
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import LABEL
 from ortune.data.sequences.request import FILE, GROUP
@@ -85,7 +85,7 @@ class Steps:
         shape = self._specs[name].shape
         first = shape[0] if shape else None
         single = not isinstance(first, int) or first == 1
-        return bool(column.shape) and single and batches.is_batch(first)
+        return bool(column.shape) and single and checks.is_batch(first)
 
     def _cut_block(
         self, block: NamedArrays, cut: Mapping[str, Column], count: int
