@@ -18,20 +18,22 @@ from ortune.cli.terminal.output import (
     print_text,
     write_remark,
 )
-from ortune.core import hub, wording
+from ortune.core import wording
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
-from ortune.core.errors import BadData
+from ortune.core.errors import BadSettings
 from ortune.core.event import Progress
 from ortune.core.fields import Model, Option, Out
-from ortune.core.outputs import check_output_file, check_output_folder
+from ortune.core.outputs import check_output_file
 from ortune.core.request import UnpackRequest, request
 from ortune.core.temporary_folder import open_temporary_folder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ortune.bundle.batch.job import BatchResult
     from ortune.bundle.engine.engine import Engine
+    from ortune.bundle.engine.manifest import Signature
     from ortune.core.backend import Backend
     from ortune.core.hub import HubFolder
     from ortune.core.session import Tensors
@@ -48,28 +50,35 @@ class _Options(CustomOpsRequest, UnpackRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files, a text.
 
     A model's folder from the hub, and a bundle of one, take texts and answer with classes, with
-    the vector of a sentence, or with the text that follows.
+    the vector of a sentence, or with the text that follows. INPUT is run one by one and timed;
+    --data is many rows, computed in batches into the parts of a folder: the same command goes on
+    where it ended.
 
     Example:
         ortune run minilm "A man plays a guitar."
         ortune run model.ortune photo.jpg
         ortune run model.onnx samples/ --on "cpu(threads=1)" -o outputs.npz
+        ortune run model.ortune --data big/ -o outputs/ --executor ray
 
     Attributes:
         path: A bundle or a model.
         inputs: Images, folders, .npz or .jsonl files; for a hub's folder texts as they are.
+        data: Many rows: a folder or a file as for INPUT, .parquet among them.
+        executor: Where rows of --data are computed: local, ray, or ray://HOST:PORT.
         on: Where to run a plain model; of a bundle, take the plan of this backend.
         allow_custom_ops: Run the custom operators that a bundle brings.
         require_signature: Open no bundle that the owner of this public key did not sign.
         opt_level: How far the runtime may rewrite a plain model when it loads it.
-        out: Outputs: NAME.npz for all samples in one file, else a folder with one a sample.
-        force: Overwrite an existing output.
+        out: Outputs of INPUT: NAME.npz; of --data: a folder.
+        force: Overwrite an existing output; of --data the parts that were made of other input.
         tokens: What a model that generates writes at most.
     """
 
     path: Model
-    inputs: Annotated[Sequence[str], Option("INPUT...")]
+    inputs: Annotated[Sequence[str], Option("INPUT...")] = ()
     _: KW_ONLY
+    data: Annotated[str | Path | None, Option("SOURCE")] = None
+    executor: Annotated[str, Option("WHERE")] = "local"
     on: Annotated[str | None, Option("BACKEND")] = None
     allow_custom_ops: bool = False
     require_signature: Annotated[str | Path | None, Option("PUBLIC.pem")] = None
@@ -78,19 +87,38 @@ class _Options(CustomOpsRequest, UnpackRequest):
     force: bool = False
     tokens: Annotated[int, Option("N", low=1)] = 64
 
+    def keeps(self, path: Path) -> bool:
+        """Finished parts stay."""
+        return any(path.glob("part-*.npz"))
+
 
 @make_command(_Options)
 def command(options: _Options) -> None:
-    """Show times and outputs."""
+    """Show times and outputs, or how far a batch came."""
+    if bool(options.inputs) == (options.data is not None):
+        raise BadSettings(
+            "INPUT and --data are both given" if options.inputs else "there is nothing to run on",
+            fix="give INPUT, or --data SOURCE -o FOLDER",
+        )
+    if options.data is not None:
+        return _run_batch(options)
+    return _run_inputs(options)
 
+
+def _run_inputs(options: _Options) -> None:
+    from ortune.bundle.batch.compute import find_settings
     from ortune.bundle.engine.load import load_engine
     from ortune.data.stream import Stream
 
     path, out = Path(options.path), None if options.out is None else Path(options.out)
-    if out is not None and out.suffix == ".npz":
+    if options.executor != "local":
+        raise BadSettings("--executor is for --data", fix="give --data SOURCE -o FOLDER")
+    if out is not None and out.suffix != ".npz":
+        raise BadSettings(
+            f"{out} is no NAME.npz", fix="give one; outputs in a folder are of --data SOURCE"
+        )
+    if out is not None:
         check_output_file(out, options.force, path)
-    elif out is not None:
-        check_output_folder(out, options.force)
     backend = _parse_backend(options.on, options.opt_level)
     start = time.perf_counter_ns()
     with warnings.catch_warnings(record=True) as caught:
@@ -106,7 +134,8 @@ def command(options: _Options) -> None:
         write_remark(f"warning: {warning.message}")
     with engine, open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder), find_settings(path, Path(folder)))
-        written = None if out is None else _write_outputs(out, Stream(outcome.outputs))
+        results = Stream(outcome.outputs)
+        written = None if out is None else _write_outputs(out, results, engine.signature)
         latencies_ns = outcome.latencies_ns
         result = {
             "path": path,
@@ -126,18 +155,47 @@ def command(options: _Options) -> None:
     print_result(result, lambda: _print_run(result, outcome.first))
 
 
-def find_settings(path: Path, folder: Path) -> HubFolder | None:
-    """Return the hub's settings beside a model; of a bundle those in it, written to `folder`."""
-    from ortune.bundle.engine import archive
-    from ortune.bundle.engine.manifest import HUB
+def _run_batch(options: _Options) -> None:
+    from ortune.bundle.batch.job import Batch, run_batch
 
-    if not archive.is_bundle(path):
-        return hub.find_folder(path)
-    with archive.open_bundle(path) as (file, manifest):
-        for member in manifest.members:
-            if member.startswith(f"{HUB}/"):
-                archive.extract_member(file, manifest, member, folder)
-    return hub.find_folder(folder / HUB)
+    if options.out is None or Path(options.out).suffix == ".npz":
+        raise BadSettings("--data needs a folder for its outputs", fix="give -o FOLDER")
+    batch = Batch(
+        model=Path(options.path),
+        data=Path(options.data or ""),
+        out=Path(options.out),
+        executor=options.executor,
+        engine={
+            "on": _parse_backend(options.on, options.opt_level),
+            "custom_ops": options.custom_ops or options.allow_custom_ops,
+            "require_signature": options.require_signature,
+        },
+        force=options.force,
+    )
+    outcome = run_batch(batch, options.sink)
+    rate = outcome.computed_rows / outcome.seconds if outcome.computed_rows else None
+    result = {
+        "path": batch.model,
+        "data": batch.data,
+        "executor": batch.executor,
+        **vars(outcome),
+        "rows_per_s": rate,
+        "written": batch.out,
+    }
+    print_result(result, lambda: _print_batch(batch.out, outcome, rate))
+
+
+def _print_batch(out: Path, outcome: BatchResult, rate: float | None) -> None:
+    parts = wording.format_count(outcome.parts, "part")
+    resumed = f", {outcome.resumed} of them there already" if outcome.resumed else ""
+    rows = [
+        *([("plan", outcome.plan)] if outcome.plan else []),
+        *(("backend", backend) for backend in outcome.backends),
+        ("rows", f"{outcome.rows} in {parts}{resumed}"),
+    ]
+    if rate is not None:
+        rows.append(("rate", f"{rate:.1f} rows a second for {outcome.seconds:.1f} s"))
+    print_table(("", str(out)), rows)
 
 
 def _parse_backend(on: str | None, level: str | None) -> Backend | None:
@@ -236,38 +294,12 @@ def summarize_run_latencies(latencies_ns: Sequence[int]) -> dict[str, float | No
     }
 
 
-def _write_outputs(out: Path, results: Stream) -> Path:
-    from ortune.analysis.verification.extract import write_npz
-    from ortune.data import sizes
+def _write_outputs(out: Path, results: Stream, signature: Signature) -> Path:
+    from ortune.bundle.batch.compute import join_outputs
+    from ortune.data.arrays import write_npz
 
-    if out.suffix == ".npz":
-        sizes.require_memory(len(results) * results.widest, f"{out}", "give -o a folder's name")
-        write_npz(out, concatenate_outputs(results))
-        return out
-    out.mkdir(parents=True, exist_ok=True)
-    for index, outputs in enumerate(results):
-        write_npz(out / f"{index:06}.npz", outputs)
+    write_npz(out, join_outputs(results, signature))
     return out
-
-
-def concatenate_outputs(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Concatenate every output along its first dimension; scalars are stacked.
-
-    Raises:
-        BadData: An output's other dimensions differ between samples.
-    """
-    import numpy as np
-
-    joined_outputs = {}
-    for name, first in results[0].items():
-        arrays = [outputs[name] for outputs in results]
-        if any(array.shape[1:] != first.shape[1:] for array in arrays):
-            raise BadData(
-                f"output '{name}' has another shape for every sample",
-                fix="give -o a folder's name: one file a sample",
-            )
-        joined_outputs[name] = np.concatenate(arrays) if first.ndim else np.stack(arrays)
-    return joined_outputs
 
 
 def _print_run(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:

@@ -34,11 +34,13 @@ class Progress:
         work: What is being done, such as ``timing``.
         done: Of `total`, in whatever unit.
         total: 0 where it is not known.
+        pace: How fast it goes, such as ``40 rows a second``.
     """
 
     work: str
     done: float = 0
     total: float = 0
+    pace: str = ""
 
 
 @dataclass(frozen=True)

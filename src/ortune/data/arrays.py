@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, Self
@@ -37,13 +40,13 @@ class Column:
 
     Attributes:
         read: Returns all of it.
-        rows: Returns its rows one by one, each with a leading dimension of 1.
+        rows: Returns its rows one by one from a number on, each with a leading dimension of 1.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     read: Callable[[], NDArray[Any]]
-    rows: Callable[[], Iterator[NDArray[Any]]]
+    rows: Callable[[int], Iterator[NDArray[Any]]]
 
     @classmethod
     def from_array(cls, array: NDArray[Any]) -> Self:
@@ -52,7 +55,16 @@ class Column:
             array.shape,
             array.dtype,
             lambda: array,
-            lambda: (array[at : at + 1] for at in range(len(array))),
+            lambda first: (array[at : at + 1] for at in range(first, len(array))),
+        )
+
+    def cut(self, rows: range) -> Self:
+        """Return some of its rows that follow each other."""
+        return replace(
+            self,
+            shape=(len(rows), *self.shape[1:]),
+            read=lambda: self.read()[rows.start : rows.stop],
+            rows=lambda first: itertools.islice(self.rows(rows.start + first), len(rows) - first),
         )
 
 
@@ -63,10 +75,12 @@ class NamedArrays:
     Attributes:
         where: The file, line or item, for messages.
         columns: By array name; labels and groups included.
+        first: Number of its first row in the file; None where it is the whole file.
     """
 
     where: str
     columns: Mapping[str, Column]
+    first: int | None = None
 
 
 def open_npz(path: Path) -> NamedArrays:
@@ -87,6 +101,14 @@ def open_npz(path: Path) -> NamedArrays:
     if not columns:
         raise BadData(f"{path} holds no arrays", fix="save it with numpy.savez")
     return NamedArrays(path.name, columns)
+
+
+def write_npz(path: Path | IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays that may have any name; NumPy's own `savez` reserves some."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def map_npy(path: Path) -> Column:
@@ -130,25 +152,38 @@ def _open_member(path: Path, archive: zipfile.ZipFile, name: str) -> Column:
             values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
             return values
 
-    def rows() -> Iterator[NDArray[Any]]:
+    def rows(first: int) -> Iterator[NDArray[Any]]:
         with (
             translate_read_errors(path),
             regular_file.open_regular(path) as source,
             zipfile.ZipFile(source) as archive,
-            archive.open(name) as file,
+            archive.open(name) as member,
         ):
-            _read_header(file)
+            _read_header(member)
             row_shape = (1, *shape[1:])
             size = sizes.array_bytes(row_shape, dtype)
-            for _ in range(shape[0]):
+            file: IO[bytes] = member
+            if first and archive.getinfo(name).compress_type == zipfile.ZIP_STORED:
+                file = _seek_stored(source, archive.getinfo(name), member.tell() + first * size)
+            else:
+                member.seek(first * size, os.SEEK_CUR)
+            for _ in range(first, shape[0]):
                 data = file.read(size)
                 if len(data) < size:
                     raise EOFError(f"{name} ends early")
                 yield np.frombuffer(data, dtype, count=math.prod(row_shape)).reshape(row_shape)
 
     if fortran or dtype.itemsize == 0:
-        return Column(shape, dtype, read, lambda: Column.from_array(read()).rows())
+        return Column(shape, dtype, read, lambda first: Column.from_array(read()).rows(first))
     return Column(shape, dtype, read, rows)
+
+
+def _seek_stored(source: IO[bytes], member: zipfile.ZipInfo, place: int) -> IO[bytes]:
+    """Return the zip itself at a place in a member; zipfile would read all that is before it."""
+    source.seek(member.header_offset + 26)  # the lengths of what stands between it and the member
+    name_length, extra_length = struct.unpack("<HH", source.read(4))
+    source.seek(member.header_offset + 30 + name_length + extra_length + place)
+    return source
 
 
 def _require_complete(

@@ -118,14 +118,14 @@ def split_block(
             )
         single = group is None or not group.shape or group.shape[0] != count
         named = None if group is None or not single else _read_group(block.where, group)
-        streams = [column.rows() for column in columns.values()]
-        labels = itertools.repeat(None) if label is None else label.rows()
-        groups = itertools.repeat(None) if group is None or single else group.rows()
+        streams = [column.rows(0) for column in columns.values()]
+        labels = itertools.repeat(None) if label is None else label.rows(0)
+        groups = itertools.repeat(None) if group is None or single else group.rows(0)
         for at, (parts, row_label, member) in enumerate(
-            zip(zip(*streams, strict=True), labels, groups, strict=False)
+            zip(zip(*streams, strict=True), labels, groups, strict=False), block.first or 0
         ):
             yield Unit(
-                block.where if count == 1 else f"{block.where} row {at}",
+                block.where if count == 1 and block.first is None else f"{block.where} row {at}",
                 dict(zip(columns, parts, strict=True)),
                 True,
                 None if row_label is None else to_plain_label(row_label[0]),

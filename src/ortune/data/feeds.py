@@ -28,7 +28,7 @@ from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
 from ortune.data.labels import NamedLabels
 from ortune.data.sentences import open_sentences
-from ortune.data.sources import Source
+from ortune.data.sources import Part, Source
 
 PROGRESS_INTERVAL_S = 0.5
 """Between two words on how far the reading is."""
@@ -47,6 +47,7 @@ class Feeds:
         source: Where they come from.
         synthetic: Made up.
         notes: What a person should know: conversions, defaults.
+        places: Of each sample that was read: its file, line or row.
     """
 
     stream: Path
@@ -57,10 +58,11 @@ class Feeds:
     source: str = ""
     synthetic: bool = False
     notes: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 def load_feeds(
-    source: Source,
+    source: Source | Part,
     inputs: Sequence[TensorSpec],
     out: Path,
     *,
@@ -76,7 +78,8 @@ def load_feeds(
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
 
     Args:
-        source: A folder, a file, ``FILE.py:NAME``, or a function that yields dicts.
+        source: A folder, a file, ``FILE.py:NAME``, a function that yields dicts, or a part of
+            a folder or file.
         out: Folder for the stream file.
         labels: A .npy or .csv file, or a sequence; in the samples' order. Those of a .csv file
             with the samples' file names go by these, as those of a COCO .json file do.
@@ -92,16 +95,20 @@ def load_feeds(
     """
     checks.check_tensor_inputs(inputs)
     batches.check_batch(batch, inputs)
-    shown = sources.describe_source(source)
+    shown = str(source.folder) if isinstance(source, Part) else sources.describe_source(source)
     reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
     sentences = open_sentences(settings, inputs, reader.add_note)
     if settings is not None:
         pictures = pictures or _read_picture_keys(source, settings)
         classes = classes or settings.classes
-    blocks = sources.open_source(
-        source, inputs, reader.add_note, pictures, optional, classes, sentences=sentences
-    )
+    note = reader.add_note
+    if isinstance(source, Part):
+        blocks = sources.open_part(source, inputs, note, pictures, sentences=sentences)
+    else:
+        blocks = sources.open_source(
+            source, inputs, note, pictures, optional, classes, sentences=sentences
+        )
     count = stream.write_stream(
         path, reader.read_samples(steps(blocks) if steps else blocks, shown)
     )
@@ -113,12 +120,14 @@ def load_feeds(
         tuple(reader.groups) or None,
         shown,
         notes=tuple(reader.notes),
+        places=tuple(reader.places),
     )
 
 
-def _read_picture_keys(source: Source, settings: HubFolder) -> Mapping[str, Any] | None:
+def _read_picture_keys(source: Source | Part, settings: HubFolder) -> Mapping[str, Any] | None:
     """Return how the model's folder has pictures; None where a file beside them says it."""
-    beside = isinstance(source, (str, Path)) and (Path(source) / preprocess.SETTINGS).is_file()
+    folder = source.folder if isinstance(source, Part) else source
+    beside = isinstance(folder, (str, Path)) and (Path(folder) / preprocess.SETTINGS).is_file()
     return None if beside else settings.picture_keys
 
 
@@ -148,6 +157,7 @@ class _SampleReader:
     ) -> None:
         self._sink, self._reported_at = sink, monotonic()
         self.digests: list[str] = []
+        self.places: list[str] = []
         self.labels: list[Any] = []
         self.groups: list[str] = []
         self.notes: dict[str, None] = {}
@@ -185,6 +195,7 @@ class _SampleReader:
                 if spec.name in unit.tensors
             }
             self.digests.append(digest_sample(sample))
+            self.places.append(unit.where)
             for name, value, kept in (
                 ("label", unit.label, self.labels),
                 ("group", unit.group, self.groups),

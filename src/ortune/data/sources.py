@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
-from ortune.core import regular_file, wording
+from ortune.core import preprocess, regular_file, wording
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
@@ -21,12 +23,27 @@ from ortune.data.formats import rows, sounds
 from ortune.data.sentences import Sentences
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
+ARCHIVES, LINES = frozenset({".npz"}), frozenset({".jsonl", ".ndjson"})
 _LINE, _GROWTH = 2**20, 32
 """Characters of a line that are read in any case; bytes in memory that one becomes at most."""
 _KINDS = (
-    "a folder of .npz, of one .npy or sub-folder per input, of images, .wav or .parquet files; "
+    "a folder of .npz, .jsonl, .parquet, of one .npy or sub-folder per input, images or .wav; "
     "a .npz, .jsonl, .wav, .parquet or image; .txt or .csv for a model's folder"
 )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some records of a source's files: rows of a .npz or table, lines, or files of one sample.
+
+    Attributes:
+        folder: Of the files; of a source that is one file, the folder that this is in.
+        slices: Files below the folder and the records that are read of each, in order; all of
+            them where there is no range.
+    """
+
+    folder: Path
+    slices: tuple[tuple[str, range | None], ...]
 
 
 def open_source(
@@ -38,6 +55,7 @@ def open_source(
     classes: Sequence[str] = (),
     *,
     sentences: Sentences | None = None,
+    records: range | None = None,
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
@@ -46,6 +64,7 @@ def open_source(
         optional: Inputs that may be left out.
         classes: The model's own, in the order of their numbers: folders are called by them.
         sentences: What tokenizes rows with texts; None where the model's folder has no tokenizer.
+        records: Rows or lines that are read of a file with several; all without it.
 
     Raises:
         BadData: It does not exist, is empty or of no known kind.
@@ -70,16 +89,17 @@ def open_source(
         return _open_folder(path, inputs, needed, note, pictures, classes, sentences=sentences)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return _open_archives([path])
-    if suffix in (".jsonl", ".ndjson", *texts.SUFFIXES):
-        read = _read_texts if suffix in texts.SUFFIXES else _read_lines
-        return read(path, inputs, sentences)
+        return _open_archives([path], records)
+    if suffix in (*LINES, *texts.SUFFIXES):
+        return _open_lines([path], inputs, sentences, records)
     if suffix in images.SUFFIXES:
         return images.read_image_blocks([path], path.parent, needed, note, pictures)
     if suffix in sounds.SUFFIXES:
         return sounds.read_sound_blocks([path], path.parent, needed, note)
     if suffix in rows.PARQUET:
-        return rows.read_parquet_blocks([path], inputs, note, pictures, optional, sentences)
+        return rows.read_parquet_blocks(
+            [path], inputs, note, pictures, optional, sentences, records=records
+        )
     if suffix == ".npy" and len(needed) == 1:
         return iter([NamedArrays(path.name, {needed[0].name: arrays.map_npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or FILE.py:NAME")
@@ -103,10 +123,8 @@ def _open_folder(
     *,
     sentences: Sentences | None,
 ) -> Iterator[NamedArrays]:
-    entries = sorted(
-        (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
-    )
-    if archives := [p for p in entries if p.suffix == ".npz"]:
+    entries = _list_entries(folder)
+    if archives := _select_by_suffix(entries, ARCHIVES):
         if other_count := len(entries) - len(archives):
             note(
                 f"{wording.format_count(len(archives), '.npz file')}; not read: "
@@ -116,8 +134,7 @@ def _open_folder(
     parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
     if parts:
         return _read_per_input(folder, parts, inputs, needed)
-    nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
-    for files in (entries, nested):
+    for files in (entries, _list_nested(entries)):
         if matches := _select_by_suffix(files, images.SUFFIXES):
             return images.read_image_blocks(matches, folder, needed, note, pictures, classes)
         if matches := _select_by_suffix(files, sounds.SUFFIXES):
@@ -125,14 +142,68 @@ def _open_folder(
     if matches := _select_by_suffix(entries, rows.PARQUET):
         optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
         return rows.read_parquet_blocks(matches, inputs, note, pictures, optional, sentences)
-    raise BadData(
-        f"no samples in {folder}: "
-        + ("it is empty" if not entries else "no file is of a known kind"),
-        fix=f"give {_KINDS}",
+    if matches := _select_by_suffix(entries, LINES) or _select_by_suffix(entries, texts.SUFFIXES):
+        return _open_lines(matches, inputs, sentences)
+    raise _make_empty_error(folder, entries)
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that `open_source` reads, in order, where each has samples.
+
+    Raises:
+        BadData: There are none, or files that only together make samples: a .npy per input.
+    """
+    entries = _list_entries(folder)
+    nested = _list_nested(entries)
+    for suffixes in (
+        ARCHIVES,
+        images.SUFFIXES,
+        sounds.SUFFIXES,
+        rows.PARQUET,
+        LINES,
+        texts.SUFFIXES,
+    ):
+        below = nested if suffixes in (images.SUFFIXES, sounds.SUFFIXES) else ()
+        if files := _select_by_suffix(entries, suffixes) or _select_by_suffix(below, suffixes):
+            return files
+    raise _make_empty_error(folder, entries)
+
+
+def _list_entries(folder: Path) -> list[Path]:
+    return sorted(
+        (p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name
     )
 
 
-def _open_archives(paths: Sequence[Path]) -> Iterator[NamedArrays]:
+def _list_nested(entries: Sequence[Path]) -> list[Path]:
+    return [path for entry in entries if entry.is_dir() for path in _list_entries(entry)]
+
+
+def _make_empty_error(folder: Path, entries: Sequence[Path]) -> BadData:
+    reason = "no file is of a known kind" if entries else "it is empty"
+    return BadData(f"no samples in {folder}: {reason}", fix=f"give {_KINDS}")
+
+
+def open_part(
+    part: Part,
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    pictures: Mapping[str, Any] | None = None,
+    *,
+    sentences: Sentences | None = None,
+) -> Iterator[NamedArrays]:
+    """Iterate over the blocks of some records; see `open_source`."""
+    if pictures is None:  # of all sub-folders
+        pictures = preprocess.read_preprocess_keys(part.folder / preprocess.SETTINGS)
+    for name, records in part.slices:
+        path, above = part.folder / name, PurePosixPath(name).parent
+        for block in open_source(
+            path, inputs, note, pictures, sentences=sentences, records=records
+        ):
+            yield replace(block, where=str(above / block.where))
+
+
+def _open_archives(paths: Sequence[Path], records: range | None = None) -> Iterator[NamedArrays]:
     packed = unpacked = 0
     for path in paths:
         opened = arrays.open_npz(path)
@@ -140,6 +211,9 @@ def _open_archives(paths: Sequence[Path]) -> Iterator[NamedArrays]:
         columns = opened.columns.values()
         unpacked += sum(sizes.array_bytes(column.shape, column.dtype) for column in columns)
         regular_file.require_unpacked(unpacked, packed, path)
+        if records is not None:
+            cut = {name: column.cut(records) for name, column in opened.columns.items()}
+            opened = NamedArrays(opened.where, cut, records.start)
         yield opened
 
 
@@ -183,21 +257,59 @@ def _read_per_input(
         yield NamedArrays(f"{paths[0].parent.name}/{paths[0].name}", columns)
 
 
+def _open_lines(
+    paths: Sequence[Path],
+    inputs: Sequence[TensorSpec],
+    sentences: Sentences | None,
+    records: range | None = None,
+) -> Iterator[NamedArrays]:
+    for path in paths:
+        read = _read_texts if path.suffix.lower() in texts.SUFFIXES else _read_lines
+        yield from read(path, inputs, sentences, records)
+
+
 def _read_texts(
-    path: Path, inputs: Sequence[TensorSpec], sentences: Sentences | None
+    path: Path,
+    inputs: Sequence[TensorSpec],
+    sentences: Sentences | None,
+    records: range | None,
 ) -> Iterator[NamedArrays]:
     if sentences is None:
         raise BadData(
             f"{path} holds texts, and no tokenizer.json lies beside the model",
             fix="give the model's folder in the place of its file, or samples as .npz",
         )
-    for where, row in texts.read_rows(path):
+    first, stop = (records.start, records.stop) if records else (0, None)
+    for where, row in itertools.islice(texts.read_rows(path), first, stop):
         yield from sentences.make_blocks(row, where)
 
 
 def _read_lines(
-    path: Path, inputs: Sequence[TensorSpec], sentences: Sentences | None
+    path: Path,
+    inputs: Sequence[TensorSpec],
+    sentences: Sentences | None,
+    records: range | None,
 ) -> Iterator[NamedArrays]:
+    first, stop = (records.start, records.stop) if records else (0, None)
+    for where, line in itertools.islice(read_lines(path), first, stop):
+        try:
+            item = json.loads(line)
+        except RecursionError:
+            raise BadData(f"{where} is nested too deeply", fix="write nested lists") from None
+        except json.JSONDecodeError as error:
+            raise BadData(
+                f"{where} is not JSON: {error.msg} at column {error.colno}",
+                fix="write one object a line: input name to number or nested lists",
+            ) from None
+        yield from _make_blocks(item, where, inputs, sentences)
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a text file that are not blank, each with where it is.
+
+    Raises:
+        BadData: It cannot be read, or a line does not fit the memory.
+    """
     most = max(_LINE, memory.count_allowed_bytes() // _GROWTH)
     with (
         arrays.translate_read_errors(path),
@@ -212,16 +324,7 @@ def _read_lines(
                     f"{where} is longer than the {memory.format_bytes(most)} that fit the memory",
                     fix="give one sample a line, or large ones as .npz",
                 )
-            try:
-                item = json.loads(line)
-            except RecursionError:
-                raise BadData(f"{where} is nested too deeply", fix="write nested lists") from None
-            except json.JSONDecodeError as error:
-                raise BadData(
-                    f"{where} is not JSON: {error.msg} at column {error.colno}",
-                    fix="write one object a line: input name to number or nested lists",
-                ) from None
-            yield from _make_blocks(item, where, inputs, sentences)
+            yield where, line
 
 
 def _call_function(

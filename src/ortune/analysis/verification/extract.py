@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ortune.analysis.verification.requests import Extract
@@ -26,6 +24,7 @@ from ortune.core.request import make_verb
 from ortune.core.result import Result
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import feeds, stream
+from ortune.data.arrays import write_npz
 from ortune.graph.analysis.facts import count_weight_bytes
 from ortune.graph.io import file
 from ortune.graph.ir import spec
@@ -141,14 +140,6 @@ def write_sample_files(
             if column is not None and name not in arrays:
                 arrays[name] = np.asarray(column[index])
         write_npz(folder / f"{index:0{digits}}.npz", arrays)
-
-
-def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays that may have any name; NumPy's own `savez` reserves some."""
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                npy.write_array(member, array, allow_pickle=False)
 
 
 _CHECKED = 4

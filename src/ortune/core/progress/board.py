@@ -210,6 +210,8 @@ class Board:
         parts.append(
             self._format_elapsed() if remaining_s is None else f"{format_clock(remaining_s)} left"
         )
+        if self._work is not None and self._work.pace:
+            parts.append(self._work.pace)
         return f"{self._work.work if self._work else 'at work'}: {', '.join(parts)}"
 
     def render_lines(self, width: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -157,20 +158,19 @@ def read_parquet_blocks(
     pictures: Mapping[str, Any] | None = None,
     optional: Collection[str] = (),
     sentences: Sentences | None = None,
+    *,
+    records: range | None = None,
 ) -> Iterator[NamedArrays]:
     """Yield one block a row, file by file.
 
     Args:
         pictures: Keys of ``preprocess.toml`` in the place of those beside the files.
+        records: Rows that are read of each file; all without it.
 
     Raises:
         BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
     """
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError:
-        raise BadData("reading Parquet files needs pyarrow", fix="pip install pyarrow") from None
+    arrow, parquet = _import_parquet()
     needed = [spec for spec in inputs if spec.name not in optional]
     tensor = make_picture_reader(files[0].parent, pictures, needed, note)
     packed = unpacked = 0
@@ -192,8 +192,12 @@ def read_parquet_blocks(
             names = file.schema_arrow.names
             columns = select_columns(names, inputs, note, path.name, optional, sentences)
             at = 0
+            first, stop = (records.start, records.stop) if records else (0, math.inf)
             for group in range(file.num_row_groups):
                 chunk = file.metadata.row_group(group)
+                if at + chunk.num_rows <= first or at >= stop:
+                    at += chunk.num_rows
+                    continue
                 column_chunks = [chunk.column(at) for at in range(chunk.num_columns)]
                 column_chunks = [
                     column
@@ -210,10 +214,27 @@ def read_parquet_blocks(
                 batches = file.iter_batches(_ROWS, [group], columns, use_threads=False)
                 for batch in _read_batches(batches, arrow.ArrowException):
                     for place in range(batch.num_rows):
-                        row = {name: convert_arrow_scalar(batch[name][place]) for name in columns}
-                        where = f"{path.name} row {at}"
-                        yield from make_row_blocks(row, where, inputs, tensor, sentences)
+                        if first <= at < stop:
+                            row = {n: convert_arrow_scalar(batch[n][place]) for n in columns}
+                            where = f"{path.name} row {at}"
+                            yield from make_row_blocks(row, where, inputs, tensor, sentences)
                         at += 1
+
+
+def count_parquet_rows(path: Path) -> int:
+    """Return the rows of a file. Raises BadData: no pyarrow, or it cannot be read."""
+    _, parquet = _import_parquet()
+    with arrays.translate_read_errors(path), regular_file.open_regular(path) as source:
+        return int(parquet.ParquetFile(source).metadata.num_rows)
+
+
+def _import_parquet() -> tuple[Any, Any]:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise BadData("reading Parquet files needs pyarrow", fix="pip install pyarrow") from None
+    return arrow, parquet
 
 
 def _read_batches(batches: Iterator[Any], failure: type[Exception]) -> Iterator[Any]:

@@ -93,7 +93,7 @@ class Steps:
         label = block.columns.get(LABEL) if LABEL not in self._specs else None
         labelled = label is not None and bool(label.shape) and label.shape[0] == count
         cut = {**cut, LABEL: label} if labelled and label is not None else cut
-        rows = {name: column.rows() for name, column in cut.items()}
+        rows = {name: column.rows(0) for name, column in cut.items()}
         whole = {
             name: Column.from_array(self._read_shared(name, column))
             for name, column in block.columns.items()

@@ -1,0 +1,1 @@
+"""Batch inference: a model over many rows, on this machine or on Ray."""

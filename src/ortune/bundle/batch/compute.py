@@ -1,0 +1,338 @@
+"""The answers to one part of a source, computed in this process or by workers on Ray."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.engine import Engine
+from ortune.bundle.engine.load import load_engine
+from ortune.bundle.engine.manifest import HUB, Signature
+from ortune.core import hub
+from ortune.core.errors import BadData, BadModel, OrtuneError, summarize_error
+from ortune.core.facts import TensorSpec
+from ortune.core.hub import HubFolder
+from ortune.core.session import Tensors
+from ortune.core.temporary_folder import open_temporary_folder
+from ortune.data import arrays, batches, feeds, sizes
+from ortune.data.parts import NumberedPart
+from ortune.data.sources import Part
+from ortune.data.stream import Stream
+
+ROW = "row"
+"""Name of the array with the place of every row; one more ``_`` where an output has it."""
+_SHARED = "put it where every machine of the cluster sees it under the same path"
+
+
+@dataclass(frozen=True)
+class PartOutcome:
+    """One part.
+
+    Attributes:
+        content: Of its file.
+        rows: In it.
+        backend: What computed them.
+    """
+
+    number: int
+    content: bytes
+    rows: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class Computer:
+    """A model that is open.
+
+    Attributes:
+        settings: Of the model's folder on the hub: what tokenizes texts.
+    """
+
+    engine: Engine
+    settings: HubFolder | None
+
+    @cached_property
+    def fixed_rows(self) -> int:
+        """Rows that the model takes at once, no fewer; 0 where it takes any number."""
+        rows = batches.count_sample_rows(self.engine.signature.inputs) or 0
+        return rows if rows > 1 else 0
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What a row is read for: where the model takes several at once they are joined here."""
+        specs = self.engine.signature.inputs
+        if not self.fixed_rows:
+            return tuple(specs)
+        return tuple(replace(spec, shape=(1, *(spec.shape or ())[1:])) for spec in specs)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that it keeps busy; 0 for all of a machine."""
+        call = self.engine[self.engine.models[0]]
+        return self.engine.backend.threads * call.serving.instances
+
+    def compute_part(self, part: NumberedPart) -> PartOutcome:
+        """Compute a part.
+
+        Raises:
+            BadData: A row cannot be used; the error has its file and place in it.
+        """
+        joined, rows, _ = self.compute(part)
+        content = BytesIO()
+        arrays.write_npz(content, joined)
+        return PartOutcome(part.number, content.getvalue(), rows, str(self.engine.backend))
+
+    def compute(self, part: Part) -> tuple[dict[str, NDArray[Any]], int, int]:
+        """Return the arrays of a part's file, its rows, and the bytes of their inputs."""
+        pictures = self.engine[self.engine.models[0]].pictures
+        with open_temporary_folder() as folder:
+            fed = feeds.load_feeds(
+                part,
+                self.inputs,
+                folder,
+                pictures=None if pictures is None else pictures.keys,
+                settings=self.settings,
+            )
+            samples = Stream(fed.stream)
+            answers = self._compute_rows(list(samples), fed.places)
+            joined = join_outputs(answers, self.engine.signature)
+            name = ROW
+            while name in joined:
+                name += "_"
+            rows = {name: np.array(fed.places)}
+            return rows | joined, len(answers), samples.widest * len(samples)
+
+    def _compute_rows(self, samples: Sequence[Tensors], places: Sequence[str]) -> list[Tensors]:
+        try:
+            if self.fixed_rows:
+                return list(self._fill_batches(samples))
+            return list(self.engine.batch(samples))
+        except Exception as error:
+            for place, sample in zip(places, samples, strict=True):
+                try:
+                    list(self._fill_batches([sample])) if self.fixed_rows else self.engine(
+                        **sample
+                    )
+                except Exception as reason:
+                    raise BadData(
+                        f"{place}: {summarize_error(getattr(reason, 'what', reason))}",
+                        fix="correct the row or leave it out, then run the same command again",
+                    ) from error
+            raise
+
+    def _fill_batches(self, samples: Sequence[Tensors]) -> Iterator[Tensors]:
+        """Yield the answer to each row of a model that takes a fixed number of them.
+
+        The last batch is filled up with its last row. Rows of several shapes are of several
+        batches.
+        """
+        count, start = self.fixed_rows, 0
+        while start < len(samples):
+            batch = samples[start : start + count]
+            shapes = [[array.shape for array in sample.values()] for sample in batch]
+            alike = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), len(batch))
+            filled = [*batch[:alike], *[batch[alike - 1]] * (count - alike)]
+            outputs = self.engine(
+                **{name: np.concatenate([sample[name] for sample in filled]) for name in filled[0]}
+            )
+            for name, array in outputs.items():
+                if array.shape[:1] != (count,):
+                    raise BadModel(
+                        f"output '{name}' has no row for each of the {count} that the model takes",
+                        fix="export the model with a dynamic batch",
+                    )
+            for place in range(alike):
+                yield {name: array[place : place + 1] for name, array in outputs.items()}
+            start += alike
+
+
+def join_outputs(answers: Sequence[Tensors], signature: Signature) -> dict[str, NDArray[Any]]:
+    """Concatenate every output along its first dimension; scalars are stacked.
+
+    Where a dimension differs between answers all are padded with zeros, and an array
+    ``NAME.shape`` [answers, rank] has the shape of each. It is there too where the model leaves
+    open more than the rows that inputs and outputs share, so that every part has it.
+
+    Raises:
+        BadData: The number of dimensions differs between answers.
+    """
+    joined: dict[str, NDArray[Any]] = {}
+    firsts = {spec.shape[0] for spec in signature.inputs if spec.shape}
+    specs = {spec.name: spec.shape or (None,) for spec in signature.outputs}
+    for name, first in answers[0].items():
+        values = [answer[name] for answer in answers]
+        if len({array.ndim for array in values}) > 1:
+            raise BadData(
+                f"output '{name}' has another number of dimensions for every row",
+                fix="export the model with outputs of one form",
+            )
+        if not first.ndim:
+            joined[name] = np.stack(values)
+            continue
+        shapes = np.array([array.shape for array in values])
+        widest = shapes.max(0)[1:]
+        sizes.require_memory(
+            int(shapes[:, 0].sum() * widest.prod()) * first.dtype.itemsize, f"output '{name}'"
+        )
+        if (shapes[:, 1:] != widest).any():
+            values = [
+                np.pad(array, [(0, 0), *((0, int(n)) for n in widest - array.shape[1:])])
+                for array in values
+            ]
+        joined[name] = np.concatenate(values)
+        first_dim, *others = specs.get(name, (None,))
+        fixed = first_dim in firsts and all(isinstance(dim, int) for dim in others)
+        if not fixed or (shapes != shapes[0]).any():
+            joined[f"{name}.shape"] = shapes
+    return joined
+
+
+@contextmanager
+def open_computer(path: Path, arguments: Mapping[str, Any]) -> Iterator[Computer]:
+    """Open a bundle or a model.
+
+    Args:
+        arguments: Of `load_engine`.
+
+    Raises:
+        BadModel: It gives sequences, which are no arrays.
+        OrtuneError: As `load_engine`.
+    """
+    with open_temporary_folder() as folder, load_engine(path, **arguments) as engine:
+        for spec in engine.signature.outputs:
+            if "(" in spec.dtype:
+                raise BadModel(
+                    f"output '{spec.name}' is {spec.dtype}: only arrays can be written",
+                    fix="export the model with arrays in its place",
+                )
+        yield Computer(engine, find_settings(path, folder))
+
+
+def find_settings(path: Path, folder: Path) -> HubFolder | None:
+    """Return the hub's settings beside a model; of a bundle those in it, written to `folder`."""
+    if not archive.is_bundle(path):
+        return hub.find_folder(path)
+    with archive.open_bundle(path) as (file, manifest):
+        for member in manifest.members:
+            if member.startswith(f"{HUB}/"):
+                archive.extract_member(file, manifest, member, folder)
+    return hub.find_folder(folder / HUB)
+
+
+class _Worker:
+    """Computes parts in an actor of Ray. The model comes once to every machine."""
+
+    def __init__(
+        self,
+        parts: Sequence[NumberedPart],
+        files: Sequence[Any],
+        main: str,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        """Do nothing yet: what goes wrong with the model is an answer.
+
+        Args:
+            parts: All that there are, by their places.
+            files: A reference to name -> content of all that the model consists of.
+            main: The name of its own file.
+            arguments: Of `load_engine`.
+        """
+        self._parts, self._files, self._main, self._arguments = parts, files, main, arguments
+
+    @cached_property
+    def _computer(self) -> Computer:
+        import ray
+
+        stack = ExitStack()  # open until the process ends
+        folder = stack.enter_context(open_temporary_folder())
+        for name, content in ray.get(self._files[0]).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        self._stack = stack
+        return stack.enter_context(open_computer(folder / self._main, self._arguments))
+
+    def __call__(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Compute one part; an error is two texts."""
+        part = self._parts[int(batch["place"][0])]
+        try:
+            for name, _ in part.slices:
+                if not (path := part.folder / name).exists():
+                    raise BadData(f"{platform.node()} has no file {path}", fix=_SHARED)
+            outcome = self._computer.compute_part(part)
+        except OrtuneError as error:
+            return {"problem": [error.what], "fix": [error.fix]} | _pack(
+                PartOutcome(0, b"", 0, "")
+            )
+        return {"problem": [""], "fix": [""]} | _pack(outcome)
+
+
+def _pack(outcome: PartOutcome) -> dict[str, list[Any]]:
+    return {name: [value] for name, value in vars(outcome).items()}
+
+
+def compute_on_ray(
+    ray: Any,
+    parts: Sequence[NumberedPart],
+    files: Mapping[str, Path],
+    arguments: Mapping[str, Any],
+    *,
+    cpus: int,
+    gpu: bool,
+) -> Iterator[PartOutcome]:
+    """Yield the parts as workers on a cluster have done them; those of a lost one are done again.
+
+    Args:
+        ray: The module, connected.
+        files: Name -> file of all that the model consists of, its own first.
+        arguments: Of `load_engine`.
+        cpus: That a worker takes; 0 for those of the smallest machine.
+        gpu: A worker takes a GPU.
+
+    Raises:
+        BadData: As `Computer.compute_part`.
+        OrtuneError: The workers cannot be started, or the cluster is gone.
+    """
+    from ray import data
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    machines = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    machines = [count for count in machines if count]
+    each = min(cpus or max(machines), min(machines))
+    most = max(1, min(len(parts), sum(count // each for count in machines)))
+    content = ray.put({name: file.read_bytes() for name, file in files.items()})
+    parts = [replace(part, folder=part.folder.absolute()) for part in parts]
+    places = data.from_items(
+        [{"place": n} for n in range(len(parts))], override_num_blocks=len(parts)
+    )
+    outcomes = places.map_batches(
+        _Worker,
+        fn_constructor_args=(parts, [content], next(iter(files)), arguments),
+        batch_size=1,
+        compute=data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
+        num_cpus=each,
+        num_gpus=1 if gpu else None,
+    )
+    try:
+        for row in outcomes.iter_rows():
+            if problem := row.pop("problem"):
+                raise BadData(problem, fix=row["fix"])
+            del row["fix"]
+            yield PartOutcome(**row)
+    except ray.exceptions.RayError as error:
+        raise OrtuneError(
+            f"the workers on Ray failed: {summarize_error(error)}",
+            fix="run the same command again: what is finished stays; `ray status` shows machines",
+        ) from error

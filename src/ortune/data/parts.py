@@ -1,0 +1,126 @@
+"""A large source in parts: its files with their digests and records, cut into ranges of records.
+
+A record is a row of a .npz or of a table, a line, or a file of one sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.core import regular_file
+from ortune.core.errors import BadData
+from ortune.core.event import Progress, Sink
+from ortune.core.facts import TensorSpec
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.data import arrays, batches, sources
+from ortune.data import sentences as texts
+from ortune.data.formats import rows
+from ortune.data.sources import ARCHIVES, LINES, Part
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file of a source.
+
+    Attributes:
+        name: Below the source's folder, with ``/``.
+        size: Bytes.
+        digest: SHA-256 in hex digits.
+        records: That are in it.
+    """
+
+    name: str
+    size: int
+    digest: str
+    records: int
+
+
+def list_source_files(
+    source: str | Path, inputs: Sequence[TensorSpec], sink: Sink
+) -> tuple[Path, tuple[SourceFile, ...]]:
+    """Read all files of a source once; return their folder, and the files in the order of names.
+
+    Args:
+        inputs: Of the model: rows of a .npz are records where they share a batch dimension.
+
+    Raises:
+        BadData: There is none, or one cannot be read or is of no kind that has records.
+    """
+    path = Path(source)
+    if not path.exists():
+        raise BadData(f"no file or folder {path}", fix="give a folder or a file of samples")
+    folder, files = (path, sources.list_files(path)) if path.is_dir() else (path.parent, [path])
+    splits = batches.count_sample_rows(inputs) is not None
+
+    def examine(file: Path) -> SourceFile:
+        with arrays.translate_read_errors(file), regular_file.open_regular(file) as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            size = opened.tell()
+        records = _count_records(file, splits)
+        return SourceFile(file.relative_to(folder).as_posix(), size, digest, records)
+
+    listing = []
+    with ThreadPoolExecutor(effective_cpus()) as threads:
+        for done, file in enumerate(threads.map(examine, files), 1):
+            listing.append(file)
+            sink(Progress("reading the files", done, len(files)))
+    return folder, tuple(listing)
+
+
+def _count_records(path: Path, splits: bool) -> int:
+    suffix = path.suffix.lower()
+    if suffix in ARCHIVES:
+        column = next(iter(arrays.open_npz(path).columns.values()))
+        return column.shape[0] if splits and column.shape else 1
+    if suffix in LINES:
+        return sum(1 for _ in sources.read_lines(path))
+    if suffix in texts.SUFFIXES:
+        return sum(1 for _ in texts.read_rows(path))
+    return rows.count_parquet_rows(path) if suffix in rows.PARQUET else 1
+
+
+@dataclass(frozen=True)
+class NumberedPart(Part):
+    """A part of a source with its number, and a digest of what it is read from."""
+
+    number: int
+    digest: str
+    records: int
+
+
+def cut_parts(
+    folder: Path, files: Iterable[SourceFile], most: int, salt: str
+) -> Iterator[NumberedPart]:
+    """Cut a source into parts of so many records; the last has what is left.
+
+    Args:
+        most: Records of a part.
+        salt: What else the digests of the parts depend on.
+    """
+    waiting: list[tuple[SourceFile, range]] = []
+    number = room = 0
+
+    def close() -> NumberedPart:
+        hasher = hashlib.sha256(salt.encode())
+        for file, records in waiting:
+            hasher.update(f"{file.name}\0{file.digest}\0{records}\0".encode())
+        whole = [(f.name, None if len(r) == f.records else r) for f, r in waiting]
+        count = sum(len(records) for _, records in waiting)
+        return NumberedPart(folder, tuple(whole), number, hasher.hexdigest(), count)
+
+    for file in files:
+        start = 0
+        while start < file.records:
+            room = most - sum(len(records) for _, records in waiting)
+            records = range(start, min(start + room, file.records))
+            waiting.append((file, records))
+            start = records.stop
+            if len(records) == room:
+                yield close()
+                waiting, number = [], number + 1
+    if waiting:
+        yield close()
