@@ -43,6 +43,8 @@ ELSEWHERE = {
     "recheck": {"signature_only": "verify_signature"},
     "run": {
         "inputs": "a call of the engine",
+        "data": "calls of engine.batch",
+        "executor": "calls of engine.batch",
         "out": "what the call returns",
         "force": "what the call returns",
         "allow_custom_ops": "custom_ops",

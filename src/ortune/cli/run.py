@@ -156,11 +156,11 @@ def _run_inputs(options: _Options) -> None:
 
 
 def _run_batch(options: _Options) -> None:
-    from ortune.bundle.batch.job import Batch, run_batch
+    from ortune.bundle.batch.job import BatchJob, run_batch
 
     if options.out is None or Path(options.out).suffix == ".npz":
         raise BadSettings("--data needs a folder for its outputs", fix="give -o FOLDER")
-    batch = Batch(
+    batch = BatchJob(
         model=Path(options.path),
         data=Path(options.data or ""),
         out=Path(options.out),

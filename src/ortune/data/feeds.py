@@ -28,7 +28,7 @@ from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
 from ortune.data.labels import NamedLabels
 from ortune.data.sentences import open_sentences
-from ortune.data.sources import Part, Source
+from ortune.data.sources import SourcePart, Source
 
 PROGRESS_INTERVAL_S = 0.5
 """Between two words on how far the reading is."""
@@ -62,7 +62,7 @@ class Feeds:
 
 
 def load_feeds(
-    source: Source | Part,
+    source: Source | SourcePart,
     inputs: Sequence[TensorSpec],
     out: Path,
     *,
@@ -95,7 +95,9 @@ def load_feeds(
     """
     checks.check_tensor_inputs(inputs)
     batches.check_batch(batch, inputs)
-    shown = str(source.folder) if isinstance(source, Part) else sources.describe_source(source)
+    shown = (
+        str(source.folder) if isinstance(source, SourcePart) else sources.describe_source(source)
+    )
     reader = _SampleReader(inputs, labels, sink, optional, splits=steps is None)
     path = out / "feeds.stream"
     sentences = open_sentences(settings, inputs, reader.add_note)
@@ -103,7 +105,7 @@ def load_feeds(
         pictures = pictures or _read_picture_keys(source, settings)
         classes = classes or settings.classes
     note = reader.add_note
-    if isinstance(source, Part):
+    if isinstance(source, SourcePart):
         blocks = sources.open_part(source, inputs, note, pictures, sentences=sentences)
     else:
         blocks = sources.open_source(
@@ -124,9 +126,11 @@ def load_feeds(
     )
 
 
-def _read_picture_keys(source: Source | Part, settings: HubFolder) -> Mapping[str, Any] | None:
+def _read_picture_keys(
+    source: Source | SourcePart, settings: HubFolder
+) -> Mapping[str, Any] | None:
     """Return how the model's folder has pictures; None where a file beside them says it."""
-    folder = source.folder if isinstance(source, Part) else source
+    folder = source.folder if isinstance(source, SourcePart) else source
     beside = isinstance(folder, (str, Path)) and (Path(folder) / preprocess.SETTINGS).is_file()
     return None if beside else settings.picture_keys
 

@@ -1,4 +1,4 @@
-"""A large source in parts: its files with their digests and records, cut into ranges of records.
+"""A large source in parts: files with their digests and records, cut into ranges of records.
 
 A record is a row of a .npz or of a table, a line, or a file of one sample.
 """
@@ -19,7 +19,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.data import arrays, batches, sources
 from ortune.data import sentences as texts
 from ortune.data.formats import rows
-from ortune.data.sources import ARCHIVES, LINES, Part
+from ortune.data.sources import ARCHIVES, LINES, SourcePart
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,9 @@ def list_source_files(
     path = Path(source)
     if not path.exists():
         raise BadData(f"no file or folder {path}", fix="give a folder or a file of samples")
-    folder, files = (path, sources.list_files(path)) if path.is_dir() else (path.parent, [path])
+    folder, files = (
+        (path, sources.list_folder_files(path)) if path.is_dir() else (path.parent, [path])
+    )
     splits = batches.count_sample_rows(inputs) is not None
 
     def examine(file: Path) -> SourceFile:
@@ -84,7 +86,7 @@ def _count_records(path: Path, splits: bool) -> int:
 
 
 @dataclass(frozen=True)
-class NumberedPart(Part):
+class NumberedPart(SourcePart):
     """A part of a source with its number, and a digest of what it is read from."""
 
     number: int

@@ -33,7 +33,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     """Some records of a source's files: rows of a .npz or table, lines, or files of one sample.
 
     Attributes:
@@ -142,12 +142,14 @@ def _open_folder(
     if matches := _select_by_suffix(entries, rows.PARQUET):
         optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
         return rows.read_parquet_blocks(matches, inputs, note, pictures, optional, sentences)
-    if matches := _select_by_suffix(entries, LINES) or _select_by_suffix(entries, texts.SUFFIXES):
-        return _open_lines(matches, inputs, sentences)
+    kinds = (LINES, texts.SUFFIXES) if sentences else (LINES,)
+    for suffixes in kinds:
+        if matches := _select_by_suffix(entries, suffixes):
+            return _open_lines(matches, inputs, sentences)
     raise _make_empty_error(folder, entries)
 
 
-def list_files(folder: Path) -> list[Path]:
+def list_folder_files(folder: Path) -> list[Path]:
     """Return the files of a folder that `open_source` reads, in order, where each has samples.
 
     Raises:
@@ -185,7 +187,7 @@ def _make_empty_error(folder: Path, entries: Sequence[Path]) -> BadData:
 
 
 def open_part(
-    part: Part,
+    part: SourcePart,
     inputs: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None = None,

@@ -31,7 +31,7 @@ VERBS: dict[str, Words] = {
     "inspect": lambda model, good, data, out: [model, "-v"],
     "optimize": lambda model, good, data, out: [model, "-o", out, "--time", "1s", "--quiet"],
     "profile": lambda model, good, data, out: [model],
-    "run": lambda model, good, data, out: [model, data, "-o", out],
+    "run": lambda model, good, data, out: [model, data, "-o", f"{out}.npz"],
     "sensitivity": lambda model, good, data, out: [
         *(model, "--data", data, "--time", "1s", "--plot", f"{out}.svg")
     ],

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.unit import studies, texts
 
+from ortune.bundle.batch.compute import find_settings
 from ortune.bundle.pack import pack
 from ortune.cli.main import BAD, DONE, main
-from ortune.cli.run import find_settings
 from ortune.core import hub
 
 pytest.importorskip("tokenizers")

@@ -27,7 +27,7 @@ from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import arrays, batches, feeds, sizes
 from ortune.data.parts import NumberedPart
-from ortune.data.sources import Part
+from ortune.data.sources import SourcePart
 from ortune.data.stream import Stream
 
 ROW = "row"
@@ -93,7 +93,7 @@ class Computer:
         arrays.write_npz(content, joined)
         return PartOutcome(part.number, content.getvalue(), rows, str(self.engine.backend))
 
-    def compute(self, part: Part) -> tuple[dict[str, NDArray[Any]], int, int]:
+    def compute(self, part: SourcePart) -> tuple[dict[str, NDArray[Any]], int, int]:
         """Return the arrays of a part's file, its rows, and the bytes of their inputs."""
         pictures = self.engine[self.engine.models[0]].pictures
         with open_temporary_folder() as folder:
@@ -191,8 +191,8 @@ def join_outputs(answers: Sequence[Tensors], signature: Signature) -> dict[str, 
                 for array in values
             ]
         joined[name] = np.concatenate(values)
-        first_dim, *others = specs.get(name, (None,))
-        fixed = first_dim in firsts and all(isinstance(dim, int) for dim in others)
+        first_dim, *later_dims = specs.get(name, (None,))
+        fixed = first_dim in firsts and all(isinstance(dim, int) for dim in later_dims)
         if not fixed or (shapes != shapes[0]).any():
             joined[f"{name}.shape"] = shapes
     return joined
@@ -305,7 +305,7 @@ def compute_on_ray(
     """
     from ray import data
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     machines = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]

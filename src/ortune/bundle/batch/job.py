@@ -24,12 +24,12 @@ from ortune.bundle.batch.compute import (
 )
 from ortune.bundle.engine import archive
 from ortune.core import atomic_write, hub
-from ortune.core.cluster import SPELLINGS, is_ray, open_cluster
+from ortune.core.cluster import is_ray, open_cluster
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.event import Note, Progress, Sink, ignore_event
 from ortune.data import arrays, parts, sizes
 from ortune.data.parts import NumberedPart, SourceFile
-from ortune.data.sources import Part
+from ortune.data.sources import SourcePart
 from ortune.graph.io import file as model_file
 
 JOB = "job.json"
@@ -39,7 +39,7 @@ _PARTS, _LEAST, _MOST, _PART_BYTES = 200, 64, 4096, 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchJob:
     """What is computed.
 
     Attributes:
@@ -81,7 +81,7 @@ class BatchResult:
     seconds: float
 
 
-def run_batch(batch: Batch, sink: Sink = ignore_event) -> BatchResult:
+def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
     """Compute the parts that are not there yet.
 
     Raises:
@@ -92,7 +92,8 @@ def run_batch(batch: Batch, sink: Sink = ignore_event) -> BatchResult:
     """
     if batch.executor != "local" and not is_ray(batch.executor):
         raise BadSettings(
-            f"rows are not computed by '{batch.executor}'", fix=f"write local, {SPELLINGS}"
+            f"rows are not computed by '{batch.executor}'",
+            fix="write local, ray or ray://HOST:PORT",
         )
     with ExitStack() as stack:
         ray = stack.enter_context(open_cluster(batch.executor)) if is_ray(batch.executor) else None
@@ -130,13 +131,15 @@ def _list_model_files(path: Path) -> dict[str, Path]:
         return {path.name: path}
     settings = hub.find_folder(path)
     home = settings.root if settings else path.parent
-    own = path.absolute().parent.relative_to(home.absolute())
+    model_folder = path.absolute().parent.relative_to(home.absolute())
     located = model_file.list_model_files(path).items()
-    files = {(own / (path.name if f == path else place)).as_posix(): f for place, f in located}
+    files = {
+        (model_folder / (path.name if f == path else place)).as_posix(): f for place, f in located
+    }
     return files | dict(hub.list_side_files(settings) if settings else ())
 
 
-def _digest_model(batch: Batch) -> str:
+def _digest_model(batch: BatchJob) -> str:
     """Return hex digits over what answers depend on: the model's files and ``--on``."""
     total = hashlib.sha256(str(batch.engine.get("on")).encode())
     for name, path in _list_model_files(batch.model).items():
@@ -183,7 +186,7 @@ def _lock_outputs(out: Path) -> Iterator[None]:
 
 
 def _open_job(
-    batch: Batch,
+    batch: BatchJob,
     folder: Path,
     listing: Sequence[SourceFile],
     computer: Computer,
@@ -224,7 +227,7 @@ def _choose_records(
 ) -> int:
     """Return the records of a part, by the size of the first one's inputs and outputs."""
     first = next(file for file in listing if file.records)
-    sample = Part(folder, ((first.name, range(1) if first.records > 1 else None),))
+    sample = SourcePart(folder, ((first.name, range(1) if first.records > 1 else None),))
     outputs, _, size = computer.compute(sample)
     size += sum(array.nbytes for array in outputs.values())
     records = min(max(total // _PARTS, _LEAST), _MOST, max(1, _PART_BYTES // size))
@@ -245,7 +248,7 @@ def _read_job(path: Path) -> dict[str, Any]:
 
 
 def _drop_changed_parts(
-    batch: Batch,
+    batch: BatchJob,
     before: Mapping[str, Any],
     model: str,
     listing: Sequence[SourceFile],
@@ -256,11 +259,11 @@ def _drop_changed_parts(
     Raises:
         BadData: It was not.
     """
-    made = parts.cut_parts(batch.data, before["files"], before["records"], before["model"])
+    earlier = parts.cut_parts(batch.data, before["files"], before["records"], before["model"])
     digests = {part.number: part.digest for part in job}
     stale = [
         path
-        for part in made
+        for part in earlier
         if part.digest != digests.get(part.number)
         and (path := _find_part(batch.out, part.number)).exists()
     ]
