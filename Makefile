@@ -120,8 +120,10 @@ check: dev wheel
 
 # Packages are run by what they are for: a real Triton with a stand-in backend, compilers, browsers;
 # and against other releases of the runtimes, in environments below build/packages.
-check-packages: dev build/packages/.installed
+check-packages: dev build/packages/.installed build/packages/ray/.installed
 	ORTUNE_PACKAGES=build/packages $(TESTS) tests/packages
+	ORTUNE_PACKAGES=build/packages PYTHONPATH=$(CURDIR)/src:$(CURDIR) build/packages/ray/bin/python \
+		-m pytest -q -n 0 --durations=15 tests/packages/test_ray_*.py
 
 # Small changes to the modules that decide: some test must notice each. Results go to
 # benchmarks/results/mutants.json; modules that are as they were are not tried again.
@@ -178,4 +180,12 @@ build/packages/.installed: requirements/packages.txt requirements/triton-python.
 	if command -v npm > /dev/null; then npm install --silent --ignore-scripts --prefix \
 		build/packages onnxruntime-node@1.30.0 onnxruntime-web@1.30.0; \
 		else echo "no npm: packages for JavaScript are not run"; fi
+	@touch $@
+
+# Ray lies in an environment of its own, which sees what is installed in this one.
+PURELIB := -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+build/packages/ray/.installed: requirements/ray.txt | dev
+	$(PYTHON) -m venv build/packages/ray
+	build/packages/ray/bin/pip install -q -r requirements/ray.txt
+	$(PY) $(PURELIB) > $$(build/packages/ray/bin/python $(PURELIB))/dev.pth
 	@touch $@

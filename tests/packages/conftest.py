@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -90,6 +91,18 @@ def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
 def environments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments of real releases are kept from one run to the next."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(PLACE).resolve()))
+
+
+@pytest.fixture(scope="module")
+def ray_apart() -> Iterator[None]:
+    """Keep Ray from joining a cluster that runs on this machine."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)  # a short path: sockets lie in it
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from ortune.data.batches import Unit
 from ortune.data.formats.coco import Annotations
 from ortune.data.labels import NamedLabels
 from ortune.data.sentences import open_sentences
-from ortune.data.sources import SourcePart, Source
+from ortune.data.sources import Source, SourcePart
 
 PROGRESS_INTERVAL_S = 0.5
 """Between two words on how far the reading is."""
