@@ -1,4 +1,4 @@
-"""BatchJob inference in this process: every row once and in order, whatever ended the run before."""
+"""Batch inference here: every row once and in order, whatever ended the run before."""
 
 from __future__ import annotations
 
