@@ -6,6 +6,7 @@ import time
 import warnings
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,7 +76,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
     """
 
     path: Model
-    inputs: Annotated[Sequence[str], Option("INPUT...")] = ()
+    inputs: Annotated[Sequence[str], Option("[INPUT...]")] = ()
     _: KW_ONLY
     data: Annotated[str | Path | None, Option("SOURCE")] = None
     executor: Annotated[str, Option("WHERE")] = "local"
@@ -121,8 +122,7 @@ def _run_inputs(options: _Options) -> None:
         check_output_file(out, options.force, path)
     backend = _parse_backend(options.on, options.opt_level)
     start = time.perf_counter_ns()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
+    with _report_warnings() as caught:
         engine = load_engine(
             path,
             on=backend,
@@ -130,8 +130,6 @@ def _run_inputs(options: _Options) -> None:
             require_signature=options.require_signature,
         )
     load_ns = time.perf_counter_ns() - start
-    for warning in caught:
-        write_remark(f"warning: {warning.message}")
     with engine, open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder), find_settings(path, Path(folder)))
         results = Stream(outcome.outputs)
@@ -142,7 +140,7 @@ def _run_inputs(options: _Options) -> None:
             "backend": str(engine.backend),
             "plan": engine.plan.plan if engine.plan else None,
             "fallback": engine.fallback or None,
-            "warnings": [str(warning.message) for warning in caught],
+            "warnings": caught,
             "placement": engine.placement(),
             "samples": len(latencies_ns),
             "load_ns": load_ns,
@@ -153,6 +151,18 @@ def _run_inputs(options: _Options) -> None:
             "answers": outcome.answers,
         }
     print_result(result, lambda: _print_run(result, outcome.first))
+
+
+@contextmanager
+def _report_warnings() -> Iterator[list[str]]:
+    """Tell the warnings of the block, each once, when it ends; give the list of them."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        yield texts
+    texts += dict.fromkeys(str(warning.message) for warning in caught)
+    for text in texts:
+        write_remark(f"warning: {text}")
 
 
 def _run_batch(options: _Options) -> None:
@@ -172,7 +182,8 @@ def _run_batch(options: _Options) -> None:
         },
         force=options.force,
     )
-    outcome = run_batch(batch, options.sink)
+    with _report_warnings():
+        outcome = run_batch(batch, options.sink)
     rate = outcome.computed_rows / outcome.seconds if outcome.computed_rows else None
     result = {
         "path": batch.model,

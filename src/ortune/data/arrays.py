@@ -82,6 +82,11 @@ class NamedArrays:
     columns: Mapping[str, Column]
     first: int | None = None
 
+    def cut(self, rows: range) -> Self:
+        """Return some of the rows that follow each other, of every array."""
+        columns = {name: column.cut(rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns, first=rows.start)
+
 
 def open_npz(path: Path) -> NamedArrays:
     """Open a .npz; rows are read one by one, compressed or not. Nothing is unpickled.

@@ -75,9 +75,12 @@ def list_source_files(
 
 def _count_records(path: Path, splits: bool) -> int:
     suffix = path.suffix.lower()
-    if suffix in ARCHIVES:
-        column = next(iter(arrays.open_npz(path).columns.values()))
-        return column.shape[0] if splits and column.shape else 1
+    if suffix in ARCHIVES or suffix == ".npy":
+        columns = (
+            arrays.open_npz(path).columns if suffix in ARCHIVES else {"": arrays.map_npy(path)}
+        )
+        shape = next(iter(columns.values())).shape
+        return shape[0] if splits and shape else 1
     if suffix in LINES:
         return sum(1 for _ in sources.read_lines(path))
     if suffix in texts.SUFFIXES:

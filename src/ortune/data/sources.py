@@ -101,7 +101,8 @@ def open_source(
             [path], inputs, note, pictures, optional, sentences, records=records
         )
     if suffix == ".npy" and len(needed) == 1:
-        return iter([NamedArrays(path.name, {needed[0].name: arrays.map_npy(path)})])
+        block = NamedArrays(path.name, {needed[0].name: arrays.map_npy(path)})
+        return iter([block if records is None else block.cut(records)])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or FILE.py:NAME")
 
 
@@ -214,8 +215,7 @@ def _open_archives(paths: Sequence[Path], records: range | None = None) -> Itera
         unpacked += sum(sizes.array_bytes(column.shape, column.dtype) for column in columns)
         regular_file.require_unpacked(unpacked, packed, path)
         if records is not None:
-            cut = {name: column.cut(records) for name, column in opened.columns.items()}
-            opened = NamedArrays(opened.where, cut, records.start)
+            opened = opened.cut(records)
         yield opened
 
 

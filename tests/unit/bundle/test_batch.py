@@ -80,6 +80,13 @@ def test_a_packed_file_is_read_from_the_middle(write) -> None:
     assert np.array_equal(read("y"), 2 * X)
 
 
+def test_an_array_is_cut_into_parts(write) -> None:
+    model = write(TWICE)
+    np.save("data/a.npy", X[:130])
+    assert run(model, "data/a.npy").parts == 3
+    assert np.array_equal(read("y"), 2 * X[:130])
+
+
 def test_lines(write) -> None:
     model = write(TWICE)
     lines = [json.dumps({"x": [row.tolist()]}) for row in X[:150]]

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ortune.bundle.batch.compute import (
-    ROW,
     Computer,
     PartOutcome,
     compute_on_ray,
@@ -118,7 +117,7 @@ def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
             )
         result = _collect_parts(batch.out, outcomes, missing, sink)
     plan = computer.engine.plan
-    rows = sum(count_part_rows(_find_part(batch.out, part.number)) for part in job)
+    rows = sum(_count_part_rows(_find_part(batch.out, part.number)) for part in job)
     resumed = len(job) - len(missing)
     return replace(
         result, plan=plan.plan if plan else None, rows=rows, parts=len(job), resumed=resumed
@@ -171,9 +170,9 @@ def _find_part(out: Path, number: int) -> Path:
     return out / f"part-{number:05}.npz"
 
 
-def count_part_rows(path: Path) -> int:
+def _count_part_rows(path: Path) -> int:
     """Return the rows of a part. Raises BadData: it cannot be read."""
-    return arrays.open_npz(path).columns[ROW].shape[0]
+    return next(iter(arrays.open_npz(path).columns.values())).shape[0]  # their places come first
 
 
 @contextmanager
