@@ -98,7 +98,7 @@ class _Options(WorkerRequest):
         action: What to do with them; list if not given.
         environment: A release to add, or the name of an environment.
         name: With add: what to call it; ort-1.24.4 and the like without.
-        executor: Say instead what devices offer: ssh:FILE.toml of an inventory.
+        executor: Say instead what devices offer: ssh:FILE.toml of an inventory, or ray.
     """
 
     subject: Annotated[Literal["env"] | None, Option("[env]")] = None
@@ -125,13 +125,24 @@ def command(options: _Options) -> int:
 
 
 def _examine_devices(executor: str) -> int:
-    """Show what the devices of an inventory offer; exit code 1 where one is of no use."""
-    from ortune.measurement.devices import list_devices
+    """Show what devices or a cluster offer; exit code 1 where a device is of no use."""
+    from ortune.core.cluster import is_ray
     from ortune.measurement.environments.check import check_device
+    from ortune.measurement.executors import describe_nodes, open_devices
 
-    checked = [check_device(device) for device in list_devices(executor)]
+    with open_devices(executor) as devices:
+        nodes = describe_nodes() if is_ray(executor) else []
+        checked = [check_device(device) for device in devices]
 
     def show() -> None:
+        if nodes:
+            print_table(
+                ("node", "CPUs", "memory", "kinds"),
+                [
+                    (n["node"], f"{n['cpus']:g}", format_size(n["memory"]), ", ".join(n["kinds"]))
+                    for n in nodes
+                ],
+            )
         for device in checked:
             offers = {name: offer for name, offer in device.offers.items() if not offer.missing}
             state = device.readings
@@ -150,7 +161,7 @@ def _examine_devices(executor: str) -> int:
             if device.problem:
                 print_text(f"! {device.problem}\n  fix: {device.fix}")
 
-    print_result({"devices": checked}, show)
+    print_result({"devices": checked, "nodes": nodes}, show)
     return NO if any(device.problem for device in checked) else DONE
 
 

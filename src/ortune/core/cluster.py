@@ -11,12 +11,10 @@ from typing import Any
 
 from ortune.core.errors import BadSettings, summarize_error
 
-SPELLINGS = "ray, which joins the cluster of this machine or starts one, or ray://HOST:PORT"
-
 
 def is_ray(executor: str) -> bool:
     """Whether ``--executor`` asks for Ray."""
-    return executor == "ray" or executor.startswith("ray://")
+    return executor.partition("#")[0] == "ray" or executor.startswith("ray://")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Devices that are reached by ssh: workers run there, and files travel by content.
+"""Devices that are reached by ssh, or as nodes of Ray: workers run there, files travel by content.
 
 The user's own OpenSSH client connects, so that hosts, keys, ports and jumps are what
 ``~/.ssh/config`` says. The device runs Python with numpy and onnxruntime; what it runs of ours is
@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ortune.core import regular_file
 from ortune.core.capabilities import HERE
@@ -51,6 +51,36 @@ class LinkLost(Exception):
     """The connection to a device broke, or what came over it is not what was sent."""
 
 
+class Connection(Protocol):
+    """A process on a device, as `subprocess.Popen` shows one."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    @property
+    def pid(self) -> int:
+        """The process on this machine that stands for it; 0 where none does."""
+        ...
+
+    @property
+    def returncode(self) -> int | Any:
+        """Exit code, `LOST` where the connection broke; None while it runs."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; raise `subprocess.TimeoutExpired` after so many seconds."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
 @dataclass(frozen=True)
 class Device:
     """A machine of the user's inventory.
@@ -70,11 +100,29 @@ class Device:
     config: str = ""
     cool_below: float | None = None
 
-    @property
-    def ssh(self) -> list[str]:
-        """The words that run a command there, which follows."""
+    def open(self, words: Sequence[str], stderr: int | IO[bytes]) -> Connection:
+        """Start a command there, whose standard streams are ours.
+
+        Raises:
+            BadSettings: There is no OpenSSH client on this machine.
+        """
+        try:
+            return subprocess.Popen(
+                self.spell_command(shlex.join(words)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise BadSettings(
+                "there is no OpenSSH client here", fix="install it: apt-get install openssh-client"
+            ) from None
+
+    def spell_command(self, command: str) -> list[str]:
+        """Return the words that run a shell's command there from here."""
         chosen = ["-F", str(Path(self.config).expanduser())] if self.config else []
-        return ["ssh", *_SSH, *chosen, "--", self.host]
+        return ["ssh", *_SSH, *chosen, "--", self.host, command]
 
 
 def read_inventory(path: Path) -> tuple[Device, ...]:
@@ -122,41 +170,6 @@ def _read_device(path: Path, name: str, table: Any) -> Device:
     return Device(name=name, **table)
 
 
-def list_devices(executor: str) -> tuple[Device, ...]:
-    """Return the devices that ``--executor`` names: one, or all of an inventory.
-
-    Raises:
-        BadSettings: It is no ``ssh:FILE.toml`` or ``ssh:FILE.toml#DEVICE``, or has no such device.
-    """
-    kind, _, place = executor.partition(":")
-    if kind != "ssh" or not place:
-        raise BadSettings(
-            f"there is no executor '{executor}'", fix="write local, or ssh:FILE.toml#DEVICE"
-        )
-    path, _, name = place.partition("#")
-    devices = {device.name: device for device in read_inventory(Path(path))}
-    if name and name not in devices:
-        raise BadSettings(f"{path} has no device '{name}'", fix=suggest_names(name, devices))
-    return (devices[name],) if name else tuple(devices.values())
-
-
-def read_executor(executor: str) -> Device | None:
-    """Return the device that ``--executor`` names; None for this machine, ``local``.
-
-    Raises:
-        BadSettings: As `list_devices`, or it leaves open which device.
-    """
-    if executor == "local":
-        return None
-    first, *further = list_devices(executor)
-    if further:
-        raise BadSettings(
-            f"{executor} is {1 + len(further)} devices, and a search is of one",
-            fix=f"write {executor}#{first.name}",
-        )
-    return first
-
-
 @contextmanager
 def open_device(device: Device | None) -> Iterator[str]:
     """Let workers run on a device while the block runs; give the environment that stands for it.
@@ -195,7 +208,7 @@ class Claim:
     session: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     sent: set[str] = field(default_factory=set)
     readings: Mapping[str, Any] = field(default_factory=dict)
-    _holder: subprocess.Popen[bytes] | None = None
+    _holder: Connection | None = None
 
     def hold(self) -> Mapping[str, Any]:
         """Keep others off the device, again where the connection broke; return its readings.
@@ -221,22 +234,11 @@ class Claim:
         order: Mapping[str, Any],
         stderr: int | IO[bytes] = subprocess.PIPE,
         parcels: Sequence[Parcel] = (),
-    ) -> subprocess.Popen[bytes]:
+    ) -> Connection:
         """Begin a connection and say what is asked, and which files that needs."""
         device, code = self.device, _ARRIVAL.read_text(encoding="utf-8")
         words = make_python_command("-c", code, python=Path(device.python), isolated=True)
-        try:
-            process = subprocess.Popen(
-                [*device.ssh, shlex.join(words)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            raise BadSettings(
-                "there is no OpenSSH client here", fix="install it: apt-get install openssh-client"
-            ) from None
+        process = device.open(words, stderr)
         files = [parcel.encode() for parcel in parcels]
         where = {"folder": device.folder, "cool_below": device.cool_below}
         request = {**where, "files": files, **order}
@@ -276,7 +278,7 @@ class Link:
     """
 
     claim: Claim
-    process: subprocess.Popen[bytes]
+    process: Connection
     folder: str
     reproduce: str
     readings: Mapping[str, Any] = field(default_factory=dict)
@@ -346,7 +348,7 @@ def start_remote_worker(claim: Claim, job: WorkerJob, stderr: int | IO[bytes]) -
     )
     home = f"PYTHONPATH=$PWD/{Path(source.place).parent}/unpacked"
     again = f"cd {claim.device.folder} && {home} {shlex.join(words)}"
-    reproduce = shlex.join([*claim.device.ssh, again])
+    reproduce = shlex.join(claim.device.spell_command(again))
     with suppress(LinkLost):
         claim.hold()
     process = claim.connect(order, stderr, parcels)
@@ -427,7 +429,7 @@ def pack_source() -> Parcel:
     return Parcel(f"source/{digest[:32]}/source.zip", len(content), digest, content)
 
 
-def send_files(process: subprocess.Popen[bytes], parcels: Sequence[Parcel]) -> None:
+def send_files(process: Connection, parcels: Sequence[Parcel]) -> None:
     """Send the bytes of files, one after the other."""
     for parcel in parcels:
         if isinstance(parcel.content, bytes):
@@ -438,7 +440,7 @@ def send_files(process: subprocess.Popen[bytes], parcels: Sequence[Parcel]) -> N
                 send(process, chunk)
 
 
-def send(process: subprocess.Popen[bytes], content: bytes) -> None:
+def send(process: Connection, content: bytes) -> None:
     """Write to a connection; that it broke is seen where an answer is awaited."""
     assert process.stdin is not None, "a connection has pipes"
     with suppress(BrokenPipeError):
@@ -446,7 +448,7 @@ def send(process: subprocess.Popen[bytes], content: bytes) -> None:
         process.stdin.flush()
 
 
-def read_device_answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def read_device_answer(process: Connection) -> dict[str, Any]:
     """Read a line that a device answers.
 
     Raises:
@@ -466,7 +468,7 @@ def read_device_answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 _NOTHING = hashlib.sha256().hexdigest()
 
 
-def end_connection(process: subprocess.Popen[bytes]) -> None:
+def end_connection(process: Connection) -> None:
     """Close a connection, and wait for its end for a while."""
     assert process.stdin is not None and process.stdout is not None, "a connection has pipes"
     with suppress(OSError):
@@ -481,7 +483,7 @@ def end_connection(process: subprocess.Popen[bytes]) -> None:
         process.stderr.close()
 
 
-def _beat(process: subprocess.Popen[bytes]) -> None:
+def _beat(process: Connection) -> None:
     """Tell a device now and then that its search is alive."""
     while process.poll() is None:
         with suppress(ValueError):  # it is closed meanwhile

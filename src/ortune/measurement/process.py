@@ -45,7 +45,14 @@ from ortune.core.workload import Workload
 from ortune.data import sizes
 from ortune.data.stream import Stream
 from ortune.measurement.allowance import process_allowance
-from ortune.measurement.devices import LOST, Link, LinkLost, find_claim, start_remote_worker
+from ortune.measurement.devices import (
+    LOST,
+    Connection,
+    Link,
+    LinkLost,
+    find_claim,
+    start_remote_worker,
+)
 from ortune.measurement.environment import find_interpreter, worker_variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.measurement.workloads.latency import Latency
@@ -145,7 +152,7 @@ class Worker:
                 self.reproduce = f"{self._link.reproduce} < {shlex.quote(str(self._commands))}"
                 readings = json.dumps(self._link.readings, indent=1)
                 (job.out / "device.json").write_text(readings, encoding="utf-8")
-            self._process = (
+            self._process: Connection = (
                 self._link.process
                 if self._link is not None
                 else subprocess.Popen(
@@ -234,16 +241,23 @@ class Worker:
             self._process.wait(timeout=2)
         if self._process.returncode is None:
             self._kill()
-        kill_group(self._process)
+        self._kill_process()
         self._process.wait()
         self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
 
     def _kill(self) -> None:
-        kill_group(self._process)
+        self._kill_process()
         if self._link is not None:
             self._link.kill()
+
+    def _kill_process(self) -> None:
+        """End the process, or what stands for it here, and what it left."""
+        if isinstance(self._process, subprocess.Popen):
+            kill_group(self._process)
+        else:
+            self._process.kill()
 
     @contextmanager
     def _report_lost(self) -> Iterator[None]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortune.core.plan_label import label_plan
-from ortune.core.trial import Effort, Interval, Plan, Proposal, Trial, UntriedPlan
+from ortune.core.step import Recipe
+from ortune.core.trial import Effort, Interval, Plan, Proposal, Status, Trial, UntriedPlan
 from ortune.measurement.timing import stats
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.candidates import (
@@ -95,7 +96,7 @@ class Adaptive:
         # One plan is tried however short the time is: without any there is no finalist.
         room = view.spare if len(view.trials) > 1 else math.inf
         survey_candidates = rank_surveys(view)
-        ranked = self._rank_candidates(view, survey_candidates)
+        ranked = self.rank_candidates(view, survey_candidates)
         fit = (
             option
             for option in _postpone_settings(view, ranked, self.worth, room)
@@ -136,7 +137,7 @@ class Adaptive:
             for option in list_candidates(view)
             if (why := find_obstacle(option.plan, view.list_same_steps(option.plan)))
         ]
-        ranked = self._rank_candidates(view, rank_surveys(view))
+        ranked = self.rank_candidates(view, rank_surveys(view))
         families = _list_first_of_families(view, ranked)
         late = [option for option in ranked if option.worth >= self.worth or option in families]
         for option in ranked:
@@ -161,8 +162,8 @@ class Adaptive:
             notes.append(f"no time was left for a single plan of: {names}")
         return LeftOut(tuple(notes), len(late), untried=tuple(untried))
 
-    def _rank_candidates(
-        self, view: View, survey_candidates: Sequence[SurveyCandidate]
+    def rank_candidates(
+        self, view: View, survey_candidates: Sequence[SurveyCandidate] = ()
     ) -> list[_RankedCandidate]:
         """Return the plans without a trial, by expected gain per second."""
         untried = [
@@ -188,6 +189,21 @@ class Adaptive:
                 )
             )
         return sorted(ranked, key=lambda candidate: -candidate.rate)
+
+
+def list_likely_recipes(view: View, proposal: Proposal) -> list[Recipe]:
+    """Return the recipes of plans that may gain, as if the proposal had come out as expected.
+
+    Those of the families that have no trial are among them. The most likely comes first.
+    """
+    expected, policy = Expectations(view).estimate_plans([proposal.plan])[0], Adaptive()
+    ratio = Interval(*[math.exp(expected.latency.mean)] * 3)
+    outcome = Trial("", proposal.plan, "search", Status.SCREENED, ratio)
+    view = replace(view, trials=[*view.trials, outcome])
+    ranked = policy.rank_candidates(view)
+    families = _list_first_of_families(view, ranked)
+    likely = [option for option in ranked if option.worth >= policy.worth or option in families]
+    return list(dict.fromkeys(option.candidate.plan.recipe for option in likely))
 
 
 def _postpone_settings(

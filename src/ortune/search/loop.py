@@ -24,6 +24,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.search import conclusion, fixed_shapes
 from ortune.search.abandon import make_stopping_rule
+from ortune.search.adaptive import list_likely_recipes
 from ortune.search.compare import (
     has_proved_speedup,
     is_beaten,
@@ -220,6 +221,9 @@ class _Loop:
             stop = make_stopping_rule(
                 proposal.plan, view.trials, self.goal, strict=self.aim.strict
             )
+            if self.context.ahead is not None:
+                likely = list_likely_recipes(view, proposal)
+                self.context.ahead.begin([proposal.plan.recipe, *likely])
             trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)
             if self._is_on_target(trial):
                 return "target"

@@ -16,6 +16,7 @@ from ortune.core import settings
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
+from ortune.core.cluster import is_ray
 from ortune.core.custom_ops import add_custom_ops
 from ortune.core.errors import BadData, BadSettings, OrtuneError, find_interruption
 from ortune.core.event import Note, Sink, TimeLeft
@@ -31,7 +32,8 @@ from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.accuracy import require_provable
-from ortune.measurement.devices import find_claim, open_device, read_executor
+from ortune.measurement.devices import find_claim
+from ortune.measurement.executors import open_executor
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, worker_folder
 from ortune.search import by_batch, from_torch
@@ -53,6 +55,7 @@ from ortune.search.experiment.prepare import prepare_context
 from ortune.search.fixed_shapes import UnfixableSizes, make_fix_dims
 from ortune.search.loop import FINALISTS, Aim, run_search
 from ortune.search.padding import choose_position_buckets
+from ortune.search.recipe.ahead import BuildsAhead
 from ortune.search.recipe.shared import SharedCache
 from ortune.search.recipe.space import SearchTarget, Space
 from ortune.search.request import Optimize
@@ -73,7 +76,7 @@ def run_once(request: Optimize) -> Study:
 
 
 def _run(request: Optimize, again: bool) -> Study:
-    with open_device(read_executor(request.executor)) as environment:
+    with open_executor(request.executor) as environment:
         return _run_in(environment, request, again)
 
 
@@ -135,8 +138,7 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
             by_region=request.regions and header.by_region,
         )
         context = plan_calibration(context, targets, exact, request.fixed_shapes)
-        if request.cache is not None:
-            context = share_results(context, request.cache, request.sink)
+        context = use_other_machines(context, request)
         finding = partial(explore_space, context, targets, exact, fixed=request.fixed_shapes)
         study = _search(context, request, finding, rows, began)
     if study.finished == "interrupted" or study.cut_short:
@@ -341,6 +343,21 @@ def plan_calibration(
         for name, material in context.materials.items()
     }
     return replace(context, materials=materials)
+
+
+def use_other_machines(context: Context, request: Optimize) -> Context:
+    """Return what is fixed with what ``--cache`` shares and what nodes of a cluster will build.
+
+    Raises:
+        BadSettings: The cache cannot be opened.
+    """
+    if request.cache is not None:
+        context = share_results(context, request.cache, request.sink)
+    if not is_ray(request.executor):
+        return context
+    kind, builds = request.executor.partition("#")[2], context.root / "artefacts"
+    ahead = BuildsAhead(context.models, context.materials, builds, kind, request.sink)
+    return replace(context, ahead=ahead)
 
 
 def share_results(context: Context, url: str, sink: Sink) -> Context:

@@ -54,7 +54,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             other. Without it the report says what it would bring.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
-        executor: Where plans are timed and scored: local, or ssh:FILE.toml#DEVICE of an inventory.
+        executor: Where plans are timed: local, ssh:FILE.toml#DEVICE, or ray[://HOST:PORT][#KIND].
         cache: Folder or s3://BUCKET/FOLDER in which a team shares builds, ranges and, between
             like machines, measurements.
         out: The run's folder; the same command resumes it. Of several models each has one in it.

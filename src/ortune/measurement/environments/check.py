@@ -104,7 +104,7 @@ def check_device(device: Device) -> CheckedDevice:
                 if kind.automatic
             }
     except LinkLost as error:
-        fix = f"try `{shlex.join(device.ssh)} {device.python} --version`"
+        fix = f"try `{shlex.join(device.spell_command(f'{device.python} --version'))}`"
         return replace(checked, problem=str(error), fix=fix)
     except OrtuneError as error:
         return replace(checked, problem=error.what, fix=error.fix)

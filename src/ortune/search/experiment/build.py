@@ -50,6 +50,8 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     for name, source in context.models.items():
         try:
             recipe = plan.recipe.select_for(name)
+            if context.ahead is not None:
+                context.ahead.take(name, recipe)
             built = build_in(cache, source, recipe, context.materials[name], sink=sink)
         except Refused as error:
             refused, paths[name] = error, source

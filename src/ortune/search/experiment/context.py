@@ -21,6 +21,7 @@ from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.search.experiment.keys import worker_environment
+from ortune.search.recipe.ahead import BuildsAhead
 from ortune.search.recipe.build import Material
 from ortune.search.recipe.shared import SharedCache
 
@@ -82,6 +83,7 @@ class Context:
         by_region: Whether plans may differ in precision by region, from there too.
         deadlines: Of a plan's requests, by what the original took.
         shared: Where measurements of like machines may be.
+        ahead: What other nodes build meanwhile; None without a cluster.
     """
 
     root: Path
@@ -105,6 +107,7 @@ class Context:
     by_region: bool = True
     agreement: SelfAgreement = field(default_factory=SelfAgreement)
     shared: SharedCache | None = None
+    ahead: BuildsAhead | None = None
 
     @property
     def error(self) -> float:

@@ -75,7 +75,7 @@ def build_in(
     name = source.stem
     if not recipe.steps:
         return BuiltModel(source, ())
-    shared = None if any(map(_is_crossing, recipe.steps)) else material.shared
+    shared = None if any(map(is_crossing, recipe.steps)) else material.shared
     if shared is None:
         return _build_here(cache, source, recipe, material, sink)
     place = cache / steps_key(recipe.steps, material.compute_key(recipe.steps))
@@ -117,7 +117,7 @@ def _carry_samples(
     start: BuiltModel, name: str, steps: Sequence[Step], material: Material
 ) -> Material:
     """Return the samples as the model that was built takes them."""
-    if material.feeds is None or not any(map(_is_crossing, steps)):
+    if material.feeds is None or not any(map(is_crossing, steps)):
         return material
     path = start.path.with_name(f"{name}{_SAMPLES}")
     if not path.is_file():
@@ -125,7 +125,8 @@ def _carry_samples(
     return replace(material, feeds=replace(material.feeds, stream=path))
 
 
-def _is_crossing(step: Step) -> bool:
+def is_crossing(step: Step) -> bool:
+    """Whether a step changes the model's inputs or outputs: what follows takes other samples."""
     return isinstance(step, Transform) and not step.keeps_io
 
 
@@ -154,7 +155,7 @@ def _extend_build(
         work.model.metadata_props[SOURCE] = file.compute_digest(source)
     work.model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
     path = file.save(work.model, folder / f"{name}.onnx", durable=False)
-    if any(map(_is_crossing, steps)) and work.material.feeds is not None:
+    if any(map(is_crossing, steps)) and work.material.feeds is not None:
         beside = folder / f"{name}{_SAMPLES}"
         link_or_copy(work.material.feeds.stream, beside)
     work.remove_files()

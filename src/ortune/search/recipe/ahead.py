@@ -1,0 +1,213 @@
+"""Builds on the nodes of a Ray cluster, ahead of the trials that will need them.
+
+While a plan is timed, nodes that time nothing build what is likely to be tried next. A build is
+what it would be here, under the same key: what a search may find does not change, only how long it
+waits. What fails on a node is built here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ortune.core.atomic_write import open_draft
+from ortune.core.errors import OrtuneError, summarize_error
+from ortune.core.event import Note, Sink
+from ortune.core.progress import time_limit
+from ortune.core.step import Recipe
+from ortune.core.temporary_folder import open_temporary_folder
+from ortune.graph.io import file
+from ortune.measurement.executors import KIND
+from ortune.search.recipe.build import build_in, is_crossing
+from ortune.search.recipe.built import find_build, steps_key
+from ortune.search.recipe.material import Material
+
+_LOOK_S = 1.0
+"""Between two looks at the clock while a build is waited for."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a node is told of a build.
+
+    Attributes:
+        source: Name of the model's own file.
+        samples: Digest of the file of samples; empty without.
+        digests: Name of each file of the model -> its digest.
+    """
+
+    recipe: Recipe
+    source: str
+    material: Material
+    digests: Mapping[str, str]
+    samples: str
+
+
+@dataclass
+class BuildsAhead:
+    """Builds that nodes of the open cluster make, or have made.
+
+    Attributes:
+        models: Name -> original file.
+        materials: Name -> what builds of this model may use.
+        cache: Folder where builds of the run lie.
+        kind: Of the nodes that time plans, and build none; empty where this machine times.
+        sink: Is told what went wrong elsewhere.
+    """
+
+    models: Mapping[str, Path]
+    materials: Mapping[str, Material]
+    cache: Path
+    kind: str
+    sink: Sink
+    _out: dict[Path, Any] = field(default_factory=dict)
+    _sent: dict[Path, tuple[str, Any]] = field(default_factory=dict)
+
+    def begin(self, recipes: Iterable[Recipe]) -> None:
+        """Begin builds, in this order, while CPUs of other nodes are idle."""
+        import ray
+
+        timing, cpus = self._list_timing_nodes()
+        out = list(self._out.values())
+        idle = cpus - (len(ray.wait(out, num_returns=len(out), timeout=0)[1]) if out else 0)
+        where = {"ray.io/node-id": f"!in({','.join(timing)})"}
+        build = ray.remote(_build_on_node).options(num_cpus=1, max_retries=3, label_selector=where)
+        for name, recipe, folder in self._list_lacking(recipes):
+            if idle < 1:
+                return
+            order, files = self._pack(name, recipe)
+            self._out[folder] = build.remote(order, files)
+            idle -= 1
+
+    def take(self, name: str, recipe: Recipe) -> None:
+        """Wait for a build that was begun, and put it among those of the run.
+
+        Raises:
+            OutOfTime: It takes too long.
+        """
+        import ray
+
+        folder = self._find_folder(name, recipe)
+        reference = self._out.pop(folder, None)
+        if reference is None:
+            return
+        while not ray.wait([reference], timeout=_LOOK_S)[0]:
+            time_limit.check_time()
+        try:
+            files: Mapping[str, bytes] = ray.get(reference)
+        except OrtuneError:
+            return  # the build here says the same
+        except ray.exceptions.RayError as error:
+            text = f"built here, as it failed on a node of Ray: {summarize_error(error)}"
+            self.sink(Note(text, warning=True))
+            return
+        for file_name, content in files.items():
+            with open_draft(folder / file_name, durable=False) as draft:
+                draft.write_bytes(content)
+
+    def _list_lacking(self, recipes: Iterable[Recipe]) -> Iterator[tuple[str, Recipe, Path]]:
+        for whole in recipes:
+            for name, material in self.materials.items():
+                recipe = whole.select_for(name)
+                folder = self._find_folder(name, recipe)
+                stem, key = self.models[name].stem, material.compute_key(recipe.steps)
+                if (
+                    recipe.steps
+                    and folder not in self._out
+                    and not any(map(is_crossing, recipe.steps))
+                    and find_build(self.cache, stem, recipe.steps, key) is None
+                ):
+                    yield name, recipe, folder
+
+    def _find_folder(self, name: str, recipe: Recipe) -> Path:
+        key = self.materials[name].compute_key(recipe.steps)
+        return self.cache / steps_key(recipe.steps, key)
+
+    def _list_timing_nodes(self) -> tuple[list[str], float]:
+        """Return the nodes that build nothing, and how many CPUs the others have."""
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        timing, cpus = [], 0.0
+        for node in ray.nodes():
+            resources = node["Resources"]
+            if f"{KIND}{self.kind}" in resources if self.kind else node["NodeID"] == here:
+                timing.append(node["NodeID"])
+            elif node["Alive"]:
+                cpus += resources.get("CPU", 0.0)
+        return timing, cpus
+
+    def _pack(self, name: str, recipe: Recipe) -> tuple[_Order, dict[str, Any]]:
+        """Return an order, and by digest references to what it needs: they travel once a node."""
+        source, material = self.models[name], self.materials[name]
+        files = file.list_model_files(source).items()
+        sent = {
+            source.name if path == source else location: self._send(path)
+            for location, path in files
+        }
+        samples = self._send(material.feeds.stream) if material.feeds is not None else ("", None)
+        order = _Order(
+            recipe,
+            source.name,
+            replace(material, shared=None),
+            {location: digest for location, (digest, _) in sent.items()},
+            samples[0],
+        )
+        return order, {digest: [ref] for digest, ref in [*sent.values(), samples] if digest}
+
+    def _send(self, path: Path) -> tuple[str, Any]:
+        import ray
+
+        if path not in self._sent:
+            content = path.read_bytes()
+            self._sent[path] = hashlib.sha256(content).hexdigest(), ray.put(content)
+        return self._sent[path]
+
+
+def _build_on_node(order: _Order, files: Mapping[str, list[Any]]) -> dict[str, bytes]:
+    """Build one model; return the files of the build by name, its record last.
+
+    Raises:
+        OrtuneError: It cannot be built.
+    """
+    home = _open_folder()
+    folder = home / "models" / hashlib.sha256(repr(order.digests).encode()).hexdigest()
+    for name, digest in order.digests.items():
+        _fetch_file(folder / name, files[digest])
+    material = order.material
+    if material.feeds is not None:
+        stream = home / "samples" / order.samples
+        _fetch_file(stream, files[order.samples])
+        material = replace(material, feeds=replace(material.feeds, stream=stream))
+    source, builds = folder / order.source, home / "builds"
+    built = build_in(builds, source, order.recipe, material)
+    if not built.changed:
+        return {}
+    names = (f"{source.stem}.onnx.data", f"{source.stem}.onnx", f"{source.stem}.json")
+    paths = (built.path.with_name(name) for name in names)
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+
+
+@cache
+def _open_folder() -> Path:
+    """Return the folder of this process, which whoever comes after it removes."""
+    stack = ExitStack()
+    folder = stack.enter_context(open_temporary_folder())
+    _KEPT.append(stack)
+    return folder
+
+
+_KEPT: list[ExitStack] = []
+
+
+def _fetch_file(path: Path, reference: list[Any]) -> None:
+    import ray
+
+    if not path.is_file():
+        with open_draft(path, durable=False) as draft:
+            draft.write_bytes(ray.get(reference[0]))
