@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def open_cluster(executor: str) -> Iterator[Any]:
 
     ``ray`` joins the cluster that ``RAY_ADDRESS`` or this machine has, else starts one on this
     machine; ``ray://HOST:PORT`` joins that of another. Our own package travels there, once a
-    version; the packages that it imports must be installed on every node.
+    version; the packages that it imports must be installed on every node. What is printed within
+    the block goes to the standard error.
 
     Args:
         executor: What ``--executor`` says.
@@ -55,6 +57,7 @@ def open_cluster(executor: str) -> Iterator[Any]:
             fix="start one with `ray start --head`, or write --executor ray",
         ) from None
     try:
-        yield ray
+        with redirect_stdout(sys.stderr):  # Ray reports lost nodes on the standard output
+            yield ray
     finally:
         ray.shutdown()

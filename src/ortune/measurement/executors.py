@@ -28,6 +28,8 @@ KIND = "target:"
 _SHARE = 1e-3
 """How much of that resource what starts processes takes."""
 _CHUNK = 1 << 20
+_START_S = 60.0
+"""How long a node of a kind is waited for: that one is gone shows in half of it."""
 _OF_RAY = ("OMP_NUM_THREADS", "PYTHONPATH")
 """What Ray sets for its workers, and would change how fast a model runs or what is imported."""
 
@@ -206,11 +208,11 @@ class RayConnection:
         """Start a process; its remarks go where `subprocess.Popen` would send them.
 
         Raises:
-            ray.exceptions.RayError: The node is lost.
+            ray.exceptions.RayError: The node is lost, or none of the kind is free.
         """
         import ray
 
-        self = cls(shell, ray.get(shell.start.remote(words)))
+        self = cls(shell, ray.get(shell.start.remote(words), timeout=_START_S))
         if not isinstance(stderr, int):
             assert self.stderr is not None
             copy = os.fdopen(os.dup(stderr.fileno()), "wb")

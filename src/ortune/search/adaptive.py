@@ -195,6 +195,7 @@ def list_likely_recipes(view: View, proposal: Proposal) -> list[Recipe]:
     """Return the recipes of plans that may gain, as if the proposal had come out as expected.
 
     Those of the families that have no trial are among them. The most likely comes first.
+    What the proposal itself needs is not: that is built here and now.
     """
     expected, policy = Expectations(view).estimate_plans([proposal.plan])[0], Adaptive()
     ratio = Interval(*[math.exp(expected.latency.mean)] * 3)
@@ -203,7 +204,8 @@ def list_likely_recipes(view: View, proposal: Proposal) -> list[Recipe]:
     ranked = policy.rank_candidates(view)
     families = _list_first_of_families(view, ranked)
     likely = [option for option in ranked if option.worth >= policy.worth or option in families]
-    return list(dict.fromkeys(option.candidate.plan.recipe for option in likely))
+    recipes = dict.fromkeys(option.candidate.plan.recipe for option in likely)
+    return [recipe for recipe in recipes if recipe != proposal.plan.recipe]
 
 
 def _postpone_settings(

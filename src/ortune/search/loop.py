@@ -160,6 +160,9 @@ class _Loop:
         self._count_set_up()
         space = explore(self.attempts.add_note)
         finished = self._try_plans(space)
+        if self.context.ahead is not None:
+            builds = format_count(self.context.ahead.taken, "build")
+            self.attempts.add_note(f"{builds} came from other nodes of the cluster")
         if finished != "target":
             finished = self._confirm_finalists(finished)
         self.rejudge_finals()
@@ -222,8 +225,7 @@ class _Loop:
                 proposal.plan, view.trials, self.goal, strict=self.aim.strict
             )
             if self.context.ahead is not None:
-                likely = list_likely_recipes(view, proposal)
-                self.context.ahead.begin([proposal.plan.recipe, *likely])
+                self.context.ahead.begin(list_likely_recipes(view, proposal))
             trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)
             if self._is_on_target(trial):
                 return "target"

@@ -23,7 +23,8 @@ from ortune.core.errors import BadSettings, Interruption, OrtuneError
 from ortune.core.settings import read_settings
 from ortune.data import stream
 from ortune.measurement import devices
-from ortune.measurement.devices import Device, open_device, read_executor
+from ortune.measurement.devices import Device, open_device
+from ortune.measurement.executors import open_devices, open_executor
 from ortune.measurement.process import (
     Worker,
     WorkerFailed,
@@ -187,18 +188,21 @@ print(TASKS["capabilities"](bench)["missing"])
 def test_an_inventory_that_is_wrong(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "devices.toml"
     path.write_text(text)
-    with pytest.raises(BadSettings, match=why):
-        read_executor(f"ssh:{path}")
+    with pytest.raises(BadSettings, match=why), open_executor(f"ssh:{path}"):
+        pass
 
 
 def test_what_names_no_executor_and_what_may_not(tmp_path: Path) -> None:
-    for executor in ("ray", "ssh:", "ssh"):
-        with pytest.raises(BadSettings, match="no executor"):
-            read_executor(executor)
+    for executor in ("rays", "ssh:", "ssh"):
+        with pytest.raises(BadSettings, match="no executor"), open_executor(executor):
+            pass
+    for executor in ("ray", "ray#rpi5", "ray://host:10001"):
+        with pytest.raises(BadSettings, match="needs the package ray"), open_executor(executor):
+            pass
     path = tmp_path / "devices.toml"
     path.write_text('[a]\nhost = "a"\n[b]\nhost = "b"')
-    chosen = read_executor(f"ssh:{path}#b")
-    assert chosen is not None and chosen.host == "b"
+    with open_devices(f"ssh:{path}#b") as chosen:
+        assert [device.host for device in chosen] == ["b"]
     settings = tmp_path / "ortune.toml"
     settings.write_text(f'executor = "ssh:{path}#b"')
     with pytest.raises(OrtuneError, match="connects to machines"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from ortune.core.acceptance import Goal
-from ortune.core.errors import OrtuneError, find_interruption
+from ortune.core.errors import Interruption, OrtuneError, find_interruption
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted, ignore_event
 from ortune.core.plugins import codec
 from ortune.core.progress import time_limit
@@ -165,18 +166,38 @@ class Attempts:
                 return self._record_trial(over, proposal)
         always = always_score or proposal.effort == "full"
         timing_effort = choose_effort(proposal, self.pair_seconds)
-        trial = measure.measure_plan(
-            self.context,
-            key,
-            plan,
-            files,
-            self.context.parts["search"],
-            self._ensure_baseline(),
-            effort=timing_effort if always else replace(timing_effort, stop=stop),
-            sink=self.sink,
-            scored="always" if always else "unless slower" if proposal.score else "never",
-        )
-        return self._record_trial(trial, proposal)
+
+        def measure_beside_original() -> Trial:
+            return measure.measure_plan(
+                self.context,
+                key,
+                plan,
+                files,
+                self.context.parts["search"],
+                self._ensure_baseline(),
+                effort=timing_effort if always else replace(timing_effort, stop=stop),
+                sink=self.sink,
+                scored="always" if always else "unless slower" if proposal.score else "never",
+            )
+
+        return self._record_trial(self._repeat_lost(measure_beside_original), proposal)
+
+    def _repeat_lost(self, measure_trial: Callable[[], Trial]) -> Trial:
+        """Return a trial, made once more where the connection to the device broke in it.
+
+        A device that is not reached again ends the search; a node of a cluster has others.
+        """
+        try:
+            trial = measure_trial()
+        except WorkerFailed as error:
+            if error.interruption is not Interruption.LINK:
+                raise
+        else:
+            if trial.interruption is not Interruption.LINK:
+                return trial
+        self._end_baseline()
+        self.add_note(f"{Interruption.LINK}: the trial is made again")
+        return measure_trial()
 
     def _take_shared(self, key: str, proposal: Proposal) -> Trial | None:
         """Record the trial that a like machine has measured and shared, where there is one.
@@ -265,7 +286,8 @@ class Attempts:
         if seconds is not None:
             effort = replace(effort, seconds=seconds)
         learnt = measure.pool_variance(self.ledger.trials, but=trial.key)
-        final = measure.measure_finalist(
+        measure_final = partial(
+            measure.measure_finalist,
             self.context,
             trial,
             files,
@@ -278,6 +300,7 @@ class Attempts:
             chosen_by_samples=trial.key in {outcome.key for outcome in self.journal.mixtures},
             former_scores=cached.scores if cached is not None else (),
         )
+        final = self._repeat_lost(measure_final)
         return self._record_trial(final, Proposal(trial.plan, "final", "among the fastest"))
 
     def time_against(self, plan: Plan, other: Plan) -> Interval | None:

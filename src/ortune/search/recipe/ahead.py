@@ -2,7 +2,7 @@
 
 While a plan is timed, nodes that time nothing build what is likely to be tried next. A build is
 what it would be here, under the same key: what a search may find does not change, only how long it
-waits. What fails on a node is built here.
+waits. What fails on a node is built here, as is what calls code of the user's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from ortune.core.atomic_write import open_draft
 from ortune.core.errors import OrtuneError, summarize_error
 from ortune.core.event import Note, Sink
+from ortune.core.plugins import codec, stored
 from ortune.core.progress import time_limit
 from ortune.core.step import Recipe
 from ortune.core.temporary_folder import open_temporary_folder
@@ -36,12 +37,13 @@ class _Order:
     """What a node is told of a build.
 
     Attributes:
+        recipes: What to build, and what may be built too, as `codec.encode` writes them.
         source: Name of the model's own file.
         samples: Digest of the file of samples; empty without.
         digests: Name of each file of the model -> its digest.
     """
 
-    recipe: Recipe
+    recipes: Any
     source: str
     material: Material
     digests: Mapping[str, str]
@@ -58,6 +60,7 @@ class BuildsAhead:
         cache: Folder where builds of the run lie.
         kind: Of the nodes that time plans, and build none; empty where this machine times.
         sink: Is told what went wrong elsewhere.
+        taken: Builds that were not made here.
     """
 
     models: Mapping[str, Path]
@@ -65,6 +68,8 @@ class BuildsAhead:
     cache: Path
     kind: str
     sink: Sink
+    taken: int = 0
+    _warnings: set[str] = field(default_factory=set)
     _out: dict[Path, Any] = field(default_factory=dict)
     _sent: dict[Path, tuple[str, Any]] = field(default_factory=dict)
 
@@ -104,8 +109,11 @@ class BuildsAhead:
             return  # the build here says the same
         except ray.exceptions.RayError as error:
             text = f"built here, as it failed on a node of Ray: {summarize_error(error)}"
-            self.sink(Note(text, warning=True))
+            if text not in self._warnings:
+                self._warnings.add(text)
+                self.sink(Note(text, warning=True))
             return
+        self.taken += bool(files)
         for file_name, content in files.items():
             with open_draft(folder / file_name, durable=False) as draft:
                 draft.write_bytes(content)
@@ -120,6 +128,7 @@ class BuildsAhead:
                     recipe.steps
                     and folder not in self._out
                     and not any(map(is_crossing, recipe.steps))
+                    and not stored.list_code_names(codec.encode(recipe))
                     and find_build(self.cache, stem, recipe.steps, key) is None
                 ):
                     yield name, recipe, folder
@@ -152,9 +161,9 @@ class BuildsAhead:
         }
         samples = self._send(material.feeds.stream) if material.feeds is not None else ("", None)
         order = _Order(
-            recipe,
+            codec.encode((recipe, *material.planned)),
             source.name,
-            replace(material, shared=None),
+            replace(material, planned=(), shared=None),
             {location: digest for location, (digest, _) in sent.items()},
             samples[0],
         )
@@ -185,7 +194,8 @@ def _build_on_node(order: _Order, files: Mapping[str, list[Any]]) -> dict[str, b
         _fetch_file(stream, files[order.samples])
         material = replace(material, feeds=replace(material.feeds, stream=stream))
     source, builds = folder / order.source, home / "builds"
-    built = build_in(builds, source, order.recipe, material)
+    recipe, *planned = codec.decode(tuple[Recipe, ...], order.recipes)
+    built = build_in(builds, source, recipe, replace(material, planned=tuple(planned)))
     if not built.changed:
         return {}
     names = (f"{source.stem}.onnx.data", f"{source.stem}.onnx", f"{source.stem}.json")
