@@ -36,6 +36,7 @@ HOME = Path(__file__).parents[2]
 VERB = re.compile(r"\bortune (?!\{|\w+\[)([a-z][\w-]*)([^`;]*)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_OTHER_PROGRAMS = {"--force-reinstall", "--break-system-packages", "--local-dir"}
+OF_OTHER_PROGRAMS |= {"--address", "--head", "--resources"}  # of `ray start`
 EXTRAS = re.compile(r"(?:\.|\.whl|ortune)\[([\w,-]+)\]")
 BY_NAME = re.compile(r"pip install [^`\n#]*?(?<=[\s'\"])ortune(?![\w./-])(?!\S* @ ).*")
 NOT_VERBS = {

@@ -37,7 +37,8 @@ def open_cluster(executor: str) -> Iterator[Any]:
         import ray
     except ImportError:
         raise BadSettings(
-            f"--executor {executor} needs the package ray", fix="pip install 'ortune[ray]'"
+            f"--executor {executor} needs the package ray",
+            fix="pip install 'ray[data,default,serve]'",
         ) from None
     if ray.is_initialized():  # by the caller, whose it stays
         yield ray

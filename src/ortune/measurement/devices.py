@@ -1,4 +1,4 @@
-"""Devices that are reached by ssh, or as nodes of Ray: workers run there, files travel by content.
+"""Devices, by ssh or as nodes of Ray: workers run there, and files travel by content.
 
 The user's own OpenSSH client connects, so that hosts, keys, ports and jumps are what
 ``~/.ssh/config`` says. The device runs Python with numpy and onnxruntime; what it runs of ours is
@@ -100,12 +100,13 @@ class Device:
     config: str = ""
     cool_below: float | None = None
 
-    def open(self, words: Sequence[str], stderr: int | IO[bytes]) -> Connection:
-        """Start a command there, whose standard streams are ours.
+    def run_code(self, code: str, stderr: int | IO[bytes]) -> Connection:
+        """Start Python code there, in a process whose standard streams are ours.
 
         Raises:
             BadSettings: There is no OpenSSH client on this machine.
         """
+        words = make_python_command("-c", code, python=Path(self.python), isolated=True)
         try:
             return subprocess.Popen(
                 self.spell_command(shlex.join(words)),
@@ -236,9 +237,8 @@ class Claim:
         parcels: Sequence[Parcel] = (),
     ) -> Connection:
         """Begin a connection and say what is asked, and which files that needs."""
-        device, code = self.device, _ARRIVAL.read_text(encoding="utf-8")
-        words = make_python_command("-c", code, python=Path(device.python), isolated=True)
-        process = device.open(words, stderr)
+        device = self.device
+        process = device.run_code(_ARRIVAL.read_text(encoding="utf-8"), stderr)
         files = [parcel.encode() for parcel in parcels]
         where = {"folder": device.folder, "cool_below": device.cool_below}
         request = {**where, "files": files, **order}

@@ -1,4 +1,4 @@
-"""Where ``--executor`` has plans timed: here, on a device by ssh, or on a node of a Ray cluster.
+"""Where ``--executor`` has plans timed: here, on a device by ssh, or on a node of Ray.
 
 A node of Ray is a device like another: what `ortune.measurement.devices` sends over ssh goes to a
 process that an actor of Ray starts there.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from typing import IO, Any, Self
 from ortune.core.capabilities import HERE
 from ortune.core.cluster import is_ray, open_cluster
 from ortune.core.errors import BadSettings, suggest_names
+from ortune.core.python_process import make_python_command
 from ortune.measurement.devices import LOST, Connection, Device, open_device, read_inventory
 
 KIND = "target:"
@@ -122,8 +122,8 @@ class RayDevice(Device):
 
     _shells: list[Any] = field(default_factory=list, compare=False)
 
-    def open(self, words: Sequence[str], stderr: int | IO[bytes]) -> Connection:
-        """Start a command there, by the interpreter that Ray itself has there."""
+    def run_code(self, code: str, stderr: int | IO[bytes]) -> Connection:
+        """Start Python code there, by the interpreter that Ray itself has there."""
         import ray
 
         for _ in range(2):
@@ -132,14 +132,14 @@ class RayDevice(Device):
                 options: dict[str, Any] = {"num_cpus": 0, "max_concurrency": 64}
                 self._shells.append(ray.remote(_Shell).options(resources=kind, **options).remote())
             try:
-                return RayConnection.begin(self._shells[0], list(words[1:]), stderr)
+                return RayConnection.begin(self._shells[0], code, stderr)
             except ray.exceptions.RayError:
                 self._shells.clear()
         return RayConnection(None, 0, LOST)
 
     def spell_command(self, command: str) -> list[str]:
         """Return the words that run a shell's command there, typed on the node itself."""
-        return ["sh", "-c", f"cd && {command}"]
+        return ["eval", f"cd && {command}"]
 
 
 class _Shell:
@@ -148,11 +148,11 @@ class _Shell:
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, words: Sequence[str]) -> int:
-        """Start this interpreter with words; return the process's number."""
+    def start(self, code: str) -> int:
+        """Start Python code; return the process's number."""
         self._processes.append(
             subprocess.Popen(
-                [sys.executable, *words],
+                make_python_command("-c", code, isolated=True),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -204,7 +204,7 @@ class RayConnection:
         self.stderr: IO[bytes] | None = io.BufferedReader(_Reader(self, "stderr"), _CHUNK)
 
     @classmethod
-    def begin(cls, shell: Any, words: Sequence[str], stderr: int | IO[bytes]) -> Self:
+    def begin(cls, shell: Any, code: str, stderr: int | IO[bytes]) -> Self:
         """Start a process; its remarks go where `subprocess.Popen` would send them.
 
         Raises:
@@ -212,7 +212,7 @@ class RayConnection:
         """
         import ray
 
-        self = cls(shell, ray.get(shell.start.remote(words), timeout=_START_S))
+        self = cls(shell, ray.get(shell.start.remote(code), timeout=_START_S))
         if not isinstance(stderr, int):
             assert self.stderr is not None
             copy = os.fdopen(os.dup(stderr.fileno()), "wb")
@@ -258,7 +258,7 @@ class _Reader(io.RawIOBase):
 
     def __init__(self, connection: RayConnection, stream: str) -> None:
         self._next: Callable[[], bytes | None] = partial(connection.ask, "read", stream)
-        self._rest = b""
+        self._unread = b""
 
     def readable(self) -> bool:
         """It is."""
@@ -266,9 +266,9 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Wait for bytes; 0 at the end."""
-        content = self._rest or self._next() or b""
+        content = self._unread or self._next() or b""
         count = min(len(buffer), len(content))
-        buffer[:count], self._rest = content[:count], content[count:]
+        buffer[:count], self._unread = content[:count], content[count:]
         return count
 
 

@@ -161,7 +161,7 @@ class _Loop:
         space = explore(self.attempts.add_note)
         finished = self._try_plans(space)
         if self.context.ahead is not None:
-            builds = format_count(self.context.ahead.taken, "build")
+            builds = format_count(self.context.ahead.arrived, "build")
             self.attempts.add_note(f"{builds} came from other nodes of the cluster")
         if finished != "target":
             finished = self._confirm_finalists(finished)

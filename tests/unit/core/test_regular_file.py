@@ -214,6 +214,7 @@ KEPT += ("measurement/environments/installed.py", "measurement/rolled.py", "expo
 KEPT += ("search/recipe/built.py", "quantizers/calibration/calibrate.py", "cli/demo.py")
 KEPT += ("core/atomic_write.py", "data/stream.py", "backends/runtimes/tensorrt/build.py")
 KEPT += ("measurement/devices.py", "measurement/worker/arrival.py", "search/recipe/shared.py")
+KEPT += ("bundle/batch/compute.py", "bundle/batch/job.py", "search/recipe/ahead.py")
 KEPT += ("search/experiment/ledger.py", "search/optimize.py")
 OF_PROCESSES_WE_START = ("analysis/verification/verify.py", "measurement/process.py")
 OF_PROCESSES_WE_START += (

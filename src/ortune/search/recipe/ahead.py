@@ -60,7 +60,7 @@ class BuildsAhead:
         cache: Folder where builds of the run lie.
         kind: Of the nodes that time plans, and build none; empty where this machine times.
         sink: Is told what went wrong elsewhere.
-        taken: Builds that were not made here.
+        arrived: Builds that were not made here.
     """
 
     models: Mapping[str, Path]
@@ -68,7 +68,7 @@ class BuildsAhead:
     cache: Path
     kind: str
     sink: Sink
-    taken: int = 0
+    arrived: int = 0
     _warnings: set[str] = field(default_factory=set)
     _out: dict[Path, Any] = field(default_factory=dict)
     _sent: dict[Path, tuple[str, Any]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class BuildsAhead:
                 self._warnings.add(text)
                 self.sink(Note(text, warning=True))
             return
-        self.taken += bool(files)
+        self.arrived += bool(files)
         for file_name, content in files.items():
             with open_draft(folder / file_name, durable=False) as draft:
                 draft.write_bytes(content)
