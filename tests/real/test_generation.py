@@ -17,6 +17,7 @@ pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
 
 PROMPT, TOKENS = "The president said that", 20
+GENERATE = "generate(prompt=8, tokens=4)"
 
 
 def read_news() -> list[str]:
@@ -103,3 +104,32 @@ def test_four_bits_are_judged_on_texts(tmp_path: Path) -> None:
     surprise: Any = scores["perplexity"]
     assert 400 < surprise.base < 800, "random weights know next to nothing of 600 words"
     assert abs(surprise.value - surprise.base) < 5
+
+
+@pytest.mark.long
+def test_onnxruntime_genai_writes_what_the_bundle_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    genai = pytest.importorskip("onnxruntime_genai")
+    folder = make_decoder("llama", tmp_path / "llama")
+    ot.export(str(folder), out=folder / "onnx" / "model.onnx")
+    texts = tmp_path / "news.txt"
+    texts.write_text("\n".join(line[:120] for line in read_news()))
+    study = ot.optimize(folder, data=texts, on="cpu", time="15s", out=tmp_path / "run")
+    packed = ot.pack(study, tmp_path / "genai", target="genai", original=True)
+    bundle = ot.pack(study, tmp_path / "decoder.ortune")
+    capsys.readouterr()
+    assert main(["run", str(bundle), PROMPT, "--tokens", str(TOKENS), "--json"]) == DONE
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    model = genai.Model(str(packed))
+    prompt = genai.Tokenizer(model).encode(PROMPT)
+    parameters = genai.GeneratorParams(model)
+    parameters.set_search_options(max_length=len(prompt) + TOKENS, do_sample=False)
+    generator = genai.Generator(model, parameters)
+    generator.append_tokens(prompt)
+    while not generator.is_done():
+        generator.generate_next_token()
+    written = list(map(int, generator.get_sequence(0)[len(prompt) :]))
+    assert [token for token in written if token] == answer["tokens"]
+    (packed / "config.json").unlink()
+    assert main(["bench", str(packed), "--workload", GENERATE, "--time", "1s"]) == DONE

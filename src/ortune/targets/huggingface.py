@@ -69,6 +69,7 @@ class HuggingFace(Target):
         settings = hub.find_folder(source.folder / HUB)
         if settings is not None:
             hub.copy_side_files(settings, folder)
+            (folder / hub.GENAI).unlink(missing_ok=True)  # it names another file
         for home in models.values():
             for name in list_names(source.plan.arithmetic):
                 _link_file(home / plain_session.MODEL, home / name)

@@ -14,13 +14,14 @@ from tests.unit import packaged, studies, texts
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.engine.manifest import Arithmetic, Signature
+from ortune.bundle.engine.manifest import HUB, Arithmetic, Signature
 from ortune.bundle.pack import pack
 from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
 from ortune.core import hub
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
+from ortune.targets.genai import Genai, build_config
 from ortune.targets.huggingface import HuggingFace, build_card, list_names, read_evidence
 from ortune.targets.onnx import OnnxFile
 from ortune.targets.ort_mobile import OrtMobile
@@ -52,6 +53,43 @@ def test_the_same_bytes_without_places(tmp_path: Path, target: str) -> None:
     for name, data in packaged.contents(one).items():
         assert str(tmp_path).encode() not in data or name.endswith("model.ortune"), name
         assert b"/tmp/ortune-" not in data, name
+
+
+def test_settings_of_a_decoder_for_onnxruntime_genai(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    with packaged.source(tmp_path) as source:
+        assert "no decoder" in Genai().refuses(source)
+        sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32}
+        settings = texts.make_folder(
+            source.folder / HUB,
+            architectures=["LlamaForCausalLM"],
+            **{**sizes, "vocab_size": 50, "max_position_embeddings": 64, "eos_token_id": [7, 9]},
+        )
+        assert "it has no input_ids" in Genai().refuses(source)
+        past = [f"{at}.{part}" for at in range(3) for part in ("key", "value")]
+        inputs = ["input_ids", "position_ids", *(f"past_key_values.{name}" for name in past)]
+        outputs = ["logits", *(f"present.{name}" for name in past)]
+        sides = (tuple(TensorSpec(n, "float32", None) for n in side) for side in (inputs, outputs))
+        signatures = {"": Signature(*sides)}
+        source = replace(source, manifest=replace(source.manifest, signatures=signatures))
+        assert Genai().refuses(source) == ""
+        config = build_config(source, settings, False)
+        own = {"model": {"type": "phi", "decoder": {"filename": "old.onnx", "head_size": 3}}}
+        (settings.folder / hub.GENAI).write_text(json.dumps(own))
+        kept = build_config(source, settings, False)["model"]
+    model, decoder = config["model"], config["model"]["decoder"]
+    assert (model["eos_token_id"], model["context_length"], model["vocab_size"]) == (
+        [7, 9],
+        64,
+        50,
+    )
+    assert (decoder["head_size"], decoder["num_key_value_heads"]) == (8, 2)
+    assert (decoder["hidden_size"], decoder["num_hidden_layers"]) == (32, 3)
+    assert decoder["inputs"]["past_key_names"] == "past_key_values.%d.key"
+    assert "position_ids" in decoder["inputs"] and "attention_mask" not in decoder["inputs"]
+    assert decoder["session_options"]["intra_op_num_threads"] == 1
+    assert kept["type"] == "phi"
+    assert (kept["decoder"]["filename"], kept["decoder"]["head_size"]) == ("model.onnx", 3)
 
 
 @pytest.mark.parametrize("target", [OnnxFile(), OrtMobile(), HuggingFace(), WebPage()])
