@@ -10,7 +10,7 @@ import pytest
 
 import ortune as ot
 from ortune.cli.main import DONE, main
-from ortune.core.sample import locate_installed_file
+from tests.real.decoders import make_decoder, read_news
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -18,49 +18,6 @@ transformers = pytest.importorskip("transformers")
 
 PROMPT, TOKENS = "The president said that", 20
 GENERATE = "generate(prompt=8, tokens=4)"
-
-
-def read_news() -> list[str]:
-    file = locate_installed_file("gensim", "gensim/test/test_data/lee_background.cor")
-    return file.read_text().splitlines()[:60]
-
-
-def make_decoder(kind: str, folder: Path) -> Path:
-    """Write a small decoder and a tokenizer that is trained on news."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    special = ["<|endoftext|>"]
-    tokenizer.train_from_iterator(
-        read_news(),
-        trainers.BpeTrainer(
-            vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-        ),
-    )
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=special[0])
-    fast.save_pretrained(folder)
-    shared = {"vocab_size": 600, "bos_token_id": 0, "eos_token_id": 0}
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        config = transformers.GPT2Config(**shared, n_positions=256, n_embd=64, n_layer=2, n_head=4)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        config = transformers.LlamaConfig(
-            **shared,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=256,
-        )
-        model = transformers.LlamaForCausalLM(config)
-    model.save_pretrained(folder)
-    return folder
 
 
 def write_by_transformers(folder: Path) -> list[int]:
@@ -78,7 +35,7 @@ def write_by_transformers(folder: Path) -> list[int]:
 def test_a_folder_writes_what_transformers_writes(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = make_decoder(kind, tmp_path / kind)
+    folder = make_decoder(tmp_path / kind, kind)
     exported = ot.export(str(folder), out=folder / "onnx" / "model.onnx")
     assert {"past": 0}.items() <= exported.sizes[1].items(), "without a cache it is right too"
     capsys.readouterr()
@@ -92,10 +49,10 @@ def test_a_folder_writes_what_transformers_writes(
 
 @pytest.mark.long
 def test_four_bits_are_judged_on_texts(tmp_path: Path) -> None:
-    folder = make_decoder("llama", tmp_path / "llama")
+    folder = make_decoder(tmp_path / "llama")
     ot.export(str(folder), out=folder / "onnx" / "model.onnx")
     texts = tmp_path / "news.txt"
-    texts.write_text("\n".join(line[:120] for line in read_news()))
+    texts.write_text("\n".join(line[:120] for line in read_news()[:60]))
     ot.apply(folder, steps=["int8-weights(form=nbits)"], out=tmp_path / "int8.onnx")
     compared = ot.verify(folder, tmp_path / "int8.onnx", data=texts)
     assert str(compared.budget) == "agreement(output=logits)>=0.99"
@@ -111,10 +68,10 @@ def test_onnxruntime_genai_writes_what_the_bundle_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     genai = pytest.importorskip("onnxruntime_genai")
-    folder = make_decoder("llama", tmp_path / "llama")
+    folder = make_decoder(tmp_path / "llama")
     ot.export(str(folder), out=folder / "onnx" / "model.onnx")
     texts = tmp_path / "news.txt"
-    texts.write_text("\n".join(line[:120] for line in read_news()))
+    texts.write_text("\n".join(line[:120] for line in read_news()[:60]))
     study = ot.optimize(folder, data=texts, on="cpu", time="15s", out=tmp_path / "run")
     packed = ot.pack(study, tmp_path / "genai", target="genai", original=True)
     bundle = ot.pack(study, tmp_path / "decoder.ortune")

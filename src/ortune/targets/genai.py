@@ -126,8 +126,12 @@ def build_config(source: Source, settings: HubFolder, shared: bool) -> dict[str,
         settings: The model's folder.
         shared: Whether past and present are one buffer.
     """
-    own = settings.folder / hub.GENAI
-    config = hub.read_json(own) if own.is_file() else _describe_model(source, settings, shared)
+    config_path = settings.folder / hub.GENAI
+    config = (
+        hub.read_json(config_path)
+        if config_path.is_file()
+        else _describe_model(source, settings, shared)
+    )
     decoder = config["model"]["decoder"]
     decoder["filename"] = plain_session.MODEL
     decoder["session_options"] = _describe_session(source)
@@ -154,7 +158,7 @@ def _describe_model(source: Source, settings: HubFolder, shared: bool) -> dict[s
     inputs = [spec.name for spec in signature.inputs]
     config, ends = settings.config, sorted(settings.ends)
     heads, width = settings.cache_sizes or (0, 0)
-    others = {name: name for name in ("attention_mask", "position_ids") if name in inputs}
+    beside = {name: name for name in ("attention_mask", "position_ids") if name in inputs}
     all_heads = config.get("num_attention_heads", config.get("n_head", heads))
     last = ends[0] if ends else 0
     return {
@@ -173,7 +177,7 @@ def _describe_model(source: Source, settings: HubFolder, shared: bool) -> dict[s
                 "num_hidden_layers": sum(name.endswith(".key") for name in inputs),
                 "inputs": {
                     "input_ids": IDS,
-                    **others,
+                    **beside,
                     **{f"past_{part}_names": f"{_PAST}{part}" for part in _PARTS},
                 },
                 "outputs": {

@@ -1,0 +1,92 @@
+"""Small decoders of transformers, and news to train their tokenizers and them on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ortune.core.sample import locate_installed_file
+
+_END = "<|endoftext|>"
+
+
+def read_news(name: str = "lee_background.cor") -> list[str]:
+    """Return the articles of a corpus that gensim ships: 300 of some 200 words, or 50."""
+    return (
+        locate_installed_file("gensim", f"gensim/test/test_data/{name}").read_text().splitlines()
+    )
+
+
+def make_decoder(folder: Path, kind: str = "llama", words: int = 600, **sizes: int) -> Path:
+    """Write a decoder of random weights and its tokenizer, which is trained on news.
+
+    Args:
+        folder: To write into.
+        kind: ``llama`` or ``gpt2``.
+        words: Tokens of the vocabulary.
+        sizes: Settings of the model in the words of its configuration.
+    """
+    import torch
+    import transformers
+
+    _train_tokenizer(words).save_pretrained(folder)
+    torch.manual_seed(0)
+    shared = {"vocab_size": words, "bos_token_id": 0, "eos_token_id": 0}
+    if kind == "gpt2":
+        small = {"n_positions": 256, "n_embd": 64, "n_layer": 2, "n_head": 4}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shared, **small, **sizes))
+    else:
+        small = {
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 256,
+        }
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared, **small | sizes))
+    model.save_pretrained(folder)
+    return folder
+
+
+def _train_tokenizer(words: int) -> Any:
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=words,
+        special_tokens=[_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(read_news(), trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END)
+
+
+def train_decoder(folder: Path, articles: list[str], steps: int, length: int = 128) -> float:
+    """Train a folder's decoder on articles and write it back; return its last loss in nats."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+    ids = torch.tensor([token for text in articles for token in [*tokenizer.encode(text), 0]])
+    torch.manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    model.train()
+    losses = []
+    for _ in range(steps):
+        starts = torch.randint(0, len(ids) - length, (16,))
+        batch = torch.stack([ids[start : start + length] for start in starts])
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss))
+    model.eval().save_pretrained(folder)
+    return sum(losses[-20:]) / len(losses[-20:])
