@@ -18,6 +18,7 @@ import pytest
 
 from ortune.bundle.batch.job import BatchJob, run_batch
 from ortune.data.zoo.digit_cnn import DigitCnn
+from tests.unit import texts
 
 Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
@@ -45,7 +46,7 @@ class Digits:
 
     def finish(self, process: subprocess.Popen[str], out: Path) -> dict[str, Any]:
         """Return what the command says, once every part is as it is computed here."""
-        stdout, stderr = process.communicate(timeout=300)
+        stdout, stderr = process.communicate(timeout=900)
         assert process.returncode == 0, stderr
         answer: dict[str, Any] = json.loads(stdout[stdout.index("{") :])
         assert answer["rows"] == ROWS
@@ -58,7 +59,7 @@ def read_parts(out: Path) -> dict[str, bytes]:
 
 
 def wait_for_parts(out: Path, count: int) -> None:
-    until = time.monotonic() + 240
+    until = time.monotonic() + 600
     while len(list(out.glob("part-*"))) < count:
         assert time.monotonic() < until, "no parts"
         time.sleep(0.02)
@@ -128,15 +129,21 @@ def test_a_lost_machine_loses_no_row(digits: Digits, tmp_path: Path) -> None:
         cluster.shutdown()
 
 
-def test_a_broken_row_is_named(digits: Digits, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    pixels = np.zeros((300, 1, 28, 28), np.float32)
-    pixels[205] = np.nan
-    np.savez(data / "a.npz", image=pixels)
-    process = Digits(digits.model, data, {}).start(tmp_path / "out")
-    _, stderr = process.communicate(timeout=300)
-    assert process.returncode == 2
+def test_texts_and_a_broken_row(tmp_path: Path) -> None:
+    texts.write_reader(
+        tmp_path / "f", "BertForSequenceClassification", id2label={"0": "a", "1": "b"}
+    )
+    lines = [json.dumps({"text": text}) for text in ("a cat sat", "a here") * 100]
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    data.write_text("\n".join([*lines[:190], json.dumps({"text": 3}), *lines[191:]]))
+    digits = Digits(tmp_path / "f" / "onnx" / "model.onnx", data, {})
+    _, stderr = (process := digits.start(out)).communicate(timeout=900)
+    assert process.returncode == 2, stderr
     first, second = stderr.strip().splitlines()[-2:]
-    assert "a.npz row 205: input 'image' holds nan" in first
+    assert "data.jsonl line 191: column 'text' holds no text" in first
     assert second.startswith("  fix: ")
+    data.write_text("\n".join(lines))
+    _, stderr = (process := digits.start(out)).communicate(timeout=900)
+    assert process.returncode == 0, stderr
+    logits = np.concatenate([np.load(part)["logits"] for part in sorted(out.glob("part-*"))])
+    assert logits.argmax(1).tolist() == [0, 1] * 100

@@ -6,6 +6,8 @@ A record is a row of a .npz or of a table, a line, or a file of one sample.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +22,9 @@ from ortune.data import arrays, batches, sources
 from ortune.data import sentences as texts
 from ortune.data.formats import rows
 from ortune.data.sources import ARCHIVES, LINES, SourcePart
+
+TEXTS = LINES | texts.SUFFIXES
+"""Kinds of files whose records are lines."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +86,26 @@ def _count_records(path: Path, splits: bool) -> int:
         )
         shape = next(iter(columns.values())).shape
         return shape[0] if splits and shape else 1
-    if suffix in LINES:
-        return sum(1 for _ in sources.read_lines(path))
-    if suffix in texts.SUFFIXES:
-        return sum(1 for _ in texts.read_rows(path))
+    if suffix in TEXTS:
+        return sum(1 for _ in _read_records(path))
     return rows.count_parquet_rows(path) if suffix in rows.PARQUET else 1
+
+
+def _read_records(path: Path) -> Iterator[str]:
+    """Yield the records of a file of text."""
+    if path.suffix.lower() in LINES:
+        return (line for _, line in sources.read_lines(path))
+    return (json.dumps(row) for _, row in texts.read_rows(path))
 
 
 @dataclass(frozen=True)
 class NumberedPart(SourcePart):
-    """A part of a source with its number, and a digest of what it is read from."""
+    """A part of a source with its number.
+
+    Attributes:
+        digest: Of what it is read from: some lines, or whole files.
+        records: In it.
+    """
 
     number: int
     digest: str
@@ -102,30 +117,36 @@ def cut_parts(
 ) -> Iterator[NumberedPart]:
     """Cut a source into parts of so many records; the last has what is left.
 
+    Files of text of which a part has some lines are read once more.
+
     Args:
         most: Records of a part.
         salt: What else the digests of the parts depend on.
     """
-    waiting: list[tuple[SourceFile, range]] = []
-    number = room = 0
+    slices: list[tuple[SourceFile, range]] = []
+    number, room, hasher = 0, most, hashlib.sha256(salt.encode())
 
     def close() -> NumberedPart:
-        hasher = hashlib.sha256(salt.encode())
-        for file, records in waiting:
-            hasher.update(f"{file.name}\0{file.digest}\0{records}\0".encode())
-        whole = [(f.name, None if len(r) == f.records else r) for f, r in waiting]
-        count = sum(len(records) for _, records in waiting)
-        return NumberedPart(folder, tuple(whole), number, hasher.hexdigest(), count)
+        names = [(f.name, None if len(r) == f.records else r) for f, r in slices]
+        return NumberedPart(folder, tuple(names), number, hasher.hexdigest(), most - room)
 
     for file in files:
-        start = 0
+        path, start = folder / file.name, 0
+        is_text = path.suffix.lower() in TEXTS and file.records > room
+        lines = _read_records(path) if is_text else iter(())
         while start < file.records:
-            room = most - sum(len(records) for _, records in waiting)
             records = range(start, min(start + room, file.records))
-            waiting.append((file, records))
-            start = records.stop
-            if len(records) == room:
+            slices.append((file, records))
+            hasher.update(f"{file.name}\0{records}\0".encode())
+            if is_text:
+                for line in itertools.islice(lines, len(records)):
+                    hasher.update(line.encode())
+            else:
+                hasher.update(file.digest.encode())
+            start, room = records.stop, room - len(records)
+            if not room:
                 yield close()
-                waiting, number = [], number + 1
-    if waiting:
+                slices, number, room = [], number + 1, most
+                hasher = hashlib.sha256(salt.encode())
+    if slices:
         yield close()

@@ -7,6 +7,7 @@ each, renamed into place when it is whole: the same job goes on where it ended, 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -215,6 +216,7 @@ def _open_job(
         "format": _FORMAT,
         "model": model,
         "records": records,
+        "parts": [part.digest for part in job],
         "files": [[file.name, file.size, file.digest, file.records] for file in listing],
     }
     atomic_write.write_text(path, json.dumps(document) + "\n")
@@ -241,7 +243,7 @@ def _read_job(path: Path) -> dict[str, Any]:
             raise ValueError(f"its format is {job['format']}")
         records = int(job["records"])
         files = [SourceFile(str(n), int(s), str(d), int(r)) for n, s, d, r in job["files"]]
-        return {"model": str(job["model"]), "records": max(1, records), "files": files}
+        return job | {"records": max(1, records), "files": files, "parts": list(job["parts"])}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadData(f"cannot read {path}: {error}", fix="give another -o") from None
 
@@ -258,17 +260,17 @@ def _drop_changed_parts(
     Raises:
         BadData: It was not.
     """
-    earlier = parts.cut_parts(batch.data, before["files"], before["records"], before["model"])
-    digests = {part.number: part.digest for part in job}
-    stale = [
-        path
-        for part in earlier
-        if part.digest != digests.get(part.number)
-        and (path := _find_part(batch.out, part.number)).exists()
+    digests = [part.digest for part in job]
+    pairs = itertools.zip_longest(before["parts"], digests)
+    paths = [
+        _find_part(batch.out, number) for number, (old, new) in enumerate(pairs) if old != new
     ]
+    stale = [path for path in paths if path.exists()]
     if stale and not batch.force:
         changed = sorted({file.name for file in {*before["files"]} ^ {*listing}})
-        reason = changed[0] if before["model"] == model else f"{batch.model.name} or --on"
+        reason = (
+            (changed or [JOB])[0] if before["model"] == model else f"{batch.model.name} or --on"
+        )
         raise BadData(
             f"{reason} was changed since {stale[0]} was made of it",
             fix="give another -o, or --force to do the parts again that are made of it",
