@@ -281,6 +281,53 @@ def _pack(outcome: PartOutcome) -> dict[str, list[Any]]:
     return {name: [value] for name, value in vars(outcome).items()}
 
 
+class _Pipeline:
+    """Ray Data over the parts: it does those of a lost worker again."""
+
+    def __init__(
+        self,
+        parts: Sequence[NumberedPart],
+        files: Sequence[Any],
+        main: str,
+        arguments: Mapping[str, Any],
+        needs: tuple[int, bool],
+    ) -> None:
+        """Plan it; it begins with the first row that is fetched.
+
+        Args:
+            parts: As for `_Worker`, and what follows.
+            needs: CPUs of a worker, 0 for those of the smallest machine; and whether it takes a
+                GPU.
+        """
+        import ray
+        from ray import data
+
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        context = data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        machines = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+        machines = [count for count in machines if count]
+        cpus = min(needs[0] or max(machines), min(machines))
+        most = max(1, min(len(parts), sum(count // cpus for count in machines)))
+        places = data.from_items(
+            [{"place": place} for place in range(len(parts))], override_num_blocks=len(parts)
+        )
+        self._rows: Iterator[dict[str, Any]] = iter(
+            places.map_batches(
+                _Worker,
+                fn_constructor_args=(parts, files, main, arguments),
+                batch_size=1,
+                compute=data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
+                num_cpus=cpus,
+                num_gpus=1 if needs[1] else None,
+            ).iter_rows()
+        )
+
+    def fetch(self) -> dict[str, Any] | None:
+        """Return what a worker answered to one part; None behind the last."""
+        return next(self._rows, None)
+
+
 def compute_on_ray(
     ray: Any,
     parts: Sequence[NumberedPart],
@@ -290,7 +337,7 @@ def compute_on_ray(
     cpus: int,
     gpu: bool,
 ) -> Iterator[PartOutcome]:
-    """Yield the parts as workers on a cluster have done them; those of a lost one are done again.
+    """Yield the parts as workers on a cluster have done them.
 
     Args:
         ray: The module, connected.
@@ -303,30 +350,16 @@ def compute_on_ray(
         BadData: As `Computer.compute_part`.
         OrtuneError: The workers cannot be started, or the cluster is gone.
     """
-    from ray import data
-
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    context = data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    machines = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    machines = [count for count in machines if count]
-    each = min(cpus or max(machines), min(machines))
-    most = max(1, min(len(parts), sum(count // each for count in machines)))
     content = ray.put({name: file.read_bytes() for name, file in files.items()})
-    parts = [replace(part, folder=part.folder.absolute()) for part in parts]
-    places = data.from_items(
-        [{"place": n} for n in range(len(parts))], override_num_blocks=len(parts)
-    )
-    outcomes = places.map_batches(
-        _Worker,
-        fn_constructor_args=(parts, [content], next(iter(files)), arguments),
-        batch_size=1,
-        compute=data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
-        num_cpus=each,
-        num_gpus=1 if gpu else None,
-    )
+    located = [replace(part, folder=part.folder.absolute()) for part in parts]
+    settings = (located, [content], next(iter(files)), arguments, (cpus, gpu))
     try:
-        for row in outcomes.iter_rows():
+        if ray.util.client.ray.is_connected():  # Ray Data does not run in a client
+            actor = ray.remote(num_cpus=0)(_Pipeline).remote(*settings)
+            rows = iter(lambda: ray.get(actor.fetch.remote()), None)
+        else:
+            rows = iter(_Pipeline(*settings).fetch, None)
+        for row in rows:
             if problem := row.pop("problem"):
                 raise BadData(problem, fix=row["fix"])
             del row["fix"]
