@@ -102,6 +102,7 @@ def ray_apart() -> Iterator[None]:
     ):
         patch.setenv("RAY_TMPDIR", folder)  # a short path: sockets lie in it
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_worker_niceness", "0")  # beside other work they would hardly run
         yield
 
 
