@@ -27,6 +27,7 @@ from ortune.search.recipe.material import Material
 
 ray = pytest.importorskip("ray")
 Cluster = pytest.importorskip("ray.cluster_utils").Cluster
+pytestmark = pytest.mark.usefixtures("ray_apart")
 
 
 def slow_builds_down() -> None:
@@ -62,7 +63,7 @@ class RunningSearch:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(ray_apart: None) -> Iterator[Any]:
     """A head that times, and four CPUs elsewhere that build."""
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(2):
@@ -126,7 +127,8 @@ def join_slowly(address: str) -> Iterator[None]:
 
 
 def prepare_builds(model: Path, cache: Path) -> BuildsAhead:
-    return BuildsAhead({"": model}, {"": Material()}, cache, "", ignore_event)
+    patient = {"longest_s": 60.0}  # this machine may be busy
+    return BuildsAhead({"": model}, {"": Material()}, cache, "", ignore_event, **patient)
 
 
 def test_plans_are_built_on_other_nodes_and_timed_here(

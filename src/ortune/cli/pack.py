@@ -124,7 +124,7 @@ def _serialize_plan(study: Study, trial: Trial) -> dict[str, Any]:
     return {
         "key": trial.key,
         "plan": str(trial.plan),
-        "ratio": trial.ratio,
+        "ratio": trial.shown_ratio,
         "confirmed": study.is_confirmed(trial),
     }
 
@@ -140,7 +140,8 @@ def _describe_bundle(
         yield "not confirmed: not re-measured as faster and within the accuracy budget"
     if (ends := first.predicted) is not None and ends.value == ends.value:
         again = wording.describe_speedup(ends)
-        yield f"speed:  {wording.describe_speedup(first.ratio)} (99 %); repeated: {again} (95 %)"
+        speed = wording.describe_speedup(first.shown_ratio)
+        yield f"speed:  {speed} (99 %); repeated: {again} (95 %)"
     if isinstance(backend := first.plan.backend, Bucketed):
         outputs = ", ".join(backend.outputs)
         yield (
@@ -149,7 +150,7 @@ def _describe_bundle(
         )
     for trial in trials[1:]:
         confirmation = "" if study.is_confirmed(trial) else ", not confirmed"
-        speed = wording.describe_speedup(trial.ratio)
+        speed = wording.describe_speedup(trial.shown_ratio)
         yield f"then:   {study.label(trial.plan)} ({speed}{confirmation})"
     if result["signature"]:
         yield f"signed: {result['signature']}"

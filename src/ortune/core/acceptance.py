@@ -143,7 +143,7 @@ def is_faster(trial: Trial) -> bool:
 
 def seems_faster(trial: Trial) -> bool:
     """Say whether a trial is faster, by its estimate where a lone block gave no interval."""
-    lone = trial.ratio is not None and not trial.ratio.is_bounded
+    lone = trial.shown_ratio is not None and not trial.shown_ratio.is_bounded
     return is_faster(trial) or (lone and _read_ratio(trial) < _LONE)
 
 

@@ -37,11 +37,11 @@ def find_near_miss(
     """Return the fastest plan a little outside the budget, if it is faster than the winner."""
     limit = _WORTH * min(1.0, best.ratio.value if best.ratio else 1.0)
     near = [
-        (trial.ratio.value, trial, trial.score)
+        (trial.shown_ratio.value, trial, trial.score)
         for trial in trials
         if trial.status is Status.FAILS
-        and trial.ratio is not None
-        and trial.ratio.value < limit
+        and trial.shown_ratio is not None
+        and trial.shown_ratio.value < limit
         and trial.score is not None
         and _is_near(trial.score, budget)
     ]
@@ -50,7 +50,7 @@ def find_near_miss(
     _, trial, score = min(near, key=lambda entry: entry[0])
     bound = format_score_value(budget.bound(score.base))
     text = (
-        f"{label_plan(trial.plan, baseline)} is {describe_speedup(trial.ratio)}, with "
+        f"{label_plan(trial.plan, baseline)} is {describe_speedup(trial.shown_ratio)}, with "
         f"{shorten_groups(score.metric)} {score.value:.4g} where the budget asks for {bound}"
     )
     return NearMiss(trial, budget.loosen_to(score.value, score.base), text)

@@ -351,9 +351,12 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         return acceptance.is_accepted(trial, strict=self.strict)
 
     def speedup(self, trial: Trial) -> Interval:
-        """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline."""
+        """Return baseline latency over the trial's, with its 99 % interval; 1 for the baseline.
+
+        NaN where nothing is known: it was not timed, or its runs waited for a CPU.
+        """
         unmeasured = 1.0 if trial.key == self.baseline.key else float("nan")
-        return trial.ratio.inverse() if trial.ratio else Interval(*[unmeasured] * 3)
+        return trial.shown_ratio.inverse() if trial.shown_ratio else Interval(*[unmeasured] * 3)
 
     def predict_speedup(self, trial: Trial) -> Interval | None:
         """Return where one new measurement of a trial's speed-up will fall with 95 %, if known."""

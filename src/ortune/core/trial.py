@@ -324,6 +324,7 @@ class Trial:
             again when the same command runs again; None where the plan itself failed.
         by_operator: Operator -> its share of the time of all kernels, of a finalist; empty where
             its runtime records none.
+        waited: Too few of its runs did not wait for a CPU: its ratio is one to sort by.
         integers: What became of the layers that a finalist's file gives integers; None where it
             gives none or nobody looked.
     """
@@ -355,6 +356,7 @@ class Trial:
     interruption: Interruption | None = None
     by_operator: Mapping[str, float] = field(default_factory=dict)
     integers: IntegerUse | None = None
+    waited: bool = False
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""
@@ -366,7 +368,16 @@ class Trial:
         """Whether its timing has no interval, as too few of its runs did not wait for a CPU."""
         pairs = self.measurement.pairs if self.measurement else ()
         lone = all(len(pair.blocks) < 2 for pair in pairs)
-        return self.ratio is not None and math.isinf(self.ratio.high) and not lone
+        unknown = self.ratio is not None and math.isinf(self.ratio.high) and not lone
+        return self.waited or unknown
+
+    @property
+    def shown_ratio(self) -> Interval | None:
+        """Its latency ratio as people may see it; None where its runs waited for a CPU.
+
+        A ratio of runs that waited is one of time slices: a search sorts by it, for want of more.
+        """
+        return None if self.waited else self.ratio
 
     @property
     def score(self) -> Score | None:

@@ -109,7 +109,7 @@ def _plot_fronts(studies: Sequence[Study], legend: Sequence[tuple[str, str]]) ->
 def _tabulate_figures(studies: Sequence[Study], names: Sequence[str]) -> Iterator[Block]:
     figures: tuple[tuple[str, Callable[[Study], str]], ...] = (
         ("winner", lambda study: study.label(study.best.plan)),
-        ("speed-up, 99 %", lambda study: say.describe_speedup(study.best.ratio)),
+        ("speed-up, 99 %", lambda study: say.describe_speedup(study.best.shown_ratio)),
         ("latency, ms", _describe_latencies),
         ("score", lambda study: say.format_score(study, study.best)),
         ("accuracy", lambda study: say.describe_verdict(study.best)),

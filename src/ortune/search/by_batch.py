@@ -113,7 +113,7 @@ class BatchTrials:
 
     def _record_trial(self, trial: Trial) -> Trial:
         self.ledger.append(trial)
-        summary = trial.why if trial.ratio is None else describe_speedup(trial.ratio)
+        summary = trial.why if trial.ratio is None else describe_speedup(trial.shown_ratio)
         name = label_plan(trial.plan, Plan(AS_IS, self.context.job.baseline))
         self.sink(Note(f"batch {self.batch}: {name}: {summary}"))
         return trial

@@ -249,7 +249,11 @@ class _Loop:
     def _show_first(self, trial: Trial, before: View) -> None:
         """Show the first plan that may be faster and keeps the budget; a finalist is sure."""
         first = not select_leaders(before.trials, self.goal)
-        if first and trial in select_leaders([self.trials[0], trial], self.goal):
+        if (
+            first
+            and not trial.waited
+            and trial in select_leaders([self.trials[0], trial], self.goal)
+        ):
             self.sink(Unconfirmed(trial))
 
     def _make_view(self, space: Space) -> View:

@@ -66,7 +66,7 @@ def describe_event(
             text = f"{place}  {describe_trial(trial, baseline)}".strip()
             text += " (measured before)" if cached else ""
             return text if verbose else crop_text(text, LINE)
-        case Unconfirmed(trial) if trial.ratio is not None:
+        case Unconfirmed(trial) if trial.shown_ratio is not None:
             name = name_plan(trial.plan, baseline)
             text = f"first faster plan, to be re-measured: {_estimate_speed(trial)}, {name}"
             return text if verbose else crop_text(text, LINE)
@@ -101,9 +101,9 @@ def describe_trial(trial: Trial, baseline: Plan | None = None) -> str:
 
 def _estimate_speed(trial: Trial) -> str:
     """Write a speed-up in a few letters, one without an interval as about that."""
-    if trial.ratio is None:
+    if trial.shown_ratio is None:
         return "-"
-    speed = trial.ratio.inverse()
+    speed = trial.shown_ratio.inverse()
     return f"{'' if speed.is_bounded else '~'}{format_speedup(speed)}"
 
 

@@ -106,7 +106,7 @@ def _make_row(study: Study, row: BatchRow) -> tuple[str, ...]:
     return (
         str(row.batch),
         _label_plan(study, row.trial),
-        say.NONE if row.state == "original" else say.describe_speedup(row.trial.ratio),
+        say.NONE if row.state == "original" else say.describe_speedup(row.trial.shown_ratio),
         say.NONE if row.beside is None else say.describe_speedup(row.beside),
         say.format_milliseconds(row.p50_ns),
         tail,

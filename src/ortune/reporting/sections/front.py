@@ -76,7 +76,8 @@ def _plot_sizes(study: Study, shown: list[Trial]) -> Iterable[Block]:
 
 
 def _is_timed(trial: Trial) -> bool:
-    return not trial.error and trial.ratio is not None and math.isfinite(trial.ratio.value)
+    ratio = trial.shown_ratio
+    return not trial.error and ratio is not None and math.isfinite(ratio.value)
 
 
 def _find_limit(study: Study, scale: float) -> Limit | None:

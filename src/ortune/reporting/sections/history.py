@@ -61,7 +61,7 @@ def _name_contribution(study: Study, kind: str, trial: Trial, before: Trial) -> 
 def _make_row(study: Study, name: str, trial: Trial) -> tuple[str, ...]:
     return (
         name,
-        say.NONE if trial.key == study.baseline.key else say.describe_speedup(trial.ratio),
+        say.NONE if trial.key == study.baseline.key else say.describe_speedup(trial.shown_ratio),
         say.format_megabytes(trial.size),
         say.format_score(study, say.find_search_trial(study, trial)),
     )

@@ -130,7 +130,7 @@ def describe_undecided(study: Study) -> Iterable[str]:
     """Say what is faster and not handed out, as too few samples speak for its accuracy."""
     for trial in study.undecided[:1]:
         assert trial.score is not None
-        speed = say.describe_speedup(trial.ratio)
+        speed = say.describe_speedup(trial.shown_ratio)
         change = say.describe_change(study, trial.score)
         needed = say.describe_needed(trial.score)
         yield (
@@ -211,5 +211,7 @@ def _describe_unconfirmed(study: Study) -> Iterable[str]:
     """Name what looked faster and was not measured again; it is not handed out."""
     pack = f"ortune pack {shlex.quote(study.root)} -o model.ortune"
     for trial in study.unconfirmed:
-        seen = f"{study.label(trial.plan)}, {say.describe_speedup(trial.ratio)}, measured once"
+        seen = (
+            f"{study.label(trial.plan)}, {say.describe_speedup(trial.shown_ratio)}, measured once"
+        )
         yield f"Not re-measured: {seen} ({pack} --plan {trial.key[:8]} --unconfirmed)."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Sink
@@ -52,7 +53,10 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
             recipe = plan.recipe.select_for(name)
             if context.ahead is not None:
                 context.ahead.take(name, recipe)
+            began = monotonic()
             built = build_in(cache, source, recipe, context.materials[name], sink=sink)
+            if context.ahead is not None:
+                context.ahead.longest_s = max(context.ahead.longest_s, monotonic() - began)
         except Refused as error:
             refused, paths[name] = error, source
             continue

@@ -367,7 +367,8 @@ def judge_trial(
     elif status is Status.SLOWER and ratio.low <= 1:
         status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.list_failed_outputs(trial.scores)])
     predicted = stats.predict_ratio(pairs, learnt)
-    return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
+    waited = bool(pairs) and stats.count_unusable(pairs) == len(pairs)
+    return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted, waited=waited)
 
 
 def make_measurement(started: StartupTimes, pairs: Sequence[Pair]) -> Measurement:

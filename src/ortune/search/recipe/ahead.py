@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ortune.core.atomic_write import open_draft
@@ -28,8 +29,10 @@ from ortune.search.recipe.build import build_in, is_crossing
 from ortune.search.recipe.built import find_build, steps_key
 from ortune.search.recipe.material import Material
 
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 """Between two looks at the clock while a build is waited for."""
+_WAIT_S, _WAIT = 5.0, 2.0
+"""How long a build is waited for before it is made here: so many times the longest so far."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class BuildsAhead:
         kind: Of the nodes that time plans, and build none; empty where this machine times.
         sink: Is told what went wrong elsewhere.
         arrived: Builds that were not made here.
+        longest_s: Seconds of the longest build so far, here or there.
     """
 
     models: Mapping[str, Path]
@@ -69,6 +73,7 @@ class BuildsAhead:
     kind: str
     sink: Sink
     arrived: int = 0
+    longest_s: float = 0.0
     _warnings: set[str] = field(default_factory=set)
     _out: dict[Path, Any] = field(default_factory=dict)
     _sent: dict[Path, tuple[str, Any]] = field(default_factory=dict)
@@ -92,6 +97,8 @@ class BuildsAhead:
     def take(self, name: str, recipe: Recipe) -> None:
         """Wait for a build that was begun, and put it among those of the run.
 
+        Not for much longer than builds take: a node may be busy with something else.
+
         Raises:
             OutOfTime: It takes too long.
         """
@@ -101,10 +108,13 @@ class BuildsAhead:
         reference = self._out.pop(folder, None)
         if reference is None:
             return
+        until = monotonic() + max(_WAIT_S, _WAIT * self.longest_s)
         while not ray.wait([reference], timeout=_LOOK_S)[0]:
             time_limit.check_time()
+            if monotonic() > until:
+                return
         try:
-            files: Mapping[str, bytes] = ray.get(reference)
+            files, seconds = ray.get(reference)
         except OrtuneError:
             return  # the build here says the same
         except ray.exceptions.RayError as error:
@@ -113,7 +123,7 @@ class BuildsAhead:
                 self._warnings.add(text)
                 self.sink(Note(text, warning=True))
             return
-        self.arrived += bool(files)
+        self.arrived, self.longest_s = self.arrived + bool(files), max(self.longest_s, seconds)
         for file_name, content in files.items():
             with open_draft(folder / file_name, durable=False) as draft:
                 draft.write_bytes(content)
@@ -178,13 +188,15 @@ class BuildsAhead:
         return self._sent[path]
 
 
-def _build_on_node(order: _Order, files: Mapping[str, list[Any]]) -> dict[str, bytes]:
-    """Build one model; return the files of the build by name, its record last.
+def _build_on_node(
+    order: _Order, files: Mapping[str, list[Any]]
+) -> tuple[dict[str, bytes], float]:
+    """Build one model; return the files of the build by name, its record last, and seconds.
 
     Raises:
         OrtuneError: It cannot be built.
     """
-    home = _open_folder()
+    home, began = _open_folder(), monotonic()
     folder = home / "models" / hashlib.sha256(repr(order.digests).encode()).hexdigest()
     for name, digest in order.digests.items():
         _fetch_file(folder / name, files[digest])
@@ -196,11 +208,12 @@ def _build_on_node(order: _Order, files: Mapping[str, list[Any]]) -> dict[str, b
     source, builds = folder / order.source, home / "builds"
     recipe, *planned = codec.decode(tuple[Recipe, ...], order.recipes)
     built = build_in(builds, source, recipe, replace(material, planned=tuple(planned)))
+    seconds = monotonic() - began
     if not built.changed:
-        return {}
+        return {}, seconds
     names = (f"{source.stem}.onnx.data", f"{source.stem}.onnx", f"{source.stem}.json")
     paths = (built.path.with_name(name) for name in names)
-    return {path.name: path.read_bytes() for path in paths if path.is_file()}
+    return {path.name: path.read_bytes() for path in paths if path.is_file()}, seconds
 
 
 @cache

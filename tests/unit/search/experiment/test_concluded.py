@@ -21,6 +21,7 @@ from ortune.core.acceptance import (
     looks_eligible,
     select_winner,
 )
+from ortune.core.progress.board import describe_trial
 from ortune.core.trial import Block, Burst, Measurement, Pair, Plan, Status, Trial
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing import stats
@@ -167,9 +168,14 @@ def test_a_finalist_that_waited_is_not_handed_out(context: Context, goal: Goal) 
     judged = measure.judge_trial(context, waiting("final"), stats.NOTHING)
     original = replace(baseline(), size=1000)
     assert select_winner([judged], original, strict=False, goal=goal) is None
-    assert looks_eligible(replace(judged, part="search"), original, strict=False, goal=goal)
+    looks = looks_eligible(replace(judged, part="search"), original, strict=False, goal=goal)
+    assert looks is (goal != FASTEST), "it is named where it is smaller, not as faster"
 
 
-def test_a_lone_block_is_no_disturbance(context: Context) -> None:
-    lone = measure.judge_trial(context, waiting("search", blocks=1), stats.NOTHING)
-    assert not lone.is_disturbed and classify_outcome(lone) is Outcome.ROUGH
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_no_figure_is_shown_of_runs_that_waited(context: Context, blocks: int) -> None:
+    judged = measure.judge_trial(context, waiting("search", blocks=blocks), stats.NOTHING)
+    assert judged.is_disturbed and classify_outcome(judged) is Outcome.DISTURBED
+    assert judged.ratio is not None and judged.ratio.value < 1, "a search sorts by it"
+    assert judged.shown_ratio is None
+    assert describe_trial(judged).strip().startswith("-")
