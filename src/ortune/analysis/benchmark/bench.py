@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import typing
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -26,6 +27,8 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine import archive
+from ortune.bundle.engine.manifest import HUB
+from ortune.bundle.source import unpack_temporarily
 from ortune.core import custom_ops, hub, regular_file
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
@@ -38,7 +41,6 @@ from ortune.core.request import make_verb
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Interval
-from ortune.core.workload import Workload
 from ortune.data import given, sources, stream, synthetic
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis import facts as model_facts
@@ -65,9 +67,41 @@ def run(request: Bench) -> BenchResult:
     if request.end_to_end:
         return _time_frames(request, chosen, where)
     workloads = [read_workload(request.workload, n) for n in dict.fromkeys(request.batch or (0,))]
-    return time_groups(
-        _make_contestants(make_paths(request.models), chosen, workloads, where), request
-    )
+    with ExitStack() as stack:
+        timed = [
+            contestant
+            for path in make_paths(request.models)
+            for contestant in (
+                _open_bundle(path, stack)
+                if path.is_file() and archive.is_bundle(path)
+                else [Contestant(path, backend, workloads[0]) for backend in chosen]
+            )
+        ]
+        groups = [
+            [
+                replace(contestant, workload=workload, environment=environment)
+                for contestant in timed
+                for environment in where
+            ]
+            for workload in workloads
+        ]
+        return time_groups(groups, request)
+
+
+def _open_bundle(path: Path, stack: ExitStack) -> Iterator[Contestant]:
+    """Yield every plan of a bundle, with its own backend.
+
+    Raises:
+        BadSettings: It holds several models.
+    """
+    bundle = stack.enter_context(unpack_temporarily(path))
+    settings = hub.find_folder(bundle.folder / HUB)
+    for plan in bundle.manifest.plans:
+        source = bundle.read_source(plan)
+        if len(source.models) > 1:
+            raise BadSettings(f"{path} holds several models", fix="time it with --end-to-end")
+        (model,) = source.models.values()
+        yield Contestant(model, source.backend, Latency(), title=str(path), settings=settings)
 
 
 bench = make_verb(Bench, run)
@@ -159,24 +193,6 @@ def _expand_levels(backend: Backend, levels: Sequence[str], sink: Sink) -> list[
     return [dataclasses.replace(backend, **change) for change in changes]
 
 
-def _make_contestants(
-    models: Sequence[Path],
-    chosen: Sequence[Backend],
-    workloads: Sequence[Workload],
-    environments: Sequence[str],
-) -> list[list[Contestant]]:
-    """Return one group for every workload: each model on each backend in each environment."""
-    return [
-        [
-            Contestant(model, backend, workload, environment=environment)
-            for model in models
-            for backend in chosen
-            for environment in environments
-        ]
-        for workload in workloads
-    ]
-
-
 # --- models alone -------------------------------------------------------------------------------
 
 
@@ -206,8 +222,8 @@ def _write_streams(
     one's, and one that none has is refused.
     """
     batch = max(item.workload.batch for group in groups for item in group)
-    models = dict.fromkeys(item.model for group in groups for item in group)
-    inputs = {path: model_facts.read_facts(file.load(path)).inputs for path in models}
+    settings = {item.model: item.settings for group in groups for item in group}
+    inputs = {path: model_facts.read_facts(file.load(path)).inputs for path in settings}
     input_names = {item.name for specs in inputs.values() for item in specs}
     streams = {}
     for count, (path, specs) in enumerate(inputs.items()):
@@ -223,7 +239,7 @@ def _write_streams(
             ranges={
                 name: ends for name, ends in request.ranges.items() if name not in foreign_names
             },
-            settings=hub.find_folder(path),
+            settings=settings[path] or hub.find_folder(path),
             sink=request.sink,
         ).stream
     return streams
@@ -289,8 +305,11 @@ def _time_frames(
             with archive.open_bundle(path) as (_, manifest):
                 plans = dict.fromkeys(plan.backend for plan in manifest.plans)
             on = [parse_plugin(Backend, text) for text in plans]
-        (group,) = _make_contestants([path], on, [Latency()], environments)
-        contestants += group
+        contestants += [
+            Contestant(path, backend, Latency(), environment=environment)
+            for backend in on
+            for environment in environments
+        ]
     with open_temporary_folder() as folder:
         root, frame = Path(folder), request.end_to_end
         feeds = _write_frame_samples(request, contestants[0].model, root)

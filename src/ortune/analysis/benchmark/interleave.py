@@ -15,6 +15,7 @@ from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, describe_placement
 from ortune.core.event import Progress, Sink, ignore_event
+from ortune.core.hub import HubFolder
 from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
@@ -248,6 +249,8 @@ class Contestant:
         again: It is the first contestant once more, to see what the machine calls equal.
         environment: Where its processes run.
         program: What a process runs: a module, and words behind the job's file.
+        title: What its rows call the model; the path without one.
+        settings: What came with the model from its folder.
     """
 
     model: Path
@@ -256,6 +259,8 @@ class Contestant:
     again: bool = False
     environment: str = HERE
     program: tuple[str, ...] = PROGRAM
+    title: str = ""
+    settings: HubFolder | None = None
 
 
 @dataclass

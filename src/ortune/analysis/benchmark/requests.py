@@ -24,8 +24,10 @@ class Bench(CustomOpsRequest, DataRequest):
     are to the first row of a batch. A row is called the fastest only if the 99 % intervals of its
     ratios to all others exclude 1. Without --data the inputs are made up.
 
+    Of a bundle every plan is timed, with the settings that it was packed with.
+
     With --end-to-end a run is a frame of yours, frame(engine, sample), and the model's part of it
-    stands beside it; MODELS may be bundles, of which every plan is timed.
+    stands beside it.
 
     Exit code 1 if --self-check finds that the first row differs from itself.
 
@@ -36,7 +38,7 @@ class Bench(CustomOpsRequest, DataRequest):
         ortune bench model.onnx model.ortune --end-to-end camera:frame --data camera:samples
 
     Attributes:
-        models: Model files.
+        models: Model files, or bundles.
         on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; may be repeated.
         threads: Time every backend at these thread counts.
         levels: Time at these graph levels, where a backend has levels.

@@ -60,7 +60,7 @@ def describe_row(
 
     middle = _compute_median(latency)
     return {
-        "model": str(who.model),
+        "model": who.title or str(who.model),
         "digest": digest,
         "backend": str(who.backend),
         "unverified": who.backend.unverified,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ortune_toys.backends.crash import Crash
 from ortune_toys.backends.scripted import Scripted
 from rich.console import Console
-from tests.unit import environments, studies
+from tests.unit import environments, packaged, studies
 
 import ortune as ot
 from ortune.analysis.benchmark import bench
@@ -28,6 +28,7 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.row_figures import describe_row
 from ortune.backends.cpu import Cpu
 from ortune.backends.tensorrt import Tensorrt
+from ortune.bundle.engine import archive
 from ortune.bundle.engine.load import load_engine
 from ortune.cli import bench as bench_verb
 from ortune.cli.main import main
@@ -193,6 +194,16 @@ def test_a_race_finds_the_faster_and_ratios_hold_within_a_batch(model: Path) -> 
         assert row["error"] is None and len(row["turns"]) == len(row["load_ns"]) == 2
         assert row["cpu_ns"] > 0 and 0 < row["rss"] <= row["peak_rss"]
         assert row["samples_bytes"] % 16 == 0 and row["samples_bytes"] > 0, "rows of four floats"
+
+
+def test_every_plan_of_a_bundle_is_a_row_under_its_name(tmp_path: Path) -> None:
+    bundle = packaged.bundle(tmp_path)
+    with archive.open_bundle(bundle) as (_, manifest):
+        backends = [plan.backend for plan in manifest.plans]
+    found = ot.bench(bundle, on="scripted", sets=1, time=0.1)
+    assert [row["backend"] for row in found.rows] == backends != ["scripted"]
+    for row in found.rows:
+        assert (row["model"], row["error"]) == (str(bundle), None)
 
 
 def test_a_row_that_fails_stays_and_the_others_are_judged(model: Path) -> None:
