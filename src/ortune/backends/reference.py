@@ -56,12 +56,12 @@ def _read_model(path: Path) -> Any:
     """
     import onnx
 
-    from ortune.graph.io import external
+    from ortune.graph.io import external, protobuf
 
     proto = onnx.load(path, load_external_data=False)
     files = external.list_files(path, proto)
     for tensor in external.walk_tensors(proto):
-        place = external.read_location(tensor)
+        place = protobuf.read_location(tensor)
         if place is not None:
             entries = {entry.key: entry.value for entry in tensor.external_data}
             with files[place].open("rb") as stream:

@@ -103,7 +103,10 @@ class Detections(Fidelity):
             boxes, scores = rows[:, :4], rows[:, 4:]
             if rows.shape[1] == _LISTED and self.layout == "xyxy":
                 scores, classes = rows[:, 4], rows[:, 5].round()
-            elif _has_objects(tensors[self.head]):
+            elif bool(
+                tensors[self.head].shape[-1] < tensors[self.head].shape[-2]
+                and tensors[self.head].shape[-1] > 5
+            ):
                 scores = scores[:, :1] * scores[:, 1:]
         else:
             boxes, scores = tensors[self.boxes], _read_scores(tensors[self.scores])
@@ -119,11 +122,6 @@ def _read_rows(head: NDArray[Any]) -> Floats:
     """Return a head as one row a box: the shorter axis holds what is said of one."""
     rows = np.asarray(head, np.float64).reshape(head.shape[-2], head.shape[-1])
     return rows.T if len(rows) < rows.shape[1] else rows
-
-
-def _has_objects(head: NDArray[Any]) -> bool:
-    """Say whether place 4 of a row is the chance of an object: in heads of one row a box it is."""
-    return bool(head.shape[-1] < head.shape[-2] and head.shape[-1] > 5)
 
 
 def _read_scores(scores: NDArray[Any]) -> Floats:

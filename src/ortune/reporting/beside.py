@@ -11,7 +11,7 @@ from ortune.analysis.profiling import files
 from ortune.core import wording as say
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Profile
-from ortune.core.section import Bar, Bars, Block, Heading, Text
+from ortune.core.section import Bar, Bars, Heading, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather_parts
 from ortune.reporting.explanation.explain import explain_study
@@ -37,7 +37,11 @@ def build_report_parts(study: Study, *, graphs: bool = True) -> tuple[Part, ...]
         graphs: With original and winner node by node, which takes a while.
     """
     profiles = tuple(_read_profiles(study))
-    sides = _compare_graphs(study) if graphs else {}
+    sides: dict[str, Sides] | str = {}
+    try:
+        sides = compare_sides(study) if graphs else {}
+    except OrtuneError as error:
+        sides = error.what
     lone = next(iter(sides.values())) if isinstance(sides, dict) and len(sides) == 1 else None
     compared = tuple(
         _compare_operators(
@@ -80,14 +84,6 @@ def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:
                 yield place.name, error.what
 
 
-def _compare_graphs(study: Study) -> dict[str, Sides] | str:
-    """Return both graphs of each model, or what is wrong with one."""
-    try:
-        return compare_sides(study)
-    except OrtuneError as error:
-        return error.what
-
-
 def _build_graph_parts(study: Study, sides: dict[str, Sides] | str) -> Iterator[Part]:
     """Yield the graphs of original and winner, and how to open the winner elsewhere."""
     if isinstance(sides, str):
@@ -123,13 +119,11 @@ def _nest_profiles(profiles: Sequence[tuple[str, Profile | str]]) -> Iterator[Pa
         title = Heading(f"Profile of {Path(profile.model).name} on {profile.backend}")
         source = Text(f"From {place}/{files.WHOLE}, measured apart from the search.")
         inner = (
-            _fold_heading(block) for part in build_profile_parts(profile) for block in part.blocks
+            replace(block, folded=True) if isinstance(block, Heading) else block
+            for part in build_profile_parts(profile)
+            for block in part.blocks
         )
         yield Part(name, (title, source, *inner))
-
-
-def _fold_heading(block: Block) -> Block:
-    return replace(block, folded=True) if isinstance(block, Heading) else block
 
 
 def _compare_operators(
@@ -139,7 +133,10 @@ def _compare_operators(
     profiles_by_side = _find_before_and_after(study, profiles)
     sides = tuple(profiles_by_side)
     if profiles_by_side:
-        times = [_sum_by_operator(profile) for profile in profiles_by_side.values()]
+        times = [
+            {name: share.time_ns / 1e6 for name, share in profile.by("op_type").items()}
+            for profile in profiles_by_side.values()
+        ]
         source = "Kernel times of profiled runs, measured apart from the search."
     elif shares := _list_shares(study, graphs):
         sides = ("original", "winner")[: len(shares)]
@@ -160,7 +157,11 @@ def _compare_operators(
         n for n in names if _find_longest(times, n) >= _SHORT * _find_longest(times, names[0])
     ]
     bars = tuple(
-        _make_bar(name, [timing.get(name, 0.0) for timing in times]) for name in shown[:_OPERATORS]
+        Bar(
+            name or "(none)", lengths, " \N{RIGHTWARDS ARROW} ".join(f"{ms:.3g}" for ms in lengths)
+        )
+        for name in shown[:_OPERATORS]
+        for lengths in [tuple(timing.get(name, 0.0) for timing in times)]
     )
     more = len(names) - len(bars)
     layers = plot_layers(graphs) if graphs else None
@@ -203,17 +204,8 @@ def _join_quantized(timing: Mapping[str, float]) -> dict[str, float]:
     return joined
 
 
-def _sum_by_operator(profile: Profile) -> dict[str, float]:
-    return {name: share.time_ns / 1e6 for name, share in profile.by("op_type").items()}
-
-
 def _find_longest(times: Sequence[Mapping[str, float]], name: str) -> float:
     return max(timing.get(name, 0.0) for timing in times)
-
-
-def _make_bar(name: str, lengths: Sequence[float]) -> Bar:
-    note = " \N{RIGHTWARDS ARROW} ".join(f"{length:.3g}" for length in lengths)
-    return Bar(name or "(none)", tuple(lengths), note)
 
 
 def _find_before_and_after(study: Study, profiles: Sequence[Profile]) -> dict[str, Profile]:
@@ -227,15 +219,11 @@ def _find_before_and_after(study: Study, profiles: Sequence[Profile]) -> dict[st
         sides["winner"] = (best, originals)
     selected: dict[str, Profile] = {}
     for side, (trial, models) in sides.items():
-        fit = [profile for profile in profiles if models & _list_model_paths(study, profile)]
+        # The path of a profile's model is as it was given: from here, or from beside the run.
+        folders = (Path(), Path(study.root).resolve().parent)
+        fit = [p for p in profiles if models & {(f / p.model).resolve() for f in folders}]
         same_backend = [profile for profile in fit if profile.backend == str(trial.plan.backend)]
         # Of one file on two backends only the backend tells which is whose.
         if chosen := same_backend or (fit if best.artefact or len(sides) == 1 else []):
             selected[side] = chosen[0]
     return selected
-
-
-def _list_model_paths(study: Study, profile: Profile) -> set[Path]:
-    """Return where a profile's model may lie, whose path is as it was given: here, or beside."""
-    folders = (Path(), Path(study.root).resolve().parent)
-    return {(folder / profile.model).resolve() for folder in folders}

@@ -25,8 +25,6 @@ class Part:
     """One section's blocks.
 
     Attributes:
-        name: The section's file name.
-        order: Parts are shown in this order.
         columns: Of twelve that a wide page has, how many it takes.
     """
 

@@ -47,12 +47,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class StudyEnding:
-    """The answer of a search, fitted to the console's width.
-
-    Attributes:
-        study: The search.
-        page: Where its report is.
-    """
+    """The answer of a search, fitted to the console's width."""
 
     study: Study
     page: Path

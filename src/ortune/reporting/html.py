@@ -76,7 +76,10 @@ def report(
     else:
         (title, parts), about = build_compared_parts(study, other), ""
     if no_samples:
-        parts = tuple(_leave_out_samples(part) for part in parts)
+        parts = tuple(
+            replace(part, blocks=tuple(b for b in part.blocks if not isinstance(b, Shots)))
+            for part in parts
+        )
     markdown = path.suffix.lower() == ".md"
     page = render_markdown_parts if markdown else partial(_render_report, title, about, static)
     text = page(parts)
@@ -106,10 +109,6 @@ def _render_report(title: str, about: str, static: bool, parts: Sequence[Part]) 
 def name_study(study: Study) -> str:
     """Return the names of a study's models, by comma."""
     return ", ".join(Path(path).name for path in study.job.model.split(", "))
-
-
-def _leave_out_samples(part: Part) -> Part:
-    return replace(part, blocks=tuple(b for b in part.blocks if not isinstance(b, Shots)))
 
 
 def describe_job(study: Study) -> str:
@@ -218,7 +217,9 @@ def _render_block(block: Block, draw: Callable[[Plot], str]) -> str:
         case Shots(shots):
             return f'<div class="shots">{"".join(map(_render_shot, shots))}</div>'
         case GraphPair(shown, table):
-            return _embed_graphs(shown, draw is _embed_chart) + _fold_figures(table)
+            return (
+                f'<div class="graph">{_embed_json(shown)}</div>' if (draw is _embed_chart) else ""
+            ) + _fold_figures(table)
         case Scatter() | Intervals() | Lines() | Bars() | Chart():
             return draw(block) + _render_figures(block)
 
@@ -252,11 +253,6 @@ def _embed_chart(plot: Plot) -> str:
 def _embed_json(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json">{text}</script>'
-
-
-def _embed_graphs(shown: Mapping[str, Any], scripted: bool) -> str:
-    """Write two graphs for the page's script; without one there is the table."""
-    return f'<div class="graph">{_embed_json(shown)}</div>' if scripted else ""
 
 
 def _embed_picture(plot: Plot) -> str:

@@ -318,7 +318,15 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
             action.title,
             format_milliseconds(action.stake_ns) if action.stake_ns else "not known",
             "-" if action.estimate_ns is None else f"-{format_milliseconds(action.estimate_ns)}",
-            *([_format_measurement(action)] if tried else []),
+            *(
+                [
+                    str(action.measured)
+                    if action.measured is not None
+                    else action.note or "not tried"
+                ]
+                if tried
+                else []
+            ),
             action.does,
             action.advice,
         )
@@ -334,10 +342,6 @@ def build_action_blocks(actions: Sequence[Action]) -> list[Block]:
         else "."
     )
     return [Heading("What can be done"), Text(text), Table((*columns, "do", "why"), tuple(rows))]
-
-
-def _format_measurement(action: Action) -> str:
-    return str(action.measured) if action.measured is not None else action.note or "not tried"
 
 
 def _build_notes(profile: Profile) -> tuple[Block, ...]:

@@ -143,8 +143,6 @@ def build_card(
     """Return the text of README.md.
 
     Args:
-        source: What is packed.
-        evidence: What was measured.
         licence: SPDX text; empty when nobody said one.
         base_model: Name of the original on the hub; empty when unknown.
         load: Code that loads it.

@@ -60,7 +60,7 @@ class FixDims(Transform):
                 d
                 for value in list_required_inputs(model)
                 for d in shape_of(value) or ()
-                if _is_dynamic(d)
+                if isinstance(d, str) and d.isidentifier()
             ]
             shown = str(dynamic_dims[0]) if dynamic_dims else "INPUT.AXIS"
             raise Refused(
@@ -101,10 +101,6 @@ class FixDims(Transform):
                     )
                 sizes.setdefault(name, {})[axis] = int(size)
         return sizes
-
-
-def _is_dynamic(dim: int | str | None) -> bool:
-    return isinstance(dim, str) and dim.isidentifier()
 
 
 def _replace_dim_names(model: ir.Model, sizes: dict[str, int]) -> None:

@@ -84,9 +84,6 @@ def write_preprocessing(
     """Write all nodes and return the tensor; the first convolution takes the scale in.
 
     Args:
-        chain: Takes the nodes.
-        value: The pictures.
-        picture: What to write.
         readers: What reads the tensor now.
     """
     settings = picture.settings

@@ -60,7 +60,10 @@ class FreeDims(Transform):
             return None
         shapes = {str(value.name): shape_of(value) or () for value in list_required_inputs(model)}
         sizes = {
-            n: {axis: _static_size(shapes[n][axis]) for axis in input_axes}
+            n: {
+                axis: size if isinstance(size := shapes[n][axis], int) else 0
+                for axis in input_axes
+            }
             for n, input_axes in axes.items()
         }
         outputs = free_axes(model.clone(), axes)
@@ -102,19 +105,12 @@ class FreeDims(Transform):
         firsts = {name: shape[0] for name, shape in shapes.items() if shape}
         fixed = {size for size in firsts.values() if isinstance(size, int)}
         if len(fixed) > 1:
+            named_sizes = ", ".join(f"{size} of '{name}'" for name, size in firsts.items())
             raise Refused(
-                f"which dimension is the batch? First are {_format_first_dims(firsts)}",
+                f"which dimension is the batch? First are {named_sizes}",
                 fix="say it: free-dims(dims=[INPUT.AXIS:batch, ...])",
             )
         return {name: {0: _BATCH} for name, size in firsts.items() if isinstance(size, int)}
-
-
-def _static_size(dim: int | str | None) -> int:
-    return dim if isinstance(dim, int) else 0
-
-
-def _format_first_dims(firsts: dict[str, int | str | None]) -> str:
-    return ", ".join(f"{size} of '{name}'" for name, size in firsts.items())
 
 
 Axes = Mapping[str, Mapping[int, str]]

@@ -173,7 +173,6 @@ def _build_grouped_conv(
     """Return what one grouped convolution and activation make, or why there is none.
 
     Args:
-        editor: Adds weights and nodes.
         branches: All of one kind; the groups, in order.
         source: What the convolution reads: the inputs of all branches, side by side.
         concat: What reads the branches; the new nodes are put in front of it.

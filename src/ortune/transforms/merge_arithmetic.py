@@ -240,7 +240,6 @@ class Total:
     Attributes:
         bound: What the summand would be if no two terms had different signs.
         shape: Of all constants broadcast together.
-        dtype: Of the tensor.
     """
 
     factor: NDArray[Any]

@@ -200,8 +200,7 @@ def time_groups(groups: Sequence[Sequence[Contestant]], request: Bench) -> Bench
     """Time groups of contestants as asked; see `contest`."""
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
-    with open_temporary_folder() as folder:
-        root = Path(folder)
+    with open_temporary_folder() as root:
         streams = _write_streams(groups, request, root)
         raced = [
             [TimedRow(contestant, streams[contestant.model]) for contestant in group]

@@ -54,7 +54,6 @@ class SavedRow:
 
     Attributes:
         model: Its file's name.
-        index: Its place in the file.
     """
 
     model: str
@@ -310,7 +309,6 @@ class ComparedRow:
         same_model: By its digest; None when one is not known.
         how: Whether latencies are compared directly, or relative to which row.
         judged: Whether the latency is.
-        error: Why each failed, if it did.
         latency: Ratio of the other to the reference; None when one failed.
         p99: Ratio, like `memory`, `size` and `load`; None when one is not known.
         regressions: Metrics over their thresholds, or ``error``.
@@ -377,7 +375,6 @@ class CompareResult(TableResult):
     Attributes:
         thresholds: Metric -> share by which it may grow.
         comparisons: One for every file after the first.
-        regressions: How many rows regressed.
     """
 
     headline = ("regressions", "thresholds")

@@ -42,11 +42,7 @@ class EngineSession:
     """An engine as workloads drive sessions; what a run gives back is dropped."""
 
     def __init__(self, engine: Engine, act: Callable[[Tensors], object]) -> None:
-        """Drive an engine.
-
-        Args:
-            act: One run.
-        """
+        """Drive an engine."""
         self._engine, self._act = engine, act
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
@@ -103,8 +99,6 @@ class EngineBench(Workbench):
         """Take what every workbench takes.
 
         Args:
-            workbench_args: The job, and what else a workbench is made of.
-            role: What a run is.
             path: The user's ``FILE.py:NAME``.
         """
         super().__init__(*workbench_args)

@@ -80,11 +80,7 @@ class SelfCheck:
 
 @dataclass(frozen=True)
 class NoiseVerdict:
-    """Whether the machine was quiet enough.
-
-    Attributes:
-        rule: How that is judged.
-    """
+    """Whether the machine was quiet enough."""
 
     too_noisy: bool
     rule: str
@@ -100,7 +96,6 @@ class Pipeline:
     Attributes:
         row: Index of the row of whole frames.
         model_row: Index of the row of the calls that a frame makes of the engine, without it.
-        frames_per_s: Whole frames.
         model_per_s: As many as the model alone would do.
         share: Of a frame's time, what the model alone takes, at 99 %.
         ratio: A frame's time over that of the first model's frame, at 99 %.
@@ -125,11 +120,9 @@ class BenchResult(TableResult):
         ratios: Of each row's latency to that of the first row of its batch, at 99 %; None for one
             that failed.
         winner: Index of the fastest; None inside the noise, or with several batches.
-        winners: The fastest of every batch.
         self_check: None when it was not asked for.
         machine: What the times hold for.
         versions: Of the runtimes where the first row ran.
-        noise: Readings of the machine meanwhile.
         counts: How many rows came to what beside the first of their batch, in words.
         environments: Name -> versions of the runtimes there.
         pipelines: With a frame: what the models' speed is worth inside of it.
@@ -151,8 +144,9 @@ class BenchResult(TableResult):
     def summary(self) -> Mapping[str, object]:
         """Return the fastest row of every batch, and whether the machine was quiet enough."""
         fastest = [
-            "none" if winner.row is None else self._label_row(winner.row)
+            "none" if winner.row is None else f"{row['model']} on {describe_placement(row)}"
             for winner in self.winners
+            for row in [self.rows[winner.row or 0]]
         ]
         return {
             "fastest": ", ".join(fastest),
@@ -167,10 +161,6 @@ class BenchResult(TableResult):
             | {end: ratio and getattr(ratio, of) for end, of in _RATIO.items()}
             for row, ratio in zip(self.rows, self.ratios, strict=True)
         ]
-
-    def _label_row(self, index: int) -> str:
-        row = self.rows[index]
-        return f"{row['model']} on {describe_placement(row)}"
 
 
 def judge_rows(
@@ -247,7 +237,6 @@ class Contestant:
 
     Attributes:
         again: It is the first contestant once more, to see what the machine calls equal.
-        environment: Where its processes run.
         program: What a process runs: a module, and words behind the job's file.
         title: What its rows call the model; the path without one.
         settings: What came with the model from its folder.

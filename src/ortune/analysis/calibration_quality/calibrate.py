@@ -50,7 +50,6 @@ class QuantizerProbes:
     Attributes:
         model: As the quantizer prepared it.
         probes: For ranges that are known by their tensor's name.
-        observer: The quantizer's own.
     """
 
     model: ir.Model
@@ -71,11 +70,9 @@ def parse_quantizer(quantizer: str, observer: str | None) -> Quantizer:
             f"{step.name()} asks for no ranges of an observer's choice",
             fix='use a static quantizer, such as "int8-static"',
         )
-    return step if observer is None else _replace_observer(step, parse_plugin(Observer, observer))
-
-
-def _replace_observer(step: Quantizer, observer: Observer) -> Quantizer:
-    fields = {**codec.encode(step), "observer": codec.encode(observer)}
+    if observer is None:
+        return step
+    fields = codec.encode(step) | {"observer": codec.encode(parse_plugin(Observer, observer))}
     return codec.decode(Quantizer, fields)
 
 
@@ -125,7 +122,6 @@ class Stability:
         apart: The disagreement of the halves, in steps, that one tensor of ten exceeds.
         exponent: By which it falls with the number of samples; None where that is not measured.
         add: Samples to add; 0 when there are enough, None when nothing useful can be said.
-        why: One sentence.
     """
 
     enough: bool | None
@@ -167,7 +163,6 @@ def make_sample_subsets(parts: Sequence[Sequence[int]], count: int) -> list[tupl
 
     Args:
         parts: Of `split_into_quarters`.
-        count: Independent samples.
     """
     first, second, third, fourth = parts
     halves = [(*first, *third), (*second, *fourth)]
@@ -195,7 +190,6 @@ def judge_stability(
     Args:
         whole: Key -> range over all samples.
         subset_ranges: Answers for the `make_sample_subsets`.
-        count: Independent samples.
     """
     if not subset_ranges:
         few = (
@@ -295,13 +289,11 @@ class Calibration(TableResult):
     """What `calibrate` found.
 
     Attributes:
-        document: What `save` writes.
         tensors: One a range, in the order of the graph.
         stability: Whether the data is enough.
         idle: Tensors and channels that stayed inactive on the samples, and constant ones.
         unanswered: Tensors that never held a value.
         every: Range of every float tensor of the file's own graph, if it was asked for.
-        notes: What a person should know.
     """
 
     headline = ("model", "observer", "samples", "augment", "stability")
@@ -356,8 +348,7 @@ def run(request: Calibrate) -> Calibration:
     if out is not None and cache is not None and out.resolve() == cache.resolve():
         raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
     step = parse_quantizer(request.step, request.observer)
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         seen = _load_samples(request, folder)
         quantizer_probes = collect_probes(Path(request.model), step)
         groups = make_sample_subsets(

@@ -58,12 +58,10 @@ class ObserverScore:
 
     Attributes:
         augment: Spelled; empty for the samples as they are.
-        seconds: That its calibration took.
         score: By the budget's metric, against the float model.
         snr: dB against the float model's outputs.
         standing: ``best``, ``not worse`` (within the noise of the first), ``lower snr`` (the
             metric cannot tell), ``worse`` or ``failed``.
-        error: Why there is no score.
     """
 
     observer: str
@@ -164,7 +162,6 @@ class ObserverRanking(TableResult):
         best: Observer that beats every other beyond the noise; empty when none does.
         by: Metric by which it does: the budget's, else snr.
         calibrated: Samples that were observed, without copies.
-        scored: Samples that were scored.
         overlap: These are the same samples, as there are too few.
     """
 

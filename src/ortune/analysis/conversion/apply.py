@@ -29,10 +29,7 @@ class AppliedSteps(TableResult):
     """A model that steps were applied to.
 
     Attributes:
-        model: The source.
-        output: The new file.
         edits: What each step did, or why it was rolled back.
-        changed: Whether any step was kept.
     """
 
     model: Path

@@ -405,16 +405,9 @@ class ConvertedModel(Result):
     """A converted model.
 
     Attributes:
-        model: The source.
-        output: The new file.
-        precision: As asked.
-        target: As asked.
-        opt_level: As asked.
-        edits: What each step did.
         weights: Type -> bytes of weights in the new file.
         compared: Scores against the source: metric, value, samples.
         latency_ratio: Of the new file's latency to the source's; timed for ``dynamic_conv`` alone.
-        notes: What a person should know.
     """
 
     model: Path
@@ -453,8 +446,7 @@ def run(request: Convert) -> ConvertedModel:
     request = replace(request, sink=collect_notes(notes, request.sink))
     for note in list_advice(request):
         request.sink(note)
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         data = request.read_inputs(model).read_data(folder, request.sink)
         converted = convert_model(request, data, folder)
         weights, scores = check_result(request, converted.path, data, folder)

@@ -49,7 +49,6 @@ class ConversionData:
 
     Attributes:
         feeds: Altered copies included; made-up samples only compare; None when none of those run.
-        saved_ranges: Ranges of an earlier calibration.
         agreement: Whether the model agrees with itself on the samples.
     """
 
@@ -63,14 +62,11 @@ class ConversionInputs:
     """What a conversion calibrates and compares on, as it was asked for.
 
     Attributes:
-        model: Its file.
         data: Samples; None makes some up to compare on.
         shapes: Input -> shape of what is made up.
         ranges: Input -> lowest and highest value of what is made up.
         sequence: What makes a sequence of samples; empty without order.
         state: Outputs that are fed to inputs at the next step.
-        custom_ops: Libraries of custom operators.
-        ranges_from: Ranges of an earlier calibration.
         augmentations: How samples are altered for copies to calibrate on too.
     """
 

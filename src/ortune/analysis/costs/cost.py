@@ -73,8 +73,6 @@ class PricedSource:
         options: The first is the measure of those timed in turns with it.
         measure: File name of the first option's model, and its backend.
         chosen: Name of the option that the source itself calls best, or empty.
-        tuning_s: Seconds that its search took.
-        notes: What the reader must know.
     """
 
     options: tuple[ServingOption, ...]

@@ -39,7 +39,6 @@ class Terms:
         price_per_hour: Of one machine, or of one device where several are counted.
         currency: As written beside the price; may be empty.
         overhead_s: Of one run, outside the model: decoding, resizing, transport.
-        processes: Processes that work on one machine.
         devices: Numbers of machines (or devices) to show; the first is what is paid today where
             no load is given.
         load_per_s: Samples a second that must be served; None compares at equal work.

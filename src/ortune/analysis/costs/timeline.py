@@ -46,7 +46,6 @@ class CostLine:
     """A choice.
 
     Attributes:
-        name: What it is called.
         once_s: Paid once.
         session_s: Paid by every session.
         inference_s: Paid by every inference.
@@ -143,9 +142,6 @@ class Subject:
         model: The file as it came.
         backend: Its level is set by each variant, its other fields hold for all.
         quantizer: The step behind "quantized" and "both"; None leaves them out.
-        material: Samples to check and calibrate with.
-        root: Folder for the files.
-        sink: Told what cannot be made.
     """
 
     model: Path
@@ -359,7 +355,6 @@ class TimedVariant:
         first_ns: First inference there.
         against: The variant it was timed in turns with; empty for the first.
         ratio: Latency over that one's, 99 %. Where it holds 1 both count as equally fast.
-        size: Bytes of the file.
         session_equal: Its sessions do not differ from those of `against` in rank, at 1 %.
     """
 
@@ -398,13 +393,10 @@ class Timeline(TableResult):
     """All variants of one model.
 
     Attributes:
-        model: Its path.
-        rows: In the order in which they are shown.
         every: "Both" with its one-time cost paid in every session; None without "both".
         per_session: Inferences that a session serves.
         import_ns: Import of the runtime, which every line pays alike and none contains.
         quantizer: The step's spelling; empty without one.
-        notes: What was left out, and why.
     """
 
     headline = ("model", "quantizer", "per_session", "cheapest")

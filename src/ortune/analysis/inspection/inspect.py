@@ -70,7 +70,6 @@ class NodePlacement:
     """A backend's answer for a model.
 
     Attributes:
-        backend: As it was asked for.
         nodes: Provider -> names of the model's nodes that it takes; constants are left out.
         added: Provider -> nodes that the runtime adds, such as casts.
         left: Nodes that no provider names: the runtime takes them apart, or does without them.
@@ -79,7 +78,6 @@ class NodePlacement:
         integers: Which layers of a Q/DQ file ran in integers there, in a few runs of made-up
             samples; None of other files, and where the runtime records nothing.
         problem: Why it does not take the model, or cannot be asked; empty when it answered.
-        fix: What to do about that.
     """
 
     backend: str
@@ -204,10 +202,7 @@ class TriedStep:
     """A step that changes the model, and how.
 
     Attributes:
-        step: Its spelling.
         edits: How often it changed something.
-        nodes_before: Nodes of the model before it.
-        nodes_after: Nodes of the model behind it.
     """
 
     step: str
@@ -221,23 +216,17 @@ class Inspection(TableResult):
     """What is known of a model without running it.
 
     Attributes:
-        model: Its file.
         digest: As `ortune.graph.io.file.compute_digest`; None where the weights were not read.
         file_bytes: With external data.
-        producer: Who wrote the file.
         facts: Counts, inputs and outputs. `flops` is of the shapes asked for.
         opsets: Domain -> version; the default domain is empty.
         shapes: Shapes that inputs were taken at; other dynamic dimensions count as 1.
         moved: Bytes that all nodes read and write in a run.
-        intensity: FLOPs per byte moved.
         unknown: Nodes whose FLOPs or bytes are not known.
         activations: dtype -> values that nodes make.
         nodes: Every node but constants; functions are inlined.
-        regions: The parts of the model.
-        tensors: The biggest weights and activations.
         bodies: Of If, Loop and Scan.
         functions: That the file defines.
-        lint: What is odd.
         skipped: What was left out because weights were not read; empty when they were.
         saturable: Integer layers and whether they can saturate without VNNI.
         steps: Automatic transforms that change it, tried one behind the other, with their edits;
@@ -299,6 +288,10 @@ def run(request: Inspect) -> Inspection:
     moved = sum(entry.moved or 0 for entry in node_accounts)
     odd = lint_model(loaded, inference[0], file.parse_outline(path), values)
     node_outputs = (v for node in inference[0].graph.all_nodes() for v in node.outputs if v.name)
+    placements = []
+    for place, backend in enumerate(backends):
+        request.sink(Progress(f"loading on {backend}", place, len(backends)))
+        placements.append(query_placement(path, backend, request.shapes))
     return Inspection(
         model=path,
         digest=file.compute_digest(path) if read else None,
@@ -326,7 +319,7 @@ def run(request: Inspect) -> Inspection:
         skipped="" if read else _describe_skipped(size, facts),
         saturable=list_saturable_layers(loaded) if read else (),
         steps=tuple(_try_steps(path, facts)) if read else (),
-        placement=tuple(_query_placements(request, backends)),
+        placement=tuple(placements),
     )
 
 
@@ -346,12 +339,6 @@ def _try_steps(path: Path, facts: Facts) -> Iterator[TriedStep]:
                 if edit.count:
                     yield TriedStep(edit.step, edit.count, before, after)
                 before = after
-
-
-def _query_placements(request: Inspect, backends: Sequence[Backend]) -> Iterator[NodePlacement]:
-    for place, backend in enumerate(backends):
-        request.sink(Progress(f"loading on {backend}", place, len(backends)))
-        yield query_placement(Path(request.model), backend, request.shapes)
 
 
 def _lint_gpu(shaped: ir.Model, backends: Sequence[Backend]) -> Iterator[Finding]:

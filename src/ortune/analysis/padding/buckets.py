@@ -16,12 +16,12 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.request import make_verb
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data import feeds
-from ortune.data.padding import Padding, find_padding
+from ortune.data.padding import find_padding
 from ortune.data.stream import Stream
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, require_backend
-from ortune.search.padding import Buckets, Proof, choose_buckets, prove, time_lengths
+from ortune.search.padding import Buckets, choose_buckets, prove, time_lengths
 
 
 def run(request: BucketsRequest) -> Buckets:
@@ -35,8 +35,7 @@ def run(request: BucketsRequest) -> Buckets:
         )
     require_backend(backend)
     facts = model_facts.read_facts(file.load(path))
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         settings = hub.find_folder(path)
         fed = feeds.load_feeds(data, facts.inputs, folder, settings=settings, sink=request.sink)
         for text in fed.notes:
@@ -44,7 +43,10 @@ def run(request: BucketsRequest) -> Buckets:
         padding = find_padding(facts.inputs, Stream(fed.stream), request.mask)
         try:
             request.sink(Progress("comparing with and without padding"))
-            proof = _prove_padding(path, backend, padding, fed.stream, folder, request.least_db)
+            # A backend that rounds on its own is no judge of the model.
+            judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
+            proof = prove(path, judge, padding, fed.stream, folder, least_db=request.least_db)
+            proof = replace(proof, cut=proof.cut.wrap_backend(backend))
             request.sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
             latency = time_lengths(
                 path,
@@ -69,12 +71,3 @@ def run(request: BucketsRequest) -> Buckets:
 
 
 buckets = make_verb(BucketsRequest, run)
-
-
-def _prove_padding(
-    model: Path, backend: Backend, padding: Padding, samples: Path, folder: Path, least_db: float
-) -> Proof:
-    """Prove it on the backend; one that rounds on its own is no judge of the model."""
-    judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
-    proof = prove(model, judge, padding, samples, folder, least_db=least_db)
-    return replace(proof, cut=proof.cut.wrap_backend(backend))

@@ -206,7 +206,12 @@ def suggest_quantization(
 ) -> Iterator[Action]:
     """Float layers with constant weights, by the offers that the search has for this backend."""
     judged, backend_capabilities = verdicts(profile), query_capabilities(backend)
-    kernel_verdicts = judged or tuple(_make_unknown_verdict(kernel) for kernel in profile.kernels)
+    kernel_verdicts = judged or tuple(
+        KernelRoofline(
+            kernel, "unknown", find_arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0
+        )
+        for kernel in profile.kernels
+    )
     offered = [
         step
         for recipe in list_recipes(facts, backend, backend_capabilities)
@@ -216,7 +221,11 @@ def suggest_quantization(
     for step in (item for item in offered if isinstance(item, Quantizer)):
         ops = frozenset(getattr(step, "ops", ())) or MULTIPLYING
         nodes = find_weighted_nodes(model, ops)
-        layers = [item for item in kernel_verdicts if _is_float_layer(item.kernel, nodes)]
+        layers = [
+            item
+            for item in kernel_verdicts
+            if not nodes.isdisjoint(item.kernel.sources) and find_arithmetic(item.kernel) != "int8"
+        ]
         if not layers or step.name() in seen:
             continue
         seen.add(step.name())
@@ -266,17 +275,6 @@ def _estimate_gain(verdict: KernelRoofline, ceilings: Ceilings | None, step: str
     ratio = float_peak / int8_peak if float_peak and int8_peak and step != "int8-weights" else 1.0
     after = max(then._replace(compute=then.compute * ratio))
     return kernel.time_ns * max(0.0, 1 - after / max(verdict.roofs))
-
-
-def _is_float_layer(kernel: Kernel, names: frozenset[str]) -> bool:
-    """Whether it computes one of these nodes of the model in float."""
-    return not names.isdisjoint(kernel.sources) and find_arithmetic(kernel) != "int8"
-
-
-def _make_unknown_verdict(kernel: Kernel) -> KernelRoofline:
-    return KernelRoofline(
-        kernel, "unknown", find_arithmetic(kernel), Roofs(0, 0, 0, 0), 0.0, 1.0, 0.0
-    )
 
 
 _MANY = 0.3
@@ -354,7 +352,13 @@ def _report_unfused(profile: Profile, model: ir.Model) -> Iterator[Action]:
         flat = list({id(kernel): kernel for group in separate_groups for kernel in group}.values())
         if not flat:
             continue
-        kernels = [member for member in flat if not _is_multiplication(member)]
+        kernels = [
+            member
+            for member in flat
+            if not any(
+                op in member.op_type for op in (*MULTIPLYING, "Convolution", "FullyConnected")
+            )
+        ]
         yield Action(
             "fuse",
             f"{name}, {len(separate_groups)} times as separate kernels "
@@ -455,10 +459,6 @@ def _suggest_denormal_flush(facts: Facts, backend: Backend) -> Iterator[Action]:
         )
 
 
-def _is_multiplication(kernel: Kernel) -> bool:
-    return any(op in kernel.op_type for op in (*MULTIPLYING, "Convolution", "FullyConnected"))
-
-
 _SAMPLES = 16
 """Made-up samples that a quantizer calibrates on: enough for speed, never for accuracy."""
 
@@ -492,17 +492,13 @@ def evaluate_suggestions(
         profile: Of the model; its batch is timed.
         actions: The actions; those that name nothing to do come back as they are.
         data: Samples; made up when None, which is enough for time and not for accuracy.
-        shapes: Shapes of made-up inputs.
-        ranges: Values of made-up inputs.
         seconds: Time for timing, all together; building comes on top.
-        sink: Receives notes.
 
     Raises:
         OrtuneError: The model or the data cannot be used.
     """
     source, origin = Path(profile.model), parse_plugin(Backend, profile.backend)
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         takes, out = model_facts.read_facts(file.load(source)).inputs, folder / "data"
         feeds = given.load_or_generate_feeds(
             data,

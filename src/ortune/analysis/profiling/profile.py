@@ -202,7 +202,8 @@ def list_kernels(
         node = fill_operands(executed, sources, origin, operands or {})
         read = _mark_constants(node, constants)
         packed = tuple(find_packed_weights(read, sources, origin))
-        region = _find_region(sources, parts.of) or region
+        counts = Counter(parts.of[name] for name in sources if name in parts.of)
+        region = counts.most_common(1)[0][0] if counts else region
         kind = _classify_operator(node.op_type)
         note = _WHY.get(kind, "") if not sources else ""
         if is_fallback(node.provider, backend):
@@ -258,11 +259,6 @@ def _classify_operator(op_type: str) -> str:
     return "shape" if op_type in _SHAPE else ADDED.get(op_type, "compute")
 
 
-def _find_region(sources: Sequence[str], of: Mapping[str, str]) -> str:
-    counts = Counter(of[name] for name in sources if name in of)
-    return counts.most_common(1)[0][0] if counts else ""
-
-
 def _mark_constants(node: Executed, constants: frozenset[str]) -> tuple[Operand, ...]:
     reads = [name for name in node.reads if name]
     if len(reads) != len(node.inputs):
@@ -307,7 +303,9 @@ def _count_flops(
     for name in sources:
         if origin.nodes[name].op_type in op_type:
             attributes = [
-                a for a in origin.nodes[name].attributes.values() if not _is_graph_attribute(a)
+                a
+                for a in origin.nodes[name].attributes.values()
+                if a.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
             ]
     if _classify_operator(node.op_type) != "compute":
         return 0
@@ -320,10 +318,6 @@ def _count_flops(
     shaped_node = ir.Node(node.domain, op_type, inputs, attributes, outputs=outputs)
     flops = node_flops(shaped_node)
     return None if flops is None else flops * node.calls
-
-
-def _is_graph_attribute(attribute: ir.Attr) -> bool:
-    return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def _make_value(operand: Operand, *, grouped: bool = False) -> ir.Value:
@@ -344,8 +338,7 @@ def run(request: ProfileRequest) -> Profile:
     backend = _parse_backend(request.backend)
     path = Path(request.model)
     workload = Latency(request.batch)
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         takes, out = model_facts.read_facts(file.load(path)).inputs, folder / "data"
         fed = given.load_or_generate_feeds(
             request.data,

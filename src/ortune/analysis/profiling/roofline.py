@@ -80,7 +80,6 @@ class KernelRoofline:
     """What limits a kernel.
 
     Attributes:
-        kernel: Judged.
         bound: What it would be limited by at its best; ``unknown`` without its tensors.
         arithmetic: Key of the peak that it is held against.
         roofs: Least time by each limit.

@@ -73,7 +73,6 @@ class RecheckRow:
         ratio: The plan's time over the original's, both there; None where it was not timed.
         beside: The plan's time there over its time in this Python's own environment, timed in
             turns; None where that is the same, or does not run.
-        why: What follows, in a line.
         differs: What is not as on the machine that the bundle was packed on; empty if nothing.
     """
 
@@ -93,8 +92,6 @@ class RecheckResult(TableResult):
 
     Attributes:
         plan: The packed plan, as a person reads it.
-        key: Of its trial.
-        backend: What it runs on.
         packed: The plan's time over the original's when it was packed, at 99 %.
         predicted: Where a new measurement of that falls with 95 %, as it was predicted then.
         tolerance_db: The least distance in dB that answers may have.
@@ -153,8 +150,7 @@ def run(request: Recheck) -> RecheckResult:
     """Replay a bundle in every environment that was asked for."""
     releases = select_releases(request.runtime) if request.runtime else ()
     path = Path(request.bundle)
-    with open_temporary_folder() as folder:
-        root = Path(folder)
+    with open_temporary_folder() as root:
         plan = unpack_plan(
             path,
             root / "bundle",
@@ -240,7 +236,6 @@ def replay_plan(
     Whatever does not run there is a result.
 
     Args:
-        root: Folder for what workers write.
         seconds: Time for timing; 0 does not time.
     """
     runtime = environment

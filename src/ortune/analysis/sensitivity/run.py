@@ -57,12 +57,9 @@ class Sensitivity(TableResult):
     """What every region costs and saves alone.
 
     Attributes:
-        model: Its file.
         model_digest: Of it and its external data.
         by: What was taken at a time: ``region``, ``node`` or ``op``.
-        recipe: The whole plan's steps.
         precision: The step that decides.
-        on: The backend.
         budget: Whose metric is lost.
         budget_rule: How it was derived; empty when it was given.
         unit: Of accuracy costs, in words.
@@ -72,9 +69,7 @@ class Sensitivity(TableResult):
         shared: What neighbours lose each alone and together once, the most first.
         not_reached: Regions that the time did not suffice for.
         finished: ``done``, or ``time``.
-        seconds: What measuring took.
         kept: The figures are from an earlier call.
-        notes: What a person should know.
     """
 
     headline = ("model", "precision", "on", "by", "whole_cost", "unit", "finished")
@@ -125,8 +120,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
     backend = parse_plugin(Backend, request.backends)
     offered = require_backend(backend)
     notes: list[str] = []
-    with open_temporary_folder() as name:
-        root = Path(name)
+    with open_temporary_folder() as root:
         experiment = Experiment(
             models={MAIN: Path(request.model)},
             data=source,

@@ -87,9 +87,7 @@ class Answers:
 
     Attributes:
         fine: They are equal, or within the budget when the candidate changes numbers.
-        said: In a few words.
         snr: Signal to noise, dB.
-        max_error: Largest absolute difference.
     """
 
     fine: bool
@@ -108,7 +106,6 @@ class Attempt:
         backend: All settings of the candidate, spelled.
         ratio: Its latency over that of the best before it; None when it did not run.
         kept: It became the best.
-        why: Why it was kept or not.
         answers: Compared only when it was faster.
     """
 
@@ -143,21 +140,14 @@ class TuneResult(TableResult):
     """The settings that a model runs fastest with.
 
     Attributes:
-        start: The backend as given.
-        best: The backend to use, spelled.
-        settings: All its fields.
         changed: The fields that differ from the start.
         improved: Whether anything was faster beyond the noise.
-        lossy: Whether the settings change numbers.
         ratio: Of the latencies, best over start, in fresh pairs.
         cpu_ratio: Of the CPU time per inference, spinning included.
         finished: Whether all was tried: ``done``, or ``time``.
-        attempts: Every value that was tried.
         denormals: Share of the weights that are denormal.
         samples: How many outputs were compared.
-        synthetic: Whether the inputs were made up.
         beside_load: Cores that were kept busy meanwhile.
-        noise: Readings of the machine meanwhile.
         unconfirmed: The settings that the steps led to, where fresh pairs did not confirm them.
         counts: How many values came to what, in words.
         too_noisy: The machine was too noisy for a verdict; never beside a claim.
@@ -438,8 +428,7 @@ def run(request: Tune) -> TuneResult:
     offered = require_backend(origin)
     path, workload = Path(request.model), read_workload(request.workload, request.batch)
     facts, before = model_facts.read_facts(file.load(path), read=True), noise.take_snapshot()
-    with open_temporary_folder() as name, keep_cores_busy(int(request.beside_load)):
-        folder = Path(name)
+    with open_temporary_folder() as folder, keep_cores_busy(int(request.beside_load)):
         feeds = given.load_or_generate_feeds(
             request.data,
             facts.inputs,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -169,10 +170,8 @@ class Bisection(Result):
         alone: With these nodes alone from the other model; None when that cannot be run.
         fails_alone: Whether they leave the budget by themselves; else errors of several add up.
         snr_db: Of `tensor`, the other model's against the reference's.
-        judged: How many models were built and scored.
         folder: Holds ``reference.onnx``, ``other.onnx`` and ``samples``; None without.
         piece_db: SNR between the two small models on those samples.
-        note: What could not be done.
     """
 
     headline = ("step", "tensor", "score", "without", "alone", "snr_db", "folder", "note")
@@ -199,8 +198,6 @@ def bisect_models(
     """Look for what makes `other` fail, and write the smallest model that still shows it.
 
     Args:
-        reference: The model that is right.
-        other: One that fails.
         backend: Where `other` is judged.
         judge: Scores a model; None when it does not run.
         out: Folder for the small models; made when something is found.
@@ -253,7 +250,8 @@ class _Search:
         try:
             while high - low > 1:
                 middle = (low + high) // 2
-                built = self._build_steps(reference, steps[:middle])
+                recipe = Recipe("bisect", steps[:middle])
+                built = build_in(self._work / "steps", reference, recipe, self._material).path
                 score = self.judge_model(built)
                 if score is None or score.verdict is Verdict.FAILS:
                     high, bad = middle, built
@@ -262,10 +260,6 @@ class _Search:
         except OrtuneError as error:
             return "", _Good(reference, plain), other, f"the steps do not repeat: {error.what}"
         return str(steps[high - 1]), good, bad, ""
-
-    def _build_steps(self, reference: Path, steps: Sequence[Step]) -> Path:
-        recipe = Recipe("bisect", tuple(steps))
-        return build_in(self._work / "steps", reference, recipe, self._material).path
 
     # The first node
 
@@ -283,7 +277,9 @@ class _Search:
         before, after = good.score, None
         while high - low > 1:
             middle = (low + high) // 2
-            score = self._judge_hybrid(models, names[:middle])
+            score = None
+            with suppress(OrtuneError):
+                score = self._judge_loaded_model(models.build_mixed_model(names[:middle]))
             if score is None:
                 del names[middle - 1]
                 high -= 1
@@ -318,12 +314,6 @@ class _Search:
             folder=folder,
             piece_db=piece_db,
         )
-
-    def _judge_hybrid(self, models: Hybrids, bad_tensors: Sequence[str]) -> Score | None:
-        try:
-            return self._judge_loaded_model(models.build_mixed_model(bad_tensors))
-        except OrtuneError:
-            return None
 
     def _judge_loaded_model(self, model: ir.Model) -> Score | None:
         path = file.save(model, self._work / "mixed.onnx", durable=False)

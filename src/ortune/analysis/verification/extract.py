@@ -63,8 +63,7 @@ def write_tensor_values(
         return stream.Stream(out)
     head = cut(model, (), computed_names)
     takes = [tensor.name for tensor in spec.list_inputs(head)]
-    with open_temporary_folder() as name:
-        folder = Path(name)
+    with open_temporary_folder() as folder:
         fed = folder / "fed.stream"
         stream.write_stream(fed, ({n: source[i][n] for n in takes} for i in indices))
         with open_probe(head, folder) as files:
@@ -108,14 +107,13 @@ def compute_tensor_snr(
                     ({name: a[name]}, {name: b[name]})
                     for a, b in zip(expected, actual, strict=True)
                 ]
-                if all(_has_same_shape(a[name], b[name]) for a, b in pairs):
+                if all(
+                    a[name].shape == b[name].shape and a[name].dtype == b[name].dtype
+                    for a, b in pairs
+                ):
                     snr = compute_snr_db(*zip(*pairs, strict=True))
                     snr_by_tensor[name] = float("-inf") if math.isnan(snr) else snr
     return snr_by_tensor
-
-
-def _has_same_shape(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    return first.shape == second.shape and first.dtype == second.dtype
 
 
 def write_sample_files(
@@ -151,16 +149,9 @@ class ExtractedPart(Result):
     """A piece of a model.
 
     Attributes:
-        path: Its file.
-        inputs: What it takes.
-        outputs: What it makes.
         added: Those of its inputs that nobody named: ways round the named ones lead to them.
         ways: Tensors by which these ways join what depends on the named ones.
-        nodes: Nodes of the piece, bodies included.
-        of_nodes: Nodes of the model.
-        weight_bytes: Of the piece.
         samples: Folder of recorded inputs, one ``.npz`` a sample; None when none were asked for.
-        count: Samples in it.
     """
 
     headline = ("path", "nodes", "of_nodes", "weight_bytes", "samples", "count")

@@ -60,8 +60,6 @@ class Saturation:
     """Every layer that was simulated.
 
     Attributes:
-        isa: The instruction set.
-        layers: In the order of the graph.
         left: Layers that would saturate too and are not simulated.
     """
 
@@ -78,7 +76,6 @@ class Comparison(TableResult):
         scores: The budget's metric first, then those shown beside it.
         rule: How the budget was derived; empty when it was given.
         samples: How many were compared.
-        synthetic: They were made up.
         simulated: What the simulated instruction set changed, layer by layer; None without.
         bisection: Where the answers leave the budget; None when nobody asked, or they do not.
         strict: Only a proof is good enough.

@@ -28,7 +28,6 @@ class Account:
     """One node in one call.
 
     Attributes:
-        name: Of the node.
         op: Its operator, other domains as ``com.microsoft::Gelu``.
         region: The part of the model that it is in; empty where not asked for.
         parent: The If, Loop or Scan whose body it is in; empty on top.
@@ -70,8 +69,6 @@ class Sum:
     """The nodes of a part of the model together.
 
     Attributes:
-        name: Of the part.
-        nodes: Their number.
         flops: Of those that are known.
         weights: Bytes of constants, each counted once.
         moved: Bytes read and written, of those nodes where they are known.
@@ -176,10 +173,6 @@ def _list_constants(node: ir.Node) -> Iterator[ir.TensorProtocol]:
             yield tensor
 
 
-def _is_picked(node: ir.Node, value: ir.Value | None) -> bool:
-    return not node.domain and node.op_type in _PICKS and value is node.inputs[0]
-
-
 def _measure_traffic(node: ir.Node) -> tuple[int | None, int | None]:
     if not node.domain and node.op_type in _VIEWS:
         return 0, 0
@@ -191,7 +184,8 @@ def _measure_traffic(node: ir.Node) -> tuple[int | None, int | None]:
             continue
         tensor = const_tensor(value)
         size = tensor.nbytes if tensor is not None else value_bytes(value)
-        if size is None or written is None or not _is_picked(node, value):
+        picked = not node.domain and node.op_type in _PICKS and value is node.inputs[0]
+        if size is None or written is None or not picked:
             read.append(size)
         else:
             read.append(min(size, written))
@@ -212,8 +206,6 @@ class LargeTensor:
 
     Attributes:
         kind: ``weight`` or ``activation``.
-        name: Of the value.
-        dtype: NumPy's name.
         shape: As it is declared or inferred.
         size: Bytes; dynamic dimensions count as 1.
         readers: Nodes that read it.
@@ -234,10 +226,6 @@ class Body:
     """A graph inside a node.
 
     Attributes:
-        node: The node that holds it.
-        op: Its operator.
-        attribute: Under this name.
-        nodes: Nodes of the body itself.
         captured: Values of the graphs around it that it reads.
     """
 
@@ -254,8 +242,6 @@ class LocalFunction:
 
     Attributes:
         name: As ``domain::name``.
-        nodes: Of its body.
-        calls: Nodes that call it.
     """
 
     name: str
@@ -267,9 +253,7 @@ def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[La
     """Return the `count` biggest weights, then the `count` biggest activations.
 
     Args:
-        model: As loaded.
         shaped: The same with shapes.
-        count: Of each kind.
     """
     readers: dict[str, list[str]] = {}
     for graph in walk_graphs(model):

@@ -21,8 +21,6 @@ class Saturable:
     """A layer that multiplies U8 activations by constant S8 weights.
 
     Attributes:
-        node: Its name.
-        op: Its operator.
         pairs: Pairs of weights along the inner dimension.
         risky: Pairs whose sum of products leaves 16 bits for some activation.
     """

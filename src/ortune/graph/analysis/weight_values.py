@@ -28,11 +28,8 @@ class WeightValues:
     """How many elements of a weight are of which kind.
 
     Attributes:
-        name: Of its value.
         elements: Looked at.
         denormal: So small that many CPUs compute slowly with them; not counted in float64.
-        nan: Not a number.
-        infinite: Of either sign.
         over: Beyond the largest float16; not counted in float16, as the next two.
         masks: From 1e30 on, which stand for infinity.
         small: Not 0, and below the smallest normal float16.

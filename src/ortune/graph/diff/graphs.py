@@ -227,7 +227,9 @@ class Graphs:
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH
         }
         fixed = (
-            not bodies and all(self.fixed[value] for value in inputs) and _is_deterministic(node)
+            not bodies
+            and all(self.fixed[value] for value in inputs)
+            and (node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant"))
         )
         self.shapely.append(not bodies and (fixed or self._is_shape_arithmetic(node, inputs)))
         for value in self.list_written_values(at):
@@ -292,11 +294,6 @@ class Graphs:
                 if not constant.floating and scale.floating:
                     last = max(0, len(constant.shape) - 1)
                     self.constants[out] = replace(constant, scale=scale.tensor, axis=last)
-
-
-def _is_deterministic(node: ir.Node) -> bool:
-    """Say whether a node makes the same of the same in every run."""
-    return node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant")
 
 
 def match_in_order(

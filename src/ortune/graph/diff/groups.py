@@ -11,17 +11,15 @@ from ortune.graph.diff.graphs import (
     is_integer_operator,
     spell_operators,
 )
-from ortune.graph.diff.matching import NodePairs
+from ortune.graph.diff.matching import LAYOUT, NodePairs
 from ortune.graph.diff.result import Group, Kind
 
-_REACH, _CANDIDATES = 5, 40
+_CANDIDATES = 40
 _SIDES = ((1, 0), (0, 1))
 """How many nodes of either model a group of one node has, by the side of the node."""
 _ABSORBING = ("operator", "attributes", "weights: scaled", "weights: changed")
 _AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
 """What is rather folded into the node behind it than into the one before."""
-_LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
-"""What a runtime adds to hand a tensor to a kernel in another layout or place."""
 _LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul"})
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
 
@@ -238,7 +236,7 @@ class NodeGroups:
         inner = []
         for part in parts:
             roles = {self._graphs.role[node] for node in part}
-            if roles <= {"Cast", *QUANTIZE} or roles & _LAYOUT:
+            if roles <= {"Cast", *QUANTIZE} or roles & LAYOUT:
                 if (taker := self._find_absorber(part)) is not None:
                     self._settle_nodes(*part, taker)
                 continue

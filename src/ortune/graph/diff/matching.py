@@ -35,14 +35,9 @@ _TELLING = 16
 """Weights from this many elements on tell one node from another."""
 _INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4})
 _ALIKE = frozenset({"equal", "rounded", "quantized", "scaled", "transposed", "reordered"})
-_ABSORBING = ("operator", "attributes", "weights: scaled", "weights: changed")
-_AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
-"""What is rather folded into the node behind it than into the one before."""
-_LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
+LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
 """What a runtime adds to hand a tensor to a kernel in another layout or place."""
-_FORWARDING = PASSED_ON | QUANTIZE | _LAYOUT | {"Cast"}
-_LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul"})
-_LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
+_FORWARDING = PASSED_ON | QUANTIZE | LAYOUT | {"Cast"}
 
 
 class NodePairs:

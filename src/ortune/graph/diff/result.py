@@ -71,8 +71,6 @@ class Weight:
         relation: ``transposed``, ``reshaped``, ``scaled`` (by factors along an axis, as folding
             makes it), ``reordered`` (the same numbers in another order), ``quantized``,
             ``rounded`` (another floating-point type), ``changed``, ``added``, ``removed``.
-        dtypes: On either side.
-        shapes: On either side.
         size: Bytes on either side.
         largest: The largest difference of two elements (after dequantizing); None where the
             elements do not stand for each other.

@@ -33,7 +33,6 @@ class Constant:
 
     Attributes:
         scale: Of a DequantizeLinear behind it.
-        zero: Its zero point.
         axis: Its axis, where the scale is no scalar.
         order: Of a Transpose behind it; the reader sees ``transpose(dequantized, order)``.
     """

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortune.core.errors import BadModel
-from ortune.graph.io.protobuf import HELD
+from ortune.graph.io.protobuf import HELD, read_location
 from ortune.graph.ir.edit import walk_graphs
 
 MAPS = "ortune.maps"
@@ -37,13 +37,6 @@ def walk_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for function in proto.functions:
         for node in function.node:
             yield from _walk_node_tensors(node)
-
-
-def read_location(tensor: onnx.TensorProto) -> str | None:
-    """Return where the tensor's external data lies, or None when it has none."""
-    if tensor.data_location != onnx.TensorProto.EXTERNAL:
-        return None
-    return next((e.value for e in tensor.external_data if e.key == "location"), "")
 
 
 def map_weights(model: ir.Model, files: Mapping[str, Path]) -> None:

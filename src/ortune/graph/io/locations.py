@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ortune.graph.io.protobuf import Bytes, Malformed, read_varint
+from ortune.graph.io.protobuf import LENGTH_DELIMITED, Bytes, Malformed, walk_fields
 
 _INNER: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
@@ -19,9 +19,6 @@ _INNER: dict[str, dict[int, str]] = {
 }
 """Message of onnx.proto -> field number -> message in it, as far as it leads to external data."""
 _KEY, _VALUE, _LOCATION = 1, 2, b"location"
-_VARINT, _LEN = 0, 2
-_FIXED = {1: 8, 5: 4}
-"""Wire type -> bytes."""
 _MOST = 3_000_000
 """Fields that are looked at, in about five seconds; a large model has a tenth of it."""
 
@@ -38,7 +35,9 @@ def list_locations(data: Bytes) -> Iterator[str]:
     while pending:
         start, end, kind = pending.pop()
         pair: dict[int, bytes] = {}
-        for number, body, stop in _read_fields(data, start, end):
+        for number, wire, _, body, stop in walk_fields(data, start, end):
+            if wire != LENGTH_DELIMITED:
+                continue
             seen += 1
             if kind == "place":
                 pair[number] = data[body:stop]
@@ -48,24 +47,3 @@ def list_locations(data: Bytes) -> Iterator[str]:
             raise Malformed(f"it has more than {_MOST} fields")
         if pair.get(_KEY) == _LOCATION:
             yield pair.get(_VALUE, b"").decode("utf-8", "backslashreplace")
-
-
-def _read_fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, start and end of every field of bytes in a message."""
-    at = start
-    while at < end:
-        key, body = read_varint(data, at, end)
-        wire = key & 7
-        if wire == _LEN:
-            size, body = read_varint(data, body, end)
-            at = body + size
-        elif wire == _VARINT:
-            at = read_varint(data, body, end)[1]
-        elif wire in _FIXED:
-            at = body + _FIXED[wire]
-        else:
-            raise Malformed(f"wire type {wire} at byte {at}")
-        if at > end:
-            raise Malformed(f"a field ends {at - end} bytes behind its message")
-        if wire == _LEN:
-            yield key >> 3, body, at

@@ -52,7 +52,7 @@ _UNCOUNTED = 1 << 23
 _DEEPEST = 100
 """Messages within messages; protobuf itself reads no more."""
 
-_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+_VARINT, _I64, LENGTH_DELIMITED, _I32 = 0, 1, 2, 5
 
 # Message kind -> field number -> kind of the message in it. `raw` is TensorProto.raw_data.
 _NESTED: dict[str, dict[int, str]] = {
@@ -103,7 +103,7 @@ def without_metadata(data: Bytes) -> Iterator[tuple[int, int]]:
     Raises:
         Malformed: These are not the bytes of a ModelProto.
     """
-    for number, _, start, _, end in _walk_fields(data, 0, len(data)):
+    for number, _, start, _, end in walk_fields(data, 0, len(data)):
         if number != _METADATA:
             yield start, end
 
@@ -136,7 +136,7 @@ def drop_initializer_inputs(path: Path) -> bytes | None:
         Malformed: The file is no serialized ModelProto.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        fields = list(_walk_fields(data, 0, len(data)))
+        fields = list(walk_fields(data, 0, len(data)))
         versions = [read_varint(data, f[3], f[4])[0] for f in fields if f[0] == _IR_VERSION]
         graphs = _list_payloads(data, 0, len(data), _GRAPH)
         if len(graphs) != 1 or max(versions, default=0) < _OVERRIDABLE_SINCE:
@@ -146,7 +146,7 @@ def drop_initializer_inputs(path: Path) -> bytes | None:
             _read_name(data, *at, _INITIALIZER)
             for at in _list_payloads(data, start, stop, _INITIALIZER)
         }
-        for number, _, at, body, end in _walk_fields(data, start, stop):
+        for number, _, at, body, end in walk_fields(data, start, stop):
             if number != _INPUT or _read_name(data, body, end, _INPUT) not in initializers:
                 kept.append(slice(at, end))
         if sum(part.stop - part.start for part in kept) == stop - start:
@@ -163,7 +163,7 @@ def _read_name(data: Bytes, start: int, end: int, number: int) -> str:
 
 
 def _list_payloads(data: Bytes, start: int, end: int, field_number: int) -> list[tuple[int, int]]:
-    fields = _walk_fields(data, start, end)
+    fields = walk_fields(data, start, end)
     return [(body, stop) for number, _, _, body, stop in fields if number == field_number]
 
 
@@ -179,7 +179,7 @@ def encode_varint(value: int) -> bytes:
 
 def encode_tag(number: int) -> bytes:
     """Encode the tag of a length-delimited field."""
-    return encode_varint(number << 3 | _LEN)
+    return encode_varint(number << 3 | LENGTH_DELIMITED)
 
 
 def encode_delimited(number: int, payload: bytes) -> bytes:
@@ -227,13 +227,13 @@ def _rebuild_message(
     out: list[bytes] = []
     kept = start  # everything before `kept` is in `out`
     place = b""  # goes last: a tensor once loaded from elsewhere says data_location = 0 at its end
-    for number, wire, at, body, stop in _walk_fields(data, start, end):
+    for number, wire, at, body, stop in walk_fields(data, start, end):
         if kind == "model" and number not in _MODEL_FIELDS:
             raise Malformed(f"unknown field {number} at byte {at}")
         if kind == "attribute" and number in _LISTS:
             break  # a forest of trees has millions of numbers: parsed, not walked
         counter.count_field(kind, number)
-        inner = nested.get(number) if wire == _LEN else None
+        inner = nested.get(number) if wire == LENGTH_DELIMITED else None
         if inner is None or not counter.is_worth_walking(stop - body, inner):
             continue
         out.append(data[kept:at])
@@ -257,13 +257,13 @@ def _rebuild_message(
     return b"".join(out)
 
 
-def _walk_fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def walk_fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (number, wire type, start of field, start of payload, end of field)."""
     at = start
     while at < end:
         key, body = read_varint(data, at, end)
         number, wire = key >> 3, key & 7
-        if wire == _LEN:
+        if wire == LENGTH_DELIMITED:
             size, body = read_varint(data, body, end)
             stop = body + size
         elif wire == _VARINT:
@@ -313,9 +313,9 @@ def read_identity(path: Path) -> tuple[str, int]:
             proto = onnx.ModelProto.FromString(strip_weights(data))
         for part in walk_messages(proto):
             nodes += isinstance(part, onnx.NodeProto)
-            if isinstance(part, onnx.TensorProto) and (place := _read_location(part)) != HELD:
-                places.add(place)
-        places.discard("")
+            if isinstance(part, onnx.TensorProto):
+                places.add(read_location(part) or "")
+        places -= {"", HELD}
         files = {HELD: path} | {name: path.parent / name for name in sorted(places)}
         for location, member in files.items():
             total.update(f"{location}\0{member.stat().st_size}\0".encode())
@@ -342,8 +342,8 @@ def walk_messages(message: Any) -> Iterator[Any]:
         waiting += reversed(within)
 
 
-def _read_location(tensor: onnx.TensorProto) -> str:
-    """Return where a tensor's external data lies; empty where it has none."""
+def read_location(tensor: onnx.TensorProto) -> str | None:
+    """Return where the tensor's external data lies, or None when it has none."""
     if tensor.data_location != tensor.EXTERNAL:
-        return ""
-    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        return None
+    return next((e.value for e in tensor.external_data if e.key == "location"), "")

@@ -313,7 +313,14 @@ def _check_node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
                 AttributeProto.AttributeType.Name(k).lower() for k in (attribute.type, expected)
             ]
             raise Invalid(f"{label}: attribute '{name}' is {kinds[0]}, not {kinds[1]}")
-        if name in _TYPES and expected == AttributeProto.INT and not _is_type(name, attribute.i):
+        if (
+            name in _TYPES
+            and expected == AttributeProto.INT
+            and not (
+                attribute.i in _KNOWN_TYPES
+                and (attribute.i != AttributeProto.UNDEFINED or name == "output_dtype")
+            )
+        ):
             raise Invalid(f"{label}: {name}={attribute.i} is no data type")
     for name, formal in schema.attributes.items():
         if formal.required and name not in attributes:
@@ -346,10 +353,6 @@ _FIELDS = {
 """Type of an attribute -> the field that it is in; a number or a text may be left out for 0."""
 _TYPES = ("to", "dtype", "output_dtype")
 _KNOWN_TYPES = frozenset(dtype.value for dtype in ir.DataType)
-
-
-def _is_type(name: str, value: int) -> bool:
-    return value in _KNOWN_TYPES and (value != AttributeProto.UNDEFINED or name == "output_dtype")
 
 
 def _check_count(label: str, kind: str, actual: int, least: int, most: int) -> None:

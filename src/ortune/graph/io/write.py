@@ -15,7 +15,14 @@ from ortune.core.atomic_write import open_draft, report_write_errors
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import NEWEST_IR
 from ortune.graph.io import external
-from ortune.graph.io.protobuf import HELD, SMALL, encode_delimited, encode_tag, encode_varint
+from ortune.graph.io.protobuf import (
+    HELD,
+    SMALL,
+    encode_delimited,
+    encode_tag,
+    encode_varint,
+    read_location,
+)
 
 SOURCES = "ortune.sources"
 """Key in the main graph's `meta` of the files the model was loaded from."""
@@ -136,7 +143,7 @@ def _copy_tensor(tensor: ir.TensorProtocol, out: IO[bytes]) -> None:
 def resolve_placeholders(proto: onnx.ModelProto, places: Mapping[int, tuple[str, int]]) -> None:
     """Turn place-holders into references: number -> name of the data file, offset in it."""
     for tensor in external.walk_tensors(proto):
-        if external.read_location(tensor) != HELD:
+        if read_location(tensor) != HELD:
             continue
         entries = {entry.key: entry for entry in tensor.external_data}
         name, offset = places[int(entries["offset"].value)]
@@ -154,7 +161,7 @@ def _write_inside(
     """
     heads: list[tuple[bytes, ir.TensorProtocol | None]] = []
     for tensor in proto.graph.initializer:
-        if external.read_location(tensor) != HELD:
+        if read_location(tensor) != HELD:
             heads.append((encode_delimited(_INITIALIZER, tensor.SerializeToString()), None))
             continue
         index = next(int(e.value) for e in tensor.external_data if e.key == "offset")
@@ -207,7 +214,7 @@ def serialize_without_weights(model: ir.Model) -> onnx.ModelProto:
     proto.ir_version = max(4, proto.ir_version)
     graph = proto.graph
     input_names = {value.name for value in graph.input}
-    moved = [t for t in graph.initializer if external.read_location(t) == HELD]
+    moved = [t for t in graph.initializer if read_location(t) == HELD]
     names = {tensor.name for tensor in moved}
     graph.input.extend(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))

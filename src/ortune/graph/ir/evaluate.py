@@ -49,7 +49,6 @@ def evaluate_node(
 
     Args:
         inputs: One array an input; None for an optional input that is left out.
-        opset: Version of the default domain.
 
     Raises:
         MemoryError: There is no memory for outputs that are within the bound.

@@ -159,7 +159,8 @@ def _list_obstacles(model: ir.Model) -> Iterator[Finding | None]:
         "the CPU waits for the device in every run, which a CUDA graph cannot hold",
         "cut the model in front of them: `ortune extract`; or leave cuda_graph out",
     )
-    free = [v for v in model.graph.inputs if not v.is_initializer() and not _has_fixed_shape(v)]
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    free = [v for v in inputs if v.shape is None or not v.shape.is_static()]
     yield make_finding(
         "cuda-graph-shapes",
         "note",
@@ -177,7 +178,3 @@ def _list_obstacles(model: ir.Model) -> Iterator[Finding | None]:
         "and where a value is copied back no CUDA graph is made",
         "apply fix-dims and simplify: they become constants",
     )
-
-
-def _has_fixed_shape(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.is_static()

@@ -34,13 +34,10 @@ class Finding:
     """What a rule found.
 
     Attributes:
-        rule: Its name.
         severity: ``error``: answers are wrong or a runtime refuses the file; ``warning``: it costs
             time, memory or accuracy; ``note``: good to know.
-        what: One line.
         count: Places where it is so.
         places: The first three: names of nodes or tensors.
-        cost: What it does.
         action: How to fix it, in the words of the command line where a step does.
     """
 
@@ -80,7 +77,6 @@ def lint_model(
     """Apply every rule; errors come first, then warnings, then notes.
 
     Args:
-        model: As loaded.
         shaped: The same with shapes and without functions; see `ortune.graph.shapes.infer`.
         proto: The file itself, for its names; None where there is none.
         values: Of all weights, for the rules about them; None where they were not read.
@@ -394,14 +390,14 @@ def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
         "odd-names",
         "note",
         "{n} names with blanks, quotes, commas or letters beyond ASCII",
-        (repr(name) for name in (*values, *named) if name and _is_odd_name(name)),
+        (
+            repr(name)
+            for name in (*values, *named)
+            if name and (not _PLAIN.fullmatch(name) or _QUOTES & set(name))
+        ),
         "shells, servers and lists of names trip over them",
         "export with plain names",
     )
-
-
-def _is_odd_name(name: str) -> bool:
-    return not _PLAIN.fullmatch(name) or bool(_QUOTES & set(name))
 
 
 _LARGE = 1 << 20

@@ -62,14 +62,12 @@ class Lineage:
     Attributes:
         sources: For every executed node the source nodes it stands for, in their order.
         folded: Source nodes that no executed node stands for: constants, or removed.
-        repeated: Source nodes that several executed nodes stand for together.
         guessed: Source nodes put to the nearest executed node for want of a better clue.
         followed: Executed nodes that nothing tells of: they take what is behind those before.
     """
 
     sources: tuple[tuple[str, ...], ...]
     folded: tuple[str, ...]
-    repeated: tuple[str, ...]
     guessed: tuple[str, ...] = ()
     followed: tuple[str, ...] = ()
 
@@ -264,14 +262,9 @@ class TensorSources:
         folded -= claimed
         guessed = [name for name in unclaimed if name not in folded]
         lost = _attach_unclaimed(origin, assignments, guessed)
-        counts: dict[str, int] = defaultdict(int)
-        for sources in assignments:
-            for name in sources:
-                counts[name] += 1
         return Lineage(
             tuple(origin.sort_nodes(sources) for sources in assignments),
             origin.sort_nodes([*folded, *lost]),
-            origin.sort_nodes(name for name, count in counts.items() if count > 1),
             tuple(name for name in guessed if name not in lost),
             followed,
         )

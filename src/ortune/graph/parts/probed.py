@@ -32,12 +32,7 @@ ODD = frozenset(range(onnx.TensorProto.BFLOAT16, max(onnx.TensorProto.DataType.v
 
 @dataclass(frozen=True)
 class Step:
-    """A body on the way to a value.
-
-    Attributes:
-        parent: The graph that holds the node.
-        node: The node that holds the body.
-    """
+    """A body on the way to a value."""
 
     parent: onnx.GraphProto
     node: onnx.NodeProto
@@ -361,7 +356,6 @@ def open_probe(model: ir.Model, folder: Path) -> Iterator[ModelProbe]:
     written.
 
     Args:
-        model: Loaded by `ortune.graph.io.file.load`, or made otherwise.
         folder: A folder is made in it for as long as the context lasts.
 
     Raises:

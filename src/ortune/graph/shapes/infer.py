@@ -171,10 +171,13 @@ def infer_shapes(model: ir.Model, *, runtime: Runtime | None = None) -> str:
         runtime: Where the sizes of a run are filled in, only ranks are when an input is dynamic.
     """
     answer, gaps = "file", list_unknown_values(model)
-    for name, rung in (("symbolic", _infer_symbolic), ("onnx", _infer_by_onnx)):
+    for name in ("symbolic", "onnx"):
         if not gaps:
             return answer
-        rung(model)
+        if name == "symbolic":
+            infer_graph(model.graph, model.opset_imports, SymbolicValues())
+        else:
+            _infer_by_onnx(model)
         gaps, before = list_unknown_values(model), gaps
         answer = name if len(gaps) < len(before) else answer
     if gaps and runtime is not None:
@@ -201,10 +204,6 @@ def list_unknown_values(model: ir.Model) -> list[str]:
         for value in (*model.graph.inputs, *outputs)
         if value.type is None or (isinstance(value.type, ir.TensorType) and value.shape is None)
     ]
-
-
-def _infer_symbolic(model: ir.Model) -> None:
-    infer_graph(model.graph, model.opset_imports, SymbolicValues())
 
 
 def _infer_by_onnx(model: ir.Model) -> None:

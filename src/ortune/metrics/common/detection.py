@@ -65,7 +65,6 @@ def read_detections(
         boxes: [n, 4], or [1, n, 4].
         scores: One a box; or one a box and class, [n, classes] or [classes, n], of which the
             best counts, where `classes` is None.
-        classes: One a box.
         layout: Of the boxes.
         valid: How many of the boxes are real, the first ones; None takes all.
         where: What they are from, for messages.
@@ -224,7 +223,6 @@ def average_precision(records: Floats, thresholds: int) -> float:
 
     Args:
         records: Rows of `match_detections`, filled up with NaN behind their ends.
-        thresholds: How many.
 
     Returns:
         NaN where a row is broken (it begins with NaN) or no picture has a labelled box.

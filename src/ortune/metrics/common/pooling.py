@@ -41,8 +41,6 @@ def pool_sentences(outputs: Tensors, name: str, pooling: Pooling, inputs: Tensor
     """Return one vector a sentence, float64 [sentences, width].
 
     Args:
-        outputs: One side's.
-        name: Of the output.
         pooling: How vectors of tokens [sentences, tokens, width] become one.
         inputs: Their ``attention_mask`` says which tokens count; without one all do.
     """

@@ -52,15 +52,13 @@ class CalibrationResult:
 
     Attributes:
         ranges: One mapping a group of samples, in the order given.
-        seconds: Wall time; 0 when every answer was known before, and so are the next two.
-        cpu_seconds: CPU time of the worker, all its threads.
+        seconds: Wall time; 0 when every answer was known before.
         parts: Worker runs that the probes were split into to stay within the memory.
     """
 
     ranges: tuple[Ranges, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
     peak_rss: int = 0
     parts: int = 0
 
@@ -118,7 +116,7 @@ def calibrate_groups(
     groups = [list(indices) for indices in groups]
     cache = RangeCache(folder, groups)
     missing = cache.list_missing(probes)
-    peak = cpu = parts = 0
+    peak = parts = 0
     if missing:
         memory_limit = (
             int(min(MOST, SHARE * count_allowed_bytes(process_allowance().count_bytes())))
@@ -129,7 +127,7 @@ def calibrate_groups(
             model, missing, stream, groups, folder, memory_limit, custom_ops, sink
         )
         for answer in run.collect_answers(cache):
-            peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
+            peak, parts = int(answer["peak_rss"]), parts + 1
         cache.store()
     ranges = tuple(
         {
@@ -140,9 +138,7 @@ def calibrate_groups(
         for group in range(len(groups))
     )
     seconds = time.monotonic() - started if missing else 0.0
-    return CalibrationResult(
-        ranges, _make_notes(cache, probes, ranges), seconds, cpu / 1e9, peak, parts
-    )
+    return CalibrationResult(ranges, _make_notes(cache, probes, ranges), seconds, peak, parts)
 
 
 @dataclass(frozen=True)

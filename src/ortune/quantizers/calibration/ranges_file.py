@@ -70,7 +70,6 @@ class SavedRanges:
     """A file of ranges.
 
     Attributes:
-        source: The file, as it was named.
         digest: Of its content: it is part of what a build depends on.
         model: Digest of the model file; empty when the file does not tell.
         quantizer: Whose probes these are; empty when the file does not tell.

@@ -30,7 +30,8 @@ def format_cache(ranges: Ranges, version: str) -> str:
     Args:
         version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
     """
-    lines = [f"{name}: {_encode_step(seen):x}" for name, seen in ranges.items()]
+    steps = {n: np.float32(max(abs(r.low), abs(r.high)) / _STEPS) for n, r in ranges.items()}
+    lines = [f"{name}: {int(step.view(np.uint32)):x}" for name, step in steps.items()]
     return "\n".join([f"TRT-{encode_version(version)}-EntropyCalibration2", *lines]) + "\n"
 
 
@@ -55,10 +56,6 @@ def parse_cache(text: str, where: str) -> Mapping[str, Range]:
             )
         ranges[match[1]] = Range(-_STEPS * step, _STEPS * step)
     return ranges
-
-
-def _encode_step(seen: Range) -> int:
-    return int(np.float32(max(abs(seen.low), abs(seen.high)) / _STEPS).view(np.uint32))
 
 
 def encode_version(version: str) -> int:

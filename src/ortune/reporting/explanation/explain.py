@@ -41,9 +41,7 @@ class TrialExplanation:
 
     Attributes:
         part: ``search``, or ``final`` in fresh pairs.
-        outcome: What it may be called.
         ratio: Of the latencies, plan over original.
-        why: Why it lost, or what it won by.
         stopped: Why its timing ended part way; empty where it did not.
     """
 
@@ -65,7 +63,6 @@ class MixtureExplanation:
     Attributes:
         survey: Key of the surveyed plan's trial.
         given_back: Regions that the surveyed precision was taken from, in the graph's order.
-        regions: How many there are.
         expected_cost: Single costs of the regions that keep the precision, added up.
         expected_gain: Single gains of those regions, added up: a share of the original's latency.
         measured_gain: That of the plan whole; None where it was not timed.
@@ -73,7 +70,6 @@ class MixtureExplanation:
         expected_lost: Loss over what the budget lets a plan lose, likewise.
         lost: That as it was measured; None where it was not scored.
         kept: It was the best plan when it was measured; None without a line in the journal.
-        why: Why it was kept, or why not.
     """
 
     survey: str
@@ -95,21 +91,14 @@ class PlanExplanation:
 
     Attributes:
         number: Its place among the plans tried; 0 is the original.
-        key: Of its trials.
         plan: In full.
         label: Written for people, by what differs from the baseline.
-        steps: Spelled.
-        backend: Spelled.
         stage: What the search was about.
-        proposed: Why it was proposed.
         outcome: What became of it, by its last trial.
         why: Of that trial.
-        edits: What each step did.
         size: Bytes of the built files.
-        trials: In order.
         winner: It is what the search hands out.
         mixture: Which regions it leaves out, where it is one of a surveyed plan.
-        error: Why it failed.
         reproduce: Command that runs its worker again.
         integers: What its runtime made of the layers that its files give integers; empty where it
             was no finalist.
@@ -171,13 +160,9 @@ class SurveyExplanation:
     """All regions of a surveyed plan.
 
     Attributes:
-        plan: In full.
-        label: Written for people.
         precision: The step that decides its layers' precision.
         whole_cost: What the metric loses with all regions at it.
         unit: Of accuracy costs.
-        seconds: What it took.
-        error: Why there is none.
     """
 
     key: str
@@ -196,7 +181,6 @@ class NodeExplanation:
     """All that is known of one node.
 
     Attributes:
-        node: Its name.
         op: Its operator in the original; empty where that is gone.
         winner: Its precision in the winner's file; empty where it has no node of its own there.
         rounded: The winner's backend computes in fewer bits than the file says.
@@ -221,11 +205,8 @@ class ChangeExplanation:
     """One row of the way from the original to the winner.
 
     Attributes:
-        what: Kind of change.
-        label: What changed, for people.
         number: Of the plan that stands for it.
         ratio: Of that plan's latency, over the original's.
-        why: Why it was proposed.
     """
 
     what: str
@@ -240,17 +221,13 @@ class Explanation(TableResult):
     """Why a search came to its answer.
 
     Attributes:
-        run: Its folder.
-        answer: In one sentence.
         accuracy: What the winner's verdict means, in one sentence.
         way: From the original to the winner.
         plans: Every plan that was tried, the original first.
-        untried: How many were not.
         left_out: The first of these, each with its reason.
         surveys: Of regions; empty where none was taken.
         node: What was asked of a node.
         asked: The plans that were asked for.
-        notes: What a person should know.
     """
 
     headline = ("run", "model", "answer", "budget", "finished")
@@ -307,8 +284,6 @@ def explain_study(
 
     Args:
         records: Of its regions, as its journal has them.
-        node: Tell all of this node.
-        plan: Tell the record of this plan.
 
     Raises:
         BadSettings: There is no such node or plan.

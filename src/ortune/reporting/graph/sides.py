@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortune.core import wording as say
-from ortune.core.session import Executed, Recorded
+from ortune.core.session import Recorded
 from ortune.core.study import Study
 from ortune.graph.analysis.dataflow import Origin
 from ortune.graph.analysis.precision import map_precisions
@@ -164,14 +164,10 @@ def time_nodes(model: ir.Model, recorded: Recorded, latency_ms: float) -> NodeTi
         kernel = operator_of_kernel(executed.op_type)
         main = next((name for name in sources if operators[name] in kernel), sources[0])
         ms[main] += time_ms
-        if types := _list_floats(executed):
+        dtypes = {operand.dtype for operand in (*executed.outputs, *executed.inputs)}
+        if types := [name for name in _FLOATS if name in dtypes]:
             floats |= dict.fromkeys(sources, types[0])
     return NodeTimes(ms, floats, added_ms)
-
-
-def _list_floats(node: Executed) -> list[str]:
-    dtypes = {operand.dtype for operand in (*node.outputs, *node.inputs)}
-    return [name for name in _FLOATS if name in dtypes]
 
 
 def join_sides(diff: Diff, models: Sequence[ir.Model], times: Sequence[NodeTimes | None]) -> Sides:

@@ -207,7 +207,6 @@ def build_sensitivity_parts(
     """Return the table, what follows from it, and the picture.
 
     Args:
-        sensitivity: The figures.
         show_all: All rows, and each region in its own.
     """
     title = f"{sensitivity.precision} by {sensitivity.by}, on {sensitivity.on}"

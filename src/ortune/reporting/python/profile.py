@@ -42,7 +42,11 @@ def write_page(profile: Profile, path: Path, *, force: bool = False) -> Path:
 
 def run(request: ProfilePage) -> Profile:
     """Profile, find what can be done, and write both."""
-    out = None if request.out is None else _make_folder(Path(request.out))
+    out = None if request.out is None else Path(request.out)
+    if out is not None:  # made before the time is spent
+        if out.exists() and not out.is_dir():
+            raise OrtuneError(f"{out} is a file", fix="give a folder with -o")
+        out.mkdir(parents=True, exist_ok=True)
     result = profiling.run(request)
     result = replace(result, actions=suggest(result))
     if request.trying:
@@ -64,11 +68,3 @@ def run(request: ProfilePage) -> Profile:
 
 
 profile = make_verb(ProfilePage, run, "profile")
-
-
-def _make_folder(out: Path) -> Path:
-    """Make the folder before the time is spent."""
-    if out.exists() and not out.is_dir():
-        raise OrtuneError(f"{out} is a file", fix="give a folder with -o")
-    out.mkdir(parents=True, exist_ok=True)
-    return out

@@ -6,6 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,7 +55,9 @@ class AnswersSection(Section):
         yield Heading("What changes in the answers")
         yield Text(f"{say.format_count(len(fates), 'sample')}: {', '.join(counts)}.")
         worst = rank_samples(kept, sign)[:_SHOWN]
-        inputs = _open_inputs(study)
+        inputs = None  # removed, or of another layout: samples are shown by number
+        with suppress(OrtuneError):
+            inputs = Stream(Path(study.root) / "data" / "feeds.stream")
         yield Shots(tuple(_make_shot(study, kept, place, fates[place], inputs) for place in worst))
         yield from _plot_histogram(kept, fates)
 
@@ -77,13 +80,6 @@ def rank_samples(kept: SampleScores, sign: int) -> list[int]:
         return (-math.inf if math.isnan(change) else change, snr)
 
     return sorted(range(len(kept.samples)), key=measure)
-
-
-def _open_inputs(study: Study) -> Stream | None:
-    try:
-        return Stream(Path(study.root) / "data" / "feeds.stream")
-    except OrtuneError:
-        return None  # removed, or of another layout: samples are shown by number
 
 
 def _make_shot(

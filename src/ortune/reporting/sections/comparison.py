@@ -25,7 +25,10 @@ class ComparisonSection(Section):
         trials = [first] if best.key == first.key else [first, best]
         names = ("original", "winner")[: len(trials)]
         rows = [
-            (f"{study.job.workload.measure}, ms", *_format_latencies(study, trials)),
+            (
+                f"{study.job.workload.measure}, ms",
+                *([say.format_milliseconds(say.latency_ns(study, trial)) for trial in trials]),
+            ),
             ("score", *_format_scores(trials)),
             ("size, MB", *(say.format_megabytes(trial.size) for trial in trials)),
             ("recipe", *(trial.plan.recipe.name for trial in trials)),
@@ -43,10 +46,6 @@ class ComparisonSection(Section):
         ]
         yield Heading(" and ".join(names).capitalize())
         yield Table(("", *names), tuple(rows))
-
-
-def _format_latencies(study: Study, trials: list[Trial]) -> list[str]:
-    return [say.format_milliseconds(say.latency_ns(study, trial)) for trial in trials]
 
 
 def _format_scores(trials: list[Trial]) -> list[str]:

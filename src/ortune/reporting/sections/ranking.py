@@ -42,7 +42,15 @@ class RankingSection(Section):
         ranked = rank_trials(study)
         yield Heading("Every plan", folded=True)
         yield Table(
-            ("plan", "speed-up", "99 % interval", _name_metric(study), "MB", "accuracy", "why"),
+            (
+                "plan",
+                "speed-up",
+                "99 % interval",
+                say.shorten_metric(str(study.budget.metric)),
+                "MB",
+                "accuracy",
+                "why",
+            ),
             tuple(_make_row(study, trial) for trial in ranked),
             tuple(_select_tone(study, trial) for trial in ranked),
         )
@@ -70,10 +78,6 @@ def _rank_key(study: Study, trial: Trial) -> tuple[bool, int, float]:
     winner = trial.key == study.best.key
     final = winner or trial.part == "final"
     return (not final, -1 if winner else _ORDER.index(classify_outcome(trial)), ratio)
-
-
-def _name_metric(study: Study) -> str:
-    return say.shorten_metric(str(study.budget.metric))
 
 
 def _select_tone(study: Study, trial: Trial) -> str:
@@ -115,10 +119,6 @@ def _explain_rank(study: Study, trial: Trial) -> str:
     return f"{'finalist: ' if trial.part == 'final' else ''}{reason}"
 
 
-def _name_baseline_or_winner(study: Study, trial: Trial) -> str:
-    return "the original" if trial.key == study.baseline.key else "the winner"
-
-
 def _explain_loss(study: Study, trial: Trial) -> str:
     """Say why a plan that is faster than the original is not the winner."""
     if not study.accepts(trial):
@@ -128,7 +128,8 @@ def _explain_loss(study: Study, trial: Trial) -> str:
     best = study.best
     goal = study.job.wanted
     if goal.needs_less(best, trial):
-        return f"needs more {goal.prefer} than {_name_baseline_or_winner(study, best)}"
+        than = "original" if best.key == study.baseline.key else "winner"
+        return f"needs more {goal.prefer} than the {than}"
     if best.key == study.baseline.key or trial in study.unconfirmed:
         return "not re-measured"
     if compare_latency(best, trial).high < 1:

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from ortune.core.plan_label import label_recipe
 from ortune.core.section import Block, Heading, Section, Table, Text
-from ortune.core.step import Edit
 from ortune.core.study import Study
 
 
@@ -23,7 +22,15 @@ class StepsSection(Section):
         best = study.best
         if best.edits:
             yield Heading(f"What was done to the winner ({label_recipe(best.plan)})", folded=True)
-            rows = tuple(_make_row(edit) for edit in best.edits)
+            rows = tuple(
+                (
+                    edit.step,
+                    f"{edit.count:,}",
+                    f"{edit.seconds:.1f}",
+                    edit.note if edit.kept else f"rolled back: {edit.note}",
+                )
+                for edit in best.edits
+            )
             yield Table(("step", "edits", "seconds", "note"), rows)
         # Each step and reason once, with the first recipes that it happened in.
         rollbacks: dict[tuple[str, str], dict[str, None]] = {}
@@ -39,8 +46,3 @@ class StepsSection(Section):
             yield Heading("Steps that were rolled back", folded=True)
             yield Text("A step that breaks the graph, a type or the outputs is undone.")
             yield Table(("step", "in", "why"), undone)
-
-
-def _make_row(edit: Edit) -> tuple[str, ...]:
-    note = edit.note if edit.kept else f"rolled back: {edit.note}"
-    return (edit.step, f"{edit.count:,}", f"{edit.seconds:.1f}", note)

@@ -190,12 +190,7 @@ def read_answers(folder: Path, expected: Tensors) -> Tensors:
 
 
 def replay_python(source: Source, folder: Path, program: str, files: Mapping[str, Path]) -> Replay:
-    """Let the package's program in Python answer all golden samples.
-
-    Args:
-        program: Its place in the package.
-        files: Model name -> its file.
-    """
+    """Let the package's program in Python answer all golden samples."""
     return replay_program(
         source,
         f"{program}, onnxruntime {version('onnxruntime')}",
@@ -211,10 +206,8 @@ def replay_program(
 
     Args:
         source: What the package was made of.
-        by: What runs it, for the report.
         command: Of a model's name: the program and the model's file; the folders of the sample
             and of the answers are added.
-        where: The folder that it runs in.
 
     Raises:
         BadModel: The program fails, hangs, or leaves an answer out.

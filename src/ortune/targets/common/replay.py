@@ -118,10 +118,7 @@ def replay_in_workers(
     No more threads than there are CPUs here, on both sides. Wrong answers are not timed.
 
     Args:
-        source: What the package was made of.
-        models: Model name -> file of the package.
         backend: As the package configures it.
-        by: What runs it, for the report.
         environment: Where it runs; the bundle's runs here.
 
     Raises:

@@ -173,12 +173,10 @@ def open_device_session(
     """Open a session on the first provider of a chain, and prove that it runs there.
 
     Args:
-        session_options: SessionOptions.
         chain: Providers in order of preference, each with its options.
         device: The device's kind as onnxruntime names its memory, such as ``cuda``.
         io_binding: Keep inputs and outputs in its memory.
         graph: Option of the first provider by which it records a CUDA graph; empty for none.
-        verbose: Let the runtime log to stderr.
 
     Raises:
         BadModel: The runtime does not accept the model.
@@ -221,7 +219,6 @@ def enter_session(
 
     Args:
         opening: Of a session on this provider.
-        index: Of the device.
 
     Raises:
         BackendMissing: The provider does not start or took nothing; it says why, in the first

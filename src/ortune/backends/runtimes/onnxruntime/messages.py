@@ -72,11 +72,7 @@ _TURN = RLock()
 
 @dataclass
 class RuntimeLog:
-    """What the runtime wrote; filled when the block that it is of has ended.
-
-    Attributes:
-        text: All of it.
-    """
+    """What the runtime wrote; filled when the block that it is of has ended."""
 
     text: str = ""
 

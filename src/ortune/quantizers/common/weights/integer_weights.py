@@ -112,7 +112,11 @@ class Packer:
         array = layer.read_weight() if alpha == 1.0 else layer.read_weight() * np.float32(alpha)
         fitted = array if smooth is None else smooth.scale_weight(layer, array)
         stored = self._stored.get(key)
-        grid = self._make_grid(fitted, axis) if stored is None else replace(stored.grid, axis=axis)
+        grid = (
+            grids.make_weight_grid(fitted, axis, self._kind, reduce_range=self._reduce_range)
+            if stored is None
+            else replace(stored.grid, axis=axis)
+        )
         whole = layer.bias is None or self._float_bias
         wide = grid if whole else self._quantize_bias(layer, layer.node, 2, grid, step)
         if stored is None or not np.array_equal(wide.scale, stored.grid.scale):
@@ -137,9 +141,6 @@ class Packer:
             self._target, Treatment.PER_TENSOR, layer.op, "any group"
         )
         return not per_tensor and (len(layer.shape) == 2 or layer.convolves)
-
-    def _make_grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
-        return grids.make_weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
 
     def _store_weight(self, layer: Layer, integers: NDArray[Any], grid: Grid) -> StoredWeight:
         """Add a weight's integers, in the order of axes that most readers want."""

@@ -114,7 +114,12 @@ class TrailingAxes:
         extra = len(shape) - len(self.sizes)
         if extra < 0 or any(dim != 1 for dim in shape[:extra]):
             return False
-        if extra and (self.rank is None or len(shape) > self.rank or not _is_fixed(weight)):
+        if extra and (
+            self.rank is None
+            or len(shape) > self.rank
+            or const_tensor(weight) is None
+            or is_overridable(weight)
+        ):
             return False
         pairs = zip(self.sizes, shape[extra:], strict=True)
         return all(
@@ -135,10 +140,6 @@ class TrailingAxes:
         if len(known_sizes) < len(self.sizes):
             return None
         return editor.add_constant("norm_scale", np.ones(known_sizes, np.float32))
-
-
-def _is_fixed(value: ir.Value) -> bool:
-    return const_tensor(value) is not None and not is_overridable(value)
 
 
 def find_trailing_axes(x: ir.Value, axes: tuple[int, ...]) -> TrailingAxes | None:

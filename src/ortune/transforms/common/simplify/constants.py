@@ -75,7 +75,10 @@ def fold_constants(model: ir.Model, symbolic_values: SymbolicValues, most_bytes:
             room -= sum(array.nbytes for array in results if array.nbytes > SMALL_BYTES)
             for value, array in zip(node.outputs, results, strict=False):
                 if value.uses() and not value.is_graph_output():
-                    redirect_uses(value, _add_typed_constant(editor, value, array))
+                    redirect_uses(
+                        value,
+                        editor.add_constant(f"{value.name}{_MARK}", np.asarray(array, order="C")),
+                    )
                     count += 1
     return count
 
@@ -158,10 +161,6 @@ def _lift_constant(node: ir.Node, graph: ir.Graph) -> int:
     value.replace_all_uses_with(initializer)
     graph.remove(node, safe=True)
     return 1
-
-
-def _add_typed_constant(editor: Editor, value: ir.Value, array: NDArray[Any]) -> ir.Value:
-    return editor.add_constant(f"{value.name}{_MARK}", np.asarray(array, order="C"))
 
 
 def _count_stored_bytes(model: ir.Model) -> int:

@@ -50,7 +50,6 @@ class ProbedProvider:
 
     Attributes:
         reason: Why it does not run, in the words of the runtime's log; empty where it does.
-        fix: What to do about it.
     """
 
     state: State
@@ -64,7 +63,6 @@ def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
 
     Args:
         provider: Of the package onnxruntime-gpu.
-        index: Of the device.
     """
     if provider not in session.list_providers():
         reason = f"the installed onnxruntime has no {provider}"
