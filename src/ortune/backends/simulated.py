@@ -223,11 +223,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class IntegerLayer:
-    """One integer node.
-
-    Attributes:
-        name: As in the model or, where the runtime fused nodes, as it named the result.
-    """
+    """One integer node, named as in the model or as the runtime named what it fused."""
 
     name: str
     op: str

@@ -31,11 +31,7 @@ _ORDER, _GRAPH, _BY_REGION = 5, 7, 9
 
 
 def build_report_parts(study: Study, *, graphs: bool = True) -> tuple[Part, ...]:
-    """Return all parts of a run's report in order, those of its profiles included.
-
-    Args:
-        graphs: With original and winner node by node, which takes a while.
-    """
+    """Return all parts of a run's report in order; `graphs` node by node take a while."""
     profiles = tuple(_read_profiles(study))
     sides: dict[str, Sides] | str = {}
     try:

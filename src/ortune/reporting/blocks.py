@@ -22,11 +22,7 @@ from ortune.core.study import Study
 
 @dataclass(frozen=True)
 class Part:
-    """One section's blocks.
-
-    Attributes:
-        columns: Of twelve that a wide page has, how many it takes.
-    """
+    """One section's blocks, and how many of a wide page's twelve columns it takes."""
 
     name: str
     blocks: tuple[Block, ...]
@@ -35,11 +31,7 @@ class Part:
 
 
 def gather_parts(study: Study, *, terminal: bool = False) -> tuple[Part, ...]:
-    """Return the parts of a report in order; a section without blocks is left out.
-
-    Args:
-        terminal: Only what belongs on a terminal.
-    """
+    """Return a report's parts, for a terminal perhaps; a section without blocks is left out."""
     sections = [catalog.load_plugin(Section, name)() for name in catalog.list_plugins(Section)]
     shown = [section for section in sections if section.terminal or not terminal]
     parts = []

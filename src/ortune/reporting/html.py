@@ -175,11 +175,7 @@ def _hash_script(text: str) -> str:
 
 
 def render_section(part: Part, static: bool = False) -> str:
-    """Write a part; what stands under a folded heading goes into an element that opens.
-
-    Args:
-        static: The charts drawn as pictures.
-    """
+    """Write a part, charts as pictures if `static`; what a folded heading holds opens."""
     inner, fold, draw = [], "", _embed_picture if static else _embed_chart
     for place, block in enumerate(part.blocks):
         if isinstance(block, Heading):

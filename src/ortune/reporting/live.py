@@ -208,11 +208,7 @@ def _describe_now(root: Path) -> dict[str, Any]:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves pages of runs on this machine's own address.
-
-    Attributes:
-        address: Where its first page is, the token included.
-    """
+    """Serves pages of runs on this machine's own address; the first's has the token in it."""
 
     daemon_threads = True
 

@@ -151,11 +151,7 @@ _SOURCES = 3
 
 
 def build_profile_parts(profile: Profile, top: int | None = TOP) -> tuple[Part, ...]:
-    """Return the report of a profile; what was not measured is left out.
-
-    Args:
-        top: Longest kernels, operators and regions that are listed; None lists all.
-    """
+    """Return a profile's report, `top` rows of each table; what was not measured is left out."""
     candidates = (
         Part("time", tuple(_build_times(profile, top))),
         Part("placement", tuple(_build_placement(profile))),

@@ -81,11 +81,7 @@ class Picture:
 def write_preprocessing(
     chain: Chain, value: ir.Value, picture: Picture, readers: Sequence[ir.Node]
 ) -> ir.Value:
-    """Write all nodes and return the tensor; the first convolution takes the scale in.
-
-    Args:
-        readers: What reads the tensor now.
-    """
+    """Write all nodes and return the tensor; a convolution that reads it takes the scale in."""
     settings = picture.settings
     if picture.rank == 3 and (picture.resizes or settings.crop is not None):
         value = chain.add("Unsqueeze", value, chain.add_constant("front", [0]))

@@ -108,11 +108,7 @@ bench = make_verb(Bench, run)
 
 
 def race_contestants(contestants: Sequence[tuple[Path, Backend]], **how: Any) -> BenchResult:
-    """Time pairs of model and backend as `bench` does; the first is the measure of the others.
-
-    Args:
-        how: Fields of `Bench` but its models and where to run.
-    """
+    """Time pairs of model and backend, the first as measure; `how`: other fields of `Bench`."""
     request = Bench((), **how)
     driven = read_workload(request.workload, next(iter(request.batch), 0))
     return time_groups(

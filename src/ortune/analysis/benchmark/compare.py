@@ -50,11 +50,7 @@ _PARTS = 12
 
 @dataclass(frozen=True)
 class SavedRow:
-    """A row of a saved run.
-
-    Attributes:
-        model: Its file's name.
-    """
+    """A row of a saved run; `model` is its file's name."""
 
     model: str
     backend: str

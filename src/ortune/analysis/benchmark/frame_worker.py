@@ -60,11 +60,7 @@ class EngineSession:
 
 
 class CallLog:
-    """An engine that notes how it is called, so that the calls can be made again.
-
-    Attributes:
-        calls: Each makes one of them again, with copies of its inputs.
-    """
+    """An engine that notes how it is called: `calls` make its calls again, on copies of inputs."""
 
     def __init__(self, engine: Engine | Call, calls: list[Callable[[], object]]) -> None:
         self._engine, self.calls = engine, calls
@@ -96,11 +92,7 @@ class EngineBench(Workbench):
     """A workbench whose sessions are engines; see `BARE`, `FRAME` and `MODEL`."""
 
     def __init__(self, *workbench_args: Any, role: str = BARE, path: str = "") -> None:
-        """Take what every workbench takes.
-
-        Args:
-            path: The user's ``FILE.py:NAME``.
-        """
+        """Take what every workbench takes, the user's ``FILE.py:NAME`` as path."""
         super().__init__(*workbench_args)
         self._role, self._path = role, path
         self._frame_calls: dict[int, Sequence[Callable[[], object]]] = {}

@@ -53,11 +53,7 @@ PER_FRAME = "time per frame"
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest row of a batch.
-
-    Attributes:
-        row: Its index; None inside the noise.
-    """
+    """The fastest row of a batch, by its index; None inside the noise."""
 
     workload: str
     batch: int
@@ -168,12 +164,7 @@ def judge_rows(
     row_records: Sequence[dict[str, Any]],
     record: noise.Record,
 ) -> BenchResult:
-    """Judge what was timed.
-
-    Args:
-        groups: The rows of every batch.
-        row_records: The JSON of all rows, in the same order.
-    """
+    """Judge what was timed: the rows of every batch, and their JSON in the same order."""
     rows = [row for group in groups for row in group]
     stand = Ratios(groups)
     ratios = stand.list_ratios()
@@ -342,11 +333,7 @@ class _Set:
     live: dict[int, Worker] = field(default_factory=dict)
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
-        """Start a process for every row, one by one, and time all in turns until time is up.
-
-        Args:
-            backwards: Start the last row's first: see `timing.pairs.fresh_pairs`.
-        """
+        """Start a process a row, or `backwards` (see `timing.pairs.fresh_pairs`), and time all."""
         self.tell(0.0)
         self._act_on_rows(self._start_worker, backwards=backwards)
         warmed = dict(self._act_on_rows(lambda index: (index, self._warm_worker(index))))

@@ -159,11 +159,7 @@ def count_independent_samples(feeds: Feeds, indices: Sequence[int]) -> int:
 
 
 def make_sample_subsets(parts: Sequence[Sequence[int]], count: int) -> list[tuple[int, ...]]:
-    """Return what is observed apart from all samples: two halves, and quarters if they help.
-
-    Args:
-        parts: Of `split_into_quarters`.
-    """
+    """Return what is observed apart: two halves, and quarters if these help (`parts`)."""
     first, second, third, fourth = parts
     halves = [(*first, *third), (*second, *fourth)]
     if count < FEWEST:

@@ -26,11 +26,7 @@ from ortune.search.recipe.build import build
 
 @dataclass(frozen=True, repr=False)
 class AppliedSteps(TableResult):
-    """A model that steps were applied to.
-
-    Attributes:
-        edits: What each step did, or why it was rolled back.
-    """
+    """A model that steps were applied to, and what each step did or why it was rolled back."""
 
     model: Path
     output: Path

@@ -209,11 +209,7 @@ def refuse_precision(precision: str | None, target: str, *, static: bool) -> Non
 
 
 def holds_precision(precision: str, file_facts: Facts, *, folded: bool) -> bool:
-    """Say whether a file's weights are of a precision.
-
-    Args:
-        folded: Integer weights may be widened by Cast and Mul.
-    """
+    """Say whether a file's weights are of a precision, perhaps `folded` behind Cast and Mul."""
     weight_bytes = file_facts.precisions
     match precision:
         case "fp16":

@@ -298,11 +298,7 @@ class Clock:
         return start_times, imports
 
     def time_ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
-        """Time every variant in turns with the one that it is compared with.
-
-        Returns:
-            Ratios by name, and the first variant's median latency in ns.
-        """
+        """Time each in turns with its measure; return ratios and the first's median, ns."""
         ratios = {self.variants[0].name: Interval(1.0, 1.0, 1.0)}
         base: list[int] = []
         share = seconds / max(1, len(self.variants) - 1)

@@ -199,11 +199,7 @@ _TENSORS = 20
 
 @dataclass(frozen=True)
 class TriedStep:
-    """A step that changes the model, and how.
-
-    Attributes:
-        edits: How often it changed something.
-    """
+    """A step that changes the model, how often, and how."""
 
     step: str
     edits: int

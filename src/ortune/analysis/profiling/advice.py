@@ -81,12 +81,7 @@ _STEPS_BACK = 6
 
 @dataclass(frozen=True)
 class Change:
-    """What a rewrite would do.
-
-    Attributes:
-        removed: Names of the nodes that would go.
-        added: Number of nodes that would come.
-    """
+    """What a rewrite would do: names of nodes that would go, and how many would come."""
 
     removed: frozenset[str]
     added: int
@@ -290,12 +285,7 @@ _ADDED = {
 def list_actions(
     profile: Profile, model: ir.Model, facts: Facts, backend: Backend
 ) -> tuple[Action, ...]:
-    """Return what may be done about a profile's bottlenecks, the most at stake first.
-
-    Args:
-        profile: With ceilings, or without: then nothing is estimated.
-        model: The source model; left alone.
-    """
+    """Return what may be done, the most at stake first; without ceilings nothing is estimated."""
     candidates = [
         *_suggest_fusions(profile, model, facts, backend),
         *_report_unfused(profile, model),

@@ -83,12 +83,7 @@ _SCORING_S = 300.0
 
 @dataclass(frozen=True)
 class Answers:
-    """How a candidate's outputs stand to those of the start.
-
-    Attributes:
-        fine: They are equal, or within the budget when the candidate changes numbers.
-        snr: Signal to noise, dB.
-    """
+    """How outputs stand to those of the start: equal or within the budget, and SNR, dB."""
 
     fine: bool
     said: str

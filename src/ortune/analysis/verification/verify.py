@@ -57,11 +57,7 @@ class SaturatedLayer:
 
 @dataclass(frozen=True)
 class Saturation:
-    """Every layer that was simulated.
-
-    Attributes:
-        left: Layers that would saturate too and are not simulated.
-    """
+    """Every layer that was simulated, and those `left` that would saturate too and are not."""
 
     isa: str
     layers: tuple[SaturatedLayer, ...]

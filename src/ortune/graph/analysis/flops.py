@@ -41,11 +41,7 @@ def count_flops(model: ir.Model) -> int | None:
 
 
 def node_flops(node: ir.Node) -> int | None:
-    """Return the operations of one node by the rules of `count_flops`.
-
-    Returns:
-        None when a shape that counts is not known.
-    """
+    """Return a node's operations by `count_flops`; None when a shape that counts is not known."""
     try:
         return _count_node(node)
     except (_Unknown, IndexError):

@@ -223,11 +223,7 @@ class LargeTensor:
 
 @dataclass(frozen=True)
 class Body:
-    """A graph inside a node.
-
-    Attributes:
-        captured: Values of the graphs around it that it reads.
-    """
+    """A graph inside a node; `captured`: values of the graphs around it that it reads."""
 
     node: str
     op: str
@@ -238,11 +234,7 @@ class Body:
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """A function that the model brings along.
-
-    Attributes:
-        name: As ``domain::name``.
-    """
+    """A function that the model brings along, as ``domain::name``."""
 
     name: str
     nodes: int
@@ -250,11 +242,7 @@ class LocalFunction:
 
 
 def list_large_tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
-    """Return the `count` biggest weights, then the `count` biggest activations.
-
-    Args:
-        shaped: The same with shapes.
-    """
+    """Return the `count` biggest weights, then activations; `shaped` is the model with shapes."""
     readers: dict[str, list[str]] = {}
     for graph in walk_graphs(model):
         for node in graph:

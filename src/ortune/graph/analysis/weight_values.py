@@ -46,12 +46,7 @@ class WeightValues:
 
 
 def weight_values(model: ir.Model, at_most: int | None = None) -> Iterator[WeightValues]:
-    """Yield the counts of each weight in float32, float16 or float64, read in chunks.
-
-    Args:
-        model: Its weights are read where they are stored.
-        at_most: Elements to look at: an even part of each weight where there are more.
-    """
+    """Yield counts of each float weight, in chunks: beyond `at_most` elements an even part."""
     weights = [(name, t) for name, t in list_named_weights(model) if t.dtype in _FLOATS]
     total = sum(tensor.size for _, tensor in weights)
     step = max(1, -(-total // at_most)) if at_most else 1

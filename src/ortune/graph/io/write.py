@@ -78,11 +78,7 @@ def _refuse_sources(model: ir.Model, *targets: Path) -> None:
 
 @contextlib.contextmanager
 def detach_weights(model: ir.Model, *, everywhere: bool) -> Iterator[list[ir.TensorProtocol]]:
-    """Put numbered place-holders where large weights are, for as long as the block lasts.
-
-    Args:
-        everywhere: In all graphs and attributes; otherwise in the main graph's initializers.
-    """
+    """Put place-holders where large weights are, `everywhere` or in the main initializers."""
     tensors: list[ir.TensorProtocol] = []
 
     def hold(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

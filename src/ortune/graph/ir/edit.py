@@ -280,12 +280,7 @@ def add_note(model: ir.Model, text: str) -> None:
 
 
 def note_refusal(model: ir.Model, node: ir.Node, why: str) -> None:
-    """Say why a node that looks like a step's pattern is left alone.
-
-    Args:
-        node: The node that names the place.
-        why: The reason, the same words wherever it is the same: places are counted by it.
-    """
+    """Say why a node is left alone; places are counted by the reason's words."""
     model.meta.setdefault(_REFUSALS, {}).setdefault(why, {})[node.name or node.op_type] = None
 
 

@@ -343,11 +343,7 @@ def _is_candidate(node: Executed, source: ir.Node) -> bool:
 def _attach_unclaimed(
     origin: Origin, assignments: Sequence[dict[str, None]], unclaimed: Iterable[str]
 ) -> set[str]:
-    """Give unclaimed nodes to the kernel of a reader, else of a maker.
-
-    Returns:
-        Those that have neither.
-    """
+    """Give unclaimed nodes to the kernel of a reader, else of a maker; return the others."""
     owner = {name: sources for sources in assignments for name in sources}
     pending = list(unclaimed)
     while pending:
@@ -368,9 +364,5 @@ def _attach_unclaimed(
 
 
 def trace_lineage(model: ir.Model, recorded: Recorded) -> Lineage:
-    """Map every executed node to nodes of the source model.
-
-    Args:
-        model: The model that the runtime loaded; names are unique and functions inlined.
-    """
+    """Map each executed node to nodes of the source; `model` has unique names, no functions."""
     return TensorSources(Origin(model), recorded).build_lineage()

@@ -42,12 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value is made.
-
-    Attributes:
-        path: Bodies from the outermost in; none for the main graph.
-        made_by: Operator; empty for inputs.
-    """
+    """Where a value is made: through which bodies from the outermost in, and by which operator."""
 
     path: tuple[Step, ...]
     made_by: str
@@ -142,11 +137,7 @@ def expose_tensors(
 
 @dataclass
 class _OutboundValue:
-    """A value on its way out.
-
-    Attributes:
-        seeds: The nodes that begin its sequence; empty while it is a tensor.
-    """
+    """A value on its way out; `seeds` begin its sequence, none while it is a tensor."""
 
     name: str
     seeds: tuple[onnx.NodeProto, ...] = ()

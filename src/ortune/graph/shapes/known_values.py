@@ -29,11 +29,7 @@ _WIDEST = 8
 
 @dataclass(frozen=True)
 class Partial:
-    """A tensor of integers or booleans of rank 0 or 1.
-
-    Attributes:
-        items: In order; one for a scalar.
-    """
+    """A tensor of integers or booleans of rank 0 (one item) or 1, in order."""
 
     items: tuple[Item, ...]
     scalar: bool = False

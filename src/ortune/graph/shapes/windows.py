@@ -88,11 +88,7 @@ def compute_padding(
     pads: Sequence[int],
     auto_pad: str,
 ) -> list[tuple[int, int]]:
-    """Return begin and end of each spatial axis, by the rules of ONNX Conv.
-
-    Args:
-        reach: Elements that a window spans, dilations included.
-    """
+    """Return begin and end of each axis by the rules of ONNX Conv; `reach` includes dilations."""
     axes = len(reach)
     if auto_pad == "VALID" or (auto_pad == "NOTSET" and not pads):
         return [(0, 0)] * axes

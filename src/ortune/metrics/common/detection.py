@@ -135,11 +135,7 @@ def read_labels(label: Any, ids: bool = False) -> tuple[Boxes, tuple[float, floa
 
 
 def suppress_overlaps(detections: Boxes, most: float, limit: int = MAX_DETECTIONS) -> Boxes:
-    """Keep, of boxes of one class that overlap by more than `most`, those of the highest score.
-
-    Args:
-        limit: Boxes of a class that are kept at most.
-    """
+    """Keep boxes of highest score, `limit` at most, that overlap none by more than `most`."""
     kept: list[int] = []
     for kind in np.unique(detections.classes):
         rows = np.flatnonzero(detections.classes == kind)
@@ -154,11 +150,7 @@ def suppress_overlaps(detections: Boxes, most: float, limit: int = MAX_DETECTION
 
 
 def compute_overlaps(first: Floats, second: Floats) -> Floats:
-    """Return the overlap (IoU) of every box of one list with every box of another, [n, m].
-
-    Args:
-        first: Left, top, width, height [n, 4]; `second` likewise [m, 4].
-    """
+    """Return the overlap (IoU) of boxes [n, 4] and [m, 4] (left, top, width, height), [n, m]."""
     ends = [
         np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1) for boxes in (first, second)
     ]

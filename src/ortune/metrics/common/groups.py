@@ -158,11 +158,7 @@ def find_unlike_group(entries: Sequence[str], records: Floats, least: float = FO
 
 
 def find_worst_group(entries: Sequence[str], records: Floats) -> tuple[float, str]:
-    """Return how far the noise of the worst group lies below what it varies, in dB, and the group.
-
-    Returns:
-        Infinity and nothing where no group varies or none has noise.
-    """
+    """Return how far the worst group's noise lies below its range, dB; infinity for none."""
     totals, at = np.nansum(records, axis=0), 0
     worst, place = math.inf, ""
     for entry in entries:

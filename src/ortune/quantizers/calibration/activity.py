@@ -49,11 +49,7 @@ def make_activity_probes(model: ir.Model, tensors: Sequence[str]) -> list[Probe]
 
 
 def find_inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Inactive]:
-    """Return what is inactive, by the answers to `make_activity_probes`; others do not count.
-
-    Args:
-        tensors: What was watched: those without an answer never held a value.
-    """
+    """Return what is inactive by the answers to `make_activity_probes`, where it has one."""
     values = _index_values(model)
     observed = [key.removesuffix(_KEY) for key in answers if key.endswith(_KEY)]
     inactive_tensors = []

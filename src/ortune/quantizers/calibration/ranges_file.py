@@ -34,11 +34,7 @@ _FIX = "write it with `ortune calibrate M --data D -o FILE`"
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor's range in the file.
-
-    Attributes:
-        observer: Spelled; empty when it is the file's.
-    """
+    """A tensor's range in the file; the observer's spelling is empty when it is the file's."""
 
     name: str
     low: float
@@ -54,11 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was observed.
-
-    Attributes:
-        count: Samples, augmented copies included.
-    """
+    """What was observed; `count` includes augmented copies."""
 
     count: int = 0
     digests: tuple[str, ...] = ()

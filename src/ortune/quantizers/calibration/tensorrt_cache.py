@@ -25,11 +25,7 @@ _WITHOUT = 11
 
 
 def format_cache(ranges: Ranges, version: str) -> str:
-    """Return the text of a cache, tensors in the order given.
-
-    Args:
-        version: TensorRT's, such as 8.6.1: TensorRT takes no cache of another version.
-    """
+    """Return the text of a cache of this version of TensorRT, which takes no other's."""
     steps = {n: np.float32(max(abs(r.low), abs(r.high)) / _STEPS) for n, r in ranges.items()}
     lines = [f"{name}: {int(step.view(np.uint32)):x}" for name, step in steps.items()]
     return "\n".join([f"TRT-{encode_version(version)}-EntropyCalibration2", *lines]) + "\n"

@@ -45,11 +45,7 @@ def count_products(facts: Facts) -> int:
 
 
 def has_head(facts: Facts, least: int) -> bool:
-    """Say whether a last product may become integer: an output is known to be as wide, or may be.
-
-    Args:
-        least: Columns from which a product is quantized.
-    """
+    """Say whether a last product of `least` columns may become integer: an output is as wide."""
     lasts = [output.shape[-1] for output in facts.outputs if output.shape]
     wide = not lasts or any(not isinstance(last, int) or last >= least for last in lasts)
     return count_products(facts) > 0 and wide

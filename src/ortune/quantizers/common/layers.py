@@ -20,11 +20,7 @@ from ortune.quantizers.common.node_filter import remember_names
 
 @dataclass(frozen=True)
 class Layer:
-    """One node with its parts.
-
-    Attributes:
-        bias: Constant or not; None when the node has none.
-    """
+    """One node with its parts; the bias may be constant or not, or None."""
 
     node: ir.Node
     x: ir.Value
@@ -88,11 +84,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataTy
 
 
 def note_unbounded_weights(model: ir.Model, ops: Collection[str]) -> str:
-    """Note which nodes of these operators stay in float for an infinity or NaN in a constant.
-
-    Returns:
-        Words in brackets for who finds no other node; empty where there is none of these.
-    """
+    """Note nodes that an infinity or NaN keeps in float; return words in brackets, or none."""
     nodes = [
         node
         for node in edit.walk_nodes(model)

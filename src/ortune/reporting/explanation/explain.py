@@ -415,11 +415,7 @@ def _find_survey(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
 def _describe_mixture(
     trial: Trial, survey: Survey | None, tried: Mapping[str, MixtureOutcome]
 ) -> MixtureExplanation | None:
-    """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
-
-    Args:
-        tried: Key of a trial -> what the journal says of it.
-    """
+    """Say which regions a plan leaves out of a survey's precision; None where it leaves none."""
     if survey is None:
         return None
     in_float = parse_assignment(survey, trial.plan.recipe) or frozenset()

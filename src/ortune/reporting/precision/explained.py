@@ -26,11 +26,7 @@ _SHOWN = 20
 def build_explanation_parts(
     explanation: Explanation, *, show_all: bool = False
 ) -> tuple[Part, ...]:
-    """Return what was asked: of a node, of plans, or the whole.
-
-    Args:
-        show_all: All rows of all tables.
-    """
+    """Return what was asked: of a node, of plans, or the whole, with all rows or the first."""
     named_blocks: list[tuple[str, Iterable[Block]]]
     if explanation.node is not None:
         named_blocks = [("node", build_node_blocks(explanation.node, explanation))]

@@ -137,12 +137,7 @@ def _find_finite_ends(interval: Interval) -> tuple[float, float] | None:
 def build_survey_blocks(
     region_survey: SurveyExplanation, *, folds: bool = False, show_all: bool = True
 ) -> Iterator[Block]:
-    """Yield a survey's blocks: what it says of all regions, the picture, a row each.
-
-    Args:
-        folds: The table is shown on demand.
-        show_all: All rows, else the first.
-    """
+    """Yield a survey's blocks: what it says, the picture, a row each (on demand if it `folds`)."""
     yield Heading(f"Precision by region: {region_survey.label}")
     if region_survey.error:
         yield Text(f"Not measured: {region_survey.error}.", "warn")
@@ -204,11 +199,7 @@ def _make_row(group: Sequence[RegionExplanation]) -> tuple[str, ...]:
 def build_sensitivity_parts(
     sensitivity: Sensitivity, *, show_all: bool = False
 ) -> tuple[Part, ...]:
-    """Return the table, what follows from it, and the picture.
-
-    Args:
-        show_all: All rows, and each region in its own.
-    """
+    """Return the table, what follows from it and the picture; `show_all`: a row a region."""
     title = f"{sensitivity.precision} by {sensitivity.by}, on {sensitivity.on}"
     blocks: list[Block] = [Heading(title), Text(_describe_total(sensitivity))]
     if sum(map(is_drawable, sensitivity.regions)) > 1:

@@ -231,12 +231,7 @@ def _equals_unnamed(first: onnx.NodeProto, second: onnx.NodeProto) -> bool:
 
 
 def splice_graph(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> list[ir.Node]:
-    """Put a graph in the place of a node, and return its nodes.
-
-    Args:
-        small: Its inputs and outputs are those of `before`.
-        before: What `isolate_node` made of the node.
-    """
+    """Put a graph in the place of a node, `before` of `isolate_node`; return its nodes."""
     graph = node.graph
     if graph is None:
         return []

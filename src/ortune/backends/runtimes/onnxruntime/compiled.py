@@ -49,12 +49,7 @@ class CompilingBackend(Protocol):
 
 @dataclass(frozen=True)
 class CompiledNode:
-    """One part of a model that a provider has compiled.
-
-    Attributes:
-        source: The provider, as it calls itself.
-        embedded: What it built is in the file itself, not in another.
-    """
+    """One part of a model that a provider compiled, into this file if `embedded`."""
 
     source: str
     embedded: bool

@@ -42,11 +42,7 @@ _CAPTURE = "graph capture"
 
 @dataclass
 class _BufferSet:
-    """Buffers for one set of input shapes.
-
-    Attributes:
-        sized: The outputs have buffers too, as their shapes follow from those of the inputs.
-    """
+    """Buffers for one set of input shapes; `sized`: for outputs too, as their shapes follow."""
 
     binding: Any
     inputs: dict[str, Any] = field(default_factory=dict)

@@ -132,11 +132,7 @@ def is_intact(place: Path, key: EngineKey) -> bool:
 
 
 def record_engine(place: Path, key: EngineKey, seconds: float = 0.0) -> None:
-    """Write down what lies in a folder and what it was built for.
-
-    Args:
-        seconds: What the build took; what is known of it without them.
-    """
+    """Write down what lies in a folder, for what it was built, and the seconds that took."""
     took = seconds or _read_record(place / KEY).get("seconds", 0.0)
     record = {"key": encode(key), "seconds": took, "files": _hash_files(place)}
     write_text(place / KEY, json.dumps(record, indent=1))

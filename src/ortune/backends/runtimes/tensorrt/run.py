@@ -315,11 +315,7 @@ class EngineContext:
 
 
 def _make_allocator(trt: Any, context: EngineContext, grown: dict[str, tuple[int, ...]]) -> Any:
-    """Return what gives outputs room whose size is known only by running.
-
-    Args:
-        grown: Receives their shapes.
-    """
+    """Return what gives outputs room whose size only a run tells; `grown` takes their shapes."""
 
     class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
         def __init__(self) -> None:

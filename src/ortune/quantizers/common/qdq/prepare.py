@@ -191,11 +191,7 @@ _ALONE = ("HardSigmoid",)
 
 
 class PairInserter:
-    """Puts pairs into one graph; a grid that several tensors share is stored once.
-
-    Attributes:
-        foreign: Whether an operator of com.microsoft was written.
-    """
+    """Puts pairs into one graph, each grid once; `foreign`: one is of com.microsoft."""
 
     def __init__(
         self,

@@ -56,12 +56,7 @@ class Columns:
 
 
 def list_moment_probes(layers: Iterable[Layer], *, products: bool = True) -> list[Probe]:
-    """Return the probes for the moments of what the layers multiply with their weights.
-
-    Args:
-        layers: Those of equal inputs are answered once.
-        products: Second moments too, not the mean alone.
-    """
+    """Return probes for moments, or means without `products`, of the layers' inputs, each once."""
     pairs = ((layer, _make_observer(layer, products)) for layer in layers)
     return list(
         dict.fromkeys(

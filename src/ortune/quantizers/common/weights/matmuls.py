@@ -100,11 +100,7 @@ class TableLookup:
 
 @dataclass
 class BlockableWeights:
-    """What a model holds.
-
-    Attributes:
-        skipped: Reason -> how many nodes were passed over for it.
-    """
+    """What a model holds, and why how many nodes were passed over."""
 
     products: list[Product] = field(default_factory=list)
     tables: list[TableLookup] = field(default_factory=list)
@@ -213,11 +209,7 @@ def _find_unfit_reason(base: ir.Value, tensor: ir.TensorProtocol, op: str) -> st
 
 
 def trace_constant(value: ir.Value) -> tuple[ir.Value, bool]:
-    """Follow Identity and Transpose of two dimensions to where a constant is stored.
-
-    Returns:
-        The value there, and whether its axes are the other way round.
-    """
+    """Follow Identity and Transpose of two axes to a stored constant; say if it is turned."""
     swapped = False
     while (node := value.producer()) is not None and not node.domain:
         source = node.inputs[0] if node.inputs else None

@@ -22,11 +22,7 @@ from ortune.graph.shapes.named_dims import broadcast_shapes
 
 @dataclass(frozen=True)
 class Select:
-    """Scores kept where `keep` holds (does not hold: `inverse`), elsewhere one number.
-
-    Attributes:
-        inverse: The condition says what is left out.
-    """
+    """Scores kept where `keep` holds (does not hold: `inverse`), elsewhere one number."""
 
     keep: ir.Value
     fill: ir.Value
@@ -230,11 +226,7 @@ _FILLS = -1e4
 
 @dataclass
 class Masks:
-    """Makes each mask once; `editor` names what is new.
-
-    Attributes:
-        cache: Masks made so far, by what they were made from.
-    """
+    """Makes each mask once, cached by what it is made from; `editor` names what is new."""
 
     editor: Editor
     cache: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)

@@ -265,11 +265,7 @@ def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
 
 
 class Chain:
-    """Collects nodes that read each other, named after what they are made for.
-
-    Attributes:
-        nodes: In order, in no graph yet.
-    """
+    """Collects nodes in order, in no graph yet, named after what they are made for."""
 
     def __init__(self, editor: Editor, stem: str) -> None:
         self.nodes: list[ir.Node] = []

@@ -92,12 +92,7 @@ def find_quotient(root: Root, by: ir.Value) -> ir.Node | None:
 
 @dataclass(frozen=True)
 class TrailingAxes:
-    """The last axes of a value, which are normalized.
-
-    Attributes:
-        sizes: None where not known.
-        rank: Of the value; None where not known.
-    """
+    """The last axes of a value, which are normalized; sizes and rank are None where not known."""
 
     sizes: tuple[int | None, ...]
     rank: int | None

@@ -58,12 +58,7 @@ UNCHANGED = Affine(np.ones(1), np.zeros(1))
 
 @dataclass(frozen=True)
 class ChannelAxis:
-    """Where a tensor has its channels.
-
-    Attributes:
-        axis: Which axis they are: 1, or -1 for the last.
-        rank: Axes of the tensor; None where unknown.
-    """
+    """Where a tensor has its channels: axis 1 or -1, of so many (None: unknown)."""
 
     count: int
     axis: int

@@ -49,11 +49,7 @@ _MOST_TERM = 1 << 20
 
 @dataclass
 class Positions:
-    """How tensors follow from positions, noted node by node in the order of the graph.
-
-    Attributes:
-        indices: Values behind nodes; what does not follow, or not surely, is not in it.
-    """
+    """How tensors follow from positions, in the order of the graph; what may not is not in it."""
 
     symbolic_values: SymbolicValues
     indices: dict[ir.Value, Index] = field(default_factory=dict)

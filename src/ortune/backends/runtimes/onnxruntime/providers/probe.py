@@ -46,11 +46,7 @@ _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 
 @dataclass(frozen=True)
 class ProbedProvider:
-    """What became of an attempt to run a tiny model on a provider.
-
-    Attributes:
-        reason: Why it does not run, in the words of the runtime's log; empty where it does.
-    """
+    """What became of an attempt to run a tiny model; `reason`: the runtime's, where it failed."""
 
     state: State
     reason: str = ""
@@ -59,11 +55,7 @@ class ProbedProvider:
 
 @cache
 def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
-    """Try a provider on a device, in a process of its own: a broken library could end this one.
-
-    Args:
-        provider: Of the package onnxruntime-gpu.
-    """
+    """Try a provider in a process of its own: a broken library could end this one."""
     if provider not in session.list_providers():
         reason = f"the installed onnxruntime has no {provider}"
         return ProbedProvider("not installed", reason, _INSTALL[provider])
