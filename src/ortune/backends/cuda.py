@@ -97,6 +97,7 @@ class Cuda(Backend):
     provider: ClassVar[str] = probe.CUDA
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
+    runs_on: ClassVar[Kind] = "gpu"
 
     device: Annotated[int, Bounds(high=1023)] = 0
     level: GraphLevel = "all"
@@ -117,10 +118,6 @@ class Cuda(Backend):
             (self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true")
         )
         self.provider_options()
-
-    @property
-    def runs_on(self) -> Kind:
-        return "gpu"
 
     @property
     def lossy(self) -> bool:
@@ -179,7 +176,6 @@ class Cuda(Backend):
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
-        """Return neighbours by setting, those that are worth most first."""
         neighbours: dict[str, list[Self]] = {}
         if facts.has("Conv", "ConvTranspose"):
             neighbours["prefer_nhwc"] = [replace(self, prefer_nhwc=True)]

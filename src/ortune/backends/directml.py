@@ -41,6 +41,9 @@ class Directml(Backend):
     provider: ClassVar[str] = "DmlExecutionProvider"
     automatic: ClassVar[bool] = False
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
+    portable: ClassVar[bool] = False
+    """It needs a GPU and Windows."""
+    runs_on: ClassVar[Kind] = "gpu"
 
     device: Annotated[int, Bounds(high=64)] = 0
     level: GraphLevel = "all"
@@ -50,15 +53,6 @@ class Directml(Backend):
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))
         checks.check_minimum(0, threads=self.threads, device=self.device)
-
-    @property
-    def portable(self) -> bool:
-        """It needs a GPU and Windows."""
-        return False
-
-    @property
-    def runs_on(self) -> Kind:
-        return "gpu"
 
     @property
     def arithmetic(self) -> frozenset[str]:

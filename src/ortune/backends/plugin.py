@@ -39,6 +39,8 @@ class PluginProvider(Backend):
     title: ClassVar[str] = "plugin provider"
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("package", "library")
+    portable: ClassVar[bool] = False
+    """It needs a library and, mostly, a device."""
 
     package: Annotated[str, stored.CODE] = ""
     library: Annotated[str, stored.CODE] = ""
@@ -62,11 +64,6 @@ class PluginProvider(Backend):
     def lossy(self) -> bool:
         """What a provider's arithmetic is, and what its options do, is not known."""
         return bool(self.package or self.library)
-
-    @property
-    def portable(self) -> bool:
-        """It needs a library and, mostly, a device."""
-        return False
 
     @property
     def runs_on(self) -> Kind:

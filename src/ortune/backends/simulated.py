@@ -50,15 +50,12 @@ class Simulated(Backend):
     title: ClassVar[str] = "simulated"
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
+    lossy: ClassVar[bool] = True
+    """Numbers are those of another machine."""
 
     isa: Literal["avx2"] = "avx2"
     report: str = ""
     custom_ops: Annotated[tuple[str, ...], stored.CODE] = ()
-
-    @property
-    def lossy(self) -> bool:
-        """Numbers are those of another machine."""
-        return True
 
     def missing(self) -> str | None:
         return sessions.explain_missing_runtime()

@@ -101,6 +101,9 @@ class Tensorrt(Backend):
 
     title: ClassVar[str] = "TensorRT"
     provider: ClassVar[str] = probe.TENSORRT
+    runs_on: ClassVar[Kind] = "gpu"
+    lossy: ClassVar[bool] = True
+    """Always: TF32 is TensorRT's to choose, and tactics differ from build to build."""
 
     device: Annotated[int, Bounds(high=1023)] = 0
     precision: Literal["graph", "fp16", "bf16"] = "graph"
@@ -119,15 +122,6 @@ class Tensorrt(Backend):
             (self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true")
         )
         self.provider_options("")
-
-    @property
-    def runs_on(self) -> Kind:
-        return "gpu"
-
-    @property
-    def lossy(self) -> bool:
-        """Always: TF32 is TensorRT's to choose, and tactics differ from build to build."""
-        return True
 
     @property
     def portable(self) -> bool:
@@ -177,7 +171,6 @@ class Tensorrt(Backend):
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
     ) -> Mapping[str, Sequence[Self]]:
-        """Return neighbours by setting, those that are worth most first."""
         return {
             "builder_level": [replace(self, builder_level=level) for level in (5, 2)],
             "precision": [replace(self, precision=kind) for kind in ("fp16", "bf16")],

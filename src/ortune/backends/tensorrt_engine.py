@@ -41,6 +41,7 @@ class TensorrtEngine(Backend):
     provider: ClassVar[str] = run.PROVIDER
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("plugins",)
+    runs_on: ClassVar[Kind] = "gpu"
 
     device: Annotated[int, Bounds(high=1024)] = 0
     profiles: Annotated[tuple[str, ...], stored.items(stored.NAME, 4096)] = ()
@@ -52,11 +53,6 @@ class TensorrtEngine(Backend):
 
     def __post_init__(self) -> None:
         profiles.parse_profiles(self.profiles)
-
-    @property
-    def runs_on(self) -> Kind:
-        """Engines compute on NVIDIA's GPUs alone."""
-        return "gpu"
 
     @property
     def lossy(self) -> bool:

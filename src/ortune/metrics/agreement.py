@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class Agreement(Fidelity):
     says nothing.
     """
 
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return the share of agreeing positions, and how many decisions there are.
 
@@ -45,18 +47,12 @@ class Agreement(Fidelity):
         count = max(array.size // row for array, row in zip(arrays, rows, strict=True))
         return min(compute_agreement(expected, actual, name) for name in deciding), count
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """None agree, all agree."""
-        return 0.0, 1.0
-
     def kind(self, baseline: Floats | None = None) -> Kind:
         """Return right where every sample holds one decision."""
         single = baseline is not None and len(baseline) > 0 and bool((baseline[:, 1] == 1).all())
         return Kind.RIGHT if single and self.share else super().kind(baseline)
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
-        """Return the outputs that decide something."""
         return frozenset(
             name for name in self.select_outputs(outputs) if _is_deciding(outputs, name)
         )

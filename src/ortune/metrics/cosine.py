@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,17 +21,12 @@ class Cosine(Fidelity):
     is the mean over samples.
     """
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Opposite, the same direction."""
-        return -1.0, 1.0
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def chance(self, labels: Sequence[Any]) -> float:
-        """Return 0: what an answer of zeros scores."""
         return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
-        """Return a cosine in [-1, 1]."""
         names = self.select_outputs(expected)
         if outputs.has_broken_values(expected, actual, names):
             return float("nan")

@@ -49,6 +49,7 @@ class Detections(Fidelity):
 
     follows_db: ClassVar[float] = 3.0
     """Dead and swapped groups have 0 or less; what matters of the others is detected."""
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     head: str = ""
     boxes: str = ""
@@ -58,11 +59,6 @@ class Detections(Fidelity):
     least: Annotated[float, bounds.SHARE] = 0.25
     iou: Annotated[float, bounds.SHARE] = 0.75
     background: Annotated[int, bounds.Bounds(low=-1)] = -1
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """None is kept, all are."""
-        return 0.0, 1.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return the share that is kept, and how many detections the original has.
@@ -92,7 +88,6 @@ class Detections(Fidelity):
         return (had / total if total else 1.0), count
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
-        """Return the outputs that are named."""
         return frozenset(filter(None, (self.head, self.boxes, self.scores, self.classes)))
 
     def _decode(self, tensors: Tensors) -> Boxes:

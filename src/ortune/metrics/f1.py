@@ -29,15 +29,11 @@ class F1(Metric):
     """
 
     needs_labels: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     output: str = ""
     average: Literal["micro", "macro"] = "micro"
     without: Annotated[int, Bounds(-1)] = -1
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """None right, all right."""
-        return 0.0, 1.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return hits, decisions and labels of each class, one after the other.
@@ -76,5 +72,4 @@ class F1(Metric):
         return np.where(quiet, 1.0, scores)
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
-        """Return the output of class scores."""
         return frozenset([self.output or find_scores(outputs, 1)])

@@ -45,6 +45,7 @@ class Map(Metric):
 
     needs_labels: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     boxes: str = ""
     scores: str = ""
@@ -71,16 +72,9 @@ class Map(Metric):
 
     @property
     def reads_inputs(self) -> bool:
-        """Whether a function decodes: it is given the inputs too."""
         return bool(self.decode)
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Nothing is found, everything is."""
-        return 0.0, 1.0
-
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
-        """Return what one picture contributes, see `record_with`."""
         return self.record_with(expected, actual, label, {})
 
     def record_with(
@@ -116,7 +110,6 @@ class Map(Metric):
         return detection.match_detections(detections, truth, detection.list_thresholds(self.iou))
 
     def aggregate(self, records: Floats) -> float:
-        """Return the average precision of all pictures together."""
         return detection.average_precision(records, len(detection.list_thresholds(self.iou)))
 
     def each(self, records: Floats) -> Floats:

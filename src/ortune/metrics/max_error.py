@@ -43,5 +43,4 @@ class MaxError(Fidelity):
         return largest
 
     def aggregate(self, records: Floats) -> float:
-        """Return the worst sample's difference."""
         return float(records[:, 0].max()) if len(records) else float("nan")

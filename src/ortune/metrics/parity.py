@@ -40,15 +40,11 @@ class Parity(Fidelity):
     """
 
     decibels: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (-200.0, 200.0)
 
     decisions: tuple[str, ...] = ()
     probabilities: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """What dB are held within."""
-        return -200.0, 200.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
         """Return how many outputs there are, then of each: elements, signal and noise power."""
@@ -82,7 +78,6 @@ class Parity(Fidelity):
         return float(compute_decibels(sums).min(initial=self.bounds[1]))
 
     def each(self, records: Floats) -> Floats:
-        """Return the dB of every sample's worst output."""
         powers = self._read_powers(records)
         if not powers.size:
             return np.full(len(records), self.bounds[1])

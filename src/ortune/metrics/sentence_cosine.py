@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ortune.core.hub import Pooling
 from ortune.core.session import Tensors
@@ -21,20 +21,12 @@ class SentenceCosine(Fidelity):
         pooling: How vectors of tokens become that of a sentence.
     """
 
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    reads_inputs: ClassVar[bool] = True
+
     pooling: Pooling = "mean"
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Opposite, the same direction."""
-        return -1.0, 1.0
-
-    @property
-    def reads_inputs(self) -> bool:
-        """The mask says which tokens count."""
-        return True
-
     def chance(self, labels: Sequence[Any]) -> float:
-        """Return 0: what an answer of zeros scores."""
         return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
@@ -60,5 +52,4 @@ class SentenceCosine(Fidelity):
         return float(compute_cosines(first, second).min())
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
-        """Return the output of vectors."""
         return frozenset([find_vectors(outputs, self.output)])

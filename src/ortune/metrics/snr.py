@@ -27,14 +27,9 @@ class Snr(Fidelity):
     """
 
     decibels: ClassVar[bool] = True
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """What dB are held within."""
-        return -_CAP, _CAP
+    bounds: ClassVar[tuple[float, float]] = (-_CAP, _CAP)
 
     def chance(self, labels: Sequence[Any]) -> float:
-        """Return 0: what an answer of zeros scores."""
         return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
@@ -65,13 +60,11 @@ class Snr(Fidelity):
         return (signal, noise + signal * unlike / total) if signal else (total, noise + unlike)
 
     def aggregate(self, records: Floats) -> float:
-        """Return dB from the summed powers."""
         if not len(records):
             return float("nan")
         return float(compute_decibels(records.sum(axis=0, keepdims=True))[0])
 
     def each(self, records: Floats) -> Floats:
-        """Return the dB of every sample."""
         return compute_decibels(records)
 
 

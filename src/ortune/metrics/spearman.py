@@ -32,22 +32,13 @@ class Spearman(Metric):
     """
 
     needs_labels: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    reads_inputs: ClassVar[bool] = True
 
     output: str = ""
     pooling: Pooling = "mean"
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Turned round, the same order."""
-        return -1.0, 1.0
-
-    @property
-    def reads_inputs(self) -> bool:
-        """The mask says which tokens count."""
-        return True
-
     def chance(self, labels: Sequence[Any]) -> float:
-        """Return 0: what one same answer scores."""
         return 0.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
@@ -98,7 +89,6 @@ class Spearman(Metric):
         return float(first @ second) / spread if spread else 0.0
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
-        """Return the output of vectors or of the number."""
         return frozenset([find_vectors(outputs, self.output)])
 
 

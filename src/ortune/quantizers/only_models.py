@@ -31,24 +31,20 @@ class OnlyModels(Quantizer):
 
     @property
     def inner(self) -> Quantizer:
-        """The quantizer."""
         return self.step or make_static_int8()
 
     @property
     def only(self) -> tuple[str, ...]:
-        """The named models."""
         return self.names
 
     @property
     def portable(self) -> bool:
-        """Whether the quantizer is portable."""
         return self.inner.portable
 
     def made_portable(self) -> Self:
         return replace(self, step=self.inner.made_portable())
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
-        """Return the tensors whose ranges the quantizer needs."""
         return self.inner.probes(model)
 
     def refined(self, model: ir.Model, ranges: Ranges, noise: Noise | None) -> Self:

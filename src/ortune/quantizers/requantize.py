@@ -43,7 +43,6 @@ class Requantize(Quantizer):
 
     @property
     def portable(self) -> bool:
-        """Whether the quantizer behind it is portable."""
         return self._select_quantizer().portable
 
     def made_portable(self) -> Self:

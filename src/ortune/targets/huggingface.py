@@ -62,7 +62,6 @@ class HuggingFace(Target):
         return plain_session.explain_cpu_refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
-        """Write the model, how to open it, and what was measured."""
         models = plain_session.list_model_folders(source, folder / "onnx")
         model, check = plain_session.write_plain(source, folder, models)
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
@@ -84,7 +83,6 @@ class HuggingFace(Target):
         return lines
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Run ``run.py`` on every golden sample."""
         homes = plain_session.list_model_folders(source, folder / "onnx").items()
         files = {name: home / plain_session.MODEL for name, home in homes}
         return plain_session.replay_python(source, folder, _PROGRAM, files)

@@ -77,7 +77,6 @@ class Kserve(Target):
         return self.server.refuses(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
-        """Write the service and the repository."""
         self.server.write(source, folder / _MODELS)
         (folder / _SERVICE).write_text(self._build_service(source), encoding="utf-8")
         return (f"copy what is in {_MODELS} to {self.storage}", f"kubectl apply -f {_SERVICE}")

@@ -45,7 +45,6 @@ class OnnxFile(Target):
         )
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Run the Python program on every golden sample."""
         homes = plain_session.list_model_folders(source, folder / "model").items()
         files = {name: home / plain_session.MODEL for name, home in homes}
         return plain_session.replay_python(source, folder, PYTHON, files)

@@ -47,7 +47,6 @@ class OpenvinoIr(Target):
         return (f"openvino.Core().compile_model('{file}', 'CPU', {read})",)
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Compile the files with the properties beside them."""
         properties = json.loads((folder / _PROPERTIES).read_text(encoding="utf-8"))
         return openvino_ir.replay_models(source, _list_models(source, folder), properties)
 

@@ -128,7 +128,6 @@ class TensorrtPackage(Target):
         return lines
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Run the engines on the golden samples, beside the bundle's own plan."""
         if not self.built:
             return None
         files = {name: folder / f"{label}.engine" for name, label in source.labels.items()}
@@ -139,7 +138,6 @@ class TensorrtPackage(Target):
         return replay_in_workers(source, files, backend, by, environment=where)
 
     def unrun(self, replay: Replay | None) -> str:
-        """Say what of it was not seen to run."""
         if replay:
             return "trtexec"
         return "the engine, trtexec" if self.built else "the engine, which is not built; trtexec"

@@ -79,7 +79,6 @@ class WebPage(Target):
         return ""
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
-        """Write everything that the page fetches."""
         package = find_runtime(self.runtime, self.version)
         assert package is not None  # else it is missing
         _write_page(source, folder, package)

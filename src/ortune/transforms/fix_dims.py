@@ -45,7 +45,6 @@ class FixDims(Transform):
         return not self.dims
 
     def bridge(self, model: ir.Model) -> Bridge:
-        """Cut samples to size."""
         return CutSamples(self._resolve_sizes(model))
 
     def apply(self, model: ir.Model) -> int:

@@ -47,6 +47,7 @@ class FoldPostprocess(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
+    keeps_io: ClassVar[bool] = False
 
     output: str = ""
     give: Literal["uint8", "argmax", "top-k", "softmax"] = "argmax"
@@ -55,10 +56,6 @@ class FoldPostprocess(Transform):
     scale: Annotated[float, ANY] = 255.0
     offset: Annotated[float, ANY] = 0.0
     layout: Literal["NCHW", "NHWC"] = "NCHW"
-
-    @property
-    def keeps_io(self) -> bool:
-        return False
 
     def bridge(self, model: ir.Model) -> Bridge:
         value = self._select_output(model)

@@ -360,6 +360,7 @@ class FoldPreprocess(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
+    keeps_io: ClassVar[bool] = False
 
     input: str = ""
     resize: Size | None = None
@@ -371,10 +372,6 @@ class FoldPreprocess(Transform):
     std: Annotated[float | tuple[float, ...], ANY] = 1.0
     layout: Literal["", "NCHW", "NHWC"] = ""
     size: Annotated[tuple[int, int] | None, Bounds(1, 65535)] = None
-
-    @property
-    def keeps_io(self) -> bool:
-        return False
 
     def bridge(self, model: ir.Model) -> Bridge:
         value = self._select_input(model)

@@ -45,13 +45,9 @@ class FreeDims(Transform):
 
     stage: ClassVar[Stage] = Stage.PREPARE
     automatic: ClassVar[bool] = False
+    keeps_io: ClassVar[bool] = False
 
     dims: tuple[str, ...] = ()
-
-    @property
-    def keeps_io(self) -> bool:
-        """Inputs take more sizes than they did."""
-        return False
 
     def bridge(self, model: ir.Model) -> Bridge | None:
         """Take rows apart where a batch is freed."""

@@ -38,11 +38,8 @@ class U8s8(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-
-    @property
-    def portable(self) -> bool:
-        """It makes exact integer layers such that saturate without VNNI."""
-        return False
+    portable: ClassVar[bool] = False
+    """It makes exact integer layers such that saturate without VNNI."""
 
     def applies(self, facts: Facts) -> bool:
         return facts.quantized

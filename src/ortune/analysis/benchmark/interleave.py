@@ -138,7 +138,6 @@ class BenchResult(TableResult):
     pipelines: tuple[Pipeline, ...] = ()
 
     def summary(self) -> Mapping[str, object]:
-        """Return the fastest row of every batch, and whether the machine was quiet enough."""
         fastest = [
             "none" if winner.row is None else f"{row['model']} on {describe_placement(row)}"
             for winner in self.winners

@@ -36,7 +36,6 @@ class AppliedSteps(TableResult):
     bytes_after: int
 
     def summary(self) -> Mapping[str, object]:
-        """Return the file, its size and how many steps were kept."""
         kept = sum(edit.kept for edit in self.edits)
         return {
             "output": self.output,
@@ -46,7 +45,6 @@ class AppliedSteps(TableResult):
         }
 
     def records(self) -> Sequence[Mapping[str, object]]:
-        """Return one row a step."""
         return [vars(edit) for edit in self.edits]
 
 

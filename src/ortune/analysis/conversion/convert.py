@@ -424,7 +424,6 @@ class ConvertedModel(Result):
     notes: tuple[str, ...]
 
     def summary(self) -> Mapping[str, object]:
-        """Return the file, its size, weights and scores."""
         return {
             "output": self.output,
             "bytes before": self.bytes_before,

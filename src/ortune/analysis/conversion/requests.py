@@ -29,7 +29,6 @@ class PictureSize(Field[tuple[int, int] | None, str]):
     metavar = "HxW"
 
     def read(self, value: Any) -> tuple[int, int] | None:
-        """Convert to a pair."""
         if isinstance(value, str):
             match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", value.strip())
             if match is None:
@@ -40,7 +39,6 @@ class PictureSize(Field[tuple[int, int] | None, str]):
         return None if value is None else (value[0], value[1])
 
     def spell(self, value: tuple[int, int] | None) -> str | None:
-        """Write height x width."""
         return None if value is None else f"{value[0]}x{value[1]}"
 
 

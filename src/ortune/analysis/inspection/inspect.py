@@ -255,7 +255,6 @@ class Inspection(TableResult):
     placement: tuple[NodePlacement, ...] = ()
 
     def summary(self) -> Mapping[str, object]:
-        """Return size, work and what was found."""
         return {
             "model": self.model,
             "file bytes": self.file_bytes,

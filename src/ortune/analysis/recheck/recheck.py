@@ -118,7 +118,6 @@ class RecheckResult(TableResult):
     table = "replays"
 
     def summary(self) -> Mapping[str, object]:
-        """Return the verdict and the key figures of the first replay."""
         first = self.replays[0]
         return {
             "bundle": self.bundle,
@@ -131,7 +130,6 @@ class RecheckResult(TableResult):
         }
 
     def records(self) -> Sequence[Mapping[str, object]]:
-        """Return a row an environment."""
         return [
             {
                 "runtime": row.runtime,

@@ -70,7 +70,6 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
 
     @property
     def makes(self) -> tuple[Path, ...]:
-        """The plot."""
         return () if self.plot is None else (Path(self.plot),)
 
     @property

@@ -62,7 +62,6 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
 
     @property
     def makes(self) -> tuple[Path, ...]:
-        """The folder of the small model."""
         return (self.folder,) if self.bisect else ()
 
     @property
@@ -113,7 +112,6 @@ class Extract(CustomOpsRequest, UnpackRequest):
 
     @property
     def makes(self) -> tuple[Path, ...]:
-        """The piece, its weights and its samples."""
         return (*super().makes, self.samples_folder)
 
     @property

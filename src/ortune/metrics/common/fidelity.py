@@ -51,7 +51,6 @@ class Fidelity(Metric):
 
     @property
     def kept_by(self) -> float:
-        """The field `share`."""
         return self.share
 
     def kind(self, baseline: NDArray[np.float64] | None = None) -> Kind:

@@ -34,13 +34,9 @@ class TopK(Metric):
     needs_labels: ClassVar[bool] = True
     k: ClassVar[int] = 1
     """How many of the highest scores count."""
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     output: str = ""
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """None right, all right."""
-        return 0.0, 1.0
 
     def kind(self, baseline: Floats | None = None) -> Kind:
         """Return right where every sample is either right or wrong."""
@@ -58,7 +54,6 @@ class TopK(Metric):
         return score_top_k(expected, actual, label, self.output, self.k)
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
-        """Return the output of class scores."""
         return frozenset([self.output or find_scores(outputs, 1)])
 
 

@@ -23,7 +23,6 @@ class BatchesSection(Section):
     terminal: ClassVar[bool] = True
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield one row a batch; nothing where one batch alone was timed."""
         batch_rows = rows(study)
         if len(batch_rows) < 2:
             return

@@ -20,7 +20,6 @@ class ComparisonSection(Section):
     terminal: ClassVar[bool] = True
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield one row a figure; the original alone where it stays."""
         first, best = study.baseline, study.best
         trials = [first] if best.key == first.key else [first, best]
         names = ("original", "winner")[: len(trials)]

@@ -22,7 +22,6 @@ class FrontSection(Section):
     columns: ClassVar[int] = 7
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the plot of every plan that was timed, and the table of the front."""
         latest = [trial for trial in say.list_latest_trials(study) if _is_timed(trial)]
         if study.job.wanted.prefer == "size":
             yield from _plot_sizes(study, [trial for trial in latest if trial.size])

@@ -27,7 +27,6 @@ class HistorySection(Section):
     terminal: ClassVar[bool] = True
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield one row a stage."""
         rows = [_make_row(study, label, trial) for _, label, trial in list_contributions(study)]
         if len(rows) < 2:
             return

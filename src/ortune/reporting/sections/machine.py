@@ -17,7 +17,6 @@ class MachineSection(Section):
     order: ClassVar[int] = 70
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the machine and the versions as one table."""
         job = study.job
         rows = [*job.machine.items(), *job.versions.items()]
         if rows:

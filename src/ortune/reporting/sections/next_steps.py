@@ -30,7 +30,6 @@ class NextStepsSection(Section):
     columns: ClassVar[int] = 5
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield at most five commands, and at most three doubts."""
         commands = [] if study.finished == AT_WORK else list_commands(study)
         if commands:
             yield Heading("What to do now")

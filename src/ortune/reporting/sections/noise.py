@@ -18,7 +18,6 @@ class NoiseSection(Section):
     order: ClassVar[int] = 60
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the advice first, then the readings."""
         if not study.noise:
             return
         summary = (

@@ -17,7 +17,6 @@ class NotesSection(Section):
     order: ClassVar[int] = 55
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield a line a note."""
         # How many samples a proof needs is said once: the verdict knows it from what was measured.
         is_changed = study.best.key != study.baseline.key
         shown = [*study.undecided[:1], *[study.best] * is_changed]

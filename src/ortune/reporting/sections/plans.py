@@ -26,7 +26,6 @@ class PlansSection(Section):
     order: ClassVar[int] = 4
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the plot; nothing where no plan was timed."""
         ranked = sorted(say.list_latest_trials(study), key=lambda trial: _rank_key(study, trial))
         if sum(math.isfinite(study.speedup(trial).value) for trial in ranked) < 2:
             return

@@ -38,7 +38,6 @@ class RankingSection(Section):
     terminal: ClassVar[bool] = True
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield one row a plan, then how to repeat each failure."""
         ranked = rank_trials(study)
         yield Heading("Every plan", folded=True)
         yield Table(

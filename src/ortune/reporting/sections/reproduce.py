@@ -19,7 +19,6 @@ class ReproduceSection(Section):
     order: ClassVar[int] = 80
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield commands that can be pasted."""
         yield Heading("Reproduce", folded=True)
         if study.command:
             yield Text("The whole search (in the same folder it goes on where it stopped):")

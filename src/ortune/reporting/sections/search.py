@@ -25,7 +25,6 @@ class SearchSection(Section):
     order: ClassVar[int] = 8
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the time line; nothing where no plan was tried."""
         if len(study.trials) < 2:
             return
         spent, rows = 0.0, []

@@ -18,7 +18,6 @@ class StepsSection(Section):
     order: ClassVar[int] = 50
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield two tables; each only when it has rows."""
         best = study.best
         if best.edits:
             yield Heading(f"What was done to the winner ({label_recipe(best.plan)})", folded=True)

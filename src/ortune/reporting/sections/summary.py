@@ -28,7 +28,6 @@ class SummarySection(Section):
     order: ClassVar[int] = 1
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield three answers, then latency, accuracy, size and start, each before and after."""
         yield Pills((_judge_speed(study), *_judge_accuracy(study), _judge_machine(study)))
         yield Tiles(tuple(_make_tiles(study, study.best)))
 

@@ -33,7 +33,6 @@ class UntriedSection(Section):
     order: ClassVar[int] = 35
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield a row a plan, and how many more there are."""
         untried_plans = study.ending.left_out
         if not untried_plans:
             return

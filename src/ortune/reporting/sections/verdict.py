@@ -42,7 +42,6 @@ class VerdictSection(Section):
     folded: ClassVar[str] = "In words"
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        """Yield the answer first."""
         best = study.best
         if study.header.doubt:
             yield Text(f"{study.header.doubt}.", "warn")

@@ -138,7 +138,6 @@ class BlockWeights(Quantizer):
         return [Probe(name, observer) for name in names]
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
-        """Pack the weights and return how many were."""
         flatten_model(model)
         weights = self._find_weights(model)
         if UNKNOWN_RANK in weights.skipped and infer_shapes(model):
