@@ -85,17 +85,11 @@ class Simulated(Backend):
 
 @dataclass
 class _Piece:
-    """Neighbouring nodes and what runs them.
+    """Neighbouring nodes and what runs them."""
 
-    Attributes:
-        nodes: NodeProtos in order.
-        layer: In the session's place, of one integer node.
-        session: Opened when the inputs are first known.
-    """
-
-    nodes: list[Any]
-    layer: IntegerLayer | None = None
-    session: Any = None
+    nodes: list[Any]  # NodeProtos in order
+    layer: IntegerLayer | None = None  # in the session's place, of one integer node
+    session: Any = None  # opened when the inputs are first known
     inputs: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
@@ -205,17 +199,11 @@ def _list_reads(node: Any) -> Iterator[str]:
 
 @dataclass
 class Tally:
-    """What happened in one layer so far.
+    """What happened in one layer so far."""
 
-    Attributes:
-        outputs: Sums computed.
-        saturated: Sums that saturation changed.
-        largest: Largest change of a sum, as a share of the largest exact sum.
-    """
-
-    outputs: int = 0
-    saturated: int = 0
-    largest: float = 0.0
+    outputs: int = 0  # sums computed
+    saturated: int = 0  # sums that saturation changed
+    largest: float = 0.0  # largest change of a sum, as a share of the largest exact sum
 
 
 @dataclass(frozen=True)

@@ -56,15 +56,10 @@ def list_runs(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Watched:
-    """The runs that pages show, by their places.
+    """The runs that pages show, by their places."""
 
-    Attributes:
-        runs: Their folders; those that come into `folder` later stand behind them.
-        folder: Where to look for more; None looks nowhere.
-    """
-
-    runs: list[Path]
-    folder: Path | None = None
+    runs: list[Path]  # their folders; those that come into `folder` later stand behind them
+    folder: Path | None = None  # where to look for more; None looks nowhere
     _built: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -85,12 +85,10 @@ class FittedTable:
 
     Where it is too wide, cells are broken between words, then the last column hangs below each
     row, then each row becomes its first cell with the others in their columns below.
-
-    Attributes:
-        right: For each column whether it is set to the right; by what is in it where empty.
     """
 
     table: Table
+    # For each column whether it is set to the right; by what is in it where empty.
     right: tuple[bool, ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

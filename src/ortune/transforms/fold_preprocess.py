@@ -35,19 +35,12 @@ MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 
 @dataclass(frozen=True)
 class Picture:
-    """What is written.
+    """What is written."""
 
-    Attributes:
-        settings: In full.
-        size: Height and width of the pictures; None takes any.
-        rank: Of the tensor, 3 or 4.
-        dtype: Of the tensor.
-    """
-
-    settings: Preprocess
-    size: tuple[int, int] | None
-    rank: int
-    dtype: ir.DataType
+    settings: Preprocess  # in full
+    size: tuple[int, int] | None  # height and width of the pictures; None takes any
+    rank: int  # of the tensor, 3 or 4
+    dtype: ir.DataType  # of the tensor
 
     @property
     def target(self) -> tuple[int, int] | None:

@@ -235,17 +235,12 @@ _CANCELS = 2.0**-8
 
 @dataclass(frozen=True)
 class Total:
-    """``factor * x + summand``, in float64, or in the type itself for integers.
-
-    Attributes:
-        bound: What the summand would be if no two terms had different signs.
-        shape: Of all constants broadcast together.
-    """
+    """``factor * x + summand``, in float64, or in the type itself for integers."""
 
     factor: NDArray[Any]
     summand: NDArray[Any]
-    bound: NDArray[Any]
-    shape: tuple[int, ...]
+    bound: NDArray[Any]  # what the summand would be if no two terms had different signs
+    shape: tuple[int, ...]  # of all constants broadcast together
     dtype: np.dtype[Any]
 
     @classmethod

@@ -384,17 +384,11 @@ State = Literal["fit", "disturbed", "not fit"]
 
 @dataclass(frozen=True)
 class Fitness:
-    """What a short A/A says of the machine at this moment.
+    """What a short A/A says of the machine at this moment."""
 
-    Attributes:
-        state: disturbed: fit, but a measurement takes longer and has a wider interval.
-        equal: Ratio of the model's latency to its own; None where it did not run.
-        advice: What is wrong with the machine and what to do, the worst first.
-    """
-
-    state: State
-    equal: Interval | None
-    advice: tuple[Advice, ...]
+    state: State  # disturbed: fit, but a measurement takes longer and has a wider interval
+    equal: Interval | None  # ratio of the model's latency to its own; None where it did not run
+    advice: tuple[Advice, ...]  # what is wrong with the machine and what to do, the worst first
 
     def __str__(self) -> str:
         """Say it in one line."""

@@ -297,35 +297,24 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row of the reference and the same one of another run.
+    """A row of the reference and the same one of another run."""
 
-    Attributes:
-        name: For a person; of the other row what differs.
-        rows: Index in each file.
-        same_model: By its digest; None when one is not known.
-        how: Whether latencies are compared directly, or relative to which row.
-        judged: Whether the latency is.
-        latency: Ratio of the other to the reference; None when one failed.
-        p99: Ratio, like `memory`, `size` and `load`; None when one is not known.
-        regressions: Metrics over their thresholds, or ``error``.
-    """
-
-    name: str
+    name: str  # for a person; of the other row what differs
     model: str
     backend: str
     workload: str
     batch: int
-    rows: tuple[int, int]
-    same_model: bool | None
-    how: str
-    judged: bool
+    rows: tuple[int, int]  # index in each file
+    same_model: bool | None  # by its digest; None when one is not known
+    how: str  # whether latencies are compared directly, or relative to which row
+    judged: bool  # whether the latency is
     error: tuple[str | None, str | None]
-    latency: Interval | None
-    p99: float | None
+    latency: Interval | None  # ratio of the other to the reference; None when one failed
+    p99: float | None  # ratio, like `memory`, `size` and `load`; None when one is not known
     memory: float | None
     size: float | None
     load: float | None
-    regressions: tuple[str, ...]
+    regressions: tuple[str, ...]  # metrics over their thresholds, or ``error``
     verdict: str
 
     def ratio(self, metric: str) -> float | None:
@@ -336,22 +325,16 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run against the reference.
-
-    Attributes:
-        too_noisy: Files that were measured on a machine too noisy for a verdict.
-        only_reference: Rows that the other one lacks.
-        only_other: Rows that the reference lacks.
-    """
+    """A run against the reference."""
 
     reference: str
     other: str
     same_machine: bool
-    too_noisy: tuple[str, ...]
+    too_noisy: tuple[str, ...]  # files that were measured on a machine too noisy for a verdict
     differs: tuple[RunDifference, ...]
     rows: tuple[ComparedRow, ...]
-    only_reference: tuple[str, ...]
-    only_other: tuple[str, ...]
+    only_reference: tuple[str, ...]  # rows that the other one lacks
+    only_other: tuple[str, ...]  # rows that the reference lacks
 
 
 @dataclass(frozen=True)
@@ -388,17 +371,11 @@ class CompareResult(TableResult):
 
 @dataclass(frozen=True)
 class _Judging:
-    """What of a row is judged.
+    """What of a row is judged."""
 
-    Attributes:
-        limits: Metric -> share by which it may grow.
-        why_not: Why its latency is not judged; empty when it is.
-        times: Whether times as they stand are.
-    """
-
-    limits: Mapping[str, float]
-    why_not: str
-    times: bool
+    limits: Mapping[str, float]  # metric -> share by which it may grow
+    why_not: str  # why its latency is not judged; empty when it is
+    times: bool  # whether times as they stand are
 
 
 def run(request: Compare) -> CompareResult:

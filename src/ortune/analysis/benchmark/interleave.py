@@ -62,16 +62,11 @@ class Winner:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """The first row timed against itself.
+    """The first row timed against itself."""
 
-    Attributes:
-        row: The index of the second one.
-        equal: Whether the ratio's interval holds 1.
-    """
-
-    row: int
+    row: int  # the index of the second one
     ratio: Interval
-    equal: bool
+    equal: bool  # whether the ratio's interval holds 1
 
 
 @dataclass(frozen=True)
@@ -88,23 +83,15 @@ class Pipeline:
     """A model inside the user's frame: pre-processing, the engine, post-processing.
 
     Times and rates are None, and so are ratios, where a row failed.
-
-    Attributes:
-        row: Index of the row of whole frames.
-        model_row: Index of the row of the calls that a frame makes of the engine, without it.
-        model_per_s: As many as the model alone would do.
-        share: Of a frame's time, what the model alone takes, at 99 %.
-        ratio: A frame's time over that of the first model's frame, at 99 %.
-        model_ratio: The same of the model alone.
     """
 
-    row: int
-    model_row: int
+    row: int  # index of the row of whole frames
+    model_row: int  # index of the row of the calls that a frame makes of the engine, without it
     frames_per_s: float | None
-    model_per_s: float | None
-    share: Interval | None
-    ratio: Interval | None
-    model_ratio: Interval | None
+    model_per_s: float | None  # as many as the model alone would do
+    share: Interval | None  # of a frame's time, what the model alone takes, at 99 %
+    ratio: Interval | None  # a frame's time over that of the first model's frame, at 99 %
+    model_ratio: Interval | None  # the same of the model alone
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,55 +210,45 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Contestant:
-    """What is timed: a model on a backend under a workload.
-
-    Attributes:
-        again: It is the first contestant once more, to see what the machine calls equal.
-        program: What a process runs: a module, and words behind the job's file.
-        title: What its rows call the model; the path without one.
-        settings: What came with the model from its folder.
-    """
+    """What is timed: a model on a backend under a workload."""
 
     model: Path
     backend: Backend
     workload: Workload
+    # It is the first contestant once more, to see what the machine calls equal.
     again: bool = False
     environment: str = HERE
+    # What a process runs: a module, and words behind the job's file.
     program: tuple[str, ...] = PROGRAM
-    title: str = ""
-    settings: HubFolder | None = None
+    title: str = ""  # what its rows call the model; the path without one
+    settings: HubFolder | None = None  # what came with the model from its folder
 
 
 @dataclass
 class TimedRow:
-    """One contestant and everything measured of it; lists hold one entry a set.
-
-    Attributes:
-        caches: ``cold`` or ``warm`` where engines are built: see `StartupTimes`.
-        turns: Joined bursts of every block of a set: both halves of A .. A.
-        cpu_ns: CPU time of all threads within bursts.
-        joules: Energy counter -> joules within bursts, of the whole package or board.
-        runs: Runs within bursts, warm-up runs before an entry included.
-        spin_ns: CPU time that threads went on spinning after a burst; one entry a burst.
-        details: What bursts told for `Workload.results`.
-        compute_ns: Computing alone on a device with memory of its own, a figure a round.
-        gpus: What the GPUs said of themselves directly after that.
-    """
+    """One contestant and everything measured of it; lists hold one entry a set."""
 
     contestant: Contestant
     stream: Path
     load_ns: list[int] = field(default_factory=list)
     first_ns: list[int] = field(default_factory=list)
+    # ``cold`` or ``warm`` where engines are built: see `StartupTimes`.
     caches: list[str] = field(default_factory=list)
     placement: Mapping[str, int] = field(default_factory=dict)
     footprints: list[Mapping[str, Any]] = field(default_factory=list)
+    # Joined bursts of every block of a set: both halves of A .. A.
     turns: list[list[Burst]] = field(default_factory=list)
-    cpu_ns: int = 0
+    cpu_ns: int = 0  # CPU time of all threads within bursts
+    # Energy counter -> joules within bursts, of the whole package or board.
     joules: dict[str, float] = field(default_factory=dict)
-    runs: int = 0
+    runs: int = 0  # runs within bursts, warm-up runs before an entry included
+    # CPU time that threads went on spinning after a burst; one entry a burst.
     spin_ns: list[int] = field(default_factory=list)
+    # What bursts told for `Workload.results`.
     details: list[Mapping[str, Any]] = field(default_factory=list)
+    # Computing alone on a device with memory of its own, a figure a round.
     compute_ns: list[int] = field(default_factory=list)
+    # What the GPUs said of themselves directly after that.
     gpus: list[Mapping[str, Any]] = field(default_factory=list)
     error: str = ""
 

@@ -45,15 +45,10 @@ from ortune.quantizers.calibration.calibrate import calibrate_groups
 
 @dataclass(frozen=True)
 class QuantizerProbes:
-    """What a quantizer asks of a model.
+    """What a quantizer asks of a model."""
 
-    Attributes:
-        model: As the quantizer prepared it.
-        probes: For ranges that are known by their tensor's name.
-    """
-
-    model: ir.Model
-    probes: tuple[Probe, ...]
+    model: ir.Model  # as the quantizer prepared it
+    probes: tuple[Probe, ...]  # for ranges that are known by their tensor's name
     observer: Observer
 
 
@@ -114,20 +109,14 @@ _SLOWEST, _USUAL, _FASTEST = 0.25, 0.5, 1.0
 
 @dataclass(frozen=True)
 class Stability:
-    """What halves of the data say.
+    """What halves of the data say."""
 
-    Attributes:
-        enough: None where the samples are too few to say.
-        stable: Share of the tensors that are.
-        apart: The disagreement of the halves, in steps, that one tensor of ten exceeds.
-        exponent: By which it falls with the number of samples; None where that is not measured.
-        add: Samples to add; 0 when there are enough, None when nothing useful can be said.
-    """
-
-    enough: bool | None
-    stable: float
-    apart: float
+    enough: bool | None  # None where the samples are too few to say
+    stable: float  # share of the tensors that are
+    apart: float  # the disagreement of the halves, in steps, that one tensor of ten exceeds
+    # By which it falls with the number of samples; None where that is not measured.
     exponent: float | None
+    # Samples to add; 0 when there are enough, None when nothing useful can be said.
     add: int | None
     why: str
 
@@ -262,22 +251,16 @@ TENSORRT = "8.6.1"
 
 @dataclass(frozen=True)
 class TensorRange:
-    """One range, and how sure it is.
-
-    Attributes:
-        op: Operator that makes it; empty for an input of the model.
-        step: Of the 8-bit grid over the range and zero.
-        apart: Disagreement of the halves of the data in steps; None where it is not known.
-        halves: Their ranges [low, high].
-    """
+    """One range, and how sure it is."""
 
     name: str
-    op: str
+    op: str  # operator that makes it; empty for an input of the model
     low: float
     high: float
-    step: float
+    step: float  # of the 8-bit grid over the range and zero
+    # Disagreement of the halves of the data in steps; None where it is not known.
     apart: float | None = None
-    halves: tuple[tuple[float, float], ...] = ()
+    halves: tuple[tuple[float, float], ...] = ()  # their ranges [low, high]
 
 
 @dataclass(frozen=True, repr=False)

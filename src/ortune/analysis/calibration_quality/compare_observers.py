@@ -54,21 +54,15 @@ Records = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ObserverScore:
-    """One way of calibrating.
-
-    Attributes:
-        augment: Spelled; empty for the samples as they are.
-        score: By the budget's metric, against the float model.
-        snr: dB against the float model's outputs.
-        standing: ``best``, ``not worse`` (within the noise of the first), ``lower snr`` (the
-            metric cannot tell), ``worse`` or ``failed``.
-    """
+    """One way of calibrating."""
 
     observer: str
-    augment: str
+    augment: str  # spelled; empty for the samples as they are
     seconds: float = 0.0
-    score: Score | None = None
-    snr: float | None = None
+    score: Score | None = None  # by the budget's metric, against the float model
+    snr: float | None = None  # dB against the float model's outputs
+    # ``best``, ``not worse`` (within the noise of the first), ``lower snr`` (the metric cannot
+    # tell), ``worse`` or ``failed``.
     standing: str = "failed"
     error: str = ""
     records: tuple[Records, Records] | None = field(default=None, repr=False, compare=False)

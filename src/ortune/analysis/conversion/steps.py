@@ -45,39 +45,29 @@ _MADE_UP = 4
 
 @dataclass(frozen=True)
 class ConversionData:
-    """Samples and ranges.
+    """Samples and ranges."""
 
-    Attributes:
-        feeds: Altered copies included; made-up samples only compare; None when none of those run.
-        agreement: Whether the model agrees with itself on the samples.
-    """
-
+    # Altered copies included; made-up samples only compare; None when none of those run.
     feeds: Feeds | None
     saved_ranges: SavedRanges | None
+    # Whether the model agrees with itself on the samples.
     agreement: SelfAgreement = field(default_factory=SelfAgreement)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionInputs:
-    """What a conversion calibrates and compares on, as it was asked for.
-
-    Attributes:
-        data: Samples; None makes some up to compare on.
-        shapes: Input -> shape of what is made up.
-        ranges: Input -> lowest and highest value of what is made up.
-        sequence: What makes a sequence of samples; empty without order.
-        state: Outputs that are fed to inputs at the next step.
-        augmentations: How samples are altered for copies to calibrate on too.
-    """
+    """What a conversion calibrates and compares on, as it was asked for."""
 
     model: Path
-    data: Source
-    shapes: Mapping[str, tuple[int, ...]]
+    data: Source  # samples; None makes some up to compare on
+    shapes: Mapping[str, tuple[int, ...]]  # input -> shape of what is made up
+    # Input -> lowest and highest value of what is made up.
     ranges: Mapping[str, tuple[float, float]]
-    sequence: str
-    state: tuple[str, ...]
+    sequence: str  # what makes a sequence of samples; empty without order
+    state: tuple[str, ...]  # outputs that are fed to inputs at the next step
     custom_ops: tuple[str, ...]
     ranges_from: Path | None
+    # How samples are altered for copies to calibrate on too.
     augmentations: tuple[Augmentation, ...]
 
     def read_data(self, folder: Path, sink: Sink) -> ConversionData:

@@ -40,23 +40,16 @@ _NOISY = "{} was measured on a machine too noisy for a verdict: its figures are 
 
 @dataclass(frozen=True)
 class ServingOption:
-    """One way to run the model.
+    """One way to run the model."""
 
-    Attributes:
-        name: Model and backend.
-        inference_s: One run of one process alone.
-        ratio: Its latency over the first option's, 99 %; None where both were not timed in turns.
-        samples: In one run.
-        accuracy: ``proved``, ``likely``, ``undecided``, or empty where it was not judged.
-        confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
-            machine that was calm enough for a verdict.
-    """
-
-    name: str
-    inference_s: float
+    name: str  # model and backend
+    inference_s: float  # one run of one process alone
+    # Its latency over the first option's, 99 %; None where both were not timed in turns.
     ratio: Interval | None = None
-    samples: int = 1
-    accuracy: str = ""
+    samples: int = 1  # in one run
+    accuracy: str = ""  # ``proved``, ``likely``, ``undecided``, or empty where it was not judged
+    # Its source stands by the ratio: measured anew at the end of a search, and on a machine that
+    # was calm enough for a verdict.
     confirmed: bool = True
 
     @property
@@ -67,17 +60,11 @@ class ServingOption:
 
 @dataclass(frozen=True)
 class PricedSource:
-    """What a source offers to price.
+    """What a source offers to price."""
 
-    Attributes:
-        options: The first is the measure of those timed in turns with it.
-        measure: File name of the first option's model, and its backend.
-        chosen: Name of the option that the source itself calls best, or empty.
-    """
-
-    options: tuple[ServingOption, ...]
-    measure: tuple[str, str]
-    chosen: str = ""
+    options: tuple[ServingOption, ...]  # the first is the measure of those timed in turns with it
+    measure: tuple[str, str]  # file name of the first option's model, and its backend
+    chosen: str = ""  # name of the option that the source itself calls best, or empty
     tuning_s: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -268,49 +255,32 @@ Answer: TypeAlias = Literal["do it", "consider", "stay"]
 
 @dataclass(frozen=True)
 class Figures:
-    """What one option brings and costs under the terms.
+    """What one option brings and costs under the terms."""
 
-    Attributes:
-        total_s: One run with its overhead.
-        fps_process: Samples a second of one process.
-        fps_machine: Of all processes of one machine.
-        machines: Paid for: whole ones under a load, else the share of a machine that does the
-            first option's work.
-        processes: That many do the work.
-        fps_all: Samples a second of these machines.
-        utilisation: Share of what they could do that is asked for.
-        cost_per_million: Money for a million samples on a machine that is always busy.
-        cost_per_1000_fps_hours: Money for 1,000 samples a second over an hour, likewise.
-        cost_per_month: Money for the machines.
-    """
-
-    total_s: float
-    fps_process: float
-    fps_machine: float
+    total_s: float  # one run with its overhead
+    fps_process: float  # samples a second of one process
+    fps_machine: float  # of all processes of one machine
+    # Paid for: whole ones under a load, else the share of a machine that does the first option's
+    # work.
     machines: float
-    processes: int
-    fps_all: float
-    utilisation: float
-    cost_per_million: float
-    cost_per_1000_fps_hours: float
-    cost_per_month: float
+    processes: int  # that many do the work
+    fps_all: float  # samples a second of these machines
+    utilisation: float  # share of what they could do that is asked for
+    cost_per_million: float  # money for a million samples on a machine that is always busy
+    cost_per_1000_fps_hours: float  # money for 1,000 samples a second over an hour, likewise
+    cost_per_month: float  # money for the machines
 
 
 @dataclass(frozen=True)
 class PricedOption:
-    """An option with its figures and what it saves against the first.
-
-    Attributes:
-        saving_per_month: Money; the interval follows from the ratio's, and is NaN without one.
-        months: Until the one-time cost is earned back; infinite when it never is.
-        inferences: Samples until then, on machines that are always busy.
-    """
+    """An option with its figures and what it saves against the first."""
 
     option: ServingOption
     figures: Figures
+    # Money; the interval follows from the ratio's, and is NaN without one.
     saving_per_month: Interval
-    months: Interval
-    inferences: float
+    months: Interval  # until the one-time cost is earned back; infinite when it never is
+    inferences: float  # samples until then, on machines that are always busy
 
 
 @dataclass(frozen=True)

@@ -33,29 +33,20 @@ _WHOLE = 100
 
 @dataclass(frozen=True)
 class Terms:
-    """Prices, overhead and load. Money is in the price's own unit.
+    """Prices, overhead and load. Money is in the price's own unit."""
 
-    Attributes:
-        price_per_hour: Of one machine, or of one device where several are counted.
-        currency: As written beside the price; may be empty.
-        overhead_s: Of one run, outside the model: decoding, resizing, transport.
-        devices: Numbers of machines (or devices) to show; the first is what is paid today where
-            no load is given.
-        load_per_s: Samples a second that must be served; None compares at equal work.
-        effort_cost: Of the work that the change takes, once.
-        hours_per_day: Hours that the machines are paid for.
-        within_months: Latest return of the money for the verdict "do it".
-    """
-
-    price_per_hour: float
-    currency: str = ""
-    overhead_s: float = 0.0
+    price_per_hour: float  # of one machine, or of one device where several are counted
+    currency: str = ""  # as written beside the price; may be empty
+    overhead_s: float = 0.0  # of one run, outside the model: decoding, resizing, transport
     processes: int = 1
+    # Numbers of machines (or devices) to show; the first is what is paid today where no load is
+    # given.
     devices: tuple[int, ...] = (1,)
+    # Samples a second that must be served; None compares at equal work.
     load_per_s: float | None = None
-    effort_cost: float = 0.0
-    hours_per_day: float = 24.0
-    within_months: float = 6.0
+    effort_cost: float = 0.0  # of the work that the change takes, once
+    hours_per_day: float = 24.0  # hours that the machines are paid for
+    within_months: float = 6.0  # latest return of the money for the verdict "do it"
 
     def __post_init__(self) -> None:
         if not 0 < self.hours_per_day <= 24:

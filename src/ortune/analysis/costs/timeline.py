@@ -43,18 +43,12 @@ from ortune.search.recipe.space import make_clean_recipe
 
 @dataclass(frozen=True)
 class CostLine:
-    """A choice.
-
-    Attributes:
-        once_s: Paid once.
-        session_s: Paid by every session.
-        inference_s: Paid by every inference.
-    """
+    """A choice."""
 
     name: str
-    once_s: float
-    session_s: float
-    inference_s: float
+    once_s: float  # paid once
+    session_s: float  # paid by every session
+    inference_s: float  # paid by every inference
 
 
 @dataclass(frozen=True)
@@ -136,18 +130,12 @@ _PREFERRED = ("int8-static", "int8-dynamic", "int8-weights")
 
 @dataclass(frozen=True)
 class Subject:
-    """What all variants are made of.
+    """What all variants are made of."""
 
-    Attributes:
-        model: The file as it came.
-        backend: Its level is set by each variant, its other fields hold for all.
-        quantizer: The step behind "quantized" and "both"; None leaves them out.
-    """
-
-    model: Path
+    model: Path  # the file as it came
     facts: Facts
-    backend: Cpu
-    quantizer: Quantizer | None
+    backend: Cpu  # its level is set by each variant, its other fields hold for all
+    quantizer: Quantizer | None  # the step behind "quantized" and "both"; None leaves them out
     material: Material
     root: Path
     sink: Sink
@@ -159,20 +147,13 @@ class Subject:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to serve the model.
-
-    Attributes:
-        file: What a session loads.
-        backend: How; `level` says how far the runtime still rewrites the graph at load.
-        once_s: Seconds of making the file, the start of processes included.
-        against: Name of the variant whose latency it is compared with; empty for the first.
-    """
+    """One way to serve the model."""
 
     name: str
-    file: Path
-    backend: Cpu
-    once_s: float
-    against: str = ""
+    file: Path  # what a session loads
+    backend: Cpu  # how; `level` says how far the runtime still rewrites the graph at load
+    once_s: float  # seconds of making the file, the start of processes included
+    against: str = ""  # name of the variant whose latency it is compared with; empty for the first
 
     @property
     def size(self) -> int:
@@ -341,25 +322,19 @@ EVERY_SESSION = "optimized + quantized in every session"
 
 @dataclass(frozen=True)
 class TimedVariant:
-    """A variant and what it costs.
+    """A variant and what it costs."""
 
-    Attributes:
-        line: Its seconds: once, a session (load, and what the first inference takes longer than
-            a later one; medians over fresh processes), an inference. Where a difference to
-            `against` is inside the noise, that one's figure stands.
-        load_ns: Session creation in each fresh process, the runtime imported before.
-        first_ns: First inference there.
-        against: The variant it was timed in turns with; empty for the first.
-        ratio: Latency over that one's, 99 %. Where it holds 1 both count as equally fast.
-        session_equal: Its sessions do not differ from those of `against` in rank, at 1 %.
-    """
-
+    # Its seconds: once, a session (load, and what the first inference takes longer than a later
+    # one; medians over fresh processes), an inference. Where a difference to `against` is inside
+    # the noise, that one's figure stands.
     line: CostLine
-    load_ns: tuple[int, ...]
-    first_ns: tuple[int, ...]
-    against: str
+    load_ns: tuple[int, ...]  # session creation in each fresh process, the runtime imported before
+    first_ns: tuple[int, ...]  # first inference there
+    against: str  # the variant it was timed in turns with; empty for the first
+    # Latency over that one's, 99 %. Where it holds 1 both count as equally fast.
     ratio: Interval
     size: int
+    # Its sessions do not differ from those of `against` in rank, at 1 %.
     session_equal: bool = False
 
     @property

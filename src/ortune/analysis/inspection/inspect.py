@@ -67,26 +67,22 @@ _RECORDED_S = 10.0
 
 @dataclass(frozen=True)
 class NodePlacement:
-    """A backend's answer for a model.
-
-    Attributes:
-        nodes: Provider -> names of the model's nodes that it takes; constants are left out.
-        added: Provider -> nodes that the runtime adds, such as casts.
-        left: Nodes that no provider names: the runtime takes them apart, or does without them.
-        copied: Tensors that one provider makes and another reads: each is copied in every run, and
-            no CUDA graph is recorded over it. Shapes, which stay on the CPU, are left out.
-        integers: Which layers of a Q/DQ file ran in integers there, in a few runs of made-up
-            samples; None of other files, and where the runtime records nothing.
-        problem: Why it does not take the model, or cannot be asked; empty when it answered.
-    """
+    """A backend's answer for a model."""
 
     backend: str
+    # Provider -> names of the model's nodes that it takes; constants are left out.
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Provider -> nodes that the runtime adds, such as casts.
     added: Mapping[str, int] = field(default_factory=dict)
+    # Nodes that no provider names: the runtime takes them apart, or does without them.
     left: tuple[str, ...] = ()
+    # Tensors that one provider makes and another reads: each is copied in every run, and no CUDA
+    # graph is recorded over it. Shapes, which stay on the CPU, are left out.
     copied: tuple[str, ...] = ()
+    # Which layers of a Q/DQ file ran in integers there, in a few runs of made-up samples; None of
+    # other files, and where the runtime records nothing.
     integers: IntegerUse | None = None
-    problem: str = ""
+    problem: str = ""  # why it does not take the model, or cannot be asked; empty when it answered
     fix: str = ""
 
 

@@ -77,25 +77,18 @@ class Roofs(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelRoofline:
-    """What limits a kernel.
-
-    Attributes:
-        bound: What it would be limited by at its best; ``unknown`` without its tensors.
-        arithmetic: Key of the peak that it is held against.
-        roofs: Least time by each limit.
-        ideal_ns: What it would take at the roof; its own time where that is shorter, or where the
-            roof is not known.
-        share: Of the roof reached, at most 1: ideal over measured time.
-        gain_ns: Removing it gains at most this, if it is removable; else making it as fast as the
-            machine allows does.
-    """
+    """What limits a kernel."""
 
     kernel: Kernel
-    bound: Bound
-    arithmetic: str
-    roofs: Roofs
+    bound: Bound  # what it would be limited by at its best; ``unknown`` without its tensors
+    arithmetic: str  # key of the peak that it is held against
+    roofs: Roofs  # least time by each limit
+    # What it would take at the roof; its own time where that is shorter, or where the roof is not
+    # known.
     ideal_ns: float
-    share: float
+    share: float  # of the roof reached, at most 1: ideal over measured time
+    # Removing it gains at most this, if it is removable; else making it as fast as the machine
+    # allows does.
     gain_ns: float
 
     @property

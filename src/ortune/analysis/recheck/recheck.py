@@ -64,25 +64,21 @@ class ReplayVerdict(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RecheckRow:
-    """A bundle run again in one environment.
-
-    Attributes:
-        runtime: The release of what runs it there, such as ``onnxruntime 1.31.1``.
-        answers_db: The worst answer's distance from the packed one, as a signal-to-noise ratio in
-            dB; infinite where they are equal, None where it did not run.
-        ratio: The plan's time over the original's, both there; None where it was not timed.
-        beside: The plan's time there over its time in this Python's own environment, timed in
-            turns; None where that is the same, or does not run.
-        differs: What is not as on the machine that the bundle was packed on; empty if nothing.
-    """
+    """A bundle run again in one environment."""
 
     environment: str
-    runtime: str
+    runtime: str  # the release of what runs it there, such as ``onnxruntime 1.31.1``
     verdict: ReplayVerdict
+    # The worst answer's distance from the packed one, as a signal-to-noise ratio in dB; infinite
+    # where they are equal, None where it did not run.
     answers_db: float | None = None
+    # The plan's time over the original's, both there; None where it was not timed.
     ratio: Interval | None = None
+    # The plan's time there over its time in this Python's own environment, timed in turns; None
+    # where that is the same, or does not run.
     beside: Interval | None = None
     why: str = ""
+    # What is not as on the machine that the bundle was packed on; empty if nothing.
     differs: str = ""
 
 
@@ -339,23 +335,15 @@ def _time_plan(
 
 @dataclass(frozen=True)
 class UnpackedPlan:
-    """A plan and the original below a folder; keys are the names of the models.
+    """A plan and the original below a folder; keys are the names of the models."""
 
-    Attributes:
-        trial: What was measured of the plan; the final trial where there is one.
-        job: What was measured, on which machine, with which versions.
-        backend: The plan's, with the libraries where they were unpacked.
-        baseline: The original's; None where a bundle cannot bring what it ran on.
-        golden: Stream files of inputs and answers.
-    """
-
-    trial: Trial
-    job: Job
-    backend: Backend
-    baseline: Backend | None
+    trial: Trial  # what was measured of the plan; the final trial where there is one
+    job: Job  # what was measured, on which machine, with which versions
+    backend: Backend  # the plan's, with the libraries where they were unpacked
+    baseline: Backend | None  # the original's; None where a bundle cannot bring what it ran on
     models: Mapping[str, Path]
     originals: Mapping[str, Path]
-    golden: Mapping[str, tuple[Path, Path]]
+    golden: Mapping[str, tuple[Path, Path]]  # stream files of inputs and answers
 
 
 def unpack_plan(

@@ -93,24 +93,16 @@ class Answers:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One value of one setting, and what became of it.
+    """One value of one setting, and what became of it."""
 
-    Attributes:
-        setting: The field, or another name of the coordinate.
-        value: The fields that it changes, as they are spelled.
-        backend: All settings of the candidate, spelled.
-        ratio: Its latency over that of the best before it; None when it did not run.
-        kept: It became the best.
-        answers: Compared only when it was faster.
-    """
-
-    setting: str
-    value: str
-    backend: str
+    setting: str  # the field, or another name of the coordinate
+    value: str  # the fields that it changes, as they are spelled
+    backend: str  # all settings of the candidate, spelled
+    # Its latency over that of the best before it; None when it did not run.
     ratio: Interval | None = None
-    kept: bool = False
+    kept: bool = False  # it became the best
     why: str = ""
-    answers: Answers | None = None
+    answers: Answers | None = None  # compared only when it was faster
 
     @property
     def outcome(self) -> Outcome:
@@ -182,26 +174,19 @@ class TuneResult(TableResult):
 
 @dataclass
 class Descent:
-    """A running descent.
-
-    Attributes:
-        start: Starts a worker of these settings, not loaded yet.
-        compare: Compares a live worker's outputs with those of the start.
-        seconds: Time for all steps and the final pairs.
-        waiting: Entries that waited for a CPU count in what is claimed.
-        untried: Values of settings that were left for lack of time.
-    """
+    """A running descent."""
 
     target: SearchTarget
     facts: Facts
-    start: Callable[[Backend], Worker]
+    start: Callable[[Backend], Worker]  # starts a worker of these settings, not loaded yet
+    # Compares a live worker's outputs with those of the start.
     compare: Callable[[Worker, Backend], Answers]
-    seconds: float
-    waiting: bool = False
+    seconds: float  # time for all steps and the final pairs
+    waiting: bool = False  # entries that waited for a CPU count in what is claimed
     sink: Sink = ignore_event
     attempts: list[Attempt] = field(default_factory=list)
     finished: str = "done"
-    untried: int = 0
+    untried: int = 0  # values of settings that were left for lack of time
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()

@@ -40,19 +40,13 @@ from ortune.search.experiment.scores import score_plan
 
 @dataclass(frozen=True)
 class SaturatedLayer:
-    """What 16-bit sums did to one integer layer.
-
-    Attributes:
-        outputs: Sums computed over all samples.
-        saturated: Sums that came out wrong.
-        largest: Largest error of a sum, as a share of the largest exact sum.
-    """
+    """What 16-bit sums did to one integer layer."""
 
     name: str
     op: str
-    outputs: int
-    saturated: int
-    largest: float
+    outputs: int  # sums computed over all samples
+    saturated: int  # sums that came out wrong
+    largest: float  # largest error of a sum, as a share of the largest exact sum
 
 
 @dataclass(frozen=True)

@@ -25,31 +25,20 @@ _PICKS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split", "C
 
 @dataclass(frozen=True)
 class Account:
-    """One node in one call.
-
-    Attributes:
-        op: Its operator, other domains as ``com.microsoft::Gelu``.
-        region: The part of the model that it is in; empty where not asked for.
-        parent: The If, Loop or Scan whose body it is in; empty on top.
-        dtype: Of its first output.
-        shape: Of its first output; None where it is not known.
-        flops: By the rules of `ortune.graph.analysis.flops`; None where a shape is missing. An
-            If, Loop or Scan counts nothing itself: the nodes of its bodies do, once.
-        weights: Bytes of its constants, as they are stored.
-        read: Bytes that it reads, constants included; None where a shape is missing.
-        written: Bytes that it writes; None where a shape is missing.
-    """
+    """One node in one call."""
 
     name: str
-    op: str
-    region: str
-    parent: str
-    dtype: str
-    shape: tuple[int | str | None, ...] | None
+    op: str  # its operator, other domains as ``com.microsoft::Gelu``
+    region: str  # the part of the model that it is in; empty where not asked for
+    parent: str  # the If, Loop or Scan whose body it is in; empty on top
+    dtype: str  # of its first output
+    shape: tuple[int | str | None, ...] | None  # of its first output; None where it is not known
+    # By the rules of `ortune.graph.analysis.flops`; None where a shape is missing. An If, Loop or
+    # Scan counts nothing itself: the nodes of its bodies do, once.
     flops: int | None
-    weights: int
-    read: int | None
-    written: int | None
+    weights: int  # bytes of its constants, as they are stored
+    read: int | None  # bytes that it reads, constants included; None where a shape is missing
+    written: int | None  # bytes that it writes; None where a shape is missing
 
     @property
     def moved(self) -> int | None:
@@ -66,21 +55,14 @@ class Account:
 
 @dataclass(frozen=True)
 class Sum:
-    """The nodes of a part of the model together.
-
-    Attributes:
-        flops: Of those that are known.
-        weights: Bytes of constants, each counted once.
-        moved: Bytes read and written, of those nodes where they are known.
-        unknown: Nodes whose FLOPs or bytes are not known.
-    """
+    """The nodes of a part of the model together."""
 
     name: str
     nodes: int
-    flops: int
-    weights: int
-    moved: int
-    unknown: int
+    flops: int  # of those that are known
+    weights: int  # bytes of constants, each counted once
+    moved: int  # bytes read and written, of those nodes where they are known
+    unknown: int  # nodes whose FLOPs or bytes are not known
 
     @property
     def intensity(self) -> float | None:
@@ -202,23 +184,15 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class LargeTensor:
-    """A weight or an activation.
+    """A weight or an activation."""
 
-    Attributes:
-        kind: ``weight`` or ``activation``.
-        shape: As it is declared or inferred.
-        size: Bytes; dynamic dimensions count as 1.
-        readers: Nodes that read it.
-        read_by: The first three of them.
-    """
-
-    kind: str
+    kind: str  # ``weight`` or ``activation``
     name: str
     dtype: str
-    shape: tuple[int | str | None, ...]
-    size: int
-    readers: int
-    read_by: tuple[str, ...]
+    shape: tuple[int | str | None, ...]  # as it is declared or inferred
+    size: int  # bytes; dynamic dimensions count as 1
+    readers: int  # nodes that read it
+    read_by: tuple[str, ...]  # the first three of them
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,11 @@ _Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Regions:
-    """The parts of a model.
+    """The parts of a model."""
 
-    Attributes:
-        all: In the order of their first nodes.
-        of: Node -> name of its region.
-        member: Node of a pattern -> the scope that it is in, of those that the pattern joins.
-    """
-
-    all: tuple[Region, ...]
-    of: Mapping[str, str]
+    all: tuple[Region, ...]  # in the order of their first nodes
+    of: Mapping[str, str]  # node -> name of its region
+    # Node of a pattern -> the scope that it is in, of those that the pattern joins.
     member: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -18,17 +18,12 @@ _DYNAMIC = ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat")
 
 @dataclass(frozen=True)
 class Saturable:
-    """A layer that multiplies U8 activations by constant S8 weights.
-
-    Attributes:
-        pairs: Pairs of weights along the inner dimension.
-        risky: Pairs whose sum of products leaves 16 bits for some activation.
-    """
+    """A layer that multiplies U8 activations by constant S8 weights."""
 
     node: str
     op: str
-    pairs: int
-    risky: int
+    pairs: int  # pairs of weights along the inner dimension
+    risky: int  # pairs whose sum of products leaves 16 bits for some activation
 
 
 def list_saturable_layers(model: ir.Model) -> tuple[Saturable, ...]:

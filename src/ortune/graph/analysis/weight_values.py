@@ -25,24 +25,16 @@ _KINDS: dict[np.dtype[Any], tuple[type[np.unsignedinteger], int]] = {
 
 @dataclass
 class WeightValues:
-    """How many elements of a weight are of which kind.
-
-    Attributes:
-        elements: Looked at.
-        denormal: So small that many CPUs compute slowly with them; not counted in float64.
-        over: Beyond the largest float16; not counted in float16, as the next two.
-        masks: From 1e30 on, which stand for infinity.
-        small: Not 0, and below the smallest normal float16.
-    """
+    """How many elements of a weight are of which kind."""
 
     name: str
-    elements: int = 0
-    denormal: int = 0
+    elements: int = 0  # looked at
+    denormal: int = 0  # so small that many CPUs compute slowly with them; not counted in float64
     nan: int = 0
     infinite: int = 0
-    over: int = 0
-    masks: int = 0
-    small: int = 0
+    over: int = 0  # beyond the largest float16; not counted in float16, as the next two
+    masks: int = 0  # from 1e30 on, which stand for infinity
+    small: int = 0  # not 0, and below the smallest normal float16
 
 
 def weight_values(model: ir.Model, at_most: int | None = None) -> Iterator[WeightValues]:

@@ -14,94 +14,63 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class DrawnNode:
-    """A node of one side, as a drawing of the graph needs it.
+    """A node of one side, as a drawing of the graph needs it."""
 
-    Attributes:
-        id: Its place among the nodes of its side: in the file's order, a body behind its holder.
-        name: Unique on its side.
-        op: Operator; other domains as ``com.microsoft::Gelu``.
-        inputs: Names of the values read; empty where one is left out.
-        outputs: Names of the values made; empty where one is left out.
-        scope: Name of the node whose body holds it; empty on top.
-        layer: The longest way from an input of the model, in nodes.
-        place: Its place within the layer, from 0.
-        group: Index of the group that it belongs to.
-    """
-
-    id: int
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    scope: str
-    layer: int
-    place: int
-    group: int
+    id: int  # its place among the nodes of its side: in the file's order, a body behind its holder
+    name: str  # unique on its side
+    op: str  # operator; other domains as ``com.microsoft::Gelu``
+    inputs: tuple[str, ...]  # names of the values read; empty where one is left out
+    outputs: tuple[str, ...]  # names of the values made; empty where one is left out
+    scope: str  # name of the node whose body holds it; empty on top
+    layer: int  # the longest way from an input of the model, in nodes
+    place: int  # its place within the layer, from 0
+    group: int  # index of the group that it belongs to
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes of one side that stand for nodes of the other.
+    """Nodes of one side that stand for nodes of the other."""
 
-    Attributes:
-        kind: ``matched`` (one for one, nothing changed), ``retyped`` (one for one, another
-            precision), ``changed`` (one for one, see `changes`), ``fused`` (more became fewer),
-            ``split`` (fewer became more), ``replaced`` (as many others), ``added``, ``removed``.
-        a: Ids of nodes of the first model.
-        b: Ids of nodes of the second.
-        pattern: Such as ``Conv+BatchNormalization -> Conv``, in the order of the graph.
-        changes: Of what is one for one: ``operator``, ``attributes``, ``inputs``, or
-            ``weights: RELATION`` (see `Weight`); of the others what is known of why.
-    """
-
+    # ``matched`` (one for one, nothing changed), ``retyped`` (one for one, another precision),
+    # ``changed`` (one for one, see `changes`), ``fused`` (more became fewer), ``split`` (fewer
+    # became more), ``replaced`` (as many others), ``added``, ``removed``.
     kind: Kind
-    a: tuple[int, ...]
-    b: tuple[int, ...]
-    pattern: str
+    a: tuple[int, ...]  # ids of nodes of the first model
+    b: tuple[int, ...]  # ids of nodes of the second
+    pattern: str  # such as ``Conv+BatchNormalization -> Conv``, in the order of the graph
+    # Of what is one for one: ``operator``, ``attributes``, ``inputs``, or ``weights: RELATION``
+    # (see `Weight`); of the others what is known of why.
     changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight (initializer or Constant node) that differs, or is on one side only.
+    """A weight (initializer or Constant node) that differs, or is on one side only."""
 
-    Attributes:
-        a: Its name in the first model; empty where it is new.
-        b: Its name in the second; empty where it is gone.
-        relation: ``transposed``, ``reshaped``, ``scaled`` (by factors along an axis, as folding
-            makes it), ``reordered`` (the same numbers in another order), ``quantized``,
-            ``rounded`` (another floating-point type), ``changed``, ``added``, ``removed``.
-        size: Bytes on either side.
-        largest: The largest difference of two elements (after dequantizing); None where the
-            elements do not stand for each other.
-        relative: The same as a share of the largest magnitude of the first.
-    """
-
-    a: str
-    b: str
+    a: str  # its name in the first model; empty where it is new
+    b: str  # its name in the second; empty where it is gone
+    # ``transposed``, ``reshaped``, ``scaled`` (by factors along an axis, as folding makes it),
+    # ``reordered`` (the same numbers in another order), ``quantized``, ``rounded`` (another
+    # floating-point type), ``changed``, ``added``, ``removed``.
     relation: str
     dtypes: tuple[str, str]
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    size: tuple[int, int]
+    size: tuple[int, int]  # bytes on either side
+    # The largest difference of two elements (after dequantizing); None where the elements do not
+    # stand for each other.
     largest: float | None = None
-    relative: float | None = None
+    relative: float | None = None  # the same as a share of the largest magnitude of the first
 
 
 @dataclass(frozen=True)
 class HeaderField:
-    """Something outside of the graph that differs.
+    """Something outside of the graph that differs."""
 
-    Attributes:
-        what: ``input x``, ``output y``, ``opset``, ``IR version``, ``metadata KEY``, ``producer``.
-        a: In the first model; None where it is missing.
-        b: In the second.
-        interface: It changes what a caller sees, or what the operators mean.
-    """
-
+    # ``input x``, ``output y``, ``opset``, ``IR version``, ``metadata KEY``, ``producer``.
     what: str
-    a: str | None
-    b: str | None
-    interface: bool = False
+    a: str | None  # in the first model; None where it is missing
+    b: str | None  # in the second
+    interface: bool = False  # it changes what a caller sees, or what the operators mean
 
 
 @dataclass(frozen=True, repr=False)

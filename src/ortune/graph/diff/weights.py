@@ -29,19 +29,14 @@ _ROUNDED = {
 
 @dataclass
 class Constant:
-    """A constant as its reader sees it: a stored tensor, and how it is brought to floats.
-
-    Attributes:
-        scale: Of a DequantizeLinear behind it.
-        axis: Its axis, where the scale is no scalar.
-        order: Of a Transpose behind it; the reader sees ``transpose(dequantized, order)``.
-    """
+    """A constant as its reader sees it: a stored tensor, and how it is brought to floats."""
 
     name: str
     tensor: ir.TensorProtocol
-    scale: ir.TensorProtocol | None = None
+    scale: ir.TensorProtocol | None = None  # of a DequantizeLinear behind it
     zero: ir.TensorProtocol | None = None
-    axis: int = 1
+    axis: int = 1  # its axis, where the scale is no scalar
+    # Of a Transpose behind it; the reader sees ``transpose(dequantized, order)``.
     order: tuple[int, ...] | None = None
 
     @property

@@ -18,15 +18,11 @@ from ortune.graph.ir.edit import Graph, list_bodies
 
 @dataclass(frozen=True)
 class ModelSignature:
-    """What a caller of the model relies on.
+    """What a caller of the model relies on."""
 
-    Attributes:
-        inputs: Those that must be given.
-        faults: What onnx's own checks already find wrong with the untouched model.
-    """
-
-    inputs: tuple[TensorSpec, ...]
+    inputs: tuple[TensorSpec, ...]  # those that must be given
     outputs: tuple[TensorSpec, ...]
+    # What onnx's own checks already find wrong with the untouched model.
     faults: frozenset[str] = frozenset()
 
 

@@ -19,15 +19,12 @@ _DOMAINS = ("", "ai.onnx", MICROSOFT)
 
 @dataclass(frozen=True)
 class Port:
-    """Integer inputs and outputs of one node that have one dtype and move together.
-
-    Attributes:
-        zeros: Indices of inputs that hold zero points (or fill values) of the same dtype; one
-            that is left out means 0.
-    """
+    """Integer inputs and outputs of one node that have one dtype and move together."""
 
     ins: tuple[int, ...]
     outs: tuple[int, ...] = ()
+    # Indices of inputs that hold zero points (or fill values) of the same dtype; one that is left
+    # out means 0.
     zeros: tuple[int, ...] = ()
 
 
@@ -122,17 +119,11 @@ def set_input(node: ir.Node, index: int, value: ir.Value) -> None:
 
 @dataclass(frozen=True)
 class ConstantGrid:
-    """The constant grid of a pair's node.
+    """The constant grid of a pair's node."""
 
-    Attributes:
-        scale: float, scalar or one a channel.
-        zero: Of the integers' dtype and the shape of `scale`.
-        axis: Channel axis; it counts only where `scale` has more than one element.
-    """
-
-    scale: NDArray[Any]
-    zero: NDArray[Any]
-    axis: int
+    scale: NDArray[Any]  # float, scalar or one a channel
+    zero: NDArray[Any]  # of the integers' dtype and the shape of `scale`
+    axis: int  # channel axis; it counts only where `scale` has more than one element
 
     @property
     def single(self) -> bool:

@@ -31,23 +31,17 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found.
-
-    Attributes:
-        severity: ``error``: answers are wrong or a runtime refuses the file; ``warning``: it costs
-            time, memory or accuracy; ``note``: good to know.
-        count: Places where it is so.
-        places: The first three: names of nodes or tensors.
-        action: How to fix it, in the words of the command line where a step does.
-    """
+    """What a rule found."""
 
     rule: str
+    # ``error``: answers are wrong or a runtime refuses the file; ``warning``: it costs time,
+    # memory or accuracy; ``note``: good to know.
     severity: Severity
     what: str
-    count: int
-    places: tuple[str, ...]
+    count: int  # places where it is so
+    places: tuple[str, ...]  # the first three: names of nodes or tensors
     cost: str
-    action: str
+    action: str  # how to fix it, in the words of the command line where a step does
 
 
 def make_finding(

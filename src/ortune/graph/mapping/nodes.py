@@ -57,18 +57,14 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
 
 @dataclass(frozen=True)
 class Lineage:
-    """The way from executed nodes to source nodes.
+    """The way from executed nodes to source nodes."""
 
-    Attributes:
-        sources: For every executed node the source nodes it stands for, in their order.
-        folded: Source nodes that no executed node stands for: constants, or removed.
-        guessed: Source nodes put to the nearest executed node for want of a better clue.
-        followed: Executed nodes that nothing tells of: they take what is behind those before.
-    """
-
+    # For every executed node the source nodes it stands for, in their order.
     sources: tuple[tuple[str, ...], ...]
-    folded: tuple[str, ...]
+    folded: tuple[str, ...]  # source nodes that no executed node stands for: constants, or removed
+    # Source nodes put to the nearest executed node for want of a better clue.
     guessed: tuple[str, ...] = ()
+    # Executed nodes that nothing tells of: they take what is behind those before.
     followed: tuple[str, ...] = ()
 
 

@@ -96,16 +96,11 @@ SEQUENCES, PASSED_ON = 13, 14
 
 @dataclass(frozen=True)
 class Watch:
-    """How a tensor is read off a run.
-
-    Attributes:
-        output: Output, or input, that holds it: an array, or a list of arrays.
-        stacked: Leading axes of each array that count turns of a Scan.
-    """
+    """How a tensor is read off a run."""
 
     tensor: str
-    output: str
-    stacked: int = 0
+    output: str  # output, or input, that holds it: an array, or a list of arrays
+    stacked: int = 0  # leading axes of each array that count turns of a Scan
 
 
 class Hidden(Exception):
@@ -312,16 +307,11 @@ MANY = 1_900_000_000
 
 @dataclass
 class ModelProbe:
-    """A model without its weights, in a folder that has them.
+    """A model without its weights, in a folder that has them."""
 
-    Attributes:
-        folder: Of the files; it goes when the context ends.
-        proto: The model; its weights refer to files of the folder.
-        written: Bytes of weights that had to be copied; the others are the source's own files.
-    """
-
-    folder: Path
-    proto: onnx.ModelProto
+    folder: Path  # of the files; it goes when the context ends
+    proto: onnx.ModelProto  # the model; its weights refer to files of the folder
+    # Bytes of weights that had to be copied; the others are the source's own files.
     written: int = 0
     _count: int = field(default=0, repr=False)
 

@@ -42,17 +42,13 @@ class Partial:
 
 @dataclass
 class SymbolicValues:
-    """What has been found out about the values of a model.
+    """What has been found out about the values of a model."""
 
-    Attributes:
-        parts: Integer tensors of which something is known, if only names of dimensions.
-        arrays: Tensors that are the same in every run.
-        paired: Whether a QuantizeLinear is among the nodes that were gone through.
-    """
-
+    # Integer tensors of which something is known, if only names of dimensions.
     parts: dict[ir.Value, Partial] = field(default_factory=dict)
+    # Tensors that are the same in every run.
     arrays: dict[ir.Value, NDArray[Any]] = field(default_factory=dict)
-    paired: bool = False
+    paired: bool = False  # whether a QuantizeLinear is among the nodes that were gone through
 
     def read_partial(self, value: ir.Value | None) -> Partial | None:
         """Return what is known of an integer tensor of rank 0 or 1."""

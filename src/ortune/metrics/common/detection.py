@@ -31,18 +31,12 @@ _IGNORED = 16
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes of one picture.
+    """Boxes of one picture."""
 
-    Attributes:
-        boxes: Left, top, width, height, float64 [n, 4].
-        classes: Whole numbers, [n].
-        scores: Of detections, [n]; zeros for labels.
-        crowd: Labels that stand for many objects: they swallow detections and none is missed.
-    """
-
-    boxes: Floats
-    classes: Floats
-    scores: Floats
+    boxes: Floats  # left, top, width, height, float64 [n, 4]
+    classes: Floats  # whole numbers, [n]
+    scores: Floats  # of detections, [n]; zeros for labels
+    # Labels that stand for many objects: they swallow detections and none is missed.
     crowd: NDArray[np.bool_]
 
     def select_rows(self, rows: NDArray[Any]) -> Boxes:

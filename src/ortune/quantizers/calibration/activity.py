@@ -18,21 +18,16 @@ from ortune.quantizers.observers.activity import Activity
 
 @dataclass(frozen=True)
 class Inactive:
-    """A tensor that the samples left inactive, all of it or some of its channels.
-
-    Attributes:
-        op: Operator that makes it; empty for an input.
-        value: The only value it ever had, 0 for most; None when it never held a value at all
-            (a branch that was never taken) or when only `channels` of it are inactive.
-        channels: Those that were never anything but zero; empty when all of it is inactive.
-        of: Number of its channels; 0 where they were not observed one by one.
-    """
+    """A tensor that the samples left inactive, all of it or some of its channels."""
 
     tensor: str
-    op: str
+    op: str  # operator that makes it; empty for an input
+    # The only value it ever had, 0 for most; None when it never held a value at all (a branch that
+    # was never taken) or when only `channels` of it are inactive.
     value: float | None
+    # Those that were never anything but zero; empty when all of it is inactive.
     channels: tuple[int, ...] = ()
-    of: int = 0
+    of: int = 0  # number of its channels; 0 where they were not observed one by one
     seen: bool = True
 
 

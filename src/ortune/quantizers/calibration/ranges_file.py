@@ -59,27 +59,19 @@ class Samples:
 
 @dataclass(frozen=True)
 class SavedRanges:
-    """A file of ranges.
-
-    Attributes:
-        digest: Of its content: it is part of what a build depends on.
-        model: Digest of the model file; empty when the file does not tell.
-        quantizer: Whose probes these are; empty when the file does not tell.
-        observer: That answered; empty when the file does not tell.
-        unanswered: Tensors that were asked for and that the samples gave no range.
-        symmetric: Low is always -high: the tensor may be of one sign.
-    """
+    """A file of ranges."""
 
     source: str
-    digest: str
+    digest: str  # of its content: it is part of what a build depends on
     entries: Mapping[str, Entry] = field(repr=False)
-    model: str = ""
+    model: str = ""  # digest of the model file; empty when the file does not tell
     model_name: str = ""
-    quantizer: str = ""
-    observer: str = ""
+    quantizer: str = ""  # whose probes these are; empty when the file does not tell
+    observer: str = ""  # that answered; empty when the file does not tell
     samples: Samples = Samples()
+    # Tensors that were asked for and that the samples gave no range.
     unanswered: tuple[str, ...] = ()
-    symmetric: bool = False
+    symmetric: bool = False  # low is always -high: the tensor may be of one sign
 
 
 def make_entries(ranges: Ranges, probes: Sequence[Probe], observer: str) -> tuple[Entry, ...]:

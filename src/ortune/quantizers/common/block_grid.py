@@ -23,16 +23,11 @@ SLAB = 1 << 22
 
 @dataclass(frozen=True)
 class BlockSpec:
-    """The kind of grid.
-
-    Attributes:
-        block: Weights that share a step: a power of two, 16 to 256.
-        symmetric: The zero point is the middle integer and is not stored.
-    """
+    """The kind of grid."""
 
     bits: Bits
-    block: int
-    symmetric: bool
+    block: int  # weights that share a step: a power of two, 16 to 256
+    symmetric: bool  # the zero point is the middle integer and is not stored
 
     def __post_init__(self) -> None:
         if self.block not in (16, 32, 64, 128, 256):
@@ -58,15 +53,10 @@ class BlockSpec:
 
 @dataclass(frozen=True, eq=False)
 class BlockSteps:
-    """The grid of some rows.
+    """The grid of some rows."""
 
-    Attributes:
-        scale: float32 or float64, shape [rows, blocks]; its sign is free.
-        zero: Integers in the same dtype and shape.
-    """
-
-    scale: Array
-    zero: Array
+    scale: Array  # float32 or float64, shape [rows, blocks]; its sign is free
+    zero: Array  # integers in the same dtype and shape
 
     def quantize_blocks(self, folded: Array, spec: BlockSpec) -> Array:
         """Round folded weights, shape [rows, blocks, block], to whole floats in 0..top."""
@@ -132,19 +122,13 @@ def unpack_integers(packed: Array, bits: Bits) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class PackedWeight:
-    """A weight as it is stored.
-
-    Attributes:
-        width: Weights a row, padding not counted.
-        integers: uint8, shape [rows, blocks, block * bits / 8].
-        scale: float32 or float16, shape [rows, blocks].
-        zero: uint8, packed, shape [rows, ceil(blocks * bits / 8)]; None when symmetric.
-    """
+    """A weight as it is stored."""
 
     spec: BlockSpec
-    width: int
-    integers: NDArray[np.uint8]
-    scale: Array
+    width: int  # weights a row, padding not counted
+    integers: NDArray[np.uint8]  # uint8, shape [rows, blocks, block * bits / 8]
+    scale: Array  # float32 or float16, shape [rows, blocks]
+    # uint8, packed, shape [rows, ceil(blocks * bits / 8)]; None when symmetric.
     zero: NDArray[np.uint8] | None
 
     def unpack_zero_points(self) -> Array:

@@ -30,17 +30,11 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Grid:
-    """Steps and zero points, scalars or one a channel.
+    """Steps and zero points, scalars or one a channel."""
 
-    Attributes:
-        scale: float32, shape [] or [channels].
-        zero: uint8 or int8 (for activations 16 bits too), same shape.
-        axis: Channel axis; None for one grid over the tensor.
-    """
-
-    scale: NDArray[np.float32]
-    zero: NDArray[Any]
-    axis: int | None = None
+    scale: NDArray[np.float32]  # float32, shape [] or [channels]
+    zero: NDArray[Any]  # uint8 or int8 (for activations 16 bits too), same shape
+    axis: int | None = None  # channel axis; None for one grid over the tensor
 
     def quantize(self, values: NDArray[Any]) -> NDArray[Any]:
         """Round float values of any shape onto the grid, a block of rows at a time."""

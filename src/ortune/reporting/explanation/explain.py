@@ -37,90 +37,64 @@ KEPT, GIVEN = "kept", "left"
 
 @dataclass(frozen=True)
 class TrialExplanation:
-    """One trial of a plan.
+    """One trial of a plan."""
 
-    Attributes:
-        part: ``search``, or ``final`` in fresh pairs.
-        ratio: Of the latencies, plan over original.
-        stopped: Why its timing ended part way; empty where it did not.
-    """
-
-    part: str
+    part: str  # ``search``, or ``final`` in fresh pairs
     effort: str
     outcome: str
     why: str
-    ratio: Interval | None
+    ratio: Interval | None  # of the latencies, plan over original
     predicted: Interval | None
     scores: tuple[Score, ...]
     seconds: float
-    stopped: str = ""
+    stopped: str = ""  # why its timing ended part way; empty where it did not
 
 
 @dataclass(frozen=True)
 class MixtureExplanation:
-    """A plan that leaves some regions of a surveyed plan in float.
+    """A plan that leaves some regions of a surveyed plan in float."""
 
-    Attributes:
-        survey: Key of the surveyed plan's trial.
-        given_back: Regions that the surveyed precision was taken from, in the graph's order.
-        expected_cost: Single costs of the regions that keep the precision, added up.
-        expected_gain: Single gains of those regions, added up: a share of the original's latency.
-        measured_gain: That of the plan whole; None where it was not timed.
-        expected_ratio: Of its latency, as it was proposed; None without a line in the journal.
-        expected_lost: Loss over what the budget lets a plan lose, likewise.
-        lost: That as it was measured; None where it was not scored.
-        kept: It was the best plan when it was measured; None without a line in the journal.
-    """
-
-    survey: str
+    survey: str  # key of the surveyed plan's trial
+    # Regions that the surveyed precision was taken from, in the graph's order.
     given_back: tuple[str, ...]
     regions: int
-    expected_cost: float
+    expected_cost: float  # single costs of the regions that keep the precision, added up
+    # Single gains of those regions, added up: a share of the original's latency.
     expected_gain: float
-    measured_gain: float | None
+    measured_gain: float | None  # that of the plan whole; None where it was not timed
+    # Of its latency, as it was proposed; None without a line in the journal.
     expected_ratio: float | None = None
-    expected_lost: float | None = None
-    lost: float | None = None
+    expected_lost: float | None = None  # loss over what the budget lets a plan lose, likewise
+    lost: float | None = None  # that as it was measured; None where it was not scored
+    # It was the best plan when it was measured; None without a line in the journal.
     kept: bool | None = None
     why: str = ""
 
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """A plan's whole record.
+    """A plan's whole record."""
 
-    Attributes:
-        number: Its place among the plans tried; 0 is the original.
-        plan: In full.
-        label: Written for people, by what differs from the baseline.
-        stage: What the search was about.
-        outcome: What became of it, by its last trial.
-        why: Of that trial.
-        size: Bytes of the built files.
-        winner: It is what the search hands out.
-        mixture: Which regions it leaves out, where it is one of a surveyed plan.
-        reproduce: Command that runs its worker again.
-        integers: What its runtime made of the layers that its files give integers; empty where it
-            was no finalist.
-    """
-
-    number: int
+    number: int  # its place among the plans tried; 0 is the original
     key: str
-    plan: str
-    label: str
+    plan: str  # in full
+    label: str  # written for people, by what differs from the baseline
     steps: tuple[str, ...]
     backend: str
-    stage: str
+    stage: str  # what the search was about
     proposed: str
-    outcome: str
-    why: str
+    outcome: str  # what became of it, by its last trial
+    why: str  # of that trial
     edits: tuple[Edit, ...]
-    size: int | None
+    size: int | None  # bytes of the built files
     trials: tuple[TrialExplanation, ...]
-    winner: bool
+    winner: bool  # it is what the search hands out
+    # Which regions it leaves out, where it is one of a surveyed plan.
     mixture: MixtureExplanation | None = None
     error: str | None = None
-    reproduce: str | None = None
+    reproduce: str | None = None  # command that runs its worker again
+    # What its runtime made of the layers that its files give integers; empty where it was no
+    # finalist.
     integers: str = ""
 
     @property
@@ -138,81 +112,52 @@ class PlanExplanation:
 
 @dataclass(frozen=True)
 class RegionExplanation:
-    """What a region was tried at, what that gave, and what became of it.
+    """What a region was tried at, what that gave, and what became of it."""
 
-    Attributes:
-        cost: Of the region alone, as it was surveyed.
-        winner: Its precision in the winner's file; empty where that does not tell.
-        left_in: Numbers of the plans that leave it out of the surveyed precision.
-        became: What became of it in the winner, in a few words.
-        why: In one line, for a person.
-    """
-
-    cost: RegionCost
-    winner: str
-    left_in: tuple[int, ...]
-    became: str
-    why: str
+    cost: RegionCost  # of the region alone, as it was surveyed
+    winner: str  # its precision in the winner's file; empty where that does not tell
+    left_in: tuple[int, ...]  # numbers of the plans that leave it out of the surveyed precision
+    became: str  # what became of it in the winner, in a few words
+    why: str  # in one line, for a person
 
 
 @dataclass(frozen=True)
 class SurveyExplanation:
-    """All regions of a surveyed plan.
-
-    Attributes:
-        precision: The step that decides its layers' precision.
-        whole_cost: What the metric loses with all regions at it.
-        unit: Of accuracy costs.
-    """
+    """All regions of a surveyed plan."""
 
     key: str
     plan: str
     label: str
-    precision: str
+    precision: str  # the step that decides its layers' precision
     regions: tuple[RegionExplanation, ...]
-    whole_cost: float
-    unit: str
+    whole_cost: float  # what the metric loses with all regions at it
+    unit: str  # of accuracy costs
     seconds: float
     error: str
 
 
 @dataclass(frozen=True)
 class NodeExplanation:
-    """All that is known of one node.
-
-    Attributes:
-        op: Its operator in the original; empty where that is gone.
-        winner: Its precision in the winner's file; empty where it has no node of its own there.
-        rounded: The winner's backend computes in fewer bits than the file says.
-        notes: What the winner's quantizers say of what they leave in float.
-        regions: Key of a survey's plan -> the region that it is in.
-        left_out: Number of a plan -> the step that leaves it out by name.
-        taken: Number of a plan -> the step that may take it.
-    """
+    """All that is known of one node."""
 
     node: str
-    op: str
-    winner: str
-    rounded: bool
-    notes: tuple[str, ...]
-    regions: Mapping[str, RegionExplanation]
-    left_out: Mapping[int, str]
-    taken: Mapping[int, str]
+    op: str  # its operator in the original; empty where that is gone
+    winner: str  # its precision in the winner's file; empty where it has no node of its own there
+    rounded: bool  # the winner's backend computes in fewer bits than the file says
+    notes: tuple[str, ...]  # what the winner's quantizers say of what they leave in float
+    regions: Mapping[str, RegionExplanation]  # key of a survey's plan -> the region that it is in
+    left_out: Mapping[int, str]  # number of a plan -> the step that leaves it out by name
+    taken: Mapping[int, str]  # number of a plan -> the step that may take it
 
 
 @dataclass(frozen=True)
 class ChangeExplanation:
-    """One row of the way from the original to the winner.
-
-    Attributes:
-        number: Of the plan that stands for it.
-        ratio: Of that plan's latency, over the original's.
-    """
+    """One row of the way from the original to the winner."""
 
     what: str
     label: str
-    number: int
-    ratio: Interval | None
+    number: int  # of the plan that stands for it
+    ratio: Interval | None  # of that plan's latency, over the original's
     why: str
 
 

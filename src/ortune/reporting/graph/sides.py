@@ -32,56 +32,36 @@ _LARGEST = 2_000_000_000
 
 @dataclass(frozen=True)
 class Side:
-    """What a step is on one side.
+    """What a step is on one side."""
 
-    Attributes:
-        nodes: Their names, in the order of the graph.
-        operators: Operators in that order, the joined ``Q``/``DQ`` left out.
-        precision: In which it computes; empty where that is not known.
-        ms: What it takes of a run; None where nothing was recorded.
-        reads: Places of the steps whose results it reads.
-        conversions: How many Q, DQ and Cast nodes stand around it.
-    """
-
-    nodes: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    precision: str = ""
-    ms: float | None = None
-    reads: tuple[int, ...] = ()
-    conversions: int = 0
+    nodes: tuple[str, ...] = ()  # their names, in the order of the graph
+    operators: tuple[str, ...] = ()  # operators in that order, the joined ``Q``/``DQ`` left out
+    precision: str = ""  # in which it computes; empty where that is not known
+    ms: float | None = None  # what it takes of a run; None where nothing was recorded
+    reads: tuple[int, ...] = ()  # places of the steps whose results it reads
+    conversions: int = 0  # how many Q, DQ and Cast nodes stand around it
 
 
 @dataclass(frozen=True)
 class Counterpart:
-    """Nodes of the original and those of the winner that stand for them.
+    """Nodes of the original and those of the winner that stand for them."""
 
-    Attributes:
-        kind: As of a group of ``diff``.
-        region: Of the original.
-        member: The scope of a repeated region; empty of others.
-        changes: What is known of why.
-    """
-
-    kind: str
-    region: str
-    member: str
+    kind: str  # as of a group of ``diff``
+    region: str  # of the original
+    member: str  # the scope of a repeated region; empty of others
     original: Side
     winner: Side
-    changes: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()  # what is known of why
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Both graphs.
+    """Both graphs."""
 
-    Attributes:
-        steps: In the order of the original's graph.
-        added_ms: What nodes that the runtimes added take, on either side.
-        shares: Operator -> its share of the time, of either side; empty where one is not known.
-    """
-
-    steps: tuple[Counterpart, ...]
+    steps: tuple[Counterpart, ...]  # in the order of the original's graph
+    # What nodes that the runtimes added take, on either side.
     added_ms: tuple[float, float] = (0.0, 0.0)
+    # Operator -> its share of the time, of either side; empty where one is not known.
     shares: tuple[Mapping[str, float], ...] = ()
 
     @property
@@ -93,17 +73,12 @@ class Sides:
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """What the nodes of a model take of a run.
+    """What the nodes of a model take of a run."""
 
-    Attributes:
-        ms: Node -> milliseconds: a fused kernel's stand at the node that it is named for.
-        floats: Node -> the float type that its kernel computes in.
-        added_ms: Of kernels that stand for no node.
-    """
-
+    # Node -> milliseconds: a fused kernel's stand at the node that it is named for.
     ms: Mapping[str, float]
-    floats: Mapping[str, str]
-    added_ms: float
+    floats: Mapping[str, str]  # node -> the float type that its kernel computes in
+    added_ms: float  # of kernels that stand for no node
 
 
 def compare_sides(study: Study) -> dict[str, Sides]:

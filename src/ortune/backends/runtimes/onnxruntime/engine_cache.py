@@ -41,27 +41,18 @@ _ALIKE = 2.0
 
 @dataclass(frozen=True)
 class EngineKey:
-    """All that an engine depends on: where one of it differs, another is built.
+    """All that an engine depends on: where one of it differs, another is built."""
 
-    Attributes:
-        model: Digest of the file and its external data.
-        nodes: Of the model; how long a build takes is estimated by it.
-        provider: Execution provider, in the runtime's spelling.
-        options: Of the provider and the session, each by its name.
-        versions: Of the runtime, the provider's own libraries and the driver.
-        device: Name of the device.
-        compute_capability: Of a GPU, such as ``9.0``.
-        profile: Shapes that it is built for, as spelled; empty for those of the first run.
-    """
-
-    model: str
-    nodes: int
-    provider: str
+    model: str  # digest of the file and its external data
+    nodes: int  # of the model; how long a build takes is estimated by it
+    provider: str  # execution provider, in the runtime's spelling
+    # Of the provider and the session, each by its name.
     options: Mapping[str, str] = field(default_factory=dict)
+    # Of the runtime, the provider's own libraries and the driver.
     versions: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
-    compute_capability: str = ""
-    profile: str = ""
+    device: str = ""  # name of the device
+    compute_capability: str = ""  # of a GPU, such as ``9.0``
+    profile: str = ""  # shapes that it is built for, as spelled; empty for those of the first run
 
     @property
     def digest(self) -> str:
@@ -204,16 +195,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EngineWatch:
-    """What somebody wants to know of the sessions that are opened within a block.
+    """What somebody wants to know of the sessions that are opened within a block."""
 
-    Attributes:
-        sink: Receives how far a build is.
-        root: Folder of the engines in the place of the user's; None is the user's.
-        warm: Gains True for each session opened from the cache, False for each that was built.
-    """
-
-    sink: Sink = ignore_event
+    sink: Sink = ignore_event  # receives how far a build is
+    # Folder of the engines in the place of the user's; None is the user's.
     root: Path | None = None
+    # Gains True for each session opened from the cache, False for each that was built.
     warm: list[bool] = field(default_factory=list)
 
 

@@ -25,21 +25,13 @@ OPEN = -1
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """What one input may be, and what the engine is tuned for.
+    """What one input may be, and what the engine is tuned for."""
 
-    Attributes:
-        name: Of the input.
-        least: Smallest shape, or smallest values.
-        best: What kernels are chosen for.
-        most: Largest.
-        values: They are an input's values, not its shape.
-    """
-
-    name: str
-    least: Numbers
-    best: Numbers
-    most: Numbers
-    values: bool = False
+    name: str  # of the input
+    least: Numbers  # smallest shape, or smallest values
+    best: Numbers  # what kernels are chosen for
+    most: Numbers  # largest
+    values: bool = False  # they are an input's values, not its shape
 
     def __str__(self) -> str:
         """Return the spelling; the best is left out where it is the most."""

@@ -111,16 +111,11 @@ class TensorrtSession(InProcess):
 
 @dataclass(frozen=True)
 class Io:
-    """What an engine takes and gives.
+    """What an engine takes and gives."""
 
-    Attributes:
-        inputs: Name -> type of array.
-        outputs: The same.
-        profiles: Ranges of inputs, a profile each; a fixed input is a range of one shape.
-    """
-
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Any]
+    inputs: Mapping[str, Any]  # name -> type of array
+    outputs: Mapping[str, Any]  # the same
+    # Ranges of inputs, a profile each; a fixed input is a range of one shape.
     profiles: tuple[Profile, ...]
 
     @property

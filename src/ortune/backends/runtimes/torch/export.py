@@ -17,17 +17,11 @@ _INSIDE = 1_500_000_000
 
 @dataclass(frozen=True)
 class Interface:
-    """What an exported file takes and gives.
+    """What an exported file takes and gives."""
 
-    Attributes:
-        inputs: Names, in order.
-        outputs: Names, in order.
-        dynamic: Input, axis and the name of the dimension.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...] = ()
-    dynamic: tuple[tuple[str, int, str], ...] = ()
+    inputs: tuple[str, ...]  # names, in order
+    outputs: tuple[str, ...] = ()  # names, in order
+    dynamic: tuple[tuple[str, int, str], ...] = ()  # input, axis and the name of the dimension
 
     def list_dynamic_axes(self, name: str) -> dict[int, str]:
         """Return the dynamic axes of an input with their names."""

@@ -199,22 +199,15 @@ SEED = 0
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """Where a module and its weights are.
+    """Where a module and its weights are."""
 
-    Attributes:
-        source: ``FILE.py:NAME``, a program of torch.export (.pt2), TorchScript (.pt) or a
-            folder of transformers.
-        weights: Checkpoint for a factory's module; empty where it brings its own.
-        key: Where the state dict is in the checkpoint; see `read`.
-        prefix: Taken from the front of every name in it.
-        unsafe: The checkpoint may run code.
-    """
-
+    # ``FILE.py:NAME``, a program of torch.export (.pt2), TorchScript (.pt) or a folder of
+    # transformers.
     source: str
-    weights: str = ""
-    key: str = ""
-    prefix: str = ""
-    unsafe: bool = False
+    weights: str = ""  # checkpoint for a factory's module; empty where it brings its own
+    key: str = ""  # where the state dict is in the checkpoint; see `read`
+    prefix: str = ""  # taken from the front of every name in it
+    unsafe: bool = False  # the checkpoint may run code
 
 
 def is_source(text: str) -> bool:

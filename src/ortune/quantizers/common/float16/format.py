@@ -23,19 +23,13 @@ MASK = 1e30
 
 @dataclass(frozen=True)
 class Format:
-    """A type narrower than float32.
-
-    Attributes:
-        numpy: The same in numpy, by ml_dtypes where numpy has none.
-        smallest: Normal value: below it digits are lost one by one.
-        roundoff: Largest relative error of rounding to nearest, 2 ** -digits.
-    """
+    """A type narrower than float32."""
 
     dtype: ir.DataType
-    numpy: Any
+    numpy: Any  # the same in numpy, by ml_dtypes where numpy has none
     largest: float
-    smallest: float
-    roundoff: float
+    smallest: float  # normal value: below it digits are lost one by one
+    roundoff: float  # largest relative error of rounding to nearest, 2 ** -digits
 
     @property
     def name(self) -> str:

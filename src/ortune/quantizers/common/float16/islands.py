@@ -69,17 +69,12 @@ class NarrowNode:
 
 @dataclass(frozen=True)
 class Islands:
-    """The answer of `select_islands`.
+    """The answer of `select_islands`."""
 
-    Attributes:
-        layers: Places of the nodes of each layer that stays in float32, the worst first.
-        before: Decibels of the outputs with every layer in 16 bits.
-        after: With those layers in float32.
-    """
-
+    # Places of the nodes of each layer that stays in float32, the worst first.
     layers: tuple[tuple[int, ...], ...]
-    before: float
-    after: float
+    before: float  # decibels of the outputs with every layer in 16 bits
+    after: float  # with those layers in float32
 
 
 def list_narrow_nodes(nodes: Sequence[ir.Node], dtype: ir.DataType) -> list[NarrowNode]:
@@ -333,15 +328,10 @@ _SMALL = 16
 
 @dataclass(frozen=True)
 class ValueOrigin:
-    """Where a value comes from.
+    """Where a value comes from."""
 
-    Attributes:
-        integers: Integers have a part in it, and nothing on the way is a layer.
-        wide: They have, or all of it comes from inputs that stay float32.
-    """
-
-    integers: bool
-    wide: bool
+    integers: bool  # integers have a part in it, and nothing on the way is a layer
+    wide: bool  # they have, or all of it comes from inputs that stay float32
 
 
 class WideSlices:

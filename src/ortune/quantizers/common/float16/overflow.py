@@ -74,18 +74,12 @@ class Pin:
 
 @dataclass(frozen=True)
 class Rules:
-    """How strictly measured values are judged.
-
-    Attributes:
-        margin: Unseen values may be this many times larger than those measured.
-        loss: Largest relative error that an operator may make of its inputs' rounding.
-        wide_sums: Products are added up in float32.
-    """
+    """How strictly measured values are judged."""
 
     format: Format
-    margin: float
-    loss: float
-    wide_sums: bool
+    margin: float  # unseen values may be this many times larger than those measured
+    loss: float  # largest relative error that an operator may make of its inputs' rounding
+    wide_sums: bool  # products are added up in float32
 
     def can_overflow(self, value: float) -> bool:
         """A value may overflow."""

@@ -49,20 +49,15 @@ GREEDY = ("Conv", "ConvTranspose", "Gemm")
 
 @dataclass(frozen=True)
 class Placement:
-    """The answer of `place_pairs`.
-
-    Attributes:
-        tensors: Tensor that gets a pair -> tensor whose range it takes, in graph order.
-        replaced: Those whose every reader takes the rounded values.
-        followers: Nodes between that become integer too.
-        guarded: Tensors of float layers that a pair on either side would make integer.
-    """
+    """The answer of `place_pairs`."""
 
     graph: ir.Graph
     layers: tuple[Layer, ...]
+    # Tensor that gets a pair -> tensor whose range it takes, in graph order.
     tensors: dict[ir.Value, ir.Value]
-    replaced: frozenset[ir.Value]
-    followers: frozenset[ir.Node]
+    replaced: frozenset[ir.Value]  # those whose every reader takes the rounded values
+    followers: frozenset[ir.Node]  # nodes between that become integer too
+    # Tensors of float layers that a pair on either side would make integer.
     guarded: frozenset[ir.Value]
 
     def list_range_tensors(self) -> list[ir.Value]:

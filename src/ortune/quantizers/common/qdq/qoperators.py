@@ -29,29 +29,20 @@ Inputs: TypeAlias = list[ir.Value | None]
 
 @dataclass(frozen=True)
 class IntegerOperator:
-    """An integer operator in the place of a float one and the nodes around it.
+    """An integer operator in the place of a float one and the nodes around it."""
 
-    Attributes:
-        op: Operator; of com.microsoft if `foreign`.
-        last: The node whose output it makes: the QuantizeLinear, or the float node itself.
-    """
-
-    op: str
+    op: str  # operator; of com.microsoft if `foreign`
     inputs: Inputs
     attributes: Mapping[str, ir.Attr]
-    last: ir.Node
+    last: ir.Node  # the node whose output it makes: the QuantizeLinear, or the float node itself
     foreign: bool = False
 
 
 @dataclass(frozen=True)
 class Integers:
-    """Integers and their grid, as parts of an integer operator.
+    """Integers and their grid, as parts of an integer operator."""
 
-    Attributes:
-        node: The DequantizeLinear that reads them, or the QuantizeLinear that makes them.
-    """
-
-    node: ir.Node
+    node: ir.Node  # the DequantizeLinear that reads them, or the QuantizeLinear that makes them
     values: ir.Value
     scale: ir.Value
     zero: ir.Value

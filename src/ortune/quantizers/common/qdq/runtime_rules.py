@@ -47,19 +47,14 @@ class Treatment(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: an operator, * for every layer, and what becomes of it.
-
-    Attributes:
-        source: File, thread or measurement that says so.
-        case: Which of the operator's uses the row is about; empty for all others.
-    """
+    """One row: an operator, * for every layer, and what becomes of it."""
 
     op: str
     treatment: Treatment
-    source: str
+    source: str  # file, thread or measurement that says so
     provider: Target | Literal["any"] = "any"
     isa: Literal["any", "amx", "vnni", "no-vnni", "arm"] = "any"
-    case: str = ""
+    case: str = ""  # which of the operator's uses the row is about; empty for all others
 
 
 _MOVING = "Expand Flatten MaxPool Reshape Slice Squeeze Transpose Unsqueeze"

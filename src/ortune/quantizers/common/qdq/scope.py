@@ -21,17 +21,12 @@ QUANTIZED = "are quantized already"
 
 @dataclass(frozen=True)
 class Scope:
-    """The answer of `select_scope`.
+    """The answer of `select_scope`."""
 
-    Attributes:
-        layers: To become integer, by graph: the main graph first, then bodies.
-        excluded: Nodes that the user wants in float.
-        reasons: Multiplying node that stays in float -> reason.
-    """
-
+    # To become integer, by graph: the main graph first, then bodies.
     layers: Mapping[ir.Graph, tuple[Layer, ...]]
-    excluded: frozenset[ir.Node]
-    reasons: dict[ir.Node, str]
+    excluded: frozenset[ir.Node]  # nodes that the user wants in float
+    reasons: dict[ir.Node, str]  # multiplying node that stays in float -> reason
 
 
 def select_scope(

@@ -32,17 +32,12 @@ FAR = 2.0
 
 @dataclass(frozen=True)
 class Smoothing:
-    """What is done to an activation before its pair.
+    """What is done to an activation before its pair."""
 
-    Attributes:
-        factor: What its channels are divided by, float32, shape [channels]; None for nothing.
-        split: Channels that a float product takes over.
-        seen: The range that is left to the integers.
-    """
-
+    # What its channels are divided by, float32, shape [channels]; None for nothing.
     factor: NDArray[np.float32] | None
-    split: tuple[int, ...]
-    seen: Range
+    split: tuple[int, ...]  # channels that a float product takes over
+    seen: Range  # the range that is left to the integers
 
     def scale_weight(self, layer: Layer, array: NDArray[Any]) -> NDArray[Any]:
         """Fit a weight to the changed activation."""

@@ -21,17 +21,11 @@ from ortune.quantizers.common.nodes import discard_upstream
 
 @dataclass(frozen=True)
 class Columns:
-    """A weight as one matrix a group: an output channel is a row.
+    """A weight as one matrix a group: an output channel is a row."""
 
-    Attributes:
-        shape: Groups, output channels a group, columns.
-        weight_shape: The shape that the layer reads.
-        across: The rows lie along the last axis of two, as in ``x @ W``.
-    """
-
-    shape: tuple[int, int, int]
-    weight_shape: tuple[int, ...]
-    across: bool
+    shape: tuple[int, int, int]  # groups, output channels a group, columns
+    weight_shape: tuple[int, ...]  # the shape that the layer reads
+    across: bool  # the rows lie along the last axis of two, as in ``x @ W``
 
     @classmethod
     def from_layer(cls, layer: Layer) -> Columns:

@@ -54,15 +54,10 @@ class RoundingTarget(Protocol):
 
 @dataclass(frozen=True)
 class Rounding:
-    """One weight, the layers that read it, and the grid it will be stored on.
+    """One weight, the layers that read it, and the grid it will be stored on."""
 
-    Attributes:
-        layers: At least one; all read the same constant.
-        columns: How the weight lies in memory.
-    """
-
-    layers: tuple[Layer, ...]
-    columns: Columns
+    layers: tuple[Layer, ...]  # at least one; all read the same constant
+    columns: Columns  # how the weight lies in memory
     per_channel: bool
     reduce_range: bool
 

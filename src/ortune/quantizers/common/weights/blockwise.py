@@ -303,14 +303,10 @@ TRIES = 6
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """In which order columns are rounded and how errors spread.
+    """In which order columns are rounded and how errors spread."""
 
-    Attributes:
-        columns: Shape [width].
-        spread: Upper Cholesky factor of the inverse moment in that order, shape [width, width].
-    """
-
-    columns: Array
+    columns: Array  # shape [width]
+    # Upper Cholesky factor of the inverse moment in that order, shape [width, width].
     spread: Array
 
 

@@ -22,20 +22,14 @@ from ortune.quantizers.common.qdq.smooth import Smoothing, add_product
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """A weight in the file, once for all that read it.
-
-    Attributes:
-        axis: Channels in `integers`; None for one step for all.
-        order: Axes of the float constant, in the order they have in `integers`.
-        grid: The steps, with the channels where the layer sees them.
-    """
+    """A weight in the file, once for all that read it."""
 
     integers: ir.Value
     scale: ir.Value
     zero: ir.Value
-    axis: int | None
-    order: tuple[int, ...]
-    grid: Grid
+    axis: int | None  # channels in `integers`; None for one step for all
+    order: tuple[int, ...]  # axes of the float constant, in the order they have in `integers`
+    grid: Grid  # the steps, with the channels where the layer sees them
 
     @classmethod
     def add_weight(

@@ -24,17 +24,11 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 @dataclass(frozen=True)
 class Rows:
-    """A constant seen as rows that blocks are cut along; equal for all that read it so.
+    """A constant seen as rows that blocks are cut along; equal for all that read it so."""
 
-    Attributes:
-        base: The constant, shape [rows, width], or the other way round where `turned`.
-        turned: Rows are the columns of `base`.
-        factor: All weights are multiplied by it (Gemm's alpha).
-    """
-
-    base: ir.Value
-    turned: bool
-    factor: float = 1.0
+    base: ir.Value  # the constant, shape [rows, width], or the other way round where `turned`
+    turned: bool  # rows are the columns of `base`
+    factor: float = 1.0  # all weights are multiplied by it (Gemm's alpha)
 
     @property
     def shape(self) -> tuple[int, int]:

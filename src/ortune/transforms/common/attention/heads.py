@@ -95,27 +95,18 @@ _PACKED = (2, 0, 3, 1, 4)
 
 @dataclass(frozen=True)
 class Heads:
-    """A tensor ``[batch, heads, length, size]`` and the factor that was peeled off it.
+    """A tensor ``[batch, heads, length, size]`` and the factor that was peeled off it."""
 
-    Attributes:
-        value: The tensor, or with `split` the one of ``[batch, length, heads, size]``.
-        scale: It counted this many times.
-        split: Its heads lie behind the length.
-        index: With a packed tensor ``[batch, length, n, heads, size]``: which of the n.
-        past: What was put in front of it, along the length.
-        joined: The two together, which others may read.
-        turn: The angles of the rotary position embedding that was taken off it.
-        groups: Queries' heads that share one of these.
-    """
-
-    value: ir.Value
-    scale: float = 1.0
-    split: bool = False
+    value: ir.Value  # the tensor, or with `split` the one of ``[batch, length, heads, size]``
+    scale: float = 1.0  # it counted this many times
+    split: bool = False  # its heads lie behind the length
+    # With a packed tensor ``[batch, length, n, heads, size]``: which of the n.
     index: int | None = None
-    past: ir.Value | None = None
-    joined: ir.Value | None = None
+    past: ir.Value | None = None  # what was put in front of it, along the length
+    joined: ir.Value | None = None  # the two together, which others may read
+    # The angles of the rotary position embedding that was taken off it.
     turn: ir.Value | None = None
-    groups: int = 1
+    groups: int = 1  # queries' heads that share one of these
 
 
 def find_transposed_keys(value: ir.Value) -> Heads | None:

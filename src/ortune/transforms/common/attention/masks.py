@@ -31,25 +31,17 @@ class Select:
 
 @dataclass(frozen=True)
 class Core:
-    """``softmax(scale query key^T + masks) value``, of rank 4, key still transposed.
+    """``softmax(scale query key^T + masks) value``, of rank 4, key still transposed."""
 
-    Attributes:
-        query: ``[batch, heads, queries, size]``.
-        key: ``[batch, heads, size, keys]``.
-        value: ``[batch, heads, keys, size of a value]``.
-        scale: What was multiplied onto the product; factors on query and key are still in them.
-        masks: Added to the scores, or selecting among them, from the scores on.
-        guarded: Rows that are not numbers are replaced by zeros.
-        product: The MatMul that makes the result.
-    """
-
-    query: ir.Value
-    key: ir.Value
-    value: ir.Value
+    query: ir.Value  # ``[batch, heads, queries, size]``
+    key: ir.Value  # ``[batch, heads, size, keys]``
+    value: ir.Value  # ``[batch, heads, keys, size of a value]``
+    # What was multiplied onto the product; factors on query and key are still in them.
     scale: float
+    # Added to the scores, or selecting among them, from the scores on.
     masks: tuple[ir.Value | Select, ...]
-    guarded: bool
-    product: ir.Node
+    guarded: bool  # rows that are not numbers are replaced by zeros
+    product: ir.Node  # the MatMul that makes the result
 
 
 class NotFusable(Exception):

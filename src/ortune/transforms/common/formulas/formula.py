@@ -39,14 +39,10 @@ NO_KERNEL = "float16, bfloat16 and float64 would be computed otherwise"
 
 @dataclass(frozen=True)
 class FactoredProduct:
-    """A product ``scale x factors[0] x factors[1] ...`` and the nodes that compute it.
-
-    Attributes:
-        factors: A value of a power comes once for each exponent.
-    """
+    """A product ``scale x factors[0] x factors[1] ...`` and the nodes that compute it."""
 
     scale: float
-    factors: tuple[ir.Value, ...]
+    factors: tuple[ir.Value, ...]  # a value of a power comes once for each exponent
     nodes: tuple[ir.Node, ...] = ()
 
     def multiply_by(self, more: FactoredProduct, *nodes: ir.Node) -> FactoredProduct:
@@ -181,17 +177,11 @@ def beyond_cpu(backend: Backend) -> bool:
 
 @dataclass(frozen=True)
 class Site:
-    """A formula that was found.
+    """A formula that was found."""
 
-    Attributes:
-        inputs: What the new node reads.
-        nodes: All that compute the formula.
-        last: The one of them whose output is the result.
-    """
-
-    inputs: tuple[ir.Value | None, ...]
-    nodes: frozenset[ir.Node]
-    last: ir.Node
+    inputs: tuple[ir.Value | None, ...]  # what the new node reads
+    nodes: frozenset[ir.Node]  # all that compute the formula
+    last: ir.Node  # the one of them whose output is the result
 
 
 def keeps_shape(nodes: frozenset[ir.Node], x: ir.Value) -> bool:

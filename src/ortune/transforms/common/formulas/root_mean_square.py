@@ -24,21 +24,14 @@ from ortune.transforms.common.formulas.formula import NO_KERNEL, Site, replace_f
 
 @dataclass(frozen=True)
 class Root:
-    """The root ``sqrt(mean(d d) + epsilon)`` and who reads it.
-
-    Attributes:
-        axes: Of the mean, as written.
-        inverse: Whether `value` is the inverse of the root.
-        value: The root, or its inverse.
-        nodes: All that compute `value` from d.
-    """
+    """The root ``sqrt(mean(d d) + epsilon)`` and who reads it."""
 
     squared: ir.Value
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # of the mean, as written
     epsilon: float
-    inverse: bool
-    value: ir.Value
-    nodes: tuple[ir.Node, ...]
+    inverse: bool  # whether `value` is the inverse of the root
+    value: ir.Value  # the root, or its inverse
+    nodes: tuple[ir.Node, ...]  # all that compute `value` from d
 
 
 def find_roots(mean: ir.Node) -> Iterator[Root]:

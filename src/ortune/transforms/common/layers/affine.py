@@ -153,15 +153,12 @@ OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class FoldableLayer:
-    """A layer with a constant weight, and with a constant bias or none.
-
-    Attributes:
-        shape: Of its weight. Conv: [out, in / group, kernel...]. ConvTranspose: [in, out / group,
-            kernel...], where group g has the inputs of its share and the outputs of its share.
-            Gemm: [in, out], or [out, in] with transB. MatMul: [in, out].
-    """
+    """A layer with a constant weight, and with a constant bias or none."""
 
     node: ir.Node
+    # Of its weight. Conv: [out, in / group, kernel...]. ConvTranspose: [in, out / group,
+    # kernel...], where group g has the inputs of its share and the outputs of its share. Gemm:
+    # [in, out], or [out, in] with transB. MatMul: [in, out].
     shape: tuple[int, ...]
 
     @property

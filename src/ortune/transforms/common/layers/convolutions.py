@@ -37,16 +37,12 @@ _COMMUTE = ("Relu", "Clip", "LeakyRelu")
 
 @dataclass(frozen=True)
 class Taps:
-    """One axis of the equal convolution.
-
-    Attributes:
-        surplus: Output pixels behind the end, to be cut off.
-        index: [phase, tap] -> tap of the transposed kernel, -1 where there is none.
-    """
+    """One axis of the equal convolution."""
 
     first: int
     last: int
-    surplus: int
+    surplus: int  # output pixels behind the end, to be cut off
+    # [phase, tap] -> tap of the transposed kernel, -1 where there is none.
     index: NDArray[np.int64]
 
     @property

@@ -20,12 +20,9 @@ from ortune.transforms.common.simplify.reshapes import find_added_axes
 
 @dataclass(frozen=True)
 class Index:
-    """``offset + sum of terms[axis] * position along axis``.
+    """``offset + sum of terms[axis] * position along axis``."""
 
-    Attributes:
-        terms: Factors, numbers or names of sizes; axes of size 1 have none.
-    """
-
+    # Factors, numbers or names of sizes; axes of size 1 have none.
     terms: Mapping[int, Item] = field(default_factory=dict)
     offset: int = 0
 

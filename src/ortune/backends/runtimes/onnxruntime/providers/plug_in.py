@@ -46,19 +46,14 @@ _INSTALL_HINT = f"pip install {PREFIX}webgpu, or another package of a plug-in pr
 
 @dataclass(frozen=True)
 class PlugIn:
-    """What is asked for: a package or a library, and which of its providers and devices.
+    """What is asked for: a package or a library, and which of its providers and devices."""
 
-    Attributes:
-        package: A distribution whose module has ``get_library_path()`` and ``get_ep_name()``.
-        library: The shared library's path, in the place of a package.
-        provider: The execution provider; empty takes the package's, or the library's only one.
-        device: The kind of device.
-    """
-
+    # A distribution whose module has ``get_library_path()`` and ``get_ep_name()``.
     package: str = ""
-    library: str = ""
+    library: str = ""  # the shared library's path, in the place of a package
+    # The execution provider; empty takes the package's, or the library's only one.
     provider: str = ""
-    device: Kind = "any"
+    device: Kind = "any"  # the kind of device
 
     @property
     def label(self) -> str:
