@@ -29,20 +29,15 @@ Preference: TypeAlias = Literal["speed", "size", "memory"]
 
 @dataclass(frozen=True)
 class Goal:
-    """By what a winner is chosen, and what it may be at most.
+    """By what a winner is chosen, and what it may be at most."""
 
-    Attributes:
-        prefer: ``speed`` wants the fastest; ``size`` the smallest files and ``memory`` the lowest
-            peak, of the plans that are not slower than the original beyond the noise.
-        max_size: Bytes of the model file and its external data.
-        max_memory: Bytes; peak resident set of a process that has loaded it and run once.
-        portable: Nothing that is bound to this machine's CPU is tried.
-    """
-
+    # ``speed`` wants the fastest; ``size`` the smallest files and ``memory`` the lowest peak, of
+    # the plans that are not slower than the original beyond the noise.
     prefer: Preference = "speed"
-    max_size: int | None = None
+    max_size: int | None = None  # bytes of the model file and its external data
+    # Bytes; peak resident set of a process that has loaded it and run once.
     max_memory: int | None = None
-    portable: bool = False
+    portable: bool = False  # nothing that is bound to this machine's CPU is tried
 
     def keeps_bounds(self, trial: Trial) -> bool:
         """Whether a plan keeps the bounds; one that was not measured keeps none."""

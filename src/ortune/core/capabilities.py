@@ -21,28 +21,22 @@ def describe_placement(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The installation and the CPUs that a backend's sessions will have.
+    """The installation and the CPUs that a backend's sessions will have."""
 
-    Attributes:
-        missing: Why the backend cannot run there and how to fix that; None when it can.
-        state: The same in one word; a runtime that loads may still offer no device.
-        effective_cpus: CPUs that threads should be sized by.
-        usable_cpus: CPUs that threads may be bound to, counted from 0; empty where unknown.
-        instruction_sets: The CPU's flags in Linux' spelling; empty where unknown.
-        providers: Execution providers of the installed onnxruntime.
-        devices: Provider -> devices that it offers, such as ``CPU``.
-        versions: Distribution -> version of what results depend on.
-        machine: CPU model, instruction sets, effective CPUs, system.
-        driver: Versions beside the packages: driver, cuda, cudnn, tensorrt; empty without a GPU.
-    """
-
+    # Why the backend cannot run there and how to fix that; None when it can.
     missing: str | None = None
-    state: State = "works"
-    effective_cpus: int = 1
+    state: State = "works"  # the same in one word; a runtime that loads may still offer no device
+    effective_cpus: int = 1  # CPUs that threads should be sized by
+    # CPUs that threads may be bound to, counted from 0; empty where unknown.
     usable_cpus: tuple[int, ...] = ()
+    # The CPU's flags in Linux' spelling; empty where unknown.
     instruction_sets: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()  # execution providers of the installed onnxruntime
+    # Provider -> devices that it offers, such as ``CPU``.
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Distribution -> version of what results depend on.
     versions: Mapping[str, str] = field(default_factory=dict)
+    # CPU model, instruction sets, effective CPUs, system.
     machine: Mapping[str, str] = field(default_factory=dict)
+    # Versions beside the packages: driver, cuda, cudnn, tensorrt; empty without a GPU.
     driver: Mapping[str, str] = field(default_factory=dict)

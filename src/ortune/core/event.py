@@ -28,31 +28,20 @@ class StepDone:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a piece of work is, told between measurements and never beside one.
+    """How far a piece of work is, told between measurements and never beside one."""
 
-    Attributes:
-        work: What is being done, such as ``timing``.
-        done: Of `total`, in whatever unit.
-        total: 0 where it is not known.
-        pace: How fast it goes, such as ``40 rows a second``.
-    """
-
-    work: str
-    done: float = 0
-    total: float = 0
-    pace: str = ""
+    work: str  # what is being done, such as ``timing``
+    done: float = 0  # of `total`, in whatever unit
+    total: float = 0  # 0 where it is not known
+    pace: str = ""  # how fast it goes, such as ``40 rows a second``
 
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """Seconds that are left of a time budget, from now on.
-
-    Attributes:
-        may_restart: A set-up is at work that does not count where it takes long.
-    """
+    """Seconds that are left of a time budget, from now on."""
 
     seconds: float
-    may_restart: bool = False
+    may_restart: bool = False  # a set-up is at work that does not count where it takes long
 
 
 @dataclass(frozen=True)

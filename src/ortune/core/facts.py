@@ -14,20 +14,15 @@ NEWEST_OPSET = 26
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A model input or output.
+    """A model input or output."""
 
-    Attributes:
-        name: As in the file.
-        dtype: NumPy's name, such as ``float32``; ``bfloat16`` and the like by ml_dtypes' names.
-        shape: An int is fixed, a str is a named dynamic dimension, None an unnamed one; None for
-            the whole shape when even the rank is unknown.
-        rows: Of an input: rows of the smallest table that its integers index, as token ids index
-            an embedding. None when it is not known to index any.
-    """
-
-    name: str
-    dtype: str
+    name: str  # as in the file
+    dtype: str  # NumPy's name, such as ``float32``; ``bfloat16`` and the like by ml_dtypes' names
+    # An int is fixed, a str is a named dynamic dimension, None an unnamed one; None for the whole
+    # shape when even the rank is unknown.
     shape: tuple[int | str | None, ...] | None
+    # Of an input: rows of the smallest table that its integers index, as token ids index an
+    # embedding. None when it is not known to index any.
     rows: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -37,45 +32,30 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Facts:
-    """Counts over the main graph and all its subgraphs.
+    """Counts over the main graph and all its subgraphs."""
 
-    Attributes:
-        ops: Operator -> number of nodes; other domains as ``com.microsoft::Gelu``.
-        nodes: Nodes in the main graph and all subgraphs.
-        parameters: Elements of all weights (initializers and Constant nodes).
-        weight_bytes: Bytes of all weights.
-        precisions: dtype -> weight bytes.
-        opset: Version of the default domain.
-        ir_version: The file's IR version.
-        inputs: Inputs that a caller must give (initializers listed as inputs are left out).
-        outputs: In file order.
-        dynamic: Names of dynamic dimensions of the inputs.
-        subgraphs: Bodies of If, Loop and Scan.
-        functions: Model-local functions.
-        flops: Floating-point operations of one run at batch 1 (2 per multiply-add), None when
-            unknown.
-        denormals: Share of the float32 and float16 weights that are denormal, None when
-            they were not read: the other facts do not need them.
-        shapes_from: Rung of the shape ladder that answered: file, symbolic, onnx, runtime or none.
-        table_bytes: Bytes of the weights that are nothing but tables, such as embeddings: a run
-            looks up a few rows of them.
-    """
-
-    ops: Mapping[str, int]
-    nodes: int
-    parameters: int
-    weight_bytes: int
-    precisions: Mapping[str, int]
-    opset: int
-    ir_version: int
+    ops: Mapping[str, int]  # operator -> number of nodes; other domains as ``com.microsoft::Gelu``
+    nodes: int  # nodes in the main graph and all subgraphs
+    parameters: int  # elements of all weights (initializers and Constant nodes)
+    weight_bytes: int  # bytes of all weights
+    precisions: Mapping[str, int]  # dtype -> weight bytes
+    opset: int  # version of the default domain
+    ir_version: int  # the file's IR version
+    # Inputs that a caller must give (initializers listed as inputs are left out).
     inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    dynamic: tuple[str, ...] = ()
-    subgraphs: int = 0
-    functions: int = 0
+    outputs: tuple[TensorSpec, ...]  # in file order
+    dynamic: tuple[str, ...] = ()  # names of dynamic dimensions of the inputs
+    subgraphs: int = 0  # bodies of If, Loop and Scan
+    functions: int = 0  # model-local functions
+    # Floating-point operations of one run at batch 1 (2 per multiply-add), None when unknown.
     flops: int | None = None
+    # Share of the float32 and float16 weights that are denormal, None when they were not read: the
+    # other facts do not need them.
     denormals: float | None = None
+    # Rung of the shape ladder that answered: file, symbolic, onnx, runtime or none.
     shapes_from: str = "none"
+    # Bytes of the weights that are nothing but tables, such as embeddings: a run looks up a few
+    # rows of them.
     table_bytes: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
 

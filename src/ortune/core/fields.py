@@ -36,29 +36,20 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True)
 class Option:
-    """What the command line needs to know of a field beyond its name and type.
+    """What the command line needs to know of a field beyond its name and type."""
 
-    Attributes:
-        metavar: Stands for the value in the help.
-        word: The option where it is not the field's name; a positional field with one is an
-            option on the command line.
-        shown: The default in the help where it is not the field's.
-        low: Smallest number allowed.
-        high: Largest number allowed.
-        per_cpu: Largest number allowed for each CPU at hand.
-        python: It is a parameter in Python alone.
-        hidden: It is taken on the command line and not listed: rarely of use, or on its way out.
-        model: It names a model, or several: a hub's folder stands for the ONNX file in it.
-    """
-
-    metavar: str = ""
+    metavar: str = ""  # stands for the value in the help
+    # The option where it is not the field's name; a positional field with one is an option on the
+    # command line.
     word: str = ""
-    shown: str = ""
-    low: float = 0.0
-    high: float = HIGHEST
-    per_cpu: int | None = None
-    python: bool = False
+    shown: str = ""  # the default in the help where it is not the field's
+    low: float = 0.0  # smallest number allowed
+    high: float = HIGHEST  # largest number allowed
+    per_cpu: int | None = None  # largest number allowed for each CPU at hand
+    python: bool = False  # it is a parameter in Python alone
+    # It is taken on the command line and not listed: rarely of use, or on its way out.
     hidden: bool = False
+    # It names a model, or several: a hub's folder stands for the ONNX file in it.
     model: bool = False
 
     def check(self, name: str, value: object) -> None:

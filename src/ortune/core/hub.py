@@ -67,15 +67,10 @@ _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
 
 @dataclass(frozen=True)
 class HubFolder:
-    """What the settings of a folder say.
+    """What the settings of a folder say."""
 
-    Attributes:
-        root: Where ``modules.json`` is, if it has one.
-        folder: Where ``config.json`` and ``tokenizer.json`` are; mostly the same.
-    """
-
-    root: Path
-    folder: Path
+    root: Path  # where ``modules.json`` is, if it has one
+    folder: Path  # where ``config.json`` and ``tokenizer.json`` are; mostly the same
 
     @cached_property
     def config(self) -> Mapping[str, Any]:

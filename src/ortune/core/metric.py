@@ -34,19 +34,14 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Metric(Plugin):
-    """Pure functions of outputs: one record a sample, one number over all records.
-
-    Attributes:
-        higher_is_better: Direction.
-        needs_labels: Scored against labels; otherwise against the baseline's outputs.
-        decibels: The score is a logarithm already, 20 of an amplitude.
-        ragged: Records of samples differ in length; a table fills them up with NaN behind.
-    """
+    """Pure functions of outputs: one record a sample, one number over all records."""
 
     folder: ClassVar[str] = "metrics"
-    higher_is_better: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = True  # direction
+    # Scored against labels; otherwise against the baseline's outputs.
     needs_labels: ClassVar[bool] = False
-    decibels: ClassVar[bool] = False
+    decibels: ClassVar[bool] = False  # the score is a logarithm already, 20 of an amplitude
+    # Records of samples differ in length; a table fills them up with NaN behind.
     ragged: ClassVar[bool] = False
 
     @property

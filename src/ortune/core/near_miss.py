@@ -19,16 +19,11 @@ _WORTH = 0.95
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A plan outside the budget that is faster than the winner.
-
-    Attributes:
-        looser: The budget that would admit it.
-        text: How fast it is, what it scores and what was asked.
-    """
+    """A plan outside the budget that is faster than the winner."""
 
     trial: Trial
-    looser: Budget
-    text: str
+    looser: Budget  # the budget that would admit it
+    text: str  # how fast it is, what it scores and what was asked
 
 
 def find_near_miss(

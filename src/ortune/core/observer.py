@@ -18,33 +18,23 @@ class Moments:
 
     A vector is one row of a matrix product, or one window of a convolution in the order of its
     weight's columns (input channel, then kernel positions); groups of a convolution are apart.
-
-    Attributes:
-        count: Vectors seen.
-        mean: float64, shape [groups, width].
-        second: Mean of x x^T, not centred, float64, shape [groups, width, width].
     """
 
-    count: int
-    mean: NDArray[Any]
-    second: NDArray[Any]
+    count: int  # vectors seen
+    mean: NDArray[Any]  # float64, shape [groups, width]
+    second: NDArray[Any]  # mean of x x^T, not centred, float64, shape [groups, width, width]
 
 
 @dataclass(frozen=True)
 class Range:
-    """What an observer reports of a tensor: above all the values that an integer grid must cover.
+    """What an observer reports of a tensor: above all the values that an integer grid must cover."""
 
-    Attributes:
-        low: In the tensor's units.
-        high: In the tensor's units.
-        channels: Lowest and highest value at each index of the last axis, from observers that
-            keep them apart; empty from all others.
-        moments: From observers that gather them; None from all others.
-    """
-
-    low: float
-    high: float
+    low: float  # in the tensor's units
+    high: float  # in the tensor's units
+    # Lowest and highest value at each index of the last axis, from observers that keep them apart;
+    # empty from all others.
     channels: tuple[tuple[float, float], ...] = ()
+    # From observers that gather them; None from all others.
     moments: Moments | None = field(default=None, compare=False, repr=False)
 
 
@@ -66,14 +56,10 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True)
 class Observer(Plugin):
-    """A streaming calibration method.
-
-    Attributes:
-        passes: How often the calibration data is run through the model.
-    """
+    """A streaming calibration method."""
 
     folder: ClassVar[str] = "observers"
-    passes: ClassVar[int] = 1
+    passes: ClassVar[int] = 1  # how often the calibration data is run through the model
     covers: ClassVar[bool] = True
     """Whether the range holds the tensor's values, so that an integer grid can be made of it."""
 
@@ -88,16 +74,11 @@ class Observer(Plugin):
 
 @dataclass(frozen=True)
 class Probe:
-    """A request to watch one tensor while the calibration data runs.
+    """A request to watch one tensor while the calibration data runs."""
 
-    Attributes:
-        tensor: Its name, of the main graph or of a body of If, Loop or Scan.
-        observer: How.
-        name: Under which the answer is given: for a step that watches one tensor in several ways.
-    """
-
-    tensor: str
-    observer: Observer
+    tensor: str  # its name, of the main graph or of a body of If, Loop or Scan
+    observer: Observer  # how
+    # Under which the answer is given: for a step that watches one tensor in several ways.
     name: str = ""
 
     @property

@@ -38,31 +38,23 @@ Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How an image becomes a tensor: resize, crop, (pixel * scale - mean) / std, layout.
+    """How an image becomes a tensor: resize, crop, (pixel * scale - mean) / std, layout."""
 
-    Attributes:
-        input: The input that takes the image; empty for the only one.
-        resize: ``[height, width]``, or a number for the shorter side; None keeps the size.
-        crop: Of the centre, ``[height, width]`` or a number for both; None keeps all.
-        interpolation: Of the resize.
-        channels: Order of the values; gray is one channel.
-        scale: Factor for the pixels 0 to 255.
-        mean: Taken off after scaling; one number, or one a channel in the order of `channels`.
-        std: Divided by last; one number, or one a channel.
-        layout: Of the tensor.
-        dtype: Of the tensor; empty takes the input's.
-    """
-
+    # The input that takes the image; empty for the only one.
     input: Annotated[str, stored.NAME] = ""
+    # ``[height, width]``, or a number for the shorter side; None keeps the size.
     resize: Annotated[Size | None, Bounds(1, 65535), _SIDES] = None
+    # Of the centre, ``[height, width]`` or a number for both; None keeps all.
     crop: Annotated[Size | None, Bounds(1, 65535), _SIDES] = None
-    interpolation: Interpolation = "bilinear"
-    channels: Literal["rgb", "bgr", "gray"] = "rgb"
-    scale: Annotated[float, ANY, _FACTOR] = 1 / 255
+    interpolation: Interpolation = "bilinear"  # of the resize
+    channels: Literal["rgb", "bgr", "gray"] = "rgb"  # order of the values; gray is one channel
+    scale: Annotated[float, ANY, _FACTOR] = 1 / 255  # factor for the pixels 0 to 255
+    # Taken off after scaling; one number, or one a channel in the order of `channels`.
     mean: Annotated[float | tuple[float, ...], ANY, _FACTORS] = 0.0
+    # Divided by last; one number, or one a channel.
     std: Annotated[float | tuple[float, ...], ANY, _SPREADS] = 1.0
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
-    dtype: Annotated[str, _DTYPES] = ""
+    layout: Literal["NCHW", "NHWC"] = "NCHW"  # of the tensor
+    dtype: Annotated[str, _DTYPES] = ""  # of the tensor; empty takes the input's
 
     def __str__(self) -> str:
         size = "as they are" if self.resize is None else f"resized to {_format_size(self.resize)}"

@@ -13,45 +13,30 @@ from ortune.core.trial import Interval
 
 @dataclass(frozen=True)
 class Kernel:
-    """One node of the graph as the runtime executes it.
+    """One node of the graph as the runtime executes it."""
 
-    Attributes:
-        name: The runtime's name for it.
-        op_type: The runtime's operator, such as ``FusedConv``.
-        domain: Of that operator; empty for ONNX' own.
-        provider: The execution provider that ran it.
-        sources: Names of the model's own nodes that it stands for, in their order; empty for a
-            node that the runtime added.
-        kind: ``compute``, or what the runtime or a tool added: ``cast``, ``copy`` (memcpy between
-            devices), ``reorder`` (layout), ``transpose``, ``quantize`` (Q/DQ), ``shape``, and
-            ``control`` for If, Loop and Scan apart from their bodies.
-        region: The part of the model that it belongs to.
-        time_ns: What it takes of a run, all its calls together: its kernel and the step to the
-            next one, less what the profiler takes for itself.
-        calls: Calls in one run; more than 1 inside loops.
-        flops: Operations of one run; None where a shape is missing.
-        inputs: Tensors read.
-        outputs: Tensors written.
-        note: Why it was added, or what is known of why it fell back to another provider.
-        span_ns: The same with the profiler's cost, as it was recorded.
-        kernel_ns: The runtime's own figure for the kernel alone.
-    """
-
-    name: str
-    op_type: str
-    domain: str
-    provider: str
+    name: str  # the runtime's name for it
+    op_type: str  # the runtime's operator, such as ``FusedConv``
+    domain: str  # of that operator; empty for ONNX' own
+    provider: str  # the execution provider that ran it
+    # Names of the model's own nodes that it stands for, in their order; empty for a node that the
+    # runtime added.
     sources: tuple[str, ...]
+    # ``compute``, or what the runtime or a tool added: ``cast``, ``copy`` (memcpy between
+    # devices), ``reorder`` (layout), ``transpose``, ``quantize`` (Q/DQ), ``shape``, and
+    # ``control`` for If, Loop and Scan apart from their bodies.
     kind: str
-    region: str
+    region: str  # the part of the model that it belongs to
+    # What it takes of a run, all its calls together: its kernel and the step to the next one, less
+    # what the profiler takes for itself.
     time_ns: float
-    calls: int = 1
-    flops: int | None = None
-    inputs: tuple[Operand, ...] = ()
-    outputs: tuple[Operand, ...] = ()
-    note: str = ""
-    span_ns: float = 0.0
-    kernel_ns: float = 0.0
+    calls: int = 1  # calls in one run; more than 1 inside loops
+    flops: int | None = None  # operations of one run; None where a shape is missing
+    inputs: tuple[Operand, ...] = ()  # tensors read
+    outputs: tuple[Operand, ...] = ()  # tensors written
+    note: str = ""  # why it was added, or what is known of why it fell back to another provider
+    span_ns: float = 0.0  # the same with the profiler's cost, as it was recorded
+    kernel_ns: float = 0.0  # the runtime's own figure for the kernel alone
 
     @property
     def traffic(self) -> int:
@@ -83,59 +68,39 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Region:
-    """A part of the model.
+    """A part of the model."""
 
-    Attributes:
-        name: A scope or pattern, such as ``encoder.layer.*``.
-        members: The scopes that the pattern joins; empty for one.
-        nodes: Source nodes in it.
-    """
-
-    name: str
-    members: tuple[str, ...] = ()
-    nodes: int = 0
+    name: str  # a scope or pattern, such as ``encoder.layer.*``
+    members: tuple[str, ...] = ()  # the scopes that the pattern joins; empty for one
+    nodes: int = 0  # source nodes in it
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What this machine can do at most with the threads of the profiled run, measured.
+    """What this machine can do at most with the threads of the profiled run, measured."""
 
-    Attributes:
-        flops: Arithmetic (``float32``, ``int8``, ...) -> operations a second of a large matrix
-            product in the runtime's own kernels.
-        bandwidth: Bytes a second, read and written together, of a copy far larger than the caches.
-        overhead_ns: The least time of a kernel that computes next to nothing.
-        threads: Threads that it was measured with.
-        read_bandwidth: Bytes a second of a kernel that only reads; 0 where not measured.
-        cache_bandwidth: Bytes a second, read and written together, within the last-level cache;
-            0 where not measured.
-        cache_bytes: Size of that cache; 0 where unknown.
-        spread: Figure -> how far the median round was above the best one's time, as a share.
-    """
-
+    # Arithmetic (``float32``, ``int8``, ...) -> operations a second of a large matrix product in
+    # the runtime's own kernels.
     flops: Mapping[str, float]
+    # Bytes a second, read and written together, of a copy far larger than the caches.
     bandwidth: float
-    overhead_ns: float
-    threads: int
-    read_bandwidth: float = 0.0
+    overhead_ns: float  # the least time of a kernel that computes next to nothing
+    threads: int  # threads that it was measured with
+    read_bandwidth: float = 0.0  # bytes a second of a kernel that only reads; 0 where not measured
+    # Bytes a second, read and written together, within the last-level cache; 0 where not measured.
     cache_bandwidth: float = 0.0
-    cache_bytes: int = 0
+    cache_bytes: int = 0  # size of that cache; 0 where unknown
+    # Figure -> how far the median round was above the best one's time, as a share.
     spread: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a group of kernels takes of a run.
+    """What a group of kernels takes of a run."""
 
-    Attributes:
-        time_ns: Together.
-        share: Of the time of all kernels.
-        kernels: Their number.
-    """
-
-    time_ns: float
-    share: float
-    kernels: int
+    time_ns: float  # together
+    share: float  # of the time of all kernels
+    kernels: int  # their number
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,32 +210,22 @@ NO_STEP = "no transform yet"
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do about a bottleneck.
+    """One thing to do about a bottleneck."""
 
-    Attributes:
-        kind: What it is about.
-        title: The bottleneck.
-        advice: What to do, or why nothing can be done yet.
-        kernels: Names of the kernels that it concerns, the longest first.
-        stake_ns: Time that these kernels take of a run, or what of it can be gained at most; 0
-            where the profile cannot tell.
-        estimate_ns: Time that it would gain by the ceilings; None where nothing is estimated.
-        steps: Spelling of the steps, in order; none where no step is known or none is needed.
-        backend: Spelling of the backend with the setting; empty where it stays.
-        measured: Latency with it over latency without, once it was tried.
-        note: What became of trying it.
-    """
-
-    kind: Kind
-    title: str
-    advice: str
-    kernels: tuple[str, ...] = ()
+    kind: Kind  # what it is about
+    title: str  # the bottleneck
+    advice: str  # what to do, or why nothing can be done yet
+    kernels: tuple[str, ...] = ()  # names of the kernels that it concerns, the longest first
+    # Time that these kernels take of a run, or what of it can be gained at most; 0 where the
+    # profile cannot tell.
     stake_ns: float = 0.0
+    # Time that it would gain by the ceilings; None where nothing is estimated.
     estimate_ns: float | None = None
+    # Spelling of the steps, in order; none where no step is known or none is needed.
     steps: tuple[str, ...] = ()
-    backend: str = ""
-    measured: Interval | None = None
-    note: str = ""
+    backend: str = ""  # spelling of the backend with the setting; empty where it stays
+    measured: Interval | None = None  # latency with it over latency without, once it was tried
+    note: str = ""  # what became of trying it
 
     @property
     def does(self) -> str:

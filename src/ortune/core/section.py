@@ -21,15 +21,11 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph.
-
-    Attributes:
-        tone: One of plain, good, warn, code.
-        links: Words of the text and the name of the section that they lead to on a page.
-    """
+    """A paragraph."""
 
     text: str
-    tone: str = "plain"
+    tone: str = "plain"  # one of plain, good, warn, code
+    # Words of the text and the name of the section that they lead to on a page.
     links: tuple[tuple[str, str], ...] = ()
 
 
@@ -44,211 +40,128 @@ class Table:
 
 @dataclass(frozen=True)
 class Point:
-    """One mark of a scatter plot.
+    """One mark of a scatter plot."""
 
-    Attributes:
-        x: Its place.
-        y: Its place.
-        label: Its name.
-        tone: win, lose, original, or empty.
-        x_span: Ends of its error bar along x; None draws none.
-        y_span: Ends of its error bar along y.
-        size: MB, for the area of the mark; None where all marks are alike.
-    """
-
-    x: float
-    y: float
-    label: str
-    tone: str = ""
-    x_span: tuple[float, float] | None = None
-    y_span: tuple[float, float] | None = None
-    size: float | None = None
+    x: float  # its place
+    y: float  # its place
+    label: str  # its name
+    tone: str = ""  # win, lose, original, or empty
+    x_span: tuple[float, float] | None = None  # ends of its error bar along x; None draws none
+    y_span: tuple[float, float] | None = None  # ends of its error bar along y
+    size: float | None = None  # MB, for the area of the mark; None where all marks are alike
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A line across a plot, and the side of it that fails.
+    """A line across a plot, and the side of it that fails."""
 
-    Attributes:
-        y: Where it stands.
-        label: What it is, written beside it.
-        fails_below: Whether what is below it fails; else what is above.
-    """
-
-    y: float
-    label: str
-    fails_below: bool
+    y: float  # where it stands
+    label: str  # what it is, written beside it
+    fails_below: bool  # whether what is below it fails; else what is above
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A scatter plot; points joined by the front are given in order.
+    """A scatter plot; points joined by the front are given in order."""
 
-    Attributes:
-        x_label: Quantity and unit.
-        y_label: Quantity and unit.
-        points: In any order.
-        front: Indices of points.
-        legend: Tone -> its meaning, ``other`` of points without one; that of plans if empty.
-        named: Indices of points to name beside the winner.
-        limit: What is asked of y; None where nothing is.
-        log_x: Logarithmic x axis; every x is above zero.
-    """
-
-    x_label: str
-    y_label: str
-    points: tuple[Point, ...]
-    front: tuple[int, ...] = ()
+    x_label: str  # quantity and unit
+    y_label: str  # quantity and unit
+    points: tuple[Point, ...]  # in any order
+    front: tuple[int, ...] = ()  # indices of points
+    # Tone -> its meaning, ``other`` of points without one; that of plans if empty.
     legend: tuple[tuple[str, str], ...] = ()
-    named: tuple[int, ...] = ()
-    limit: Limit | None = None
-    log_x: bool = False
+    named: tuple[int, ...] = ()  # indices of points to name beside the winner
+    limit: Limit | None = None  # what is asked of y; None where nothing is
+    log_x: bool = False  # logarithmic x axis; every x is above zero
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a bar chart.
+    """One row of a bar chart."""
 
-    Attributes:
-        label: What it stands for.
-        parts: Lengths of its stacked segments, none negative, in the chart's unit.
-        note: Written behind the bar, such as ``1.20 ms, 34 %``.
-        tone: win, lose, or empty: of a bar of one segment.
-    """
-
-    label: str
-    parts: tuple[float, ...]
-    note: str = ""
-    tone: str = ""
+    label: str  # what it stands for
+    parts: tuple[float, ...]  # lengths of its stacked segments, none negative, in the chart's unit
+    note: str = ""  # written behind the bar, such as ``1.20 ms, 34 %``
+    tone: str = ""  # win, lose, or empty: of a bar of one segment
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from zero, first bar on top; with several segments they are stacked.
+    """Horizontal bars from zero, first bar on top; with several segments they are stacked."""
 
-    Attributes:
-        unit: What the lengths are, such as ``ms a run``.
-        bars: At most some thirty.
-        segments: Names of the segments, the same for all bars; one needs no name.
-        stacked: Segments end to end; else each starts at zero, one under the other.
-    """
-
-    unit: str
-    bars: tuple[Bar, ...]
+    unit: str  # what the lengths are, such as ``ms a run``
+    bars: tuple[Bar, ...]  # at most some thirty
+    # Names of the segments, the same for all bars; one needs no name.
     segments: tuple[str, ...] = ("",)
-    stacked: bool = True
+    stacked: bool = True  # segments end to end; else each starts at zero, one under the other
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One row of a plot of intervals.
+    """One row of a plot of intervals."""
 
-    Attributes:
-        label: What it stands for.
-        value: The estimate; NaN draws none.
-        low: End of its interval; with `high` equal to the value draws none.
-        high: The other end.
-        figure: The estimate in words, written behind the row.
-        note: What else there is to know, in a few words.
-        tone: win, lose, original, open (not confirmed), or empty (confirmed).
-    """
-
-    label: str
-    value: float
-    low: float
-    high: float
-    figure: str
-    note: str = ""
-    tone: str = ""
+    label: str  # what it stands for
+    value: float  # the estimate; NaN draws none
+    low: float  # end of its interval; with `high` equal to the value draws none
+    high: float  # the other end
+    figure: str  # the estimate in words, written behind the row
+    note: str = ""  # what else there is to know, in a few words
+    tone: str = ""  # win, lose, original, open (not confirmed), or empty (confirmed)
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Estimates with their intervals beside a line that they are compared with, first on top.
+    """Estimates with their intervals beside a line that they are compared with, first on top."""
 
-    Attributes:
-        title: Of the rows.
-        unit: What the values are, such as ``speed-up``; the axis is logarithmic.
-        rows: The estimates, all values above zero.
-        legend: Tone -> its meaning.
-        reference: Where the line stands.
-    """
-
-    title: str
-    unit: str
-    rows: tuple[Estimate, ...]
-    legend: tuple[tuple[str, str], ...]
-    reference: float = 1.0
+    title: str  # of the rows
+    unit: str  # what the values are, such as ``speed-up``; the axis is logarithmic
+    rows: tuple[Estimate, ...]  # the estimates, all values above zero
+    legend: tuple[tuple[str, str], ...]  # tone -> its meaning
+    reference: float = 1.0  # where the line stands
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series of a line chart, its points in order of x.
+    """One series of a line chart, its points in order of x."""
 
-    Attributes:
-        name: In the legend.
-        points: (x, y); on a logarithmic axis above zero.
-        tone: win, lose, original, roof (a limit drawn in the ink's colour), or empty for the next
-            colour.
-        filled: The area under it is tinted.
-    """
-
-    name: str
-    points: tuple[tuple[float, float], ...]
+    name: str  # in the legend
+    points: tuple[tuple[float, float], ...]  # (x, y); on a logarithmic axis above zero
+    # win, lose, original, roof (a limit drawn in the ink's colour), or empty for the next colour.
     tone: str = ""
-    filled: bool = False
+    filled: bool = False  # the area under it is tinted
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Series against a common x, straight between their points, with marked points over them.
+    """Series against a common x, straight between their points, with marked points over them."""
 
-    Attributes:
-        x_label: Quantity and unit.
-        y_label: Quantity and unit.
-        lines: The series.
-        marks: Points with names: written beside them in this order while there is room, always in
-            the tool tip. Their tone picks the colour: win, lose, original, or one of `legend`.
-        log_x: Logarithmic x axis; every x is above zero.
-        log_y: Logarithmic y axis; every y is above zero.
-        legend: Tone of marks -> its meaning, in the order of colours.
-        named: How many marks may be named at most.
-    """
-
-    x_label: str
-    y_label: str
-    lines: tuple[Line, ...]
+    x_label: str  # quantity and unit
+    y_label: str  # quantity and unit
+    lines: tuple[Line, ...]  # the series
+    # Points with names: written beside them in this order while there is room, always in the tool
+    # tip. Their tone picks the colour: win, lose, original, or one of `legend`.
     marks: tuple[Point, ...] = ()
-    log_x: bool = False
-    log_y: bool = False
+    log_x: bool = False  # logarithmic x axis; every x is above zero
+    log_y: bool = False  # logarithmic y axis; every y is above zero
+    # Tone of marks -> its meaning, in the order of colours.
     legend: tuple[tuple[str, str], ...] = ()
-    named: int = 8
+    named: int = 8  # how many marks may be named at most
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart that none of the other blocks draws.
+    """A chart that none of the other blocks draws."""
 
-    Attributes:
-        spec: Its Vega-Lite specification; colours are ``var(--NAME)``.
-        table: The same figures, for whoever does not see it.
-    """
-
-    spec: Mapping[str, Any]
-    table: Table
+    spec: Mapping[str, Any]  # its Vega-Lite specification; colours are ``var(--NAME)``
+    table: Table  # the same figures, for whoever does not see it
 
 
 @dataclass(frozen=True)
 class GraphPair:
-    """Two graphs side by side, drawn by the page's own script.
+    """Two graphs side by side, drawn by the page's own script."""
 
-    Attributes:
-        shown: What it draws, as plain JSON values.
-        table: The same by region, for whoever does not see it.
-    """
-
-    shown: Mapping[str, Any]
-    table: Table
+    shown: Mapping[str, Any]  # what it draws, as plain JSON values
+    table: Table  # the same by region, for whoever does not see it
 
 
 @dataclass(frozen=True)
@@ -268,22 +181,14 @@ class Pills:
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure, and what it was before.
+    """One figure, and what it was before."""
 
-    Attributes:
-        title: What it measures.
-        figure: The figure with its unit.
-        change: What it was, or both, in a few words.
-        note: What it rests on.
-        tone: One of plain, good, warn, bad.
-        span: Interval of a ratio, drawn beside a mark at 1; None draws nothing.
-    """
-
-    title: str
-    figure: str
-    change: str = ""
-    note: str = ""
-    tone: str = "plain"
+    title: str  # what it measures
+    figure: str  # the figure with its unit
+    change: str = ""  # what it was, or both, in a few words
+    note: str = ""  # what it rests on
+    tone: str = "plain"  # one of plain, good, warn, bad
+    # Interval of a ratio, drawn beside a mark at 1; None draws nothing.
     span: tuple[float, float] | None = None
 
 
@@ -296,19 +201,12 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Shot:
-    """One sample.
+    """One sample."""
 
-    Attributes:
-        title: What became of it, in a word.
-        caption: Which it is, and its figures.
-        tone: One of plain, lost, won, changed.
-        image: A PNG of its input; empty where it is no picture.
-    """
-
-    title: str
-    caption: str
-    tone: str = "plain"
-    image: bytes = b""
+    title: str  # what became of it, in a word
+    caption: str  # which it is, and its figures
+    tone: str = "plain"  # one of plain, lost, won, changed
+    image: bytes = b""  # a PNG of its input; empty where it is no picture
 
 
 @dataclass(frozen=True)
@@ -324,20 +222,14 @@ Block: TypeAlias = Heading | Text | Table | Plot | GraphPair | Pills | Tiles | S
 
 @dataclass(frozen=True)
 class Section(Plugin):
-    """A part of the report.
-
-    Attributes:
-        order: Sections are shown in this order, then by name.
-        terminal: Shown on the terminal too.
-        folded: Title under which a report folds the whole section; empty where it is open.
-        columns: Of twelve that a wide page has, how many it takes.
-    """
+    """A part of the report."""
 
     folder: ClassVar[str] = "sections"
-    order: ClassVar[int] = 50
-    terminal: ClassVar[bool] = False
+    order: ClassVar[int] = 50  # sections are shown in this order, then by name
+    terminal: ClassVar[bool] = False  # shown on the terminal too
+    # Title under which a report folds the whole section; empty where it is open.
     folded: ClassVar[str] = ""
-    columns: ClassVar[int] = 12
+    columns: ClassVar[int] = 12  # of twelve that a wide page has, how many it takes
 
     @abstractmethod
     def blocks(self, study: Study) -> Iterable[Block]:

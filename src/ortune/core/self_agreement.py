@@ -10,23 +10,17 @@ from ortune.core.backend import Backend, GraphLevel
 
 @dataclass(frozen=True)
 class SelfAgreement:
-    """What comparing a model with itself has shown; nothing where it could not be run.
+    """What comparing a model with itself has shown; nothing where it could not be run."""
 
-    Attributes:
-        random: Outputs that differ between two runs on one sample.
-        rest: There are others.
-        disable: Optimizers of onnxruntime that change the answers, or keep it from running.
-        level: The level at which it is right where no choice of optimizers mends it; else empty.
-        decibels: Between the answers with and without optimizers; None where it does not run.
-        failure: Why it does not load or run with them; empty where it does.
-    """
-
-    random: tuple[str, ...] = ()
-    rest: bool = True
+    random: tuple[str, ...] = ()  # outputs that differ between two runs on one sample
+    rest: bool = True  # there are others
+    # Optimizers of onnxruntime that change the answers, or keep it from running.
     disable: tuple[str, ...] = ()
+    # The level at which it is right where no choice of optimizers mends it; else empty.
     level: GraphLevel | None = None
+    # Between the answers with and without optimizers; None where it does not run.
     decibels: float | None = None
-    failure: str = ""
+    failure: str = ""  # why it does not load or run with them; empty where it does
 
     def describe(
         self, model: str, backend: Backend, ignored: Collection[str] | None = None

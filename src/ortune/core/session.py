@@ -53,19 +53,12 @@ class DeviceTimed(Session, Protocol):
 
 @dataclass(frozen=True)
 class Operand:
-    """One tensor that a kernel reads or writes.
+    """One tensor that a kernel reads or writes."""
 
-    Attributes:
-        dtype: In ONNX' spelling, such as ``float32``.
-        shape: As seen at run time.
-        size: Bytes.
-        constant: An initializer: read in every run, written never.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-    constant: bool = False
+    dtype: str  # in ONNX' spelling, such as ``float32``
+    shape: tuple[int, ...]  # as seen at run time
+    size: int  # bytes
+    constant: bool = False  # an initializer: read in every run, written never
 
     def __str__(self) -> str:
         return f"{self.dtype}[{'x'.join(map(str, self.shape))}]"
@@ -73,37 +66,23 @@ class Operand:
 
 @dataclass(frozen=True)
 class Executed:
-    """One node of the graph that a runtime executes, with its times, as a backend records it.
+    """One node of the graph that a runtime executes, with its times, as a backend records it."""
 
-    Attributes:
-        name: The runtime's name for it.
-        op_type: The runtime's operator.
-        domain: Of that operator; empty for ONNX' own.
-        provider: The execution provider that ran it.
-        reads: Names of the executed graph's tensors that it reads; empty where one is left out.
-        writes: Names of the tensors that it writes.
-        known: Names of source nodes that the runtime itself says it stands for.
-        parent: Name of the control-flow node whose body it is in; empty on top.
-        calls: Calls in one run; 0 for a branch that was not taken.
-        span_ns: Time of a run from its start to the start of the next node, bodies excluded.
-        kernel_ns: The runtime's own figure of the kernel alone, bodies excluded.
-        inputs: What it reads, constants included.
-        outputs: What it writes.
-    """
-
-    name: str
-    op_type: str
-    domain: str = ""
-    provider: str = ""
+    name: str  # the runtime's name for it
+    op_type: str  # the runtime's operator
+    domain: str = ""  # of that operator; empty for ONNX' own
+    provider: str = ""  # the execution provider that ran it
+    # Names of the executed graph's tensors that it reads; empty where one is left out.
     reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    parent: str = ""
-    calls: int = 0
+    writes: tuple[str, ...] = ()  # names of the tensors that it writes
+    known: tuple[str, ...] = ()  # names of source nodes that the runtime itself says it stands for
+    parent: str = ""  # name of the control-flow node whose body it is in; empty on top
+    calls: int = 0  # calls in one run; 0 for a branch that was not taken
+    # Time of a run from its start to the start of the next node, bodies excluded.
     span_ns: float = 0.0
-    kernel_ns: float = 0.0
-    inputs: tuple[Operand, ...] = ()
-    outputs: tuple[Operand, ...] = ()
+    kernel_ns: float = 0.0  # the runtime's own figure of the kernel alone, bodies excluded
+    inputs: tuple[Operand, ...] = ()  # what it reads, constants included
+    outputs: tuple[Operand, ...] = ()  # what it writes
 
     @property
     def spent_ns(self) -> float:
@@ -113,46 +92,28 @@ class Executed:
 
 @dataclass(frozen=True)
 class Slice:
-    """One call on the time line of one run.
+    """One call on the time line of one run."""
 
-    Attributes:
-        index: Of the kernel.
-        start_ns: Since the start of the run.
-        kernel_ns: Duration, the bodies of control flow included.
-    """
-
-    index: int
-    start_ns: float
-    kernel_ns: float
+    index: int  # of the kernel
+    start_ns: float  # since the start of the run
+    kernel_ns: float  # duration, the bodies of control flow included
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a runtime recorded of its own runs.
+    """What a runtime recorded of its own runs."""
 
-    Attributes:
-        nodes: In order of execution; those that never ran come last.
-        runs: Runs behind the times, which are means over the middle half of the profiled runs.
-        wall_ns: Mean wall time of these runs, seen from outside.
-        run_ns: The same by the runtime's own clock, without the call from Python.
-        timeline: The calls of one run.
-        constants: Names of the executed graph's constants.
-        placement: Provider -> names of the nodes that it took, from the runtime's own record.
-        parallel: Nodes ran side by side: their times may sum to more than the run.
-        graph: Whether the executed graph's tensors are known.
-        notes: What the reader must know.
-    """
-
-    nodes: tuple[Executed, ...]
-    runs: int
-    wall_ns: float
-    run_ns: float
-    timeline: tuple[Slice, ...] = ()
-    constants: tuple[str, ...] = ()
+    nodes: tuple[Executed, ...]  # in order of execution; those that never ran come last
+    runs: int  # runs behind the times, which are means over the middle half of the profiled runs
+    wall_ns: float  # mean wall time of these runs, seen from outside
+    run_ns: float  # the same by the runtime's own clock, without the call from Python
+    timeline: tuple[Slice, ...] = ()  # the calls of one run
+    constants: tuple[str, ...] = ()  # names of the executed graph's constants
+    # Provider -> names of the nodes that it took, from the runtime's own record.
     placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    parallel: bool = False
-    graph: bool = True
-    notes: tuple[str, ...] = ()
+    parallel: bool = False  # nodes ran side by side: their times may sum to more than the run
+    graph: bool = True  # whether the executed graph's tensors are known
+    notes: tuple[str, ...] = ()  # what the reader must know
 
 
 @runtime_checkable
@@ -179,14 +140,10 @@ class InProcess:
 
 @dataclass(frozen=True)
 class IntegerUse:
-    """What a runtime made of the layers that a Q/DQ file gives integers.
+    """What a runtime made of the layers that a Q/DQ file gives integers."""
 
-    Attributes:
-        layers: Convolutions and matrix products between quantize / dequantize pairs.
-        in_float: Those that it computes in float all the same -> ns of a run.
-        beside: Kernels that only change how numbers are stored, by operator -> ns of a run.
-    """
-
-    layers: int
+    layers: int  # convolutions and matrix products between quantize / dequantize pairs
+    # Those that it computes in float all the same -> ns of a run.
     in_float: Mapping[str, float] = field(default_factory=dict)
+    # Kernels that only change how numbers are stored, by operator -> ns of a run.
     beside: Mapping[str, float] = field(default_factory=dict)

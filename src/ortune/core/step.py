@@ -216,19 +216,12 @@ Step: TypeAlias = Transform | Quantizer
 
 @dataclass(frozen=True)
 class Edit:
-    """What one step of a recipe did.
+    """What one step of a recipe did."""
 
-    Attributes:
-        step: Its spelling.
-        count: Edits made; 0 when there was nothing to do or it was rolled back.
-        kept: False when the step was rolled back.
-        note: Why it was rolled back, or what it left alone.
-    """
-
-    step: str
-    count: int
-    kept: bool = True
-    note: str = ""
+    step: str  # its spelling
+    count: int  # edits made; 0 when there was nothing to do or it was rolled back
+    kept: bool = True  # False when the step was rolled back
+    note: str = ""  # why it was rolled back, or what it left alone
     seconds: float = 0.0
 
 

@@ -24,132 +24,92 @@ AT_WORK = "at work"
 
 @dataclass(frozen=True)
 class Job:
-    """What was requested: everything that makes two searches the same search.
+    """What was requested: everything that makes two searches the same search."""
 
-    Attributes:
-        model: Path as given. `model_digest` is what counts.
-        model_digest: Of the file and its external data.
-        data_digest: Of feeds, labels, groups and the split.
-        budget: Derived or given.
-        budget_rule: How it was derived; empty when given.
-        baseline: The backend of the untouched model.
-        on: The backends that were searched, as given.
-        versions: Distribution -> version of what results depend on.
-        machine: CPU model, instruction sets, effective CPUs.
-        environment: Name of the environment that workers run in.
-        ignored: Outputs that the budget does not read and nobody watches.
-        wanted: By what the winner is chosen, and its bounds.
-    """
-
+    # Path as given. `model_digest` is what counts.
     model: str
-    model_digest: str
-    data_digest: str
-    budget: Budget
-    budget_rule: str
+    model_digest: str  # of the file and its external data
+    data_digest: str  # of feeds, labels, groups and the split
+    budget: Budget  # derived or given
+    budget_rule: str  # how it was derived; empty when given
     workload: Workload
-    baseline: Backend
-    versions: Mapping[str, str]
-    machine: Mapping[str, str]
-    on: str = ""
-    environment: str = HERE
-    ignored: tuple[str, ...] = ()
-    wanted: Goal = FASTEST
+    baseline: Backend  # the backend of the untouched model
+    versions: Mapping[str, str]  # distribution -> version of what results depend on
+    machine: Mapping[str, str]  # CPU model, instruction sets, effective CPUs
+    on: str = ""  # the backends that were searched, as given
+    environment: str = HERE  # name of the environment that workers run in
+    ignored: tuple[str, ...] = ()  # outputs that the budget does not read and nobody watches
+    wanted: Goal = FASTEST  # by what the winner is chosen, and its bounds
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """One row of the history: what each kind of change brought, measured.
+    """One row of the history: what each kind of change brought, measured."""
 
-    Attributes:
-        name: baseline, graph, quantization or runtime; several where they were not measured apart.
-        key: The trial that stands for it.
-    """
-
+    # baseline, graph, quantization or runtime; several where they were not measured apart.
     name: str
-    key: str
+    key: str  # the trial that stands for it
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a run was started with.
-
-    Attributes:
-        command: The command line that repeats it.
-        models: Name -> absolute path of the original.
-        parts: Part of the data -> sample indices.
-        policy: In which order plans were tried: runs of older versions may name another.
-        outlook: What the samples can prove, as it was said before the search.
-        doubt: What was said first of labels or of the original's own score; empty where nothing.
-        by_operator: Operator -> its share of the original's time; empty where none was taken.
-        by_region: Whether plans may differ in precision by region.
-        agreement: Whether the original agrees with itself, and what is left out so that it does.
-        seconds: The longest time that a search in this run was given, by which its parts have
-            their sizes; 0 in runs of older versions.
-    """
+    """What a run was started with."""
 
     formerly: ClassVar[Mapping[str, str]] = {"paid": ""}
 
     job: Job
     facts: Facts
-    command: str = ""
+    command: str = ""  # the command line that repeats it
+    # Name -> absolute path of the original.
     models: Mapping[str, str] = field(default_factory=dict)
+    # Part of the data -> sample indices.
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # In which order plans were tried: runs of older versions may name another.
     policy: str = "adaptive"
-    outlook: str = ""
+    outlook: str = ""  # what the samples can prove, as it was said before the search
+    # Operator -> its share of the original's time; empty where none was taken.
     by_operator: Mapping[str, float] = field(default_factory=dict)
-    by_region: bool = True
+    by_region: bool = True  # whether plans may differ in precision by region
+    # The longest time that a search in this run was given, by which its parts have their sizes; 0
+    # in runs of older versions.
     seconds: float = 0.0
+    # What was said first of labels or of the original's own score; empty where nothing.
     doubt: str = ""
+    # Whether the original agrees with itself, and what is left out so that it does.
     agreement: SelfAgreement = field(default_factory=SelfAgreement)
 
 
 @dataclass(frozen=True)
 class SampleScores:
-    """What the budget's metric says of each sample alone, of one plan and of the original.
+    """What the budget's metric says of each sample alone, of one plan and of the original."""
 
-    Attributes:
-        metric: Its spelling.
-        samples: Indices into the run's samples.
-        base: Scores of the original; NaN where one sample has none.
-        scores: Scores of the plan.
-        snr_db: Signal-to-noise ratio of each sample's outputs against the original's, dB, held
-            within -200 and 200; empty where it was not taken.
-    """
-
-    metric: str
-    samples: tuple[int, ...]
-    base: tuple[float, ...]
-    scores: tuple[float, ...]
+    metric: str  # its spelling
+    samples: tuple[int, ...]  # indices into the run's samples
+    base: tuple[float, ...]  # scores of the original; NaN where one sample has none
+    scores: tuple[float, ...]  # scores of the plan
+    # Signal-to-noise ratio of each sample's outputs against the original's, dB, held within -200
+    # and 200; empty where it was not taken.
     snr_db: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What a run concluded.
+    """What a run concluded."""
 
-    Attributes:
-        history: What each kind of change brought, in order.
-        finished: ``done``, ``time`` (it is used up), ``target`` (reached), ``interrupted``, or
-            ``at work`` where it is read while its search goes on.
-        noise: Readings that say how far the machine could be trusted.
-        notes: Notes of preparation and search that a report repeats.
-        strict: Only proved accuracy is accepted.
-        advice: What was wrong with the machine meanwhile, and what to change; the worst first.
-        too_noisy: So much was wrong that a gain worth having would not have been seen.
-        untried: How many plans were left out; `left_out` names the first of them, and why.
-        max_latency: Seconds that a run may take, of which the batch is chosen.
-    """
-
-    history: tuple[Contribution, ...] = ()
+    history: tuple[Contribution, ...] = ()  # what each kind of change brought, in order
+    # ``done``, ``time`` (it is used up), ``target`` (reached), ``interrupted``, or ``at work``
+    # where it is read while its search goes on.
     finished: str = "interrupted"
+    # Readings that say how far the machine could be trusted.
     noise: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    strict: bool = False
+    notes: tuple[str, ...] = ()  # notes of preparation and search that a report repeats
+    strict: bool = False  # only proved accuracy is accepted
+    # What was wrong with the machine meanwhile, and what to change; the worst first.
     advice: tuple[str, ...] = ()
-    too_noisy: bool = False
-    untried: int = 0
+    too_noisy: bool = False  # so much was wrong that a gain worth having would not have been seen
+    untried: int = 0  # how many plans were left out; `left_out` names the first of them, and why
     left_out: tuple[UntriedPlan, ...] = ()
-    max_latency: float | None = None
+    max_latency: float | None = None  # seconds that a run may take, of which the batch is chosen
 
 
 @dataclass(frozen=True, repr=False)

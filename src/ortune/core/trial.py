@@ -54,22 +54,17 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan to try, with the reason.
-
-    Attributes:
-        stage: What the policy is about, in a word; stored with the trial.
-        why: Why this plan and why now; stored with the trial.
-        effort: ``screen`` times a single block; ``search`` until the answer is clear; ``full`` all
-            the time that a plan gets, and judges accuracy whatever the time was.
-        score: Whether its accuracy is judged; it never is where the plan has lost on time.
-        neighbour_of: Key of the trial of which it changes a setting; a finalist only if it gains.
-    """
+    """A plan to try, with the reason."""
 
     plan: Plan
-    stage: str
-    why: str = ""
+    stage: str  # what the policy is about, in a word; stored with the trial
+    why: str = ""  # why this plan and why now; stored with the trial
+    # ``screen`` times a single block; ``search`` until the answer is clear; ``full`` all the time
+    # that a plan gets, and judges accuracy whatever the time was.
     effort: Effort = "search"
+    # Whether its accuracy is judged; it never is where the plan has lost on time.
     score: bool = True
+    # Key of the trial of which it changes a setting; a finalist only if it gains.
     neighbour_of: str = ""
 
 
@@ -102,44 +97,31 @@ class Interval:
 
 @dataclass(frozen=True)
 class UntriedPlan:
-    """A plan that a search left out, and why.
+    """A plan that a search left out, and why."""
 
-    Attributes:
-        plan: In full.
-        label: For people; empty in runs of older versions.
-        speedup: What was expected of it, with 90 %; None where nothing was.
-        chance: That it is within the accuracy budget.
-        seconds: What trying it would have taken.
-    """
-
-    plan: str
+    plan: str  # in full
     why: str
-    label: str = ""
-    speedup: Interval | None = None
-    chance: float | None = None
-    seconds: float | None = None
+    label: str = ""  # for people; empty in runs of older versions
+    speedup: Interval | None = None  # what was expected of it, with 90 %; None where nothing was
+    chance: float | None = None  # that it is within the accuracy budget
+    seconds: float | None = None  # what trying it would have taken
 
 
 @dataclass(frozen=True)
 class Burst:
-    """Consecutive timed runs of one live process.
+    """Consecutive timed runs of one live process."""
 
-    Attributes:
-        latency_ns: One entry a run, nanoseconds; runs much shorter than the clock are averaged
-            over `runs_each`.
-        waited: For each entry the share of the time that the process's threads stood in the run
-            queue, from the scheduler's own counters; negative when it cannot be read.
-        runs_each: Runs behind one entry.
-        alike: All entries asked for the same, so that bursts are compared by their medians;
-            else entry i of one side is compared with entry i of the other.
-        neighbours: CPUs that other processes used meanwhile, counted in the kernel's ticks: of one
-            burst it may be negative; None when it cannot be read.
-    """
-
+    # One entry a run, nanoseconds; runs much shorter than the clock are averaged over `runs_each`.
     latency_ns: tuple[int, ...]
+    # For each entry the share of the time that the process's threads stood in the run queue, from
+    # the scheduler's own counters; negative when it cannot be read.
     waited: tuple[float, ...]
-    runs_each: int = 1
+    runs_each: int = 1  # runs behind one entry
+    # All entries asked for the same, so that bursts are compared by their medians; else entry i of
+    # one side is compared with entry i of the other.
     alike: bool = False
+    # CPUs that other processes used meanwhile, counted in the kernel's ticks: of one burst it may
+    # be negative; None when it cannot be read.
     neighbours: float | None = None
 
 
@@ -174,21 +156,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one plan cost to run. Raw samples; every statistic is computed from them on demand.
+    """What one plan cost to run. Raw samples; every statistic is computed from them on demand."""
 
-    Attributes:
-        pairs: Paired latency samples; a fresh pair of processes each.
-        load_ns: Session creation.
-        first_ns: First inference.
-        peak_rss: Bytes; peak resident set of the fresh process, its imports included.
-        placement: Execution provider -> nodes.
-    """
-
-    pairs: tuple[Pair, ...]
-    load_ns: int
-    first_ns: int
-    peak_rss: int
-    placement: Mapping[str, int] = field(default_factory=dict)
+    pairs: tuple[Pair, ...]  # paired latency samples; a fresh pair of processes each
+    load_ns: int  # session creation
+    first_ns: int  # first inference
+    peak_rss: int  # bytes; peak resident set of the fresh process, its imports included
+    placement: Mapping[str, int] = field(default_factory=dict)  # execution provider -> nodes
 
     @property
     def latency_ns(self) -> tuple[int, ...]:
@@ -225,49 +199,36 @@ class ScoreChange:
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of one plan over one part of the data.
+    """One metric of one plan over one part of the data."""
 
-    Attributes:
-        metric: Its spelling.
-        value: The candidate's score.
-        base: The baseline's score on the same samples.
-        low: What `value` is at least, at `error` (relative budgets: at fixed `base`); minus
-            infinity where nothing says so, and where lower is better.
-        high: What it is at most, where lower is better; else infinity.
-        samples: How many samples were scored.
-        verdict: Against the budget; None for a metric that is only reported along with it.
-        needed: Independent samples that would prove what is not; None where none would. Where a
-            search divides them, so many in all.
-        basis: How the verdict was reached, in a few words.
-        error: The chance at most, that what is outside the budget is called proved.
-        proved_on: Independent samples (groups count once) behind a proof; None without any.
-        share: Of the samples that must keep the limit; None where another kind counts.
-        inside: Share of the samples, groups counting once, that do.
-        claim: What the budget asks for, as a clause that a sentence can end on.
-        unit: What counts as independent: ``sample``, or ``group`` where samples share one.
-        chance: Of so good a result, at most, were the plan just outside the budget; None where
-            nothing tests that.
-        plans: How many were looked at: so many times smaller `chance` has to be.
-        change: What the budget limits, on all samples; None where it is not known.
-    """
-
-    metric: str
-    value: float
-    base: float
+    metric: str  # its spelling
+    value: float  # the candidate's score
+    base: float  # the baseline's score on the same samples
+    # What `value` is at least, at `error` (relative budgets: at fixed `base`); minus infinity
+    # where nothing says so, and where lower is better.
     low: float
-    high: float
-    samples: int
+    high: float  # what it is at most, where lower is better; else infinity
+    samples: int  # how many samples were scored
+    # Against the budget; None for a metric that is only reported along with it.
     verdict: Verdict | None = None
+    # Independent samples that would prove what is not; None where none would. Where a search
+    # divides them, so many in all.
     needed: int | None = None
-    basis: str = ""
-    error: float = 0.05
+    basis: str = ""  # how the verdict was reached, in a few words
+    error: float = 0.05  # the chance at most, that what is outside the budget is called proved
+    # Independent samples (groups count once) behind a proof; None without any.
     proved_on: int | None = None
+    # Of the samples that must keep the limit; None where another kind counts.
     share: float | None = None
-    inside: float | None = None
-    claim: str = ""
+    inside: float | None = None  # share of the samples, groups counting once, that do
+    claim: str = ""  # what the budget asks for, as a clause that a sentence can end on
+    # What counts as independent: ``sample``, or ``group`` where samples share one.
     unit: str = "sample"
+    # Of so good a result, at most, were the plan just outside the budget; None where nothing tests
+    # that.
     chance: float | None = None
-    plans: int = 1
+    plans: int = 1  # how many were looked at: so many times smaller `chance` has to be
+    # What the budget limits, on all samples; None where it is not known.
     change: ScoreChange | None = None
 
     def count_likely_samples(self, plans: int) -> int | None:

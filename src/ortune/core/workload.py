@@ -63,19 +63,12 @@ class Rig(Protocol):
 
 @dataclass(frozen=True)
 class Span:
-    """What a burst is to run.
+    """What a burst is to run."""
 
-    Attributes:
-        at: First position of the cycle.
-        runs: Entries.
-        each: Consecutive runs behind one entry.
-        drop: Runs at `at` before them, at most, that do not count: fewer once they settle.
-    """
-
-    at: int
-    runs: int
-    each: int = 1
-    drop: int = 0
+    at: int  # first position of the cycle
+    runs: int  # entries
+    each: int = 1  # consecutive runs behind one entry
+    drop: int = 0  # runs at `at` before them, at most, that do not count: fewer once they settle
 
     @property
     def total(self) -> int:
@@ -85,30 +78,22 @@ class Span:
 
 @dataclass(frozen=True)
 class Driven:
-    """What a burst brought.
+    """What a burst brought."""
 
-    Attributes:
-        latency_ns: One entry a run or group of runs, nanoseconds; of a span always as many,
-            whatever the backend.
-        waited: For each entry the share of the time that threads stood in the run queue;
-            negative when it cannot be read.
-        runs: Runs of the whole burst, those that do not count included.
-        details: What `Workload.results` makes its numbers of; plain JSON.
-    """
-
+    # One entry a run or group of runs, nanoseconds; of a span always as many, whatever the
+    # backend.
     latency_ns: Sequence[int]
+    # For each entry the share of the time that threads stood in the run queue; negative when it
+    # cannot be read.
     waited: Sequence[float]
-    runs: int
+    runs: int  # runs of the whole burst, those that do not count included
+    # What `Workload.results` makes its numbers of; plain JSON.
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Workload(Plugin):
-    """Drives loaded sessions and says what an entry of a measurement is.
-
-    Attributes:
-        batch: Samples stacked into one run; 0 takes them as the data has them.
-    """
+    """Drives loaded sessions and says what an entry of a measurement is."""
 
     folder: ClassVar[str] = "workloads"
     measure: ClassVar[str] = "latency"
@@ -118,7 +103,7 @@ class Workload(Plugin):
     scheduled: ClassVar[bool] = False
     """A burst follows a plan of its own: entry i is the same event on both sides of a pair."""
 
-    batch: int = 0
+    batch: int = 0  # samples stacked into one run; 0 takes them as the data has them
 
     def __post_init__(self) -> None:
         """Check the batch; kinds check their own fields and then this.

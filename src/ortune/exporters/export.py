@@ -64,25 +64,16 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class ExportAttempt:
-    """What became of one exporter.
+    """What became of one exporter."""
 
-    Attributes:
-        exporter: Its name.
-        kept: Its file is the result.
-        sizes: At how many sizes it answers like PyTorch.
-        error: The largest, as a share of an output's largest value; None where it did not run.
-        nodes: Of its file.
-        seconds: That it took, without the comparison.
-        why: Why it was kept or not.
-    """
-
-    exporter: str
-    kept: bool = False
-    sizes: int = 0
+    exporter: str  # its name
+    kept: bool = False  # its file is the result
+    sizes: int = 0  # at how many sizes it answers like PyTorch
+    # The largest, as a share of an output's largest value; None where it did not run.
     error: float | None = None
-    nodes: int = 0
-    seconds: float = 0.0
-    why: str = ""
+    nodes: int = 0  # of its file
+    seconds: float = 0.0  # that it took, without the comparison
+    why: str = ""  # why it was kept or not
 
 
 @dataclass(frozen=True, repr=False)
@@ -478,15 +469,11 @@ def _rename_dims(model: ir.Model, interface: Interface) -> None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a module takes.
+    """What a module takes."""
 
-    Attributes:
-        specs: Named, with dynamic dimensions by name; ``past + sequence`` is the sum of two.
-        example: Dynamic dimension -> its size in the example.
-    """
-
+    # Named, with dynamic dimensions by name; ``past + sequence`` is the sum of two.
     specs: tuple[TensorSpec, ...]
-    example: Mapping[str, int]
+    example: Mapping[str, int]  # dynamic dimension -> its size in the example
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -47,34 +47,20 @@ _PLACES = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at one moment; None is what its driver does not tell.
+    """One GPU at one moment; None is what its driver does not tell."""
 
-    Attributes:
-        index: The driver's own; CUDA counts alike with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` alone.
-        uuid: What ``CUDA_VISIBLE_DEVICES`` takes too.
-        compute_capability: Such as ``9.0``; engines of TensorRT are bound to it.
-        memory: Bytes in all.
-        memory_used: Bytes, of all processes together.
-        sm_mhz: Clock of its multiprocessors now.
-        sm_mhz_max: The highest that they may have.
-        memory_mhz: Clock of its memory now.
-        watts: Drawn now.
-        watts_limit: The most that it may draw.
-        celsius: Temperature now.
-    """
-
-    index: int
+    index: int  # the driver's own; CUDA counts alike with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` alone
     name: str
-    uuid: str
-    compute_capability: str
-    memory: int | None = None
-    memory_used: int | None = None
-    sm_mhz: int | None = None
-    sm_mhz_max: int | None = None
-    memory_mhz: int | None = None
-    watts: float | None = None
-    watts_limit: float | None = None
-    celsius: int | None = None
+    uuid: str  # what ``CUDA_VISIBLE_DEVICES`` takes too
+    compute_capability: str  # such as ``9.0``; engines of TensorRT are bound to it
+    memory: int | None = None  # bytes in all
+    memory_used: int | None = None  # bytes, of all processes together
+    sm_mhz: int | None = None  # clock of its multiprocessors now
+    sm_mhz_max: int | None = None  # the highest that they may have
+    memory_mhz: int | None = None  # clock of its memory now
+    watts: float | None = None  # drawn now
+    watts_limit: float | None = None  # the most that it may draw
+    celsius: int | None = None  # temperature now
 
 
 def list_gpus() -> tuple[Gpu, ...]:

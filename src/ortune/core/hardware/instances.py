@@ -14,16 +14,11 @@ _KINDS = ("cpu", "gpu", "npu")
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """Instances on one device.
-
-    Attributes:
-        kind: ``cpu``, ``gpu`` or ``npu``; empty leaves the device to the backend.
-        index: Which one of its kind.
-    """
+    """Instances on one device."""
 
     count: int
-    kind: str = ""
-    index: int = 0
+    kind: str = ""  # ``cpu``, ``gpu`` or ``npu``; empty leaves the device to the backend
+    index: int = 0  # which one of its kind
 
     @property
     def device(self) -> str:

@@ -22,16 +22,12 @@ class Bounds:
     """What a number is checked against; NaN and infinity never pass.
 
     A field says ``Annotated[float, Bounds(high=1)]``; one that says nothing has these defaults.
-
-    Attributes:
-        low: Smallest allowed.
-        high: Largest allowed.
-        per_cpu: Largest allowed for each CPU at hand, of threads and processes. It is asked where
-            a person spells the number, not where one is read that another machine wrote.
     """
 
-    low: float = 0.0
-    high: float = HIGHEST
+    low: float = 0.0  # smallest allowed
+    high: float = HIGHEST  # largest allowed
+    # Largest allowed for each CPU at hand, of threads and processes. It is asked where a person
+    # spells the number, not where one is read that another machine wrote.
     per_cpu: int | None = None
 
     def check(self, value: object, *, here: bool = False) -> None:

@@ -19,18 +19,13 @@ _LOADED = re.compile(r'\bcatalog\.load_plugin\(\s*\w+,\s*"([\w-]+)"')
 
 @dataclass(frozen=True)
 class _Source:
-    """What is read off one module's file.
+    """What is read off one module's file."""
 
-    Attributes:
-        code: Digest of its syntax tree without docstrings; comments and layout do not count.
-        imports: Modules, and members of modules, that it imports, wherever in the file; not those
-            that only a type checker sees.
-        loads: Names of plugins that it takes from the catalog.
-    """
-
-    code: str
+    code: str  # digest of its syntax tree without docstrings; comments and layout do not count
+    # Modules, and members of modules, that it imports, wherever in the file; not those that only a
+    # type checker sees.
     imports: frozenset[str]
-    loads: frozenset[str]
+    loads: frozenset[str]  # names of plugins that it takes from the catalog
 
 
 def digest_module(module: str, plugins: Callable[[str], list[str]]) -> str:
