@@ -249,8 +249,6 @@ def count_real_columns(mask: NDArray[Any], side: str = "right") -> int:
 
 
 class _BucketedSession:
-    """A session behind its buckets."""
-
     def __init__(self, inner: Any, how: Bucketed) -> None:
         self._inner, self._how = inner, how
 

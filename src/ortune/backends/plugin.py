@@ -109,7 +109,6 @@ class PluginProvider(Backend):
         return plug_in.PlugIn(self.package, self.library, self.provider, self.device)
 
     def _make_session_options(self, verbose: bool, level: str = "all") -> tuple[Any, str]:
-        """Return session options with the provider's first device, and the provider's name."""
         first = plug_in.list_plug_in_devices(self._make_request())[0]
         session_options = ort.make_session_options(self.threads, level, verbose=verbose)
         session_options.add_provider_for_devices([first], checks.parse_config(self.options, {}))

@@ -245,7 +245,6 @@ class IntegerLayer:
 def _multiply_stacks(
     layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any
 ) -> Array:
-    """Multiply stacks of matrices as MatMul does."""
     if weight.ndim == 2:
         sums = layer.multiply_integers(x.reshape(-1, x.shape[-1]), weight, zero_x, zero_w)
         return sums.reshape(*x.shape[:-1], weight.shape[1])

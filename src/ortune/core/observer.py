@@ -27,7 +27,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Range:
-    """What an observer reports of a tensor: above all the values that an integer grid must cover."""
+    """What an observer reports of a tensor: above all the values that a grid must cover."""
 
     low: float  # in the tensor's units
     high: float  # in the tensor's units

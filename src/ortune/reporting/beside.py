@@ -81,7 +81,6 @@ def _read_profiles(study: Study) -> Iterator[tuple[str, Profile | str]]:
 
 
 def _build_graph_parts(study: Study, sides: dict[str, Sides] | str) -> Iterator[Part]:
-    """Yield the graphs of original and winner, and how to open the winner elsewhere."""
     if isinstance(sides, str):
         yield Part("graph", (Text(f"The graph is left out: {sides}.", "warn"),), _GRAPH)
         return

@@ -79,7 +79,6 @@ def _make_tiles(studies: Sequence[Study], names: Sequence[str]) -> Iterator[Tile
 
 
 def _plot_fronts(studies: Sequence[Study], legend: Sequence[tuple[str, str]]) -> Iterator[Block]:
-    """Yield the plans of both runs, speed against accuracy."""
     points = []
     scale, unit = say.scale_score(studies[0].budget.metric)
     for study, (tone, name) in zip(studies, legend, strict=True):
@@ -129,7 +128,6 @@ def _tabulate_figures(studies: Sequence[Study], names: Sequence[str]) -> Iterato
 def _compare_plans(
     studies: Sequence[Study], names: Sequence[str], legend: Sequence[tuple[str, str]]
 ) -> Iterator[Block]:
-    """Yield the plans that both tried, the fastest first, and how many only one did."""
     tried = [
         {str(t.plan): t for t in say.list_latest_trials(study) if t.key != study.baseline.key}
         for study in studies
@@ -184,6 +182,5 @@ def _rank(studies: Sequence[Study], pair: Sequence[Trial]) -> float:
 
 
 def _describe_latencies(study: Study) -> str:
-    """Write the original's latency and the winner's."""
     latencies = [say.latency_ns(study, trial) for trial in (study.baseline, study.best)]
     return " -> ".join(map(say.format_milliseconds, latencies))

@@ -223,8 +223,6 @@ class LiveServer(ThreadingHTTPServer):
 
 
 class _Refused(Exception):
-    """A request that is not answered."""
-
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
         self.status = status

@@ -143,7 +143,6 @@ def _read_version(folder: Path) -> str:
 
 
 def _write_page(source: Source, folder: Path, package: Path) -> None:
-    """Write the page with everything that it fetches."""
     (folder / "ort").mkdir()
     for name in _RUNTIME:
         shutil.copyfile(package / "dist" / name, folder / "ort" / name)

@@ -168,7 +168,6 @@ class ScalableLayer:
 def _find_layer_pairs(
     graph: ir.Graph | ir.Function, layers: dict[ir.Node, ScalableLayer]
 ) -> Iterator[tuple[ScalableLayer, ScalableLayer]]:
-    """Yield neighbours that nothing but channelwise operators separates."""
     for node in graph:
         first = _read_layer(node, layers)
         if first is None:
@@ -179,7 +178,6 @@ def _find_layer_pairs(
 
 
 def _read_layer(node: ir.Node, layers: dict[ir.Node, ScalableLayer]) -> ScalableLayer | None:
-    """Return the layer at a node, None when its parts cannot be changed."""
     if node in layers or node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
         return layers.get(node)
     weight = _read_float_constant(node, 1)

@@ -43,7 +43,6 @@ class FuseSilu(Transform):
 
 
 def _expand_swish(model: ir.Model, swish: ir.Node, editor: Editor) -> int | str:
-    """Write Swish(x, alpha) as x Sigmoid(alpha x)."""
     x, alpha = swish.inputs[0], read_attribute(swish, "alpha", 1.0)
     if x is None or x.dtype is None:
         return "the type of its input is not known"

@@ -107,7 +107,6 @@ def _split_dense_conv(editor: edit.Editor, node: ir.Node) -> int:
 
 
 def _count_groups(weight: NDArray[Any]) -> int:
-    """Return the most groups that a dense kernel falls apart into."""
     used = (weight != 0).any(axis=tuple(range(2, weight.ndim)))
     if used.mean() > 0.5:
         return 1

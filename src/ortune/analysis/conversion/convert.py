@@ -484,7 +484,6 @@ convert = make_verb(Convert, run)
 
 
 def _measure_latency_ratio(request: Convert) -> Interval | None:
-    """Return the latency of the result over the source's, with its interval."""
     bench_request = Bench(
         [request.model, request.out],
         data=request.data,

@@ -209,7 +209,6 @@ def score_model(context: Context, model: Path, backend: Backend, sink: Sink) -> 
 
 
 def _try_score_model(context: Context, backend: Backend, sink: Sink, model: Path) -> Score | None:
-    """Return the budget's score of a model, None when it does not run."""
     try:
         return score_model(context, model, backend, sink)[0]
     except OrtuneError:

@@ -157,7 +157,6 @@ def drop_initializer_inputs(path: Path) -> bytes | None:
 
 
 def _read_name(data: Bytes, start: int, end: int, number: int) -> str:
-    """Return the name of one part of a graph."""
     inner = _TENSOR_NAME if number == _INITIALIZER else _VALUE_NAME
     return next((data[a:b].decode() for a, b in _list_payloads(data, start, end, inner)), "")
 

@@ -117,7 +117,6 @@ _PER_CHANNEL, _FUSED = 13, 11
 
 
 def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
-    """Yield what is odd about the graph."""
     yield make_finding(
         "no-nodes",
         "warning",
@@ -359,7 +358,6 @@ _QUOTES = frozenset("\"'`,;\\")
 
 
 def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
-    """Yield what is odd about the names of nodes, inputs and outputs."""
     nodes = [node for graph in walk_graph_protos(proto.graph) for node in graph.node]
     named = Counter(node.name for node in nodes if node.name)
     yield make_finding(
@@ -399,7 +397,6 @@ _LARGE = 1 << 20
 
 
 def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
-    """Yield what is odd about types."""
     weights = list(list_named_weights(model))
     nodes = list(walk_nodes(shaped))
     makers = [n for n in nodes if n.op_type not in ("Cast", "Constant") and _has_double_output(n)]

@@ -97,7 +97,6 @@ def _describe_mismatch(saved: SavedRanges, path: Path) -> str:
 
 
 def _list_bounds(model: ir.Model) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the tensors whose operator bounds them, with the bounds."""
     opset = model.opset_imports.get("", 0)
     for node in edit.walk_nodes(model):
         if node.domain or not node.outputs:

@@ -55,7 +55,6 @@ def build_recheck_parts(result: RecheckResult) -> tuple[Part, Part]:
 
 
 def _describe_packed(result: RecheckResult) -> str:
-    """Say what was packed."""
     headline = f"{Path(result.bundle).name}: {result.plan}, trial {result.key[:8]}"
     if result.packed is None:
         return f"{headline}, no ratio packed"

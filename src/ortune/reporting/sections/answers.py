@@ -134,7 +134,6 @@ def draw_picture(array: NDArray[Any]) -> bytes:
 
 
 def _plot_histogram(kept: SampleScores, fates: Sequence[str]) -> Iterable[Block]:
-    """Plot how far each sample's outputs are from the original's."""
     values = [value for value in kept.snr_db if math.isfinite(value)]
     if len(values) < 2 or max(values) == min(values):
         return

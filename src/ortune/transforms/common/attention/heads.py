@@ -198,7 +198,6 @@ def _match_group_copies(value: ir.Value) -> tuple[ir.Value, int] | None:
 
 
 def _strip_factors(value: ir.Value) -> tuple[ir.Value, float]:
-    """Take products with one number off a value."""
     scale = 1.0
     while (node := find_producer(value, "Mul", "Div")) is not None:
         first, second = node.inputs

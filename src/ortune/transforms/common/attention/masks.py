@@ -94,7 +94,6 @@ _Trace = tuple[list[ir.Node], list["ir.Value | Select"], float]
 
 
 def _trace_scores(value: ir.Value, scale: float = 1.0, depth: int = 8) -> _Trace | None:
-    """Follow scores back to the product of two activations."""
     node = value.producer()
     if node is None or node.domain or depth == 0:
         return None
