@@ -18,7 +18,6 @@ from ortune.backends.runtimes.onnxruntime import (
     session,
 )
 from ortune.backends.runtimes.onnxruntime import trace as ort_record
-from ortune.backends.runtimes.onnxruntime.engine_cache import EngineKey
 from ortune.backends.runtimes.onnxruntime.providers import probe
 from ortune.backends.runtimes.tensorrt import profiles
 from ortune.core.backend import Backend, Kind
@@ -259,10 +258,10 @@ class Tensorrt(Backend):
             return "", ""
         return boards[self.device].name, boards[self.device].compute_capability
 
-    def _make_engine_key(self, path: Path) -> EngineKey:
+    def _make_engine_key(self, path: Path) -> engine_cache.EngineKey:
         model, nodes = read_identity(path)
         device, capability = self._read_board()
-        return EngineKey(
+        return engine_cache.EngineKey(
             model,
             nodes,
             self.provider,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ortune.backends.runtimes.tensorrt import build, library, profiles, run
-from ortune.backends.runtimes.tensorrt.build import BuildOptions
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
 from ortune.core.outputs import find_cache_folder
@@ -86,9 +85,9 @@ class TensorrtEngine(Backend):
             build.describe_layers(plan, options), encoding="utf-8"
         )
 
-    def _make_build_options(self) -> BuildOptions:
+    def _make_build_options(self) -> build.BuildOptions:
         home = find_cache_folder() if self.timing_cache else None
-        return BuildOptions(
+        return build.BuildOptions(
             device=self.device,
             profiles=self.profiles,
             workspace_mb=self.workspace,

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ortune.core.plugins import bounds
 from ortune.core.session import Tensors
 from ortune.metrics.common import detection, outputs
-from ortune.metrics.common.detection import Boxes, Floats, Format
 from ortune.metrics.common.fidelity import Fidelity
 
 _NEAR = 0.8
@@ -55,7 +54,7 @@ class Detections(Fidelity):
     boxes: str = ""
     scores: str = ""
     classes: str = ""
-    layout: Format = "cxcywh"
+    layout: detection.Format = "cxcywh"
     least: Annotated[float, bounds.SHARE] = 0.25
     iou: Annotated[float, bounds.SHARE] = 0.75
     background: Annotated[int, bounds.Bounds(low=-1)] = -1
@@ -90,7 +89,7 @@ class Detections(Fidelity):
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         return frozenset(filter(None, (self.head, self.boxes, self.scores, self.classes)))
 
-    def _decode(self, tensors: Tensors) -> Boxes:
+    def _decode(self, tensors: Tensors) -> detection.Boxes:
         """Return the boxes that have nearly the least score, the strongest first."""
         classes: NDArray[Any] | None = tensors[self.classes] if self.classes else None
         if self.head:
@@ -113,13 +112,13 @@ class Detections(Fidelity):
         return detections.select_rows(strongest)
 
 
-def _read_rows(head: NDArray[Any]) -> Floats:
+def _read_rows(head: NDArray[Any]) -> detection.Floats:
     """Return a head as one row a box: the shorter axis holds what is said of one."""
     rows = np.asarray(head, np.float64).reshape(head.shape[-2], head.shape[-1])
     return rows.T if len(rows) < rows.shape[1] else rows
 
 
-def _read_scores(scores: NDArray[Any]) -> Floats:
+def _read_scores(scores: NDArray[Any]) -> detection.Floats:
     """Return scores from 0 to 1; of logits the softmax, or of one column the logistic function."""
     values = np.asarray(scores, np.float64)
     if ((values >= 0) & (values <= 1)).all():

@@ -14,7 +14,6 @@ from ortune.core.plugins import bounds, stored, user_function
 from ortune.core.session import Tensors
 from ortune.core.wording import format_count
 from ortune.metrics.common import detection
-from ortune.metrics.common.detection import Boxes, Floats, Format
 
 _BROKEN = [float("nan")]
 
@@ -52,7 +51,7 @@ class Map(Metric):
     classes: str = ""
     valid: str = ""
     decode: Annotated[str, stored.CODE] = ""
-    layout: Format = "xyxy"
+    layout: detection.Format = "xyxy"
     iou: Annotated[float, bounds.SHARE] = 0.0
     nms: Annotated[float, bounds.SHARE] = 0.0
     least: float = 0.0
@@ -109,10 +108,10 @@ class Map(Metric):
             detections = replace(detections, boxes=detections.boxes * by)
         return detection.match_detections(detections, truth, detection.list_thresholds(self.iou))
 
-    def aggregate(self, records: Floats) -> float:
+    def aggregate(self, records: detection.Floats) -> float:
         return detection.average_precision(records, len(detection.list_thresholds(self.iou)))
 
-    def each(self, records: Floats) -> Floats:
+    def each(self, records: detection.Floats) -> detection.Floats:
         """Return each picture's by itself; of one without labelled boxes 1 if nothing is found."""
         scores = (
             self.aggregate(row[None]) if row[0] != 0 else float(np.isfinite(row).sum() == 1)
@@ -138,7 +137,7 @@ class Map(Metric):
                 )
         return list(names.values())
 
-    def _read_boxes(self, outputs: Tensors, *names: str) -> Boxes:
+    def _read_boxes(self, outputs: Tensors, *names: str) -> detection.Boxes:
         arrays = [np.asarray(outputs[name]) for name in names]
         valid = None
         if self.valid:
@@ -152,7 +151,7 @@ class Map(Metric):
         places, scores, kinds = (*arrays, None)[:3]
         return detection.read_detections(places, scores, kinds, self.layout, valid=valid)
 
-    def _decode_boxes(self, outputs: Tensors, inputs: Tensors) -> Boxes:
+    def _decode_boxes(self, outputs: Tensors, inputs: Tensors) -> detection.Boxes:
         function: Callable[..., Any] = user_function.import_function(
             self.decode, *user_function.DECODE
         )

@@ -10,7 +10,6 @@ import numpy as np
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
-from ortune.metrics.common.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -42,5 +41,5 @@ class MaxError(Fidelity):
             largest = max(largest, float(np.max(off, initial=0.0)))
         return largest
 
-    def aggregate(self, records: Floats) -> float:
+    def aggregate(self, records: outputs.Floats) -> float:
         return float(records[:, 0].max()) if len(records) else float("nan")

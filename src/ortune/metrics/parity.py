@@ -12,7 +12,6 @@ from ortune.core.session import Tensors
 from ortune.metrics.agreement import compute_agreement
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
-from ortune.metrics.common.outputs import Floats
 from ortune.metrics.snr import compute_decibels
 
 _FEW = 16
@@ -70,14 +69,14 @@ class Parity(Fidelity):
                 row += [size, signal, float((clean - noisy) @ (clean - noisy))]
         return row
 
-    def aggregate(self, records: Floats) -> float:
+    def aggregate(self, records: outputs.Floats) -> float:
         """Return the dB of the worst output from its powers, summed over the samples."""
         if not len(records):
             return float("nan")
         sums = self._read_powers(records)[:, :, 1:].sum(axis=0)
         return float(compute_decibels(sums).min(initial=self.bounds[1]))
 
-    def each(self, records: Floats) -> Floats:
+    def each(self, records: outputs.Floats) -> outputs.Floats:
         powers = self._read_powers(records)
         if not powers.size:
             return np.full(len(records), self.bounds[1])
@@ -89,7 +88,7 @@ class Parity(Fidelity):
         worst = compute_decibels(pairs.reshape(-1, 2)).reshape(signal.shape).min(axis=1)
         return np.asarray(worst, np.float64)
 
-    def _read_powers(self, records: Floats) -> Floats:
+    def _read_powers(self, records: outputs.Floats) -> outputs.Floats:
         """Return elements, signal and noise of each output, [samples, outputs, 3]."""
         count = int(records[0, 0]) if len(records) else 0
         return records[:, 1 : 1 + 3 * count].reshape(len(records), count, 3)

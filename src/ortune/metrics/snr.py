@@ -11,7 +11,6 @@ import numpy as np
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
-from ortune.metrics.common.outputs import Floats
 
 _CAP = 200.0
 """dB: beyond what float64 can tell apart."""
@@ -59,16 +58,16 @@ class Snr(Fidelity):
             return signal, noise
         return (signal, noise + signal * unlike / total) if signal else (total, noise + unlike)
 
-    def aggregate(self, records: Floats) -> float:
+    def aggregate(self, records: outputs.Floats) -> float:
         if not len(records):
             return float("nan")
         return float(compute_decibels(records.sum(axis=0, keepdims=True))[0])
 
-    def each(self, records: Floats) -> Floats:
+    def each(self, records: outputs.Floats) -> outputs.Floats:
         return compute_decibels(records)
 
 
-def compute_decibels(powers: Floats) -> Floats:
+def compute_decibels(powers: outputs.Floats) -> outputs.Floats:
     """Return dB of rows (signal, noise); equal zeros are equal outputs."""
     signal, noise = powers[:, 0], powers[:, 1]
     with np.errstate(divide="ignore", invalid="ignore"):

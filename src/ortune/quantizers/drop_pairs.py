@@ -17,7 +17,6 @@ from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.qdq import runtime_rules
 from ortune.quantizers.common.qdq.dequantize import drop_pair, find_activation_pairs
-from ortune.quantizers.common.qdq.runtime_rules import MOVING
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -26,7 +25,7 @@ AROUND = (
 _FREE = ("MatMul", "Gemm")
 """Operators whose integer kernel also has a float output."""
 
-_SAME_GRID = ("DepthToSpace", *MOVING)
+_SAME_GRID = ("DepthToSpace", *runtime_rules.MOVING)
 """Operators that move integers: taken only between equal grids."""
 
 

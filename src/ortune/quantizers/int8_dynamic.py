@@ -21,7 +21,6 @@ from ortune.core.roles import Role
 from ortune.core.step import Quantizer, Step
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import MICROSOFT
-from ortune.quantizers.common import grid as grids
 from ortune.quantizers.common import int8_rescues
 from ortune.quantizers.common.contrib_ops import transfer_attributes
 from ortune.quantizers.common.grid import Grid, Kind, make_weight_grid
@@ -376,7 +375,7 @@ class DynamicRewriter:
             directions, gates, _ = array.shape
             rows = directions * gates if self._per_channel else directions
             flat = array.reshape(rows, -1)
-            grid = grids.make_weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
+            grid = make_weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
             steps = (directions, gates) if self._per_channel else (directions,)
             integers = grid.quantize(flat).reshape(array.shape).transpose(0, 2, 1)
             scale, zero = grid.scale.reshape(steps), grid.zero.reshape(steps)
@@ -453,9 +452,7 @@ class DynamicRewriter:
 
     def _make_grid(self, array: NDArray[Any], axis: int | None, kind: Kind | None = None) -> Grid:
         axis = axis if self._per_channel else None
-        return grids.make_weight_grid(
-            array, axis, kind or self._kind, reduce_range=self._reduce_range
-        )
+        return make_weight_grid(array, axis, kind or self._kind, reduce_range=self._reduce_range)
 
     def _add_constants(
         self, stem: str, integers: NDArray[Any], scale: NDArray[Any], zero: NDArray[Any] | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ortune.analysis.profiling.roofline import Bound, KernelRoofline, sum_time_by_bound, verdicts
-from ortune.core import wording
 from ortune.core.profile import Action, Ceilings, Profile, Share
 from ortune.core.section import (
     Bar,
@@ -20,7 +19,7 @@ from ortune.core.section import (
     Text,
     Tile,
 )
-from ortune.core.wording import format_milliseconds
+from ortune.core.wording import format_count, format_integer_use, format_milliseconds
 from ortune.reporting.blocks import Part, summarize
 
 _TOP = 15
@@ -126,7 +125,7 @@ def _make_ceilings_table(ceilings: Ceilings) -> Table:
         rows.append(row(size, f"{ceilings.cache_bandwidth / 1e9:.3g} GB/s", "cache_bandwidth"))
     rows.append(row("shortest time of a kernel", f"{ceilings.overhead_ns:.0f} ns", "overhead_ns"))
     columns = (
-        f"{wording.format_count(ceilings.threads, 'thread')}",
+        f"{format_count(ceilings.threads, 'thread')}",
         "ceiling",
         "spread of the ceiling",
     )
@@ -197,7 +196,7 @@ def _build_times(profile: Profile, top: int | None) -> list[Block]:
         Heading("Where the time goes"),
         Text(
             f"A run takes {format_milliseconds(profile.plain_ns)} ms on {profile.backend}. "
-            f"{wording.format_count(len(profile.kernels), 'kernel')} took {profile.inside:.1%} of "
+            f"{format_count(len(profile.kernels), 'kernel')} took {profile.inside:.1%} of "
             f"the profiled run ({profile.coverage:.1%} with the time between them); "
             f"{outside:.1%} of a call is outside of the kernels. The profiler's overhead of "
             f"{profile.overhead:.1%} is subtracted."
@@ -262,7 +261,7 @@ def _join_sources(names: Sequence[str]) -> str:
 def _describe_integers(profile: Profile) -> list[Block]:
     if profile.integers is None:
         return []
-    return [Text(f"{wording.format_integer_use(profile.integers)}.")]
+    return [Text(f"{format_integer_use(profile.integers)}.")]
 
 
 def _build_placement(profile: Profile) -> list[Block]:
@@ -273,7 +272,7 @@ def _build_placement(profile: Profile) -> list[Block]:
         return [
             *_describe_integers(profile),
             *(
-                Text(f"placement: {name} {wording.format_count(n, 'node')}")
+                Text(f"placement: {name} {format_count(n, 'node')}")
                 for name, n in profile.placement.items()
             ),
         ]

@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, prune, qdq
-from ortune.graph.ir.qdq import ConstantGrid
 from ortune.graph.ir.replace import replace_node
 from ortune.graph.ir.values import is_overridable
 
@@ -51,7 +50,7 @@ class DequantizeLate(Transform):
         return count
 
 
-def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: ConstantGrid) -> bool:
+def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: qdq.ConstantGrid) -> bool:
     table, rows = wide.inputs[0], node.inputs[1]
     tensor = edit.const_tensor(table)
     assert tensor is not None and table is not None
@@ -86,7 +85,7 @@ def _look_up(editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: ConstantGr
 
 
 def _move_behind_layout(
-    editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: ConstantGrid
+    editor: edit.Editor, node: ir.Node, wide: ir.Node, grid: qdq.ConstantGrid
 ) -> bool:
     array = edit.const_array(wide.inputs[0])
     target = edit.const_array(qdq.find_input(node, 1))

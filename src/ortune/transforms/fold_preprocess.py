@@ -15,11 +15,9 @@ from ortune.core import preprocess, wording
 from ortune.core.errors import BadData, BadModel, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import ANY, Bounds
-from ortune.core.preprocess import Interpolation, Preprocess, Size
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit, prune, spec
-from ortune.graph.ir.edit import Editor, const_array
 from ortune.transforms.common.formulas.formula import Chain
 from ortune.transforms.common.layers.affine import (
     Absorber,
@@ -37,7 +35,7 @@ MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 class Picture:
     """What is written."""
 
-    settings: Preprocess  # in full
+    settings: preprocess.Preprocess  # in full
     size: tuple[int, int] | None  # height and width of the pictures; None takes any
     rank: int  # of the tensor, 3 or 4
     dtype: ir.DataType  # of the tensor
@@ -159,7 +157,7 @@ def _find_absorbing_conv(readers: Sequence[ir.Node], picture: Picture) -> Foldab
 
 
 def _fold_scale_into_weights(
-    editor: Editor,
+    editor: edit.Editor,
     at: FoldableLayer,
     scale: NDArray[np.float64],
     shift: NDArray[np.float64],
@@ -179,7 +177,7 @@ def _fold_scale_into_weights(
         or Absorber(editor).absorb_input_affine(at, Affine(scale, absorbed_shift), x) is not None
     ):
         return None
-    weights = const_array(at.node.inputs[1])
+    weights = edit.const_array(at.node.inputs[1])
     if flips and weights is not None:
         turned = editor.add_constant(
             f"{at.node.name}_turned", np.ascontiguousarray(weights[:, ::-1])
@@ -356,9 +354,9 @@ class FoldPreprocess(Transform):
     keeps_io: ClassVar[bool] = False
 
     input: str = ""
-    resize: Size | None = None
-    crop: Size | None = None
-    interpolation: Interpolation = "bilinear"
+    resize: preprocess.Size | None = None
+    crop: preprocess.Size | None = None
+    interpolation: preprocess.Interpolation = "bilinear"
     channels: Literal["", "rgb", "bgr", "gray"] = ""
     scale: Annotated[float | None, ANY] = None
     mean: Annotated[float | tuple[float, ...], ANY] = 0.0
@@ -448,7 +446,7 @@ class FoldPreprocess(Transform):
             if field.name != "size" and getattr(self, field.name) != field.default
         }
         settings = codec.build_dataclass(
-            Preprocess, {**preprocess.derive_defaults(described, kept), **kept}
+            preprocess.Preprocess, {**preprocess.derive_defaults(described, kept), **kept}
         )
         picture = Picture(settings, self.size, len(described.shape), value.dtype)
         _check_picture_size(picture, described.shape, str(value.name))

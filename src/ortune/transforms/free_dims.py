@@ -12,7 +12,6 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import Editor
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.ir.values import read_fixed_array
 from ortune.graph.shapes.infer import infer_node, infer_shapes
@@ -140,7 +139,7 @@ class _Freeing:
     def __init__(self, model: ir.Model) -> None:
         self._model, self._editor, self._symbolic_values = (
             model,
-            Editor(model.graph),
+            edit.Editor(model.graph),
             SymbolicValues(),
         )
         self._opsets = model.opset_imports

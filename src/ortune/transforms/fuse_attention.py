@@ -14,7 +14,6 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.io.write import serialize_without_weights
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.edit import Editor
 from ortune.graph.ir.match import find_consumer, nodes_of
 from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import list_dims, shape_of
@@ -72,7 +71,7 @@ class FuseAttention(Transform):
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         with name_unknown_lengths(model):
-            editor = Editor(model.graph)
+            editor = edit.Editor(model.graph)
             writer = _Writer(
                 model, Masks(editor), Flattener(editor, _infer_shapes_afresh(model)), editor
             )
@@ -87,7 +86,7 @@ class _Writer:
     model: ir.Model
     masks: Masks
     flattener: Flattener
-    editor: Editor
+    editor: edit.Editor
 
 
 def _infer_shapes_afresh(model: ir.Model) -> dict[str, tuple[int | str | None, ...]]:

@@ -16,7 +16,6 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.graph.io import names
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import read_attribute
 from ortune.graph.shapes.infer import infer_node, infer_shapes
 from ortune.graph.shapes.known_values import SymbolicValues
 from ortune.transforms.common.raise_version import isolate_node, splice_graph
@@ -213,7 +212,7 @@ def _fit_attributes(node: ir.Node, before: onnx.defs.OpSchema, after: onnx.defs.
                 text = _format_type(value.type)
                 if text not in formals[min(index, len(formals) - 1)].types:
                     return f"its {kind} cannot be {text} there"
-    to = read_attribute(node, "to", None)
+    to = edit.read_attribute(node, "to", None)
     if node.op_type == "Cast" and to is not None:
         text = f"tensor({ir.DataType(to).name.lower()})"
         if text not in after.outputs[0].types:

@@ -15,7 +15,6 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import list_native_units
 from ortune.core.step import Stage, Transform
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.qdq import WEIGHTS, Port
 from ortune.graph.ir.values import is_overridable
 
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
@@ -65,7 +64,7 @@ class _Component:
     """Integer tensors that must have one dtype, and the ports that hold them to it."""
 
     values: tuple[ir.Value, ...]
-    ports: tuple[tuple[ir.Node, Port], ...]
+    ports: tuple[tuple[ir.Node, qdq.Port], ...]
 
 
 def _find_components(model: ir.Model) -> Iterator[_Component]:
@@ -86,7 +85,7 @@ def _find_components(model: ir.Model) -> Iterator[_Component]:
 def _collect_component(start: ir.Value) -> _Component | None:
     """Collect what must move with a tensor; None when something of it cannot."""
     values: dict[ir.Value, None] = {start: None}
-    ports: dict[tuple[ir.Node, Port], None] = {}
+    ports: dict[tuple[ir.Node, qdq.Port], None] = {}
     ahead = [start]
     while ahead:
         value = ahead.pop()
@@ -94,7 +93,7 @@ def _collect_component(start: ir.Value) -> _Component | None:
         constant = edit.const_tensor(value) is not None
         if value.is_graph_output() or is_overridable(value) or (maker is None and not constant):
             return None
-        touched: list[tuple[ir.Node, Port | None]] = [
+        touched: list[tuple[ir.Node, qdq.Port | None]] = [
             (node, next((p for p in qdq.list_ports(node) if index in p.ins), None))
             for node, index in value.uses()
         ]
@@ -116,7 +115,7 @@ def _collect_component(start: ir.Value) -> _Component | None:
     return _Component(tuple(values), tuple(ports))
 
 
-def _can_shift(node: ir.Node, port: Port) -> bool:
+def _can_shift(node: ir.Node, port: qdq.Port) -> bool:
     for index in port.zeros:
         zero = qdq.find_input(node, index)
         array = edit.const_array(zero)
@@ -176,7 +175,7 @@ def _weight_port(node: ir.Node, index: int) -> tuple[ir.Node, int, int] | None:
 def _zero_index(node: ir.Node, index: int) -> int | None:
     if not qdq.has_runtime_domain(node):
         return None
-    for weight, zero in WEIGHTS.get(node.op_type, ()):
+    for weight, zero in qdq.WEIGHTS.get(node.op_type, ()):
         if index == weight:
             return zero
     if node.op_type != "DequantizeLinear" or index != 0:

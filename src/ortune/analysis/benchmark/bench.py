@@ -45,9 +45,8 @@ from ortune.data import given, sources, stream, synthetic
 from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
-from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import find_energy_counters
-from ortune.measurement.machine.noise import Advice
+from ortune.measurement.machine.noise import Advice, compare_snapshots, take_snapshot
 from ortune.measurement.process import require_backend
 from ortune.measurement.timing import stats
 from ortune.measurement.workloads.latency import Latency
@@ -258,9 +257,9 @@ def _measure_rows(
     Raises:
         BadModel: The first row of a group does not run.
     """
-    meters, before = find_energy_counters(), noise.take_snapshot()
+    meters, before = find_energy_counters(), take_snapshot()
     run_contest(turns, root, request.time, meters, request.sets, request.sink)
-    record = noise.compare_snapshots(before, noise.take_snapshot())
+    record = compare_snapshots(before, take_snapshot())
     rows = [row for group in groups for row in group]
     fingerprints: dict[Path, tuple[str, int]] = {}
     for path in dict.fromkeys(row.contestant.model for row in rows):

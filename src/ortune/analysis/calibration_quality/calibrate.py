@@ -31,8 +31,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.version import __version__
 from ortune.core.workload import spread_indices
 from ortune.data import augment as augmenting
-from ortune.data import feeds as feeds_module
-from ortune.data.feeds import Feeds
+from ortune.data.feeds import Feeds, load_feeds
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
@@ -418,7 +417,7 @@ def _load_samples(request: Calibrate, folder: Path) -> _CalibrationSamples:
         fed = rolled.load(request.source, folder, sink=request.sink)
     else:
         settings = hub.find_folder(request.model)
-        fed = feeds_module.load_feeds(request.source, facts.inputs, folder, settings=settings)
+        fed = load_feeds(request.source, facts.inputs, folder, settings=settings)
     notes = list(fed.notes)
     if samples > fed.count:
         notes.append(f"{wording.format_count(samples, 'sample')} asked for, {fed.count} there")

@@ -47,7 +47,6 @@ from ortune.graph.io import file, names
 from ortune.graph.ir import edit
 from ortune.graph.ir.spec import list_inputs, type_name
 from ortune.graph.lint import gpu
-from ortune.graph.lint.gpu import SHAPES
 from ortune.graph.lint.rules import Finding, lint_model, make_finding, sort_findings
 from ortune.graph.mapping.integers import count_integer_layers
 from ortune.graph.shapes.infer import infer_copy
@@ -176,7 +175,7 @@ def _list_copied_tensors(
     where = {model_nodes[name]: provider for provider, names in nodes.items() for name in names}
     for node, provider in where.items():
         for value in node.outputs:
-            readers = [use.node for use in value.uses() if use.node.op_type not in SHAPES]
+            readers = [use.node for use in value.uses() if use.node.op_type not in gpu.SHAPES]
             other_providers = {where.get(reader, provider) for reader in readers} - {provider}
             if other_providers and not _is_shape(value):
                 yield str(value.name)

@@ -35,7 +35,6 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Score, Verdict
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit, prune
-from ortune.graph.ir.edit import const_tensor
 from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.parts.extract import extract, find_upstream
 from ortune.graph.shapes.infer import infer_shapes
@@ -122,7 +121,7 @@ def _map_node_outputs(model: ir.Model) -> dict[str, ir.Value]:
         str(value.name): value
         for node in model.graph
         for value in node.outputs
-        if value.name and const_tensor(value) is None
+        if value.name and edit.const_tensor(value) is None
     }
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from ortune.analysis.verification import bisect as bisecting
-from ortune.analysis.verification.bisect import Bisection
 from ortune.analysis.verification.requests import Verify
 from ortune.backends.cpu import Cpu
 from ortune.backends.simulated import Simulated
@@ -82,7 +81,7 @@ class Comparison(TableResult):
     samples: int
     synthetic: bool
     simulated: Saturation | None = None
-    bisection: Bisection | None = None
+    bisection: bisecting.Bisection | None = None
     strict: bool = False
     doubt: str = ""
     provable: bool = True

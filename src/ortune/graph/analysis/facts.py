@@ -11,10 +11,9 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.graph.analysis.flops import count_flops
 from ortune.graph.analysis.weight_values import WeightValues, denormal_share, weight_values
-from ortune.graph.ir import spec
 from ortune.graph.ir.edit import const_tensor, read_attribute
 from ortune.graph.ir.match import qualify_operator
-from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.spec import dtype_name, list_inputs, list_outputs, shape_of
 from ortune.graph.ir.values import list_named_weights, list_weights
 from ortune.graph.shapes.infer import infer_copy, list_unknown_values
 
@@ -44,11 +43,10 @@ def read_facts(
     weights = [tensor for _, tensor in list_named_weights(model)]
     precisions: Counter[str] = Counter()
     for tensor in weights:
-        precisions[spec.dtype_name(tensor.dtype)] += tensor.nbytes
+        precisions[dtype_name(tensor.dtype)] += tensor.nbytes
     rows = table_rows(model)
     inputs = tuple(
-        replace(tensor_spec, rows=rows.get(tensor_spec.name))
-        for tensor_spec in spec.list_inputs(model)
+        replace(tensor_spec, rows=rows.get(tensor_spec.name)) for tensor_spec in list_inputs(model)
     )
     dynamic = [d for tensor_spec in inputs for d in tensor_spec.shape or () if isinstance(d, str)]
     if inference is None:
@@ -65,7 +63,7 @@ def read_facts(
         opset=model.opset_imports.get("", 0),
         ir_version=model.ir_version,
         inputs=inputs,
-        outputs=spec.list_outputs(model),
+        outputs=list_outputs(model),
         dynamic=tuple(dict.fromkeys(dynamic)),
         subgraphs=sum(1 for _ in model.graph.subgraphs()),
         functions=len(model.functions),

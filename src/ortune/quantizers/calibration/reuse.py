@@ -14,8 +14,7 @@ from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.step import Quantizer
 from ortune.graph.io import file, names
 from ortune.graph.ir import edit
-from ortune.quantizers.calibration import ranges_file
-from ortune.quantizers.calibration.ranges_file import Entry, SavedRanges
+from ortune.quantizers.calibration.ranges_file import Entry, SavedRanges, read_ranges
 from ortune.transforms.common.simplify.clamps import read_clamp
 
 _SHOWN = 4
@@ -30,7 +29,7 @@ def load_ranges(path: Path, model: Path) -> tuple[SavedRanges, tuple[str, ...]]:
     Raises:
         BadData: It cannot be read, holds nothing, or is of another model.
     """
-    saved = ranges_file.read_ranges(path)
+    saved = read_ranges(path)
     if not saved.entries:
         raise BadData(f"{path} holds no tensors", fix="calibrate again")
     if not saved.model or saved.model == file.compute_digest(model):

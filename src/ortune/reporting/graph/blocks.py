@@ -10,7 +10,6 @@ from typing import Any
 from ortune.core import wording as say
 from ortune.core.section import Block, GraphPair, Heading, Table, Text
 from ortune.core.study import Study
-from ortune.core.wording import format_milliseconds
 from ortune.reporting.graph.sides import Counterpart, Side, Sides, find_models
 
 _KINDS = ("fused", "split", "replaced", "changed", "added", "removed")
@@ -101,7 +100,7 @@ def _make_row(name: str, steps: Sequence[Counterpart]) -> tuple[str, ...]:
 
 def _sum_ms(sides: Sequence[Side]) -> str:
     times_ms = [side.ms for side in sides if side.ms is not None]
-    return format_milliseconds(sum(times_ms) * 1e6) if times_ms else "-"
+    return say.format_milliseconds(sum(times_ms) * 1e6) if times_ms else "-"
 
 
 def build_graph_blocks(study: Study, name: str, sides: Sides) -> Iterator[Block]:

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 from ortune.analysis.benchmark import compare as comparing
-from ortune.analysis.benchmark.compare import ComparedRun, CompareResult
 from ortune.core import wording
 from ortune.core.atomic_write import write_text
 from ortune.core.request import make_verb
@@ -18,7 +17,7 @@ from ortune.reporting.python.requests import CompareFiles
 _FEW = 6
 
 
-def run(request: CompareFiles) -> CompareResult:
+def run(request: CompareFiles) -> comparing.CompareResult:
     """Compare, and write the comment."""
     result = comparing.run(request)
     if request.markdown is not None:
@@ -30,7 +29,7 @@ def run(request: CompareFiles) -> CompareResult:
 compare = make_verb(CompareFiles, run, "compare")
 
 
-def build_comparison_parts(result: CompareResult) -> tuple[Part, Part]:
+def build_comparison_parts(result: comparing.CompareResult) -> tuple[Part, Part]:
     """Return the comparisons and the total: a comment begins with the total."""
     blocks: list[Block] = []
     for comparison in result.comparisons:
@@ -79,7 +78,7 @@ def _is_notable(ratio: float | None) -> bool:
     return ratio is not None and not 0.9 < ratio < 1.1
 
 
-def _list_remarks(comparison: ComparedRun) -> list[str]:
+def _list_remarks(comparison: comparing.ComparedRun) -> list[str]:
     lines = [f"only in the reference: {name}" for name in comparison.only_reference]
     lines += [f"only in {comparison.other}: {name}" for name in comparison.only_other]
     hows = dict.fromkeys(row.how for row in comparison.rows if row.how != "direct")
@@ -96,7 +95,7 @@ def _list_remarks(comparison: ComparedRun) -> list[str]:
     return lines
 
 
-def describe_total(result: CompareResult) -> str:
+def describe_total(result: comparing.CompareResult) -> str:
     """Say how many rows regressed beyond which limits, in one line."""
     limits = ", ".join(f"{name} {100 * share:g} %" for name, share in result.thresholds.items())
     rows = result.rows

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 from ortune.analysis.recheck import recheck as rechecking
-from ortune.analysis.recheck.recheck import RecheckResult, RecheckRow
 from ortune.core.atomic_write import write_text
 from ortune.core.request import make_verb
 from ortune.core.section import Block, Table, Text
@@ -16,7 +15,7 @@ from ortune.reporting.markdown import render_markdown_parts
 from ortune.reporting.python.requests import RecheckPage
 
 
-def run(request: RecheckPage) -> RecheckResult:
+def run(request: RecheckPage) -> rechecking.RecheckResult:
     """Replay, and write the comment."""
     result = rechecking.run(request)
     if request.markdown is not None:
@@ -28,7 +27,7 @@ def run(request: RecheckPage) -> RecheckResult:
 recheck = make_verb(RecheckPage, run, "recheck")
 
 
-def build_recheck_parts(result: RecheckResult) -> tuple[Part, Part]:
+def build_recheck_parts(result: rechecking.RecheckResult) -> tuple[Part, Part]:
     """Return the replays and the total: a comment begins with the total."""
     aside = any(row.beside for row in result.replays)
     columns = ("runtime", "answers dB", "ratio [99 %]", *(("beside here",) if aside else ()))
@@ -54,7 +53,7 @@ def build_recheck_parts(result: RecheckResult) -> tuple[Part, Part]:
     return Part("replays", tuple(blocks)), Part("total", (total,))
 
 
-def _describe_packed(result: RecheckResult) -> str:
+def _describe_packed(result: rechecking.RecheckResult) -> str:
     headline = f"{Path(result.bundle).name}: {result.plan}, trial {result.key[:8]}"
     if result.packed is None:
         return f"{headline}, no ratio packed"
@@ -68,7 +67,7 @@ def _describe_packed(result: RecheckResult) -> str:
     )
 
 
-def _format_decibels(row: RecheckRow) -> str:
+def _format_decibels(row: rechecking.RecheckRow) -> str:
     if row.answers_db is None:
         return "-"
     return "equal" if row.answers_db == math.inf else f"{row.answers_db:.0f}"

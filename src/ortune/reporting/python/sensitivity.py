@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ortune.analysis.sensitivity import run as measuring
 from ortune.analysis.sensitivity.requests import SensitivityRequest
-from ortune.analysis.sensitivity.run import Sensitivity
 from ortune.core.atomic_write import write_text
 from ortune.core.outputs import check_output_file
 from ortune.core.request import make_verb
@@ -24,7 +23,7 @@ _FOOT = (
 )
 
 
-def run(request: SensitivityRequest) -> Sensitivity:
+def run(request: SensitivityRequest) -> measuring.Sensitivity:
     """Measure, and draw."""
     plot = (
         None
@@ -42,7 +41,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
 sensitivity = make_verb(SensitivityRequest, run)
 
 
-def write_picture(result: Sensitivity, plot: Path) -> Path:
+def write_picture(result: measuring.Sensitivity, plot: Path) -> Path:
     """Write the picture, in a page with the table where the name ends in .html."""
     if plot.suffix.lower() in (".html", ".htm"):
         name = f"{Path(result.model).name}: {result.precision} by {result.by}"

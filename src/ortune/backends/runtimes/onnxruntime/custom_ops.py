@@ -14,7 +14,6 @@ from ortune.backends.runtimes import own_process
 from ortune.core import regular_file
 from ortune.core.errors import BadSettings, OrtuneError, summarize_error
 from ortune.core.plugins import user_file, user_function
-from ortune.core.plugins.user_function import import_local, is_path
 
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 """ELF's ``e_machine``."""
@@ -27,7 +26,7 @@ def find_library(text: str) -> Path:
         BadSettings: It is not there, gives no library, or was built for another machine.
     """
     path = Path(text)
-    if not is_path(text) or text.endswith(".py"):
+    if not user_function.is_path(text) or text.endswith(".py"):
         path = _import_library_path(text)
     if not path.is_file():
         raise BadSettings(
@@ -117,7 +116,7 @@ def _import_library_path(text: str) -> Path:
         module = user_file.run_file(Path(text))
     else:
         try:
-            module = import_local(text.replace("-", "_"))
+            module = user_function.import_local(text.replace("-", "_"))
         except Exception as error:
             raise BadSettings(
                 f"no library of custom operators '{text}': {user_function.describe_error(error)}",

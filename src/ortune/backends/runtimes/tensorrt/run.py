@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.runtimes.tensorrt import build, library, profiles
-from ortune.backends.runtimes.tensorrt.build import BuildOptions
-from ortune.backends.runtimes.tensorrt.library import CudaDevice
 from ortune.backends.runtimes.tensorrt.profiles import Profile, ShapeRange
 from ortune.core import regular_file
 from ortune.core.errors import BadData, BadModel
@@ -37,7 +35,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 @contextmanager
-def open_engine(path: Path, options: BuildOptions) -> Iterator[Session]:
+def open_engine(path: Path, options: build.BuildOptions) -> Iterator[Session]:
     """Open an engine, or build one of an ONNX file.
 
     Raises:
@@ -60,9 +58,9 @@ def open_engine(path: Path, options: BuildOptions) -> Iterator[Session]:
 class TensorrtSession(InProcess):
     """An engine behind the Session protocol; each calling thread has a context of its own."""
 
-    def __init__(self, plan: bytes, options: BuildOptions) -> None:
+    def __init__(self, plan: bytes, options: build.BuildOptions) -> None:
         self._trt = library.import_tensorrt()
-        self._cuda = CudaDevice(options.device)
+        self._cuda = library.CudaDevice(options.device)
         self._log = library.make_logger(self._trt)
         self._engine = build.deserialize_engine(self._trt, self._log, plan, options.plugins)
         self._io = read_engine_io(self._trt, self._engine)
@@ -158,7 +156,7 @@ def read_engine_io(trt: Any, engine: Any) -> Io:
 class EngineContext:
     """Takes `stage_inputs`, then `enqueue_run` as often as wanted, then `fetch_outputs`."""
 
-    def __init__(self, trt: Any, engine: Any, io: Io, cuda: CudaDevice, log: Any) -> None:
+    def __init__(self, trt: Any, engine: Any, io: Io, cuda: library.CudaDevice, log: Any) -> None:
         self._io, self._cuda, self._log = io, cuda, log
         self._context = engine.create_execution_context()
         if self._context is None:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit, qdq
-from ortune.graph.ir.qdq import ConstantGrid
 from ortune.graph.ir.uses import has_single_use, only_reader
 from ortune.quantizers.common.contrib_ops import transfer_attributes
 from ortune.quantizers.common.layers import Layer
@@ -46,7 +45,7 @@ class Integers:
     values: ir.Value
     scale: ir.Value
     zero: ir.Value
-    grid: ConstantGrid
+    grid: qdq.ConstantGrid
 
     @property
     def parts(self) -> Inputs:
@@ -220,7 +219,7 @@ class Operators:
         return [self._editor.add_constant(f"{value.name}_int32", rounded.astype(np.int32))]
 
 
-def is_redundant_clamp(node: ir.Node, grid: ConstantGrid) -> bool:
+def is_redundant_clamp(node: ir.Node, grid: qdq.ConstantGrid) -> bool:
     """Whether a grid ends where a Relu or Clip cuts, or within: it need not be written."""
     limits = np.iinfo(grid.zero.dtype)
     scale, zero = float(grid.scale.reshape(-1)[0]), int(grid.zero.reshape(-1)[0])

@@ -12,8 +12,7 @@ from ortune.core import wording
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.layers import Layer, find_layers, has_bounded_values, is_last
 from ortune.quantizers.common.node_filter import match_nodes
-from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import LAYERS, Treatment
+from ortune.quantizers.common.qdq.runtime_rules import LAYERS, Target, Treatment, has_rule
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 QUANTIZED = "are quantized already"
@@ -33,7 +32,7 @@ def select_scope(
     model: ir.Model,
     ops: Sequence[str],
     *,
-    target: runtime_rules.Target = "cpu",
+    target: Target = "cpu",
     include: Sequence[str],
     exclude: Sequence[str],
     keep_first: int,
@@ -122,10 +121,10 @@ def _explain_no_layer(node: ir.Node) -> str:
     return "have no integer form"
 
 
-def _find_unfit_reason(layer: Layer, min_side: int, target: runtime_rules.Target) -> str | None:
+def _find_unfit_reason(layer: Layer, min_side: int, target: Target) -> str | None:
     """Say why an integer kernel would not compute the layer, or not pay; None when it would."""
     groups = edit.read_attribute(layer.node, "group", 1)
-    if groups > 1 and runtime_rules.has_rule(target, Treatment.FLOAT, layer.op, "in groups"):
+    if groups > 1 and has_rule(target, Treatment.FLOAT, layer.op, "in groups"):
         return f"are grouped {layer.op}, which {target} refuses in integers"
     if layer.convolves:
         constant = layer.bias is None or edit.const_tensor(layer.bias) is not None

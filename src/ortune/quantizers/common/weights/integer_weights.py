@@ -11,12 +11,10 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.quantizers.common import grid as grids
-from ortune.quantizers.common.grid import Grid, Kind
+from ortune.quantizers.common.grid import Grid, Kind, make_weight_grid, quantize_bias
 from ortune.quantizers.common.layers import Layer, has_bounded_values, resolve_transpose
 from ortune.quantizers.common.nodes import add_constants, discard_upstream, make_dequantize
-from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.runtime_rules import Treatment
+from ortune.quantizers.common.qdq.runtime_rules import Target, Treatment, has_rule
 from ortune.quantizers.common.qdq.smooth import Smoothing, add_product
 
 
@@ -75,12 +73,12 @@ class Packer:
         per_channel: bool,
         reduce_range: bool,
         kind: Kind,
-        target: runtime_rules.Target = "cpu",
+        target: Target = "cpu",
     ) -> None:
         self._editor = editor
-        self._target: runtime_rules.Target = target
-        self._float_bias = runtime_rules.has_rule(target, Treatment.FLOAT_BIAS)
-        self._straight = runtime_rules.has_rule(target, Treatment.STRAIGHT)
+        self._target: Target = target
+        self._float_bias = has_rule(target, Treatment.FLOAT_BIAS)
+        self._straight = has_rule(target, Treatment.STRAIGHT)
         self._reduce_range = reduce_range
         self._kind: Kind = kind
         self._axes: dict[ir.Value, set[int | None]] = {}
@@ -107,7 +105,7 @@ class Packer:
         fitted = array if smooth is None else smooth.scale_weight(layer, array)
         stored = self._stored.get(key)
         grid = (
-            grids.make_weight_grid(fitted, axis, self._kind, reduce_range=self._reduce_range)
+            make_weight_grid(fitted, axis, self._kind, reduce_range=self._reduce_range)
             if stored is None
             else replace(stored.grid, axis=axis)
         )
@@ -131,9 +129,7 @@ class Packer:
         return {source: stored for (source, *_), stored in self._stored.items()}
 
     def _by_channel(self, layer: Layer) -> bool:
-        per_tensor = runtime_rules.has_rule(
-            self._target, Treatment.PER_TENSOR, layer.op, "any group"
-        )
+        per_tensor = has_rule(self._target, Treatment.PER_TENSOR, layer.op, "any group")
         return not per_tensor and (len(layer.shape) == 2 or layer.convolves)
 
     def _store_weight(self, layer: Layer, integers: NDArray[Any], grid: Grid) -> StoredWeight:
@@ -212,7 +208,7 @@ class Packer:
         array = edit.const_array(old)
         if array is None or old is None or not has_bounded_values(old):
             return grid
-        values, scale, wide = grids.quantize_bias(array.reshape(-1), step, grid)
+        values, scale, wide = quantize_bias(array.reshape(-1), step, grid)
         stem = str(old.name)
         zero = np.zeros(scale.shape, np.int32)
         parts = add_constants(self._editor, stem, int=values, scale=scale, zero=zero)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ortune.graph.ir import edit
-from ortune.graph.ir.edit import Editor, const_array
+from ortune.graph.ir.edit import Editor, const_array, insert_before, read_attribute
 from ortune.graph.ir.match import find_other_operand, find_producer, read_scalar, scalar_for
 from ortune.graph.ir.spec import shape_of
 
@@ -43,7 +42,7 @@ def _match_rotated_halves(value: ir.Value | None) -> ir.Value | None:
     if join is None or shape is None or len(join.inputs) != 2 or len(shape) != 4:
         return None
     minus, low = find_producer(join.inputs[0], "Neg"), join.inputs[1]
-    if minus is None or edit.read_attribute(join, "axis", 0) not in (-1, 3) or shape[3] is None:
+    if minus is None or read_attribute(join, "axis", 0) not in (-1, 3) or shape[3] is None:
         return None
     upper, lower = _match_half(minus.inputs[0], shape[3]), _match_half(low, shape[3])
     if upper is None or lower is None or (upper[1], lower[1]) != (1, 0):
@@ -60,7 +59,7 @@ def _match_half(value: ir.Value | None, size: int | str) -> tuple[ir.Value, int]
     source, last = node.inputs[0], shape[-1]
     if source is None or last != size // 2 or size % 2:
         return None
-    if node.op_type == "Split" and edit.read_attribute(node, "axis", 0) in (-1, 3):
+    if node.op_type == "Split" and read_attribute(node, "axis", 0) in (-1, 3):
         return source, node.outputs.index(value)
     if node.op_type != "Slice" or len(node.inputs) < 4:
         return None
@@ -84,7 +83,7 @@ def _find_angles(value: ir.Value | None, function: str) -> ir.Value | None:
         return None
     angle = join.inputs[0]
     shape = shape_of(angle)
-    if shape is None or len(shape) != 3 or edit.read_attribute(join, "axis", 0) not in (-1, 2):
+    if shape is None or len(shape) != 3 or read_attribute(join, "axis", 0) not in (-1, 2):
         return None
     return angle if join.inputs[1] is angle else None
 
@@ -116,7 +115,7 @@ def find_transposed_keys(value: ir.Value) -> Heads | None:
     if node is None or node.inputs[0] is None:
         return None
     if node.op_type == "Transpose":
-        perm = tuple(edit.read_attribute(node, "perm", ()))
+        perm = tuple(read_attribute(node, "perm", ()))
         if perm == (0, 1, 3, 2):
             return _scale_heads(trace_heads(node.inputs[0]), scale)
         return Heads(node.inputs[0], scale, split=True) if perm == (0, 2, 3, 1) else None
@@ -125,7 +124,7 @@ def find_transposed_keys(value: ir.Value) -> Heads | None:
     if inner is None or outer is None or outer.inputs[0] is None:
         return None
     source, end = shape_of(outer.inputs[0]), shape_of(value)
-    if tuple(edit.read_attribute(inner, "perm", ())) != (0, 2, 1) or source is None or end is None:
+    if tuple(read_attribute(inner, "perm", ())) != (0, 2, 1) or source is None or end is None:
         return None
     flat = shape_of(outer.outputs[0])
     same = len(source) == 4 and flat is not None and flat[1:] == source[2:]
@@ -150,11 +149,7 @@ def trace_heads(value: ir.Value) -> Heads:
 
 def _trace_past(value: ir.Value) -> Heads:
     join = find_producer(value, "Concat")
-    if (
-        join is not None
-        and len(join.inputs) == 2
-        and edit.read_attribute(join, "axis", 0) in (2, -2)
-    ):
+    if join is not None and len(join.inputs) == 2 and read_attribute(join, "axis", 0) in (2, -2):
         past, new = join.inputs
         if past is not None and new is not None:
             return replace(_trace_rotation(new), past=past, joined=value)
@@ -172,7 +167,7 @@ def _trace_rotation(value: ir.Value) -> Heads:
 def _trace_split(value: ir.Value) -> Heads:
     node = find_producer(value, "Transpose")
     if node is not None and node.inputs[0] is not None:
-        if tuple(edit.read_attribute(node, "perm", ())) == _SPLIT:
+        if tuple(read_attribute(node, "perm", ())) == _SPLIT:
             return Heads(node.inputs[0], split=True)
         return Heads(value)
     return _match_packed(value) or Heads(value)
@@ -219,7 +214,7 @@ def _match_packed(value: ir.Value) -> Heads | None:
         at = read_scalar(cut.inputs[1])
         index = cut.inputs[1]
         flat = index is not None and index.shape is not None and len(index.shape) == 0
-        if edit.read_attribute(cut, "axis", 0) != 0 or at is None or not flat:
+        if read_attribute(cut, "axis", 0) != 0 or at is None or not flat:
             return None
         source, place = cut.inputs[0], int(at)
     else:
@@ -237,14 +232,14 @@ def _match_packed(value: ir.Value) -> Heads | None:
     shape = shape_of(packed)
     if turn is None or packed is None or shape is None or not isinstance(shape[2], int):
         return None
-    if tuple(edit.read_attribute(turn, "perm", ())) != _PACKED:
+    if tuple(read_attribute(turn, "perm", ())) != _PACKED:
         return None
     return Heads(packed, index=place % shape[2], split=True) if shape[2] else None
 
 
 def _locate_slice(node: ir.Node, part: ir.Value | None) -> tuple[ir.Value | None, int] | None:
     """Return what a part of length one along the first axis was cut from, and where."""
-    if node.op_type == "Split" and edit.read_attribute(node, "axis", 0) == 0:
+    if node.op_type == "Split" and read_attribute(node, "axis", 0) == 0:
         shapes = [shape_of(tensor) for tensor in node.outputs]
         if all(shape is not None and shape[0] == 1 for shape in shapes):
             return node.inputs[0], node.outputs.index(part)
@@ -277,7 +272,7 @@ class Flattener:
         tables = [self._add_rotary_table(flat, source.turn, op, at) for op in ("Cos", "Sin")]
         node = self.editor.make_node("RotaryEmbedding", [flat, *tables], {"num_heads": count})
         node.outputs[0].type, node.outputs[0].shape = flat.type, flat.shape
-        edit.insert_before(at, node)
+        insert_before(at, node)
         return node.outputs[0]
 
     def _add_rotary_table(
@@ -290,7 +285,7 @@ class Flattener:
         key = (op, angle, at.graph, batch if batch is not None else value)
         if key not in self.tables:
             wave = editor.make_node(op, [angle])
-            edit.insert_before(at, wave)
+            insert_before(at, wave)
             table = wave.outputs[0]
             table.type, table.shape = angle.type, angle.shape
             if batch is None or shape[0] != batch:
@@ -302,7 +297,7 @@ class Flattener:
                     node.outputs[0].dtype = ir.DataType.INT64
                 spread.outputs[0].type = angle.type
                 spread.outputs[0].shape = ir.Shape([batch, *shape[1:]])
-                edit.insert_before(at, size, to, spread)
+                insert_before(at, size, to, spread)
                 table = spread.outputs[0]
             self.tables[key] = table
         return self.tables[key]
@@ -329,7 +324,7 @@ class Flattener:
                 value.type = whole.type
                 if whole_shape is not None:
                     value.shape = ir.Shape([*whole_shape[:-1], width])
-            edit.insert_before(at, node)
+            insert_before(at, node)
             self.cuts[key] = list(node.outputs)
         return self.cuts[key]
 
@@ -357,7 +352,7 @@ def add_reshape(editor: Editor, value: ir.Value, to: tuple[int, ...], at: ir.Nod
     target = editor.add_constant(f"{value.name}_to", np.array(to, np.int64))
     node = editor.make_node("Reshape", [value, target])
     node.outputs[0].type = value.type
-    edit.insert_before(at, node)
+    insert_before(at, node)
     return node.outputs[0]
 
 

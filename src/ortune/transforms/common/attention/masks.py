@@ -12,7 +12,6 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import Editor, const_array, walk_graphs
 from ortune.graph.ir.match import find_producer, read_scalar, scalar_for
 from ortune.graph.ir.spec import shape_of
 from ortune.graph.shapes.infer import infer_node, infer_shapes
@@ -191,7 +190,7 @@ def name_unknown_lengths(model: ir.Model) -> Iterator[None]:
     try:
         yield
     finally:
-        for graph in walk_graphs(model):
+        for graph in edit.walk_graphs(model):
             for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
                 shape = shape_of(value)
                 if shape is not None and length_names & {d for d in shape if isinstance(d, str)}:
@@ -219,7 +218,7 @@ _FILLS = -1e4
 class Masks:
     """Makes each mask once, cached by what it is made from; `editor` names what is new."""
 
-    editor: Editor
+    editor: edit.Editor
     cache: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
 
     def merge_masks(
@@ -397,7 +396,7 @@ _PASSING = (
 
 def _find_extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
     """Say which of the lowest number and minus infinity a mask may hold."""
-    array = const_array(value) if value is not None else None
+    array = edit.const_array(value) if value is not None else None
     if array is not None:
         extremes = {"infinity": -np.inf, "lowest": LOWEST}
         return frozenset(name for name, number in extremes.items() if (array == number).any())

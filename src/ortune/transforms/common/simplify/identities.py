@@ -10,14 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.graph.ir import edit
-from ortune.graph.ir.edit import (
-    Graph,
-    const_array,
-    const_tensor,
-    list_bodies,
-    read_attribute,
-    walk_nodes,
-)
 from ortune.graph.ir.match import NOT_NEGATIVE, RANDOM, find_producer
 from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.ir.spec import shape_of
@@ -129,15 +121,15 @@ def _sum(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 def _dropout(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """Before opset 7 an attribute chose the mode, from 12 on an input does."""
     if opset < 7:
-        return bool(read_attribute(node, "is_test", 0))
+        return bool(edit.read_attribute(node, "is_test", 0))
     if opset < 12 or len(node.inputs) < 3 or node.inputs[2] is None:
         return True
-    training = const_array(node.inputs[2])
+    training = edit.const_array(node.inputs[2])
     return training is not None and not is_overridable(node.inputs[2]) and not training.any()
 
 
 def _cast(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    to = read_attribute(node, "to", None)
+    to = edit.read_attribute(node, "to", None)
     source = node.inputs[0]
     return source is not None and source.dtype is not None and to == source.dtype
 
@@ -155,12 +147,12 @@ def _cast_like(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bo
 def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     shape = _input_dims(node, 0)
     if opset < 5:
-        to: Partial | None = Partial(tuple(read_attribute(node, "shape", ())))
+        to: Partial | None = Partial(tuple(edit.read_attribute(node, "shape", ())))
     else:
         to = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) > 1 else None
     if shape is None or to is None or len(to.items) != len(shape):
         return False
-    keeps_zero = bool(read_attribute(node, "allowzero", 0))
+    keeps_zero = bool(edit.read_attribute(node, "allowzero", 0))
     differ = [
         item
         for item, dim in zip(to.items, shape, strict=True)
@@ -173,7 +165,9 @@ def _reshape(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool
 
 def _flatten(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     shape = _input_dims(node, 0)
-    return shape is not None and len(shape) == 2 and read_attribute(node, "axis", 1) in (1, -1)
+    return (
+        shape is not None and len(shape) == 2 and edit.read_attribute(node, "axis", 1) in (1, -1)
+    )
 
 
 def _expand(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
@@ -187,7 +181,7 @@ def _expand(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 
 
 def _transpose(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
-    perm = read_attribute(node, "perm", None)
+    perm = edit.read_attribute(node, "perm", None)
     if perm is not None:
         return list(perm) == list(range(len(perm)))
     shape = _input_dims(node, 0)
@@ -196,7 +190,9 @@ def _transpose(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bo
 
 def _pad(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     if opset < 11:
-        return not any(read_attribute(node, "pads", read_attribute(node, "paddings", (1,))))
+        return not any(
+            edit.read_attribute(node, "pads", edit.read_attribute(node, "paddings", (1,)))
+        )
     pads = symbolic_values.read_partial(node.inputs[1]) if len(node.inputs) > 1 else None
     return pads is not None and all(item == 0 for item in pads.items)
 
@@ -230,7 +226,7 @@ def _tile(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
 
 def _reduce(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     """One number is its own sum, mean, product, maximum and minimum."""
-    shape, axes = _input_dims(node, 0), read_attribute(node, "axes", None)
+    shape, axes = _input_dims(node, 0), edit.read_attribute(node, "axes", None)
     if len(node.inputs) > 1 and node.inputs[1] is not None:
         part = symbolic_values.read_partial(node.inputs[1])
         if part is None or not part.whole:
@@ -239,8 +235,8 @@ def _reduce(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     if shape is None:
         return False
     if not axes:
-        axes = () if read_attribute(node, "noop_with_empty_axes", 0) else range(len(shape))
-    kept = bool(read_attribute(node, "keepdims", 1)) or not axes
+        axes = () if edit.read_attribute(node, "noop_with_empty_axes", 0) else range(len(shape))
+    kept = bool(edit.read_attribute(node, "keepdims", 1)) or not axes
     inside = all(-len(shape) <= axis < len(shape) for axis in axes)
     return kept and inside and all(shape[axis] == 1 for axis in axes)
 
@@ -251,7 +247,7 @@ def _relu(node: ir.Node, symbolic_values: SymbolicValues, opset: int) -> bool:
     if before is None or before.domain:
         return False
     if before.op_type == "Clip":
-        low = read_attribute(before, "min", None) if opset < 11 else None
+        low = edit.read_attribute(before, "min", None) if opset < 11 else None
         bound = before.inputs[1] if opset >= 11 and len(before.inputs) > 1 else None
         array = symbolic_values.read_array(bound)
         low = array.reshape(-1)[0] if array is not None and array.size == 1 else low
@@ -279,13 +275,13 @@ def _neutral(number: float) -> _Rule:
 def _is_neutral(
     node: ir.Node, number: float, value: ir.Value | None, constant: ir.Value | None
 ) -> bool:
-    tensor = const_tensor(constant)
+    tensor = edit.const_tensor(constant)
     shape = shape_of(value)
     if tensor is None or tensor.size != 1 or shape is None or len(tensor.shape) > len(shape):
         return False
-    if is_overridable(constant) or read_attribute(node, "axis", None) is not None:
+    if is_overridable(constant) or edit.read_attribute(node, "axis", None) is not None:
         return False
-    array = const_array(constant)
+    array = edit.const_array(constant)
     kinds = "b" if node.op_type in _LOGICAL else "iuf"
     return array is not None and array.dtype.kind in kinds and bool(np.all(array == number))
 
@@ -350,7 +346,7 @@ def drop_zero_states(model: ir.Model) -> int:
     ConstantOfShape, perhaps moved or widened: with it goes the arithmetic that finds the batch.
     """
     count = 0
-    for node in walk_nodes(model):
+    for node in edit.walk_nodes(model):
         if node.domain or node.op_type not in ("LSTM", "GRU", "RNN"):
             continue
         for index in (5, 6):
@@ -384,10 +380,10 @@ def _is_zero(value: ir.Value | None) -> bool:
         value = node.inputs[0]
     node = find_producer(value, "ConstantOfShape")
     if node is None:
-        tensor = const_tensor(value)
+        tensor = edit.const_tensor(value)
         small = tensor is not None and tensor.size <= _LONGEST and not is_overridable(value)
         return small and tensor is not None and not tensor.numpy().any()
-    filled = read_attribute(node, "value", None)
+    filled = edit.read_attribute(node, "value", None)
     return filled is None or not filled.numpy().any()
 
 
@@ -405,14 +401,14 @@ def share_nodes(model: ir.Model) -> int:
     is drawn at random, has bodies or comes from another domain is left alone, and so is one whose
     result is an output of a graph.
     """
-    tops: list[Graph] = [model.graph, *model.functions.values()]
+    tops: list[edit.Graph] = [model.graph, *model.functions.values()]
     return sum(_share_nodes(graph, ChainMap()) for graph in tops)
 
 
-def _share_nodes(graph: Graph, seen: ChainMap[Hashable, ir.Node]) -> int:
+def _share_nodes(graph: edit.Graph, seen: ChainMap[Hashable, ir.Node]) -> int:
     count = 0
     for node in list(graph):
-        for body in list_bodies(node):
+        for body in edit.list_bodies(node):
             count += _share_nodes(body, seen.new_child())
         key = _node_key(node)
         if key is None:
@@ -443,9 +439,9 @@ def _replace_duplicate(node: ir.Node, first: ir.Node) -> bool:
 def _node_key(node: ir.Node) -> Hashable | None:
     if node.domain or node.op_type in RANDOM or node.op_type == _SINGLE:
         return None
-    if any(True for _ in list_bodies(node)):
+    if any(True for _ in edit.list_bodies(node)):
         return None
-    if node.op_type in _MODES and read_attribute(node, "training_mode", 0):
+    if node.op_type in _MODES and edit.read_attribute(node, "training_mode", 0):
         return None
     if node.op_type == "Dropout" and len(node.inputs) > 2:
         return None
