@@ -130,14 +130,6 @@ class Openvino(Backend):
     def __post_init__(self) -> None:
         checks.check_minimum(0, threads=self.threads, streams=self.streams)
         checks.parse_config(self.config, _PROPERTIES_WITH_FIELD)
-        self._demand_of_device()
-
-    def _demand_of_device(self) -> None:
-        """Refuse what the device does not have.
-
-        Raises:
-            BadSettings: A field is about CPUs, or the precision is none of the device's.
-        """
         if self.device == "cpu":
             return
         of_cpus = ("pinning", "hyper_threading", "cores", "flush_denormals")
