@@ -14,11 +14,14 @@ from ortune.core.plugins.plugin import Plugin
 
 @dataclass(frozen=True)
 class Augmentation(Plugin):
-    """One way to alter a sample; integers, booleans and text stay as they are."""
+    """One way to alter a sample; integers, booleans and text stay as they are.
+
+    Attributes:
+        inputs: Names of the inputs that it alters; every float input that it can if none is given.
+    """
 
     folder: ClassVar[str] = "augmentations"
 
-    # Names of the inputs that it alters; every float input that it can if none is given.
     inputs: tuple[str, ...] = field(default=(), kw_only=True)
 
     def takes(self, values: NDArray[Any]) -> bool:

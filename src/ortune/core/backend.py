@@ -51,12 +51,16 @@ def graph_level(level: GraphLevel) -> GraphLevel:
 
 @dataclass(frozen=True)
 class Backend(Plugin):
-    """How to load a model; the fields are the session options that may be searched."""
+    """How to load a model; the fields are the session options that may be searched.
+
+    Attributes:
+        threads: Threads inside one operator; 0 takes the CPUs this process may really use.
+        provider: The execution provider that must hold the model, in the runtime's spelling.
+    """
 
     folder: ClassVar[str] = "backends"
     title: ClassVar[str] = ""
     """How people write it, such as ``OpenVINO``; its name where this is empty."""
-    # The execution provider that must hold the model, in the runtime's spelling.
     provider: ClassVar[str] = ""
     automatic: ClassVar[bool] = True
     """Part of ``--on auto``."""
@@ -65,7 +69,6 @@ class Backend(Plugin):
     reads: ClassVar[tuple[str, ...]] = ()
     """Fields that name a function or a file: what they hold then is part of a job."""
 
-    # Threads inside one operator; 0 takes the CPUs this process may really use.
     threads: Annotated[int, THREADS] = 0
 
     @property

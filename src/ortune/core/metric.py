@@ -34,14 +34,19 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Metric(Plugin):
-    """Pure functions of outputs: one record a sample, one number over all records."""
+    """Pure functions of outputs: one record a sample, one number over all records.
+
+    Attributes:
+        higher_is_better: Direction.
+        needs_labels: Scored against labels; otherwise against the baseline's outputs.
+        decibels: The score is a logarithm already, 20 of an amplitude.
+        ragged: Records of samples differ in length; a table fills them up with NaN behind.
+    """
 
     folder: ClassVar[str] = "metrics"
-    higher_is_better: ClassVar[bool] = True  # direction
-    # Scored against labels; otherwise against the baseline's outputs.
+    higher_is_better: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = False
-    decibels: ClassVar[bool] = False  # the score is a logarithm already, 20 of an amplitude
-    # Records of samples differ in length; a table fills them up with NaN behind.
+    decibels: ClassVar[bool] = False
     ragged: ClassVar[bool] = False
 
     @property

@@ -56,10 +56,14 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True)
 class Observer(Plugin):
-    """A streaming calibration method."""
+    """A streaming calibration method.
+
+    Attributes:
+        passes: How often the calibration data is run through the model.
+    """
 
     folder: ClassVar[str] = "observers"
-    passes: ClassVar[int] = 1  # how often the calibration data is run through the model
+    passes: ClassVar[int] = 1
     covers: ClassVar[bool] = True
     """Whether the range holds the tensor's values, so that an integer grid can be made of it."""
 

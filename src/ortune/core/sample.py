@@ -17,14 +17,22 @@ from ortune.core.plugins.plugin import Plugin
 
 @dataclass(frozen=True)
 class Sample(Plugin):
-    """A real model and its data, made from installed packages without a network."""
+    """A real model and its data, made from installed packages without a network.
+
+    Attributes:
+        purpose: What the model does, behind "a network that".
+        budget: The accuracy budget it is judged by, in the command line's spelling.
+        licence: Of model and data.
+        batch: Samples that a run of the demo takes; 0 takes them as they come.
+        threads: Threads of every backend in the demo; 0 leaves them open.
+    """
 
     folder: ClassVar[str] = "samples"
-    purpose: ClassVar[str]  # what the model does, behind "a network that"
-    budget: ClassVar[str]  # the accuracy budget it is judged by, in the command line's spelling
-    licence: ClassVar[str]  # of model and data
-    batch: ClassVar[int] = 0  # samples that a run of the demo takes; 0 takes them as they come
-    threads: ClassVar[int] = 0  # threads of every backend in the demo; 0 leaves them open
+    purpose: ClassVar[str]
+    budget: ClassVar[str]
+    licence: ClassVar[str]
+    batch: ClassVar[int] = 0
+    threads: ClassVar[int] = 0
 
     def missing(self) -> str | None:
         """Return what to install, or None when everything is there."""

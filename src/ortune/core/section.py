@@ -222,14 +222,20 @@ Block: TypeAlias = Heading | Text | Table | Plot | GraphPair | Pills | Tiles | S
 
 @dataclass(frozen=True)
 class Section(Plugin):
-    """A part of the report."""
+    """A part of the report.
+
+    Attributes:
+        order: Sections are shown in this order, then by name.
+        terminal: Shown on the terminal too.
+        folded: Title under which a report folds the whole section; empty where it is open.
+        columns: Of twelve that a wide page has, how many it takes.
+    """
 
     folder: ClassVar[str] = "sections"
-    order: ClassVar[int] = 50  # sections are shown in this order, then by name
-    terminal: ClassVar[bool] = False  # shown on the terminal too
-    # Title under which a report folds the whole section; empty where it is open.
+    order: ClassVar[int] = 50
+    terminal: ClassVar[bool] = False
     folded: ClassVar[str] = ""
-    columns: ClassVar[int] = 12  # of twelve that a wide page has, how many it takes
+    columns: ClassVar[int] = 12
 
     @abstractmethod
     def blocks(self, study: Study) -> Iterable[Block]:

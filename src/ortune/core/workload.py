@@ -93,7 +93,11 @@ class Driven:
 
 @dataclass(frozen=True)
 class Workload(Plugin):
-    """Drives loaded sessions and says what an entry of a measurement is."""
+    """Drives loaded sessions and says what an entry of a measurement is.
+
+    Attributes:
+        batch: Samples stacked into one run; 0 takes them as the data has them.
+    """
 
     folder: ClassVar[str] = "workloads"
     measure: ClassVar[str] = "latency"
@@ -103,7 +107,7 @@ class Workload(Plugin):
     scheduled: ClassVar[bool] = False
     """A burst follows a plan of its own: entry i is the same event on both sides of a pair."""
 
-    batch: int = 0  # samples stacked into one run; 0 takes them as the data has them
+    batch: int = 0
 
     def __post_init__(self) -> None:
         """Check the batch; kinds check their own fields and then this.

@@ -27,13 +27,17 @@ _NONE = object()
 
 @dataclasses.dataclass(frozen=True)
 class Plugin(ABC):
-    """Fields are the whole configuration: equality, hash, JSON and CLI spelling follow."""
+    """Fields are the whole configuration: equality, hash, JSON and CLI spelling follow.
 
-    folder: ClassVar[str]  # the package folder that holds the kind, such as ``quantizers``
-    # ``FILE.py:NAME`` of a class from a file of the user's; empty for all others.
+    Attributes:
+        folder: The package folder that holds the kind, such as ``quantizers``.
+        origin: ``FILE.py:NAME`` of a class from a file of the user's; empty for all others.
+        added: Fields that earlier runs do not know: at their defaults they are not written, and
+            so the keys of those runs stay.
+    """
+
+    folder: ClassVar[str]
     origin: ClassVar[str] = ""
-    # Fields that earlier runs do not know: at their defaults they are not written, and so the keys
-    # of those runs stay.
     added: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
