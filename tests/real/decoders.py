@@ -12,9 +12,8 @@ _END = "<|endoftext|>"
 
 def read_news(name: str = "lee_background.cor") -> list[str]:
     """Return the articles of a corpus that gensim ships: 300 of some 200 words, or 50."""
-    return (
-        locate_installed_file("gensim", f"gensim/test/test_data/{name}").read_text().splitlines()
-    )
+    path = locate_installed_file("gensim", f"gensim/test/test_data/{name}")
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def make_decoder(folder: Path, kind: str = "llama", words: int = 600, **sizes: int) -> Path:
