@@ -86,6 +86,6 @@ def train_decoder(folder: Path, articles: list[str], steps: int, length: int = 1
         loss.backward()
         optimizer.step()
         schedule.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     model.eval().save_pretrained(folder)
     return sum(losses[-20:]) / len(losses[-20:])

@@ -57,6 +57,7 @@ def test_four_bits_are_judged_on_texts(tmp_path: Path) -> None:
     compared = ot.verify(folder, tmp_path / "int8.onnx", data=texts)
     assert str(compared.budget) == "agreement(output=logits)>=0.99"
     scores = {score.metric: score for score in compared.scores}
+    assert not any("present" in metric for metric in scores), "a cache is judged by the logits"
     assert scores["agreement(output=logits)"].value > 0.9
     surprise: Any = scores["perplexity"]
     assert 400 < surprise.base < 800, "random weights know next to nothing of 600 words"

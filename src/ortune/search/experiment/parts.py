@@ -22,6 +22,7 @@ from ortune.core.workload import spread_indices
 from ortune.data import derive, split
 from ortune.data.classes import FROM_FOLDERS
 from ortune.data.feeds import Feeds
+from ortune.data.sequences.pairs import match_states
 from ortune.data.stream import Stream
 from ortune.measurement.accuracy import ERROR, count_provable_samples, warn_coarse_budget
 from ortune.measurement.job import MAIN
@@ -161,10 +162,10 @@ class Original:
         earlier = self.header.job if self.header is not None else None
         inputs = Stream(feeding.streams[MAIN]).__getitem__
         seen = [inputs(at) for at in looked]
+        settings = hub.find_folder(self.experiment.models[MAIN])
         if self.experiment.budget is None and earlier is not None and earlier.budget_rule:
             budget, rule = earlier.budget, earlier.budget_rule
         else:
-            settings = hub.find_folder(self.experiment.models[MAIN])
             budget, rule = budgeting.budget_for(
                 self.experiment.budget, outputs, labels, seen[0], settings
             )
@@ -183,6 +184,9 @@ class Original:
         )
         read = metric.reads(outputs[0], None if labels is None else labels[0])
         beside = set(self.experiment.ignored) - set(self._unrecorded)
+        if settings is not None and settings.task == hub.GENERATION:
+            # What an error in the cache does shows in the logits of later tokens.
+            beside |= {pair.output for pair in match_states(seen[0], outputs[0])}
         watched = tuple(
             limit
             for limit in make_output_limits(metric, outputs, labels, sorted(beside))
