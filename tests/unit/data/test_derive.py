@@ -1,14 +1,20 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ortune.core import hub
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.wording import shorten_groups
 from ortune.data.derive import derive_budget
+from ortune.metrics.agreement import Agreement
 from ortune.metrics.common.fidelity import Fidelity
+from ortune.metrics.perplexity import Perplexity
 from ortune.search.experiment.budget import budget_for
+from ortune.search.experiment.context import list_shown_metrics
 
 RNG = np.random.default_rng(0)
 N = 40
@@ -213,3 +219,18 @@ def test_probabilities_that_lie_side_by_side() -> None:
     assert spelled(labels) == "parity(probabilities=[class_probs])>=30"
     head = {"dets": [9 * RNG.random((1, 50, 4)) for _ in range(N)], "logits": logits(5)}
     assert spelled(head) == "parity(decisions=[logits])>=30"
+
+
+def test_a_text_generator_is_judged_by_its_likeliest_tokens(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    )
+    scores = RNG.normal(size=(1, 3, 40)).astype(np.float32)
+    sample = {"logits": scores, "present.0.key": scores}
+    settings = hub.find_folder(tmp_path)
+    labels = [[[1, 2, -100]]] * 4
+    budget, rule = budget_for(None, [sample] * 4, labels, {}, settings)  # type: ignore[arg-type]
+    assert str(budget) == "agreement(output=logits)>=0.99"
+    assert "text-generation" in rule
+    assert Perplexity() in list_shown_metrics(budget)
+    assert Agreement("logits") in list_shown_metrics(Budget.parse("perplexity<=base+1"))
