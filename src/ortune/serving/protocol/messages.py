@@ -41,6 +41,8 @@ from ortune.serving.protocol.inference import (
 from ortune.serving.protocol.status import RequestRefused
 
 SERVICE = "inference.GRPCInferenceService"
+HEALTH = "/grpc.health.v1.Health/Check"
+"""gRPC's own question, which Kubernetes asks."""
 _KNOWN = frozenset({"triton_enable_empty_final_response"})
 _RAW_OUTPUT, _STREAMED = 6, 2
 """Fields ``raw_output_contents`` and ``infer_response``."""
@@ -107,6 +109,27 @@ def find_message_class(name: str) -> type[Any]:
 def list_methods() -> Mapping[str, Any]:
     """Return the service's methods by name: protobuf's MethodDescriptors."""
     return dict(_load_pool().FindServiceByName(SERVICE).methods_by_name)
+
+
+def list_paths() -> Mapping[str, bool]:
+    """Return the path of each method and of the health check -> whether it is a stream."""
+    methods = list_methods().items()
+    return {f"/{SERVICE}/{name}": method.server_streaming for name, method in methods} | {
+        HEALTH: False
+    }
+
+
+def add_services(servicer: Any, server: Any) -> None:
+    """Tell a proxy of Ray Serve the paths; messages stay bytes, and replicas answer them."""
+    import grpc
+
+    for path, is_stream in list_paths().items():
+        service, name = path.strip("/").split("/")
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        handler = (stream if is_stream else unary)(servicer)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {name: handler}),)
+        )
 
 
 def parse_message(infer_message: Any) -> InferRequest:

@@ -68,6 +68,7 @@ class _Supervisor:
     ) -> None:
         self._request, self._listeners = request, listeners
         self._journal, self._ready = journal, ready
+        self._count = request.processes or 1
         self._running: dict[int, Process] = {}
         self._listening: dict[int, Listening] = {}
         self._ending = asyncio.Event()
@@ -76,7 +77,7 @@ class _Supervisor:
         """Return how many ended with requests unanswered; None where it was told twice."""
         keeping = [
             asyncio.create_task(self._keep_running(place, cpus))
-            for place, cpus in enumerate(divide_cpus(usable_cpus(), self._request.processes))
+            for place, cpus in enumerate(divide_cpus(usable_cpus(), self._count))
         ]
         try:
             with handle_signals(self._request_end):
@@ -121,9 +122,9 @@ class _Supervisor:
             if isinstance(outcome, Listening):
                 has_served = True
                 # Say that all are ready once they are, and later who took a dead one's place.
-                missing = self._request.processes - len(self._listening)
+                missing = self._count - len(self._listening)
                 self._listening[place] = outcome
-                if missing and len(self._listening) == self._request.processes:
+                if missing and len(self._listening) == self._count:
                     pids = [
                         pid for listening in self._listening.values() for pid in listening.pids
                     ]

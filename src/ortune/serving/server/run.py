@@ -38,6 +38,15 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of `mallopt`'s parameters, from glibc's malloc.h."""
 
 
+def make_limits(request: Serve) -> Limits:
+    """Return what is let in."""
+    return Limits(
+        max_queue=request.max_queue or Limits.max_queue,
+        timeout_s=request.timeout,
+        max_body=request.max_body or Limits.max_body,
+    )
+
+
 def make_repository(request: Serve, journal: Journal) -> Repository:
     """Return the models that were asked for; they are not loaded yet.
 
@@ -63,11 +72,7 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
         if repository.ready:  # before that, what is wrong is raised
             journal.log_event("warning", text)
 
-    limits = Limits(
-        max_queue=request.max_queue or Limits.max_queue,
-        timeout_s=request.timeout,
-        max_body=request.max_body or Limits.max_body,
-    )
+    limits = make_limits(request)
     repository = Repository(
         find_sources(request.names), open_file, explicit=request.explicit, limits=limits, note=note
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from importlib.util import find_spec
 
+from ortune.core.cluster import SPELLINGS, is_ray
 from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.fields import Option
 from ortune.core.request import make_verb
 from ortune.serving.server.settings import Listening, Ready, Serve
 
@@ -17,6 +19,9 @@ NEEDED = {
     "orjson": "orjson",
 }
 """Module -> the package that brings it."""
+
+_PROCESSES = Option(per_cpu=1)
+"""Bounds of `--processes` on this machine."""
 
 
 def run(request: Serve) -> None:
@@ -49,7 +54,16 @@ def carry_out(request: Serve, ready: Ready | None) -> int:
         raise OrtuneError(
             f"serving needs {', '.join(missing)}", fix=f"pip install {' '.join(missing)}"
         )
-    if request.explicit and request.processes > 1:
+    several = (request.processes or 1) > 1
+    on_ray = is_ray(request.executor)
+    if not on_ray:
+        if request.executor != "local":
+            raise BadSettings(
+                f"there is no executor '{request.executor}' to serve on",
+                fix=f"write local, or {SPELLINGS}",
+            )
+        _PROCESSES.check("--processes", request.processes or 1)
+    if request.explicit and several:
         raise BadSettings(
             "--explicit with --processes: what a client loads would be in one process alone",
             fix="leave one of both out; --watch loads changed files in all of them",
@@ -58,14 +72,17 @@ def carry_out(request: Serve, ready: Ready | None) -> int:
     from ortune.serving.server.logs import open_journal
     from ortune.serving.server.tracing import make_spans
 
-    several = request.processes > 1
     with ExitStack() as stack:
-        observer = None if several else make_spans(request.trace)
+        observer = None if several or on_ray else make_spans(request.trace)
         journal = stack.enter_context(open_journal(request, observer))
 
         def log(listening: Listening) -> None:
             journal.log_event("info", str(listening))
 
+        if on_ray:
+            from ortune.serving.server.deployment import serve_on_ray
+
+            return serve_on_ray(request, journal, ready or log)
         listeners = reserve_listeners(
             request, lambda text: journal.log_event("warning", text), stack
         )

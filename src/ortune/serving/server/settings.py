@@ -60,7 +60,8 @@ class Serve(Request):
         max_queue: Most requests of a model that may wait; the next is refused.
         timeout: How long a request may wait and compute, unless it asks for less.
         max_body: Largest request in bytes, after decompression.
-        processes: Processes that share the ports, each with CPUs of its own.
+        executor: Where it serves: local, or the Ray Serve of a cluster: ray or ray://HOST:PORT.
+        processes: Processes that share the ports, each with CPUs of its own; replicas on Ray.
         explicit: Let clients load and unload models by name.
         watch: Load a file again when it changes; nothing is dropped meanwhile.
         token_file: File of tokens, one a line: every request must carry one of them.
@@ -101,7 +102,10 @@ class Serve(Request):
     max_queue: Annotated[int, Option("N", shown="1024")] = 0
     timeout: Duration = Duration("60s")
     max_body: ByteSize = ByteSize("64M")
-    processes: Annotated[int, Option("N", low=1, per_cpu=1)] = 1
+    executor: Annotated[str, Option("WHERE")] = "local"
+    processes: Annotated[
+        int | None, Option("N", low=1, high=1024, shown="1; on Ray as many as fit")
+    ] = None
     explicit: bool = False
     watch: bool = False
     token_file: Annotated[str | Path | None, Option("FILE")] = None

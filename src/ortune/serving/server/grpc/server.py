@@ -31,11 +31,11 @@ from ortune.serving.server.repository.served import Limits
 Content: TypeAlias = Mapping[str, Any]
 """A message in the protocol's JSON form."""
 _LOG_FIELDS = {str: "string_param", bool: "bool_param", int: "uint32_param"}
-_HEALTH = "/grpc.health.v1.Health/Check"
-"""gRPC's own question, which Kubernetes asks."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """A HealthCheckResponse: field 1, an enumeration."""
-_OPEN = frozenset({f"/{messages.SERVICE}/ServerLive", f"/{messages.SERVICE}/ServerReady", _HEALTH})
+_OPEN = frozenset(
+    {f"/{messages.SERVICE}/ServerLive", f"/{messages.SERVICE}/ServerReady", messages.HEALTH}
+)
 """What whoever watches the server may ask without a token."""
 _DENIED = RequestRefused(
     "the call has no token that this server takes",
@@ -96,7 +96,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers = {
             f"{prefix}/ModelInfer": unary(infer_unary),
             f"{prefix}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(infer_stream),
-            _HEALTH: unary(self._limit_peers(watching, self._check_health)),
+            messages.HEALTH: unary(self._limit_peers(watching, self._check_health)),
         }
         for name, operation in self._list_operations().items():
             path = f"{prefix}/{name}"

@@ -24,7 +24,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 ONLY = "1"
 """The version of what has no folder of versions."""
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-_SUFFIXES = (".ortune", ".onnx")
+MODEL_SUFFIXES = (".ortune", ".onnx")
+"""Of bundles and plain models."""
 
 _Look: TypeAlias = tuple[str, int, int, int]
 State: TypeAlias = tuple[_Look, ...]
@@ -56,7 +57,7 @@ class ModelSource:
         versions = {}
         for folder in sorted(self.path.iterdir(), key=lambda path: (len(path.name), path.name)):
             if folder.is_dir() and _VERSION.fullmatch(folder.name):
-                files = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES)]
+                files = [file for file in folder.iterdir() if file.name.endswith(MODEL_SUFFIXES)]
                 if len(files) != 1:
                     raise BadSettings(
                         f"{folder} holds {format_count(len(files), 'model')}, and a version is "
@@ -83,7 +84,7 @@ def find_sources(spellings: Iterable[str | Path]) -> list[ModelSource]:
         name, _, path = ("", "", text) if Path(text).exists() else text.rpartition("=")
         if not name:
             file = Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its own name)
-            name = file.stem if file.name.endswith(_SUFFIXES) else file.name
+            name = file.stem if file.name.endswith(MODEL_SUFFIXES) else file.name
         source = ModelSource(name, Path(path))
         if not NAME.fullmatch(source.name):
             raise BadSettings(

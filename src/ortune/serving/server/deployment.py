@@ -1,0 +1,618 @@
+"""A server on Ray Serve: replicas of the same application and service, behind Ray's own proxies.
+
+The proxies read HTTP and gRPC; each replica is a process with the models, the batches and the
+checks of `ortune serve`. What the proxies cannot hold is refused before anything is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import grpc
+
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.instances import load_serving, read_serving
+from ortune.core import regular_file
+from ortune.core.backend import Backend
+from ortune.core.cluster import open_cluster
+from ortune.core.errors import BadSettings, OrtuneError, summarize_error
+from ortune.core.hardware.cpus import set_usable_cpus, usable_cpus
+from ortune.core.plugins import spelling
+from ortune.core.temporary_folder import open_temporary_folder
+from ortune.core.wording import format_count
+from ortune.graph.io.file import list_model_files
+from ortune.serving.protocol import messages
+from ortune.serving.protocol.status import RefusalKind, RequestRefused
+from ortune.serving.server.grpc.server import Service, count_calls
+from ortune.serving.server.http.app import App
+from ortune.serving.server.http.exchange import Message, Receive, Send
+from ortune.serving.server.listeners import (
+    Access,
+    Address,
+    read_tokens,
+    reserve_port,
+    resolve_host,
+)
+from ortune.serving.server.logs import Journal, open_journal
+from ortune.serving.server.repository.sources import (
+    MODEL_SUFFIXES,
+    ModelSource,
+    find_sources,
+)
+from ortune.serving.server.run import make_limits, make_repository
+from ortune.serving.server.settings import Listening, Ready, Serve
+from ortune.serving.server.signals import handle_signals
+from ortune.serving.server.tracing import make_spans
+
+NAME = "ortune"
+"""Of the application on the cluster, and of the namespace of what belongs to it."""
+_CONTROLLER = "SERVE_CONTROLLER_ACTOR"
+"""The actor that every running Ray Serve has, in namespace `_SERVE`."""
+_SERVE = "serve"
+_FILES = "files"
+_KEY = "-/signer.pem"
+"""Where the key of `--require-signature` lies beside the models: no model has such a name."""
+_START_S = 600.0
+"""Seconds for all replicas to be placed and to load their models."""
+_POLL_S = 0.2
+_PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+"""Ray's own 5 s end a proxy that begins on a busy machine."""
+_LAST_S = 2.0
+"""Seconds beyond `--drain` in which a replica ends."""
+
+
+def refuse_options(request: Serve) -> None:
+    """Refuse what Ray's proxies, or copies of the models on other machines, cannot hold.
+
+    Raises:
+        BadSettings: An option is one of these.
+    """
+    for option, is_given, reason, fix in (
+        ("--no-http", not request.http, "Ray's proxies always answer HTTP", "leave it out"),
+        (
+            "--tls-cert",
+            request.tls_cert or request.tls_key,
+            "Ray's proxies have no TLS for gRPC",
+            "put a proxy with the certificate in front, and leave --tls-cert and --tls-key out",
+        ),
+        (
+            "--watch",
+            request.watch,
+            "the replicas have copies of the files",
+            "leave it out, and serve again when a file has changed",
+        ),
+        (
+            "--explicit",
+            request.explicit,
+            "what a client loads would be in one replica alone",
+            "leave it out",
+        ),
+        (
+            "--custom-ops",
+            request.custom_ops,
+            "a library of this machine is not on the others",
+            "pack it into a bundle, and serve that with --allow-custom-ops",
+        ),
+    ):
+        if is_given:
+            raise BadSettings(f"{option} with --executor {request.executor}: {reason}", fix=fix)
+    with suppress(ValueError):
+        if request.grpc and ipaddress.ip_address(request.host).is_loopback:
+            raise BadSettings(
+                f"--host {request.host} with --executor {request.executor}: Ray's gRPC listens on "
+                "all addresses of its machine",
+                fix="give --host 0.0.0.0 and --token-file, or --no-grpc",
+            )
+
+
+# --- the driver -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a replica is to serve.
+
+    Attributes:
+        request: Its models are folders of `files`.
+        files: Path below the replica's folder -> SHA-256.
+        cpus: Of a replica.
+    """
+
+    request: Serve
+    access: Access
+    files: Mapping[str, str]
+    cpus: int
+
+
+class Files:
+    """An actor that knows the files that replicas write, and why one could not begin."""
+
+    def __init__(self, references: Mapping[str, Any]) -> None:
+        self._references = references
+        self._error: OrtuneError | None = None
+
+    def find(self, name: str) -> Any:
+        """Return the reference of a file: a node fetches its bytes once."""
+        return self._references[name]
+
+    def report(self, error: OrtuneError) -> None:
+        """Take note of why a replica could not begin."""
+        self._error = error
+
+    def read_error(self) -> OrtuneError | None:
+        """Return what was reported last."""
+        return self._error
+
+
+def serve_on_ray(request: Serve, journal: Journal, ready: Ready) -> int:
+    """Serve from replicas on a cluster until told to end.
+
+    Returns:
+        1 where replicas were ended before their last requests were answered, else 0.
+
+    Raises:
+        OrtuneError: The cluster, a port or a model is not to be had, or Ray Serve runs there.
+        KeyboardInterrupt: It was told to end twice.
+    """
+
+    def warn(text: str) -> None:
+        journal.log_event("warning", text)
+
+    refuse_options(request)
+    access = read_tokens(request.token_file, warn)
+    sources = find_sources(request.names)
+    with open_cluster(request.executor) as ray:
+        unanswered = asyncio.run(_Driver(ray, request, journal, ready).run(access, sources))
+    if unanswered is None:
+        raise KeyboardInterrupt
+    return unanswered
+
+
+class _Driver:
+    """What starts the replicas, waits, and takes them down."""
+
+    def __init__(self, ray: Any, request: Serve, journal: Journal, ready: Ready) -> None:
+        self._ray, self._request = ray, request
+        self._journal, self._ready = journal, ready
+        self._stop = asyncio.Event()
+
+    async def run(self, access: Access, sources: list[ModelSource]) -> int | None:
+        """Return whether requests were left; None where it was told to end twice."""
+        ray, serve = self._ray, _import_serve()
+        with suppress(ValueError):
+            ray.get_actor(_CONTROLLER, namespace=_SERVE)
+            raise BadSettings(
+                "Ray Serve runs on this cluster already, and its ports are the cluster's",
+                fix="end it with `serve shutdown`, or serve all models by one command",
+            )
+        http, grpc_address = self._reserve_ports(access)
+        cpus, gpus = find_needs(self._request, sources)
+        cpus, count = divide_cluster(
+            [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]],
+            cpus,
+            self._request.processes,
+        )
+        holder, files = self._put_files(sources)
+        try:
+            with handle_signals(self._stop.set):
+                self._start_proxies(serve, http, grpc_address)
+                job = Job(_relocate(self._request, sources), access, files, cpus)
+                self._deploy(serve, job, count, gpus)
+                await self._wait_until_running(serve, holder)
+                names = await serve.get_app_handle(NAME).list_names.remote()
+                text = f"{format_count(count, 'replica')} of {format_count(cpus, 'CPU')}"
+                self._journal.log_event("info", text)
+                address = None if grpc_address is None else str(grpc_address)
+                self._ready(Listening(f"http://{http}", address, names, []))
+                await self._stop.wait()
+                return await self._drain(serve)
+        except asyncio.CancelledError:
+            for actor in ray.util.list_named_actors(all_namespaces=True):
+                if actor["namespace"] == _SERVE and actor["name"].startswith("SERVE_REPLICA"):
+                    ray.kill(ray.get_actor(**actor))
+            return None
+        finally:
+            serve.shutdown()
+            ray.kill(holder)
+
+    def _reserve_ports(self, access: Access) -> tuple[Address, Address | None]:
+        """Return where the proxies will listen, once the head of the cluster has tried it."""
+        request, ray = self._request, self._ray
+        head = next(
+            node
+            for node in ray.nodes()
+            if node["Alive"] and "node:__internal_head__" in node["Resources"]
+        )
+        number = ipaddress.ip_address(_ask_head(ray, resolve_host, request.host))
+        if not number.is_loopback and access.open:
+            self._journal.log_event(
+                "warning", f"whoever reaches {request.host} may ask: give --token-file"
+            )
+        host = str(head["NodeManagerAddress"] if number.is_unspecified else number)
+        http, grpc_port = _ask_head(
+            ray, _try_ports, request.host, request.http_port, request.grpc_port, request.grpc
+        )
+        return Address(host, http), Address(host, grpc_port) if request.grpc else None
+
+    def _put_files(self, sources: list[ModelSource]) -> tuple[Any, dict[str, str]]:
+        """Hand the files to the cluster; return the actor that has them, and their digests."""
+        references, digests = {}, {}
+        for name, path in self._list_files(sources):
+            content = regular_file.read_bytes(path)
+            digests[name] = hashlib.sha256(content).hexdigest()
+            references[name] = self._ray.put(content)
+        actor = self._ray.remote(num_cpus=0)(Files)
+        return actor.options(name=_FILES, namespace=NAME).remote(references), digests
+
+    def _list_files(self, sources: list[ModelSource]) -> Iterator[tuple[str, Path]]:
+        for source in sources:
+            for version, path in source.list_files().items():
+                folder = f"{source.name}/{version}"
+                suffix = "" if path.name.endswith(MODEL_SUFFIXES) else MODEL_SUFFIXES[-1]
+                yield f"{folder}/{path.name}{suffix}", path
+                files = {} if archive.is_bundle(path) else list_model_files(path)
+                for place, weights in list(files.items())[1:]:
+                    yield f"{folder}/{PurePosixPath(place)}", weights
+        if self._request.require_signature is not None:
+            yield _KEY, Path(self._request.require_signature)
+
+    def _start_proxies(self, serve: Any, http: Address, grpc_address: Address | None) -> None:
+        options: dict[str, Any] = {}
+        if grpc_address is not None:
+            options["grpc_options"] = {
+                "port": grpc_address.port,
+                "grpc_servicer_functions": [f"{messages.__name__}.add_services"],
+                "enable_reflection": False,
+            }
+        try:
+            serve.start(
+                proxy_location="HeadOnly",
+                http_options={"host": self._request.host, "port": http.port},
+                controller_options={"runtime_env": {"env_vars": _PATIENCE}},
+                **options,
+            )
+        except (self._ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
+            raise OrtuneError(
+                f"Ray Serve does not start: {summarize_error(error)}",
+                fix="see Ray's own logs, in /tmp/ray/session_latest/logs/serve of its head",
+            ) from None
+
+    def _deploy(self, serve: Any, job: Job, count: int, gpus: int) -> None:
+        limits = make_limits(self._request)
+        deployment = serve.deployment(
+            serve.ingress()(Replica),
+            name="models",
+            num_replicas=count,
+            max_ongoing_requests=count_calls(limits),
+            max_constructor_retry_count=1,
+            graceful_shutdown_timeout_s=self._request.drain + _LAST_S,
+            graceful_shutdown_wait_loop_s=_POLL_S,
+            ray_actor_options={
+                "num_cpus": job.cpus,
+                "num_gpus": gpus,
+                "runtime_env": dict(self._ray.get_runtime_context().runtime_env),
+            },
+        )
+        serve.run_many(
+            [serve.RunTarget(deployment.bind(job), name=NAME)],
+            wait_for_applications_running=False,
+        )
+
+    async def _wait_until_running(self, serve: Any, holder: Any) -> None:
+        until = time.monotonic() + _START_S
+        while not self._stop.is_set():
+            application = serve.status().applications[NAME]
+            if application.status == "RUNNING":
+                return
+            if application.status == "DEPLOY_FAILED" or time.monotonic() > until:
+                if (error := self._ray.get(holder.read_error.remote())) is not None:
+                    raise error
+                raise OrtuneError(
+                    f"the replicas do not start: {application.message or application.status}",
+                    fix="see `ray status`, and Ray's logs of their node",
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def _drain(self, serve: Any) -> int:
+        """Take the replicas down once they have answered; return 1 where time was up before."""
+        drain = self._request.drain
+        self._journal.log_event("info", f"ending: accepted requests have {drain:g} s")
+        began = time.monotonic()
+        serve.delete(NAME, _blocking=False)
+        while NAME in serve.status().applications:
+            await asyncio.sleep(_POLL_S)
+        if time.monotonic() - began < drain:
+            self._journal.log_event("info", "ended: every accepted request was answered")
+            return 0
+        self._journal.log_event("error", "ended: requests got no answer in time")
+        return 1
+
+
+def _import_serve() -> Any:
+    """Return Ray Serve, which keeps what it does to its own logs."""
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    return serve
+
+
+def _ask_head(ray: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function on the head of the cluster, where the proxies will be."""
+    task = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(function)
+    try:
+        return ray.get(task.remote(*arguments))
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+
+
+def _try_ports(host: str, http: int, grpc_port: int, with_grpc: bool) -> tuple[int, int]:
+    """Return two ports that are free, in the place of 0 any."""
+    with ExitStack() as stack:
+        http = reserve_port(host, http, "--http-port", stack).port
+        if with_grpc:
+            grpc_port = reserve_port("::", grpc_port, "--grpc-port", stack).port
+    return http, grpc_port
+
+
+def _relocate(request: Serve, sources: list[ModelSource]) -> Serve:
+    """Return a request whose files lie where a replica will write them."""
+    return replace(
+        request,
+        models=tuple(f"{source.name}={source.name}" for source in sources),
+        token_file=None,
+        require_signature=_KEY if request.require_signature else None,
+        executor="local",
+        processes=None,
+    )
+
+
+def find_needs(request: Serve, sources: list[ModelSource]) -> tuple[int, int]:
+    """Return the CPUs of a replica, 0 where nothing says how many, and its GPUs.
+
+    The CPUs are the threads that the first plan was measured with, times its instances.
+    """
+    cpus = gpus = 0
+    for source in sources:
+        for path in source.list_files().values():
+            text, packed = request.on, None
+            if archive.is_bundle(path):
+                with archive.open_bundle(path) as (file, manifest):
+                    packed = load_serving(path.name, file, manifest)
+                    text = text or next((plan.backend for plan in manifest.plans), None)
+            how = read_serving(request.instances, packed=packed)
+            with suppress(OrtuneError):  # its package may be on the nodes alone
+                backend: Backend = spelling.parse_plugin(Backend, text or "cpu")
+                cpus = max(cpus, (how.threads or backend.threads) * how.instances)
+                gpus = max(gpus, int(backend.runs_on == "gpu"))
+    return cpus, gpus
+
+
+def divide_cluster(nodes: list[int], cpus: int, replicas: int | None) -> tuple[int, int]:
+    """Return the CPUs of a replica and how many replicas there are.
+
+    Args:
+        nodes: CPUs of each node.
+        cpus: That a replica wants; 0 leaves it open: all of a node, or fewer where there are more
+            replicas than nodes.
+        replicas: That were asked for; as many as fit without it.
+
+    Raises:
+        BadSettings: So many do not fit.
+    """
+    nodes = [node for node in nodes if node]
+    if not cpus:
+        most = min(nodes, default=1)
+        wanted = replicas or len(nodes)
+        cpus = next(
+            (size for size in range(most, 0, -1) if sum(n // size for n in nodes) >= wanted), 1
+        )
+    fitting = sum(node // cpus for node in nodes)
+    if fitting < (replicas or 1):
+        raise BadSettings(
+            f"{format_count(replicas or 1, 'replica')} of {format_count(cpus, 'CPU')} do not fit: "
+            f"the nodes have {', '.join(map(str, nodes)) or 'no'} CPUs",
+            fix=f"give --processes {fitting}" if fitting else "join nodes with more CPUs",
+        )
+    return cpus, replicas or fitting
+
+
+# --- the replica ----------------------------------------------------------------------------
+
+
+class Replica:
+    """One process of the deployment: the models, and both fronts of the server behind proxies.
+
+    Ray calls a method of the service by its name; `messages.add_services` tells it the names.
+    """
+
+    async def __init__(self, job: Job) -> None:  # type: ignore[misc]  # Ray awaits it
+        import ray
+        from ray import serve
+
+        self._stack = ExitStack()
+        holder = ray.get_actor(_FILES, namespace=NAME)
+        try:
+            set_usable_cpus(_choose_cpus(serve.get_replica_context().rank.local_rank, job.cpus))
+            folder = self._stack.enter_context(open_temporary_folder())
+            for name, digest in job.files.items():
+                content = await (await holder.find.remote(name))
+                if hashlib.sha256(content).hexdigest() != digest:
+                    raise OrtuneError(f"'{name}' arrived changed", fix="serve it again")
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+            request = _place_files(job.request, folder)
+            observer = make_spans(request.trace)
+            self._journal = self._stack.enter_context(open_journal(request, observer))
+            self._repository = make_repository(request, self._journal)
+            await self._repository.start()
+        except OrtuneError as error:
+            await holder.report.remote(error)
+            raise
+        self._max_body = self._repository.limits.max_body
+        self._service = Service(self._repository, job.access, self._journal)
+        self._app = App(self._repository, job.access, self._journal)
+
+    def __serve_build_asgi_app__(self) -> Callable[..., Any]:
+        """Return what Ray calls with HTTP requests."""
+
+        async def answer(scope: Message, receive: Receive, send: Send) -> None:
+            await self._answer_http(scope, receive, send)
+
+        return answer  # a method would be taken for ASGI 2
+
+    def list_names(self) -> list[str]:
+        """Return the names of the models."""
+        return list(dict.fromkeys(served.name for served in self._repository.list_models()))
+
+    async def _answer_http(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self._repository.drain(1.0)
+            self._stack.close()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+        async def send_bytes(message: Message) -> None:  # Ray pickles it, and no view of memory
+            if "body" in message:
+                message = {**message, "body": bytes(message["body"])}
+            await send(message)
+
+        await self._app(scope, receive, send_bytes)
+
+    def find_handler(self, method: str, context: Any) -> Any:
+        """Return gRPC's handler of a method, or what refuses the call."""
+        metadata = tuple(context.invocation_metadata())
+        return self._service.service(SimpleNamespace(method=method, invocation_metadata=metadata))
+
+    async def answer_unary(self, method: str, message: bytes, context: Any) -> _Answer:
+        """Answer a call of one message."""
+
+        async def once() -> AsyncIterator[bytes]:
+            yield message
+
+        handler = self.find_handler(method, context)
+        call = _Call(context, once(), self._max_body)
+        try:
+            return _Answer(await (handler.stream_unary or handler.stream_stream)(None, call))
+        finally:
+            call.end()
+
+    async def answer_stream(
+        self, method: str, stream: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[_Answer]:
+        """Yield the answers of a stream."""
+        call = _Call(context, stream, self._max_body)
+        handler = self.find_handler(method, context)
+        task = asyncio.create_task(call.run(handler.stream_stream))
+        try:
+            while (answer := await call.answers.get()) is not None:
+                yield _Answer(answer)
+            await task
+        finally:
+            call.end()
+            task.cancel()
+
+
+def _choose_cpus(place: int, count: int) -> set[int]:
+    """Return the CPUs of this node that its replica number `place` has to itself, if it can."""
+    cpus = usable_cpus()
+    return {cpus[at % len(cpus)] for at in range(place * count, (place + 1) * count)}
+
+
+def _place_files(request: Serve, folder: Path) -> Serve:
+    """Return the request with paths of this node."""
+    names = [text.partition("=")[0] for text in request.names]
+    key = request.require_signature
+    return replace(
+        request,
+        models=tuple(f"{name}={folder / name}" for name in names),
+        require_signature=None if key is None else folder / key,
+    )
+
+
+class _Answer(bytes):
+    """A message that is serialized already; Ray asks it to be."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 (protobuf's own name)
+        return bytes(self)
+
+
+class _Call:
+    """One call as gRPC's own context shows it to a method of the service.
+
+    Attributes:
+        answers: Of a stream; None behind the last.
+        ended: Nobody waits for answers any more.
+    """
+
+    def __init__(self, context: Any, requests: AsyncIterator[bytes], max_body: int) -> None:
+        self._context, self._requests, self._max_body = context, requests, max_body
+        self._callbacks, self.ended = list[Callable[[Any], None]](), False
+        self.answers: asyncio.Queue[bytes | None] = asyncio.Queue(1)
+        self.peer, self.invocation_metadata = context.peer, context.invocation_metadata
+
+    async def run(self, answer: Callable[[Any, Any], Awaitable[None]]) -> None:
+        """Have a stream answered."""
+        try:
+            await answer(None, self)
+        finally:
+            if not self.ended:
+                await self.answers.put(None)
+
+    def time_remaining(self) -> None:
+        """Return None: Ray's proxy keeps the deadline, and cancels the call when it is over."""
+
+    async def read(self) -> bytes:
+        message: bytes = await anext(self._requests, grpc.aio.EOF)
+        if message is not grpc.aio.EOF and len(message) > self._max_body:
+            raise RequestRefused(
+                f"the message is larger than {self._max_body} bytes", RefusalKind.TOO_LARGE
+            )
+        return message
+
+    async def write(self, answer: bytes) -> None:
+        await self.answers.put(answer)
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
+        self._context.set_code(code)
+        self._context.set_details(text)
+        raise RuntimeError(text)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        self.ended = True
+        for callback in self._callbacks:
+            callback(None)
+
+
+def _add_method(path: str, is_stream: bool) -> None:
+    """Give `Replica` a method of the service, of the name and the parameters that Ray wants."""
+
+    async def unary(self: Replica, message: bytes, grpc_context: Any) -> _Answer:
+        return await self.answer_unary(path, message, grpc_context)
+
+    async def stream(
+        self: Replica, requests: AsyncIterator[bytes], grpc_context: Any
+    ) -> AsyncIterator[_Answer]:
+        async for answer in self.answer_stream(path, requests, grpc_context):
+            yield answer
+
+    setattr(Replica, path.rpartition("/")[2], stream if is_stream else unary)
+
+
+for _path, _is_stream in messages.list_paths().items():
+    _add_method(_path, _is_stream)
