@@ -58,7 +58,10 @@ class Serving:
 
 @contextmanager
 def serving(
-    *models: Path | str, options: Sequence[str | Path] = (), cpus: Collection[int] = ()
+    *models: Path | str,
+    options: Sequence[str | Path] = (),
+    cpus: Collection[int] = (),
+    ready_s: float = READY_S,
 ) -> Iterator[Serving]:
     """Serve models on free ports until the block ends.
 
@@ -66,6 +69,7 @@ def serving(
         models: Bundles, plain models or folders of versions.
         options: More words of the command line.
         cpus: What the server is bound to; any without it.
+        ready_s: Seconds until it has to answer.
 
     Raises:
         AssertionError: It does not get ready; with what it said.
@@ -80,7 +84,7 @@ def serving(
             )
         server = Serving(process, log, {})
         try:
-            until = time.monotonic() + READY_S
+            until = time.monotonic() + ready_s
             while not ready.is_file():
                 assert process.poll() is None and time.monotonic() < until, server.said[-4000:]
                 time.sleep(0.05)

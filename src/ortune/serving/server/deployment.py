@@ -67,6 +67,8 @@ _START_S = 600.0
 _POLL_S = 0.2
 _PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
 """Ray's own 5 s end a proxy that begins on a busy machine."""
+_BODY_S = 60.0
+"""Seconds for a body, which waits in the proxy where that is busy."""
 _LAST_S = 2.0
 """Seconds beyond `--drain` in which a replica ends."""
 
@@ -206,7 +208,7 @@ class _Driver:
         try:
             with handle_signals(self._stop.set):
                 self._start_proxies(serve, http, grpc_address)
-                job = Job(_relocate(self._request, sources), access, files, cpus)
+                job = Job(relocate_models(self._request, sources), access, files, cpus)
                 self._deploy(serve, job, count, gpus)
                 await self._wait_until_running(serve, holder)
                 names = await serve.get_app_handle(NAME).list_names.remote()
@@ -247,24 +249,14 @@ class _Driver:
     def _put_files(self, sources: list[ModelSource]) -> tuple[Any, dict[str, str]]:
         """Hand the files to the cluster; return the actor that has them, and their digests."""
         references, digests = {}, {}
-        for name, path in self._list_files(sources):
+        for name, path in list_files(self._request, sources):
             content = regular_file.read_bytes(path)
             digests[name] = hashlib.sha256(content).hexdigest()
             references[name] = self._ray.put(content)
         actor = self._ray.remote(num_cpus=0)(Files)
-        return actor.options(name=_FILES, namespace=NAME).remote(references), digests
-
-    def _list_files(self, sources: list[ModelSource]) -> Iterator[tuple[str, Path]]:
-        for source in sources:
-            for version, path in source.list_files().items():
-                folder = f"{source.name}/{version}"
-                suffix = "" if path.name.endswith(MODEL_SUFFIXES) else MODEL_SUFFIXES[-1]
-                yield f"{folder}/{path.name}{suffix}", path
-                files = {} if archive.is_bundle(path) else list_model_files(path)
-                for place, weights in list(files.items())[1:]:
-                    yield f"{folder}/{PurePosixPath(place)}", weights
-        if self._request.require_signature is not None:
-            yield _KEY, Path(self._request.require_signature)
+        holder = actor.options(name=_FILES, namespace=NAME).remote(references)
+        self._ray.get(holder.read_error.remote())  # it runs
+        return holder, digests
 
     def _start_proxies(self, serve: Any, http: Address, grpc_address: Address | None) -> None:
         options: dict[str, Any] = {}
@@ -364,7 +356,7 @@ def _try_ports(host: str, http: int, grpc_port: int, with_grpc: bool) -> tuple[i
     return http, grpc_port
 
 
-def _relocate(request: Serve, sources: list[ModelSource]) -> Serve:
+def relocate_models(request: Serve, sources: list[ModelSource]) -> Serve:
     """Return a request whose files lie where a replica will write them."""
     return replace(
         request,
@@ -374,6 +366,24 @@ def _relocate(request: Serve, sources: list[ModelSource]) -> Serve:
         executor="local",
         processes=None,
     )
+
+
+def list_files(request: Serve, sources: list[ModelSource]) -> Iterator[tuple[str, Path]]:
+    """Yield where a replica writes each file, ``NAME/VERSION/FILE``, and where it lies here.
+
+    Raises:
+        BadModel: A plain model cannot be read, or its weights lie outside its folder.
+    """
+    for source in sources:
+        for version, path in source.list_files().items():
+            folder = f"{source.name}/{version}"
+            suffix = "" if path.name.endswith(MODEL_SUFFIXES) else MODEL_SUFFIXES[-1]
+            yield f"{folder}/{path.name}{suffix}", path
+            files = {} if archive.is_bundle(path) else list_model_files(path)
+            for place, weights in list(files.items())[1:]:
+                yield f"{folder}/{PurePosixPath(place)}", weights
+    if request.require_signature is not None:
+        yield _KEY, Path(request.require_signature)
 
 
 def find_needs(request: Serve, sources: list[ModelSource]) -> tuple[int, int]:
@@ -460,7 +470,7 @@ class Replica:
             raise
         self._max_body = self._repository.limits.max_body
         self._service = Service(self._repository, job.access, self._journal)
-        self._app = App(self._repository, job.access, self._journal)
+        self._app = App(self._repository, job.access, self._journal, _BODY_S)
 
     def __serve_build_asgi_app__(self) -> Callable[..., Any]:
         """Return what Ray calls with HTTP requests."""
@@ -503,7 +513,7 @@ class Replica:
             yield message
 
         handler = self.find_handler(method, context)
-        call = _Call(context, once(), self._max_body)
+        call = Call(context, once(), self._max_body)
         try:
             return _Answer(await (handler.stream_unary or handler.stream_stream)(None, call))
         finally:
@@ -513,7 +523,7 @@ class Replica:
         self, method: str, stream: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[_Answer]:
         """Yield the answers of a stream."""
-        call = _Call(context, stream, self._max_body)
+        call = Call(context, stream, self._max_body)
         handler = self.find_handler(method, context)
         task = asyncio.create_task(call.run(handler.stream_stream))
         try:
@@ -549,7 +559,7 @@ class _Answer(bytes):
         return bytes(self)
 
 
-class _Call:
+class Call:
     """One call as gRPC's own context shows it to a method of the service.
 
     Attributes:

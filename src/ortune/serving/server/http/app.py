@@ -41,9 +41,17 @@ class App:
         repository: The models.
         access: Who may ask.
         journal: Hears of infer requests and of what is refused.
+        period_s: Of `ClientWatch`.
     """
 
-    def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        access: Access,
+        journal: Journal,
+        period_s: float | None = None,
+    ) -> None:
+        self._period_s = period_s
         limits = repository.limits
         self._access, self._journal = access, journal
         self._memory = repository.memory
@@ -60,7 +68,7 @@ class App:
         began = perf_counter_ns()
         CLIENT.set(identify_client((scope.get("client") or ("",))[0]))
         exchange = Exchange(scope, receive)
-        watching = ClientWatch(exchange)
+        watching = ClientWatch(exchange, self._period_s)
         try:
             reply, error = await self._answer_exchange(exchange)
         finally:

@@ -292,10 +292,15 @@ class ClientWatch:
     """Cancels the task that answers a request when nobody will get its answer.
 
     A body has to come, and go on coming, in time. Once it is here, its client has to stay.
+
+    Args:
+        period_s: Seconds that a body may take, or so much of it as `RATE` says; `PERIOD_S`
+            without it.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, period_s: float | None = None) -> None:
         loop = asyncio.get_running_loop()
+        self._period_s = period_s or PERIOD_S
         self._exchange, self._answering = exchange, asyncio.current_task()
         self._looking: asyncio.Task[None] | None = None
 
@@ -314,8 +319,8 @@ class ClientWatch:
         exchange = self._exchange
         while exchange.pending:
             before = exchange.received
-            await asyncio.sleep(PERIOD_S)
-            if exchange.pending and exchange.received < before + RATE * PERIOD_S:
+            await asyncio.sleep(self._period_s)
+            if exchange.pending and exchange.received < before + RATE * self._period_s:
                 exchange.late = True
                 break
         else:
