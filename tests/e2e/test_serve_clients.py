@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.serving import Serving, serving
 from tests.tensors import TYPES, values
-from tests.unit import studies
+from tests.unit import studies, texts
 
 import ortune as ot
 
@@ -196,3 +196,42 @@ def test_a_client_that_sends_without_end_is_read_as_it_is_answered(
             found = client.infer("FP32", asked(httpclient, "FP32", 1, True))
             same(found, expected["FP32"][0])
     assert "ERROR" not in server.said
+
+
+def test_texts_are_tokenized_in_the_server(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    texts.write_reader(tmp_path / "f", "BertModel", similarity=True)
+    sentences = np.array([b"cat here here", b"cat"], object)
+    with serving(f"reader={tmp_path / 'f/onnx/model.onnx'}") as running:
+        assert running.told["models"] == ["reader", "reader.text"]
+        over_http = httpclient.InferenceServerClient(running.http)
+        over_grpc = grpcclient.InferenceServerClient(running.grpc)
+        for kind, client, binary in (
+            (httpclient, over_http, True),
+            (httpclient, over_http, False),
+            (grpcclient, over_grpc, None),
+        ):
+            for data, right in ((sentences, [[0.6, 0.8], [1, 0]]), (sentences[1:], [[1, 0]])):
+                said = {} if binary is None else {"binary_data": binary}
+                given = kind.InferInput("text", data.shape, "BYTES")
+                given.set_data_from_numpy(data, **said)
+                wanted = [kind.InferRequestedOutput("vector", **said)]
+                found = client.infer("reader.text", [given], outputs=wanted).as_numpy("vector")
+                np.testing.assert_allclose(found, right, atol=1e-6)
+            for wrong, why in (
+                (np.array([b"\xff\xfe"], object), "no UTF-8"),
+                (np.array([b"a"] * 65, object), "send 1 to 64"),
+            ):
+                given = kind.InferInput("text", wrong.shape, "BYTES")
+                if binary is False and why == "no UTF-8":
+                    continue  # the client itself refuses
+                given.set_data_from_numpy(wrong, **said)
+                with pytest.raises(Exception, match=why):
+                    client.infer("reader.text", [given])
+        metadata = over_http.get_model_metadata("reader.text")
+        assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        assert metadata["outputs"] == [{"name": "vector", "datatype": "FP32", "shape": [-1, 2]}]
+        assert over_http.get_inference_statistics("reader.text")["model_stats"][0][
+            "inference_stats"
+        ]
+        over_grpc.close()

@@ -107,7 +107,7 @@ def command(options: _Options) -> None:
 
 
 def _run_inputs(options: _Options) -> None:
-    from ortune.bundle.batch.compute import find_settings
+    from ortune.bundle.answers import find_settings
     from ortune.bundle.engine.load import load_engine
     from ortune.data.stream import Stream
 

@@ -88,7 +88,7 @@ class HubFolder:
             "max_position_embeddings": model.get("context_length"),
         }
 
-    @property
+    @cached_property
     def task(self) -> str:
         """What the model is for, in the hub's words; feature-extraction where nothing says so."""
         if (self.root / MODULES).is_file():
@@ -97,7 +97,7 @@ class HubFolder:
         ends = (task for end, task in _TASKS.items() if str(names[0]).endswith(end))
         return next(ends, FEATURES)
 
-    @property
+    @cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their numbers; none where they have none."""
         names = self.config.get("id2label")
@@ -106,7 +106,7 @@ class HubFolder:
         numbers = sorted(names, key=lambda number: int(number) if str(number).isdigit() else -1)
         return tuple(str(names[number]) for number in numbers)
 
-    @property
+    @cached_property
     def pooling(self) -> Pooling | None:
         """How vectors of tokens become that of a sentence; None where that is not known.
 
@@ -122,7 +122,7 @@ class HubFolder:
         modes = modes or [mode for mode in _POOLINGS.values() if mode == named]
         return modes[0] if len(modes) == 1 else None
 
-    @property
+    @cached_property
     def normalizes(self) -> bool:
         """Whether vectors of sentences are brought to length 1."""
         return any(str(module["type"]).endswith("Normalize") for module in list_modules(self.root))

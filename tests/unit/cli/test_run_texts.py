@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit import studies, texts
 
-from ortune.bundle.batch.compute import find_settings
+from ortune.bundle.answers import find_settings
 from ortune.bundle.pack import pack
 from ortune.cli.main import BAD, DONE, main
 from ortune.core import hub

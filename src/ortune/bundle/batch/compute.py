@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.bundle.engine import archive
+from ortune.bundle.answers import find_settings
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
-from ortune.bundle.engine.manifest import HUB, Signature
-from ortune.core import hub
+from ortune.bundle.engine.manifest import Signature
 from ortune.core.errors import BadData, BadModel, OrtuneError, summarize_error
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
@@ -217,17 +216,6 @@ def open_computer(path: Path, arguments: Mapping[str, Any]) -> Iterator[Computer
                     fix="export the model with arrays in its place",
                 )
         yield Computer(engine, find_settings(path, folder))
-
-
-def find_settings(path: Path, folder: Path) -> HubFolder | None:
-    """Return the hub's settings beside a model; of a bundle those in it, written to `folder`."""
-    if not archive.is_bundle(path):
-        return hub.find_folder(path)
-    with archive.open_bundle(path) as (file, manifest):
-        for member in manifest.members:
-            if member.startswith(f"{HUB}/"):
-                archive.extract_member(file, manifest, member, folder)
-    return hub.find_folder(folder / HUB)
 
 
 class _Worker:

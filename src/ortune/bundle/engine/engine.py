@@ -95,6 +95,10 @@ class Engine(Result):
             choices = ", ".join(f"'{choice}'" for choice in self._calls)
             raise BadSettings(f"the engine has no model '{name}'", fix=f"use {choices}") from None
 
+    def add_call(self, name: str, call: Call) -> None:
+        """Let it be called in another way too, by a name of its own."""
+        self._calls[name] = call
+
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run the only model once and return every output by name.
 

@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import ipaddress
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -170,11 +171,17 @@ def serve_on_ray(request: Serve, journal: Journal, ready: Ready) -> int:
     def warn(text: str) -> None:
         journal.log_event("warning", text)
 
+    output = sys.stdout
+
+    def tell(listening: Listening) -> None:
+        with redirect_stdout(output):  # the cluster's block has redirected it
+            ready(listening)
+
     refuse_options(request)
     access = read_tokens(request.token_file, warn)
     sources = find_sources(request.names)
     with open_cluster(request.executor) as ray:
-        unanswered = asyncio.run(_Driver(ray, request, journal, ready).run(access, sources))
+        unanswered = asyncio.run(_Driver(ray, request, journal, tell).run(access, sources))
     if unanswered is None:
         raise KeyboardInterrupt
     return unanswered

@@ -11,9 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ortune.bundle.answers import add_texts
 from ortune.bundle.engine import archive
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
+from ortune.core.errors import OrtuneError
 from ortune.core.system import raise_file_limit
 from ortune.core.wording import format_count
 from ortune.serving.server.grpc.server import GrpcServer
@@ -56,7 +58,7 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
 
     def open_file(path: Path) -> Engine:
         ops = request.allow_custom_ops if archive.is_bundle(path) else request.custom_ops or False
-        return load_engine(
+        engine = load_engine(
             path,
             on=request.on,
             instances=request.instances,
@@ -67,6 +69,11 @@ def make_repository(request: Serve, journal: Journal) -> Repository:
             max_queue=request.max_queue,
             require_signature=request.require_signature,
         )
+        try:
+            add_texts(engine, path)
+        except OrtuneError as error:
+            journal.log_event("warning", f"{path.name} takes no texts: {error.what}; {error.fix}")
+        return engine
 
     def note(text: str) -> None:
         if repository.ready:  # before that, what is wrong is raised

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from importlib.util import find_spec
 
-from ortune.core.cluster import SPELLINGS, is_ray
+from ortune.core.cluster import is_ray
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.fields import Option
 from ortune.core.request import make_verb
@@ -55,12 +55,12 @@ def carry_out(request: Serve, ready: Ready | None) -> int:
             f"serving needs {', '.join(missing)}", fix=f"pip install {' '.join(missing)}"
         )
     several = (request.processes or 1) > 1
-    on_ray = is_ray(request.executor)
+    on_ray = is_ray(request.executor) and "#" not in request.executor
     if not on_ray:
         if request.executor != "local":
             raise BadSettings(
                 f"there is no executor '{request.executor}' to serve on",
-                fix=f"write local, or {SPELLINGS}",
+                fix="write local, ray or ray://HOST:PORT",
             )
         _PROCESSES.check("--processes", request.processes or 1)
     if request.explicit and several:

@@ -62,7 +62,7 @@ def test_without_ray_it_says_what_to_install(
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
     with pytest.raises(OrtuneError, match="--executor ray needs the package ray") as caught:
         ot.serve(model, executor="ray", grpc=False)
-    assert caught.value.fix == "pip install 'ortune[ray]'"
+    assert caught.value.fix == "pip install 'ray[data,default,serve]'"
 
 
 @pytest.mark.parametrize(
