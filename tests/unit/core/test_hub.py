@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def test_sentence_transformers(tmp_path: Path) -> None:
     ]
     dense = {"idx": 3, "path": "3_Dense", "type": "sentence_transformers.models.Dense"}
     write_json(tmp_path / "modules.json", [*MODULES, dense])
+    folder = replace(folder)  # what was read is kept
     assert folder.pooling is None, "what a further layer makes of it is not known"
 
 
