@@ -18,7 +18,7 @@ import ortune as ot
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.serving.protocol import messages
 from ortune.serving.protocol.status import RequestRefused
-from ortune.serving.server import deployment
+from ortune.serving.server import deployment, replica
 from ortune.serving.server.repository.sources import find_sources
 from ortune.serving.server.settings import Serve
 
@@ -150,7 +150,7 @@ def test_proxies_learn_every_method_and_replicas_have_it() -> None:
     assert streams == {f"/{messages.SERVICE}/ModelStreamInfer"}
     for path, handler in handlers.items():
         assert handler.request_deserializer is None, "bytes stay bytes"
-        assert callable(getattr(deployment.Replica, path.rpartition("/")[2]))
+        assert callable(getattr(replica.Replica, path.rpartition("/")[2]))
 
 
 def test_a_message_larger_than_the_limit_is_refused() -> None:
@@ -160,7 +160,7 @@ def test_a_message_larger_than_the_limit_is_refused() -> None:
 
     async def read() -> None:
         context = SimpleNamespace(peer=None, invocation_metadata=None)
-        call = deployment.Call(context, two(), 8)
+        call = replica.Call(context, two(), 8)
         assert await call.read() == b"12345678"
         with pytest.raises(RequestRefused, match="larger than 8 bytes"):
             await call.read()
