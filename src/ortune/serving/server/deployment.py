@@ -1,4 +1,4 @@
-"""A server on Ray Serve: replicas of the same application and service, behind Ray's own proxies.
+"""A server on Ray Serve: replicas of the same application behind Ray's own proxies.
 
 The proxies read HTTP and gRPC; each replica is a process with the models, the batches and the
 checks of `ortune serve`. What the proxies cannot hold is refused before anything is started.
@@ -61,7 +61,7 @@ _LAST_S = 2.0
 """Seconds beyond `--drain` in which a replica ends."""
 
 
-def refuse_options(request: Serve) -> None:
+def refuse_unproxied_options(request: Serve) -> None:
     """Refuse what Ray's proxies, or copies of the models on other machines, cannot hold.
 
     Raises:
@@ -105,7 +105,7 @@ def refuse_options(request: Serve) -> None:
             )
 
 
-class Files:
+class ModelFiles:
     """An actor that knows the files that replicas write, and why one could not begin."""
 
     def __init__(self, references: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ def serve_on_ray(request: Serve, journal: Journal, ready: Ready) -> int:
         with redirect_stdout(output):  # the cluster's block has redirected it
             ready(listening)
 
-    refuse_options(request)
+    refuse_unproxied_options(request)
     access = read_tokens(request.token_file, warn)
     sources = find_sources(request.names)
     with open_cluster(request.executor) as ray:
@@ -224,11 +224,11 @@ class _Driver:
     def _put_files(self, sources: list[ModelSource]) -> tuple[Any, dict[str, str]]:
         """Hand the files to the cluster; return the actor that has them, and their digests."""
         references, digests = {}, {}
-        for name, path in list_files(self._request, sources):
+        for name, path in list_travelling_files(self._request, sources):
             content = regular_file.read_bytes(path)
             digests[name] = hashlib.sha256(content).hexdigest()
             references[name] = self._ray.put(content)
-        actor = self._ray.remote(num_cpus=0)(Files)
+        actor = self._ray.remote(num_cpus=0)(ModelFiles)
         holder = actor.options(name=FILES, namespace=NAME).remote(references)
         self._ray.get(holder.read_error.remote())  # it runs
         return holder, digests
@@ -343,7 +343,9 @@ def relocate_models(request: Serve, sources: list[ModelSource]) -> Serve:
     )
 
 
-def list_files(request: Serve, sources: list[ModelSource]) -> Iterator[tuple[str, Path]]:
+def list_travelling_files(
+    request: Serve, sources: list[ModelSource]
+) -> Iterator[tuple[str, Path]]:
     """Yield where a replica writes each file, ``NAME/VERSION/FILE``, and where it lies here.
 
     Raises:
@@ -397,9 +399,9 @@ def divide_cluster(nodes: list[int], cpus: int, replicas: int | None) -> tuple[i
     nodes = [node for node in nodes if node]
     if not cpus:
         most = min(nodes, default=1)
-        wanted = replicas or len(nodes)
+        least = replicas or len(nodes)
         cpus = next(
-            (size for size in range(most, 0, -1) if sum(n // size for n in nodes) >= wanted), 1
+            (size for size in range(most, 0, -1) if sum(n // size for n in nodes) >= least), 1
         )
     fitting = sum(node // cpus for node in nodes)
     if fitting < (replicas or 1):

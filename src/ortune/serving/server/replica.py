@@ -125,7 +125,7 @@ class Replica:
             yield message
 
         handler = self.find_handler(method, context)
-        call = Call(context, once(), self._max_body)
+        call = ProxiedCall(context, once(), self._max_body)
         try:
             return _Answer(await (handler.stream_unary or handler.stream_stream)(None, call))
         finally:
@@ -135,7 +135,7 @@ class Replica:
         self, method: str, stream: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[_Answer]:
         """Yield the answers of a stream."""
-        call = Call(context, stream, self._max_body)
+        call = ProxiedCall(context, stream, self._max_body)
         handler = self.find_handler(method, context)
         task = asyncio.create_task(call.run(handler.stream_stream))
         try:
@@ -171,7 +171,7 @@ class _Answer(bytes):
         return bytes(self)
 
 
-class Call:
+class ProxiedCall:
     """One call as gRPC's own context shows it to a method of the service.
 
     Attributes:

@@ -38,14 +38,14 @@ def test_what_proxies_cannot_hold_is_refused_by_its_name(
     options: dict[str, Any], option: str
 ) -> None:
     with pytest.raises(BadSettings) as caught:
-        deployment.refuse_options(Serve("a.onnx", executor="ray", **options))
+        deployment.refuse_unproxied_options(Serve("a.onnx", executor="ray", **options))
     assert caught.value.what.startswith(f"{option} with --executor ray: ")
     assert len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize("options", [{"grpc": False}, {"host": "0.0.0.0"}, {"host": "::"}])
 def test_what_they_can_hold_is_not(options: dict[str, Any]) -> None:
-    deployment.refuse_options(Serve("a.onnx", executor="ray://head:10001", **options))
+    deployment.refuse_unproxied_options(Serve("a.onnx", executor="ray://head:10001", **options))
 
 
 def test_an_executor_is_local_or_a_cluster() -> None:
@@ -127,7 +127,7 @@ def test_all_files_of_a_model_travel_and_have_their_places(tmp_path: Path) -> No
     key = tmp_path / "key.pem"
     request = Serve([f"large={tmp_path / 'big.onnx'}", tmp_path / "net"], require_signature=key)
     sources = find_sources(request.names)
-    assert dict(deployment.list_files(request, sources)) == {
+    assert dict(deployment.list_travelling_files(request, sources)) == {
         "large/1/big.onnx": tmp_path / "big.onnx",
         "large/1/big.data": tmp_path / "big.data",
         "net/3/any.onnx": versions / "any.onnx",
@@ -160,7 +160,7 @@ def test_a_message_larger_than_the_limit_is_refused() -> None:
 
     async def read() -> None:
         context = SimpleNamespace(peer=None, invocation_metadata=None)
-        call = replica.Call(context, two(), 8)
+        call = replica.ProxiedCall(context, two(), 8)
         assert await call.read() == b"12345678"
         with pytest.raises(RequestRefused, match="larger than 8 bytes"):
             await call.read()
