@@ -37,7 +37,7 @@ from ortune.serving.server.listeners import (
     resolve_host,
 )
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.replica import FILES, NAME, Job, Replica
+from ortune.serving.server.replica import FILES, NAME, ReplicaJob, Replica
 from ortune.serving.server.repository.sources import (
     MODEL_SUFFIXES,
     ModelSource,
@@ -183,7 +183,7 @@ class _Driver:
         try:
             with handle_signals(self._stop.set):
                 self._start_proxies(serve, http, grpc_address)
-                job = Job(relocate_models(self._request, sources), access, files, cpus)
+                job = ReplicaJob(relocate_models(self._request, sources), access, files, cpus)
                 self._deploy(serve, job, count, gpus)
                 await self._wait_until_running(serve, holder)
                 names = await serve.get_app_handle(NAME).list_names.remote()
@@ -254,7 +254,7 @@ class _Driver:
                 fix="see Ray's own logs, in /tmp/ray/session_latest/logs/serve of its head",
             ) from None
 
-    def _deploy(self, serve: Any, job: Job, count: int, gpus: int) -> None:
+    def _deploy(self, serve: Any, job: ReplicaJob, count: int, gpus: int) -> None:
         limits = make_limits(self._request)
         deployment = serve.deployment(
             serve.ingress()(Replica),

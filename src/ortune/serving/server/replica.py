@@ -36,7 +36,7 @@ _BODY_S = 60.0
 
 
 @dataclass(frozen=True)
-class Job:
+class ReplicaJob:
     """What a replica is to serve.
 
     Attributes:
@@ -57,7 +57,7 @@ class Replica:
     Ray calls a method of the service by its name; `messages.add_services` tells it the names.
     """
 
-    async def __init__(self, job: Job) -> None:  # type: ignore[misc]  # Ray awaits it
+    async def __init__(self, job: ReplicaJob) -> None:  # type: ignore[misc]  # Ray awaits it
         import ray
         from ray import serve
 
