@@ -37,7 +37,7 @@ from ortune.serving.server.listeners import (
     resolve_host,
 )
 from ortune.serving.server.logs import Journal
-from ortune.serving.server.replica import FILES, NAME, ReplicaJob, Replica
+from ortune.serving.server.replica import FILES, NAME, Replica, ReplicaJob
 from ortune.serving.server.repository.sources import (
     MODEL_SUFFIXES,
     ModelSource,
