@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -15,14 +15,14 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.search.costs import Paid
-from benchmarks.search.simulated import Clock, Machine
+from benchmarks.search.simulated import Builders, Clock, Machine
 from benchmarks.search.spaces import digest, pretended, space_of
 from benchmarks.search.table import Row, Table, true_ratio
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, TrialDone, Unconfirmed
 from ortune.core.study import Header, Job, Study
-from ortune.core.trial import Plan, Trial
+from ortune.core.trial import Plan, Status, Trial
 from ortune.measurement.timing import pairs
 from ortune.search import loop
 from ortune.search.experiment import evaluate, measure
@@ -53,6 +53,8 @@ class Result:
             the budget was shown; None where none was.
         abandoned: Trials whose timing was ended part way; `wrongly` those within 2 % of the best.
         lacking: Plans that the table does not have; `near` ones were stood in for.
+        near_s: Seconds until a plan within 2 % of the table's best was tried; None where none was.
+        building_s: Seconds that the search waited for builds.
     """
 
     regret: float
@@ -67,6 +69,8 @@ class Result:
     lacking: int
     near: int
     finished: str
+    near_s: float | None = None
+    building_s: float = 0.0
 
 
 @dataclass
@@ -76,13 +80,18 @@ class Seen:
     Attributes:
         stopped: Trials whose timing was ended part way.
         first_s: When the first plan was shown as unconfirmed.
+        near_s: When a plan was tried that `is_near` the best.
     """
 
     clock: Clock
+    is_near: Callable[[Trial], bool]
     stopped: list[Trial] = field(default_factory=list)
     first_s: float | None = None
+    near_s: float | None = None
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, TrialDone) and self.near_s is None and self.is_near(event.trial):
+            self.near_s = self.clock.now
         if isinstance(event, TrialDone) and event.trial.stopped and not event.cached:
             self.stopped.append(event.trial)
         if isinstance(event, Unconfirmed) and self.first_s is None:
@@ -96,10 +105,18 @@ class Attempts(evaluate.Attempts):
         return plan.spelling
 
 
-def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = False) -> Result:
+def replay(
+    table: Table,
+    policy: Policy,
+    seconds: float,
+    *,
+    changed: bool = False,
+    make_builders: Callable[[Table, Clock], Builders] | None = None,
+) -> Result:
     """Search a table for some seconds by its clock.
 
     Args:
+        make_builders: Gives nodes that build ahead.
         changed: Go on where the space lists other plans than when the table was measured: those
             that it lacks fail.
 
@@ -107,7 +124,13 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
         OrtuneError: The space has changed.
     """
     machine = Machine(table, Clock(table.about.prepared_s))
-    seen = Seen(machine.clock)
+    if make_builders is not None:
+        machine.builders = make_builders(table, machine.clock)
+    best = true_ratio(table.best)
+    seen = Seen(
+        machine.clock,
+        lambda t: t.status is Status.OK and _true(table, t.plan) <= NEAR * best,
+    )
     with TemporaryDirectory(prefix="ortune-") as folder, pretended(table), simulating(machine):
         space = space_of(table)
         if digest(space) != table.about.space and not changed:
@@ -117,6 +140,7 @@ def replay(table: Table, policy: Policy, seconds: float, *, changed: bool = Fals
             )
         aim = Aim(seconds, 0.0, clock=machine.clock)
         context = surroundings(table, Path(folder), seconds)
+        context = replace(context, ahead=machine.builders)
         loop.run_search(context, lambda note: space, policy, aim, seen)
         study = read_study(Path(folder))
     return _result(table, study, machine, seen, seconds)
@@ -143,6 +167,8 @@ def _result(table: Table, study: Study, machine: Machine, seen: Seen, seconds: f
         lacking=len(machine.lacking),
         near=len(machine.near),
         finished=study.finished,
+        near_s=seen.near_s and seen.near_s - set_up,
+        building_s=machine.building_s,
     )
 
 

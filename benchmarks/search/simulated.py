@@ -7,7 +7,7 @@ the table. A worker is asked as `ortune.measurement.process.Worker` is, burst by
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.search.costs import Paid, Spent, passes
-from benchmarks.search.table import Row, Table, cuts_of, spelled
+from benchmarks.search.table import Cut, Row, Table, cuts_of, spelled
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Recipe
@@ -24,6 +24,7 @@ from ortune.measurement.job import Failure, WorkerJob
 from ortune.measurement.process import WorkerFailed
 from ortune.search.experiment.build import Files
 from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.recipe.ahead import WAIT, WAIT_S
 
 
 @dataclass
@@ -45,12 +46,16 @@ class Machine:
     Attributes:
         lacking: Plans that were asked for and that the table has no row of, nor a near one.
         near: Plans for which the row of a near one stood.
+        builders: Nodes that build ahead; None where nobody does.
+        building_s: Seconds that the search has waited for builds.
     """
 
     table: Table
     clock: Clock
     lacking: list[str] = field(default_factory=list)
     near: list[str] = field(default_factory=list)
+    builders: Builders | None = None
+    building_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._spent, self._passes = Spent(), passes(self.table)
@@ -65,11 +70,18 @@ class Machine:
             OrtuneError: It could not be built.
         """
         steps, row = plan.recipe.steps, self.row(plan)
+        began = self.clock.now
+        cut = self.table.cuts.get(spelled(steps))
+        arrival = self.builders.find_arrival(cut, began) if self.builders and cut else None
+        if arrival is not None:
+            self.clock.now = arrival
+            self._spent.built |= {spelled(steps[:end]) for end in cuts_of(steps)}
         for until in cuts_of(steps):
             cut = self.table.cuts.get(spelled(steps[:until]))
             self.clock.now += self._spent.cut(cut, self._passes) if cut is not None else 0.0
             if cut is not None and cut.error:
                 raise OrtuneError(cut.error, fix="a replay builds nothing")
+        self.building_s += self.clock.now - began
         changed = bool(steps) and row.status is not Status.UNCHANGED
         name = f"artefacts/{codec.digest(spelled(steps))}" if changed else ""
         path = (context.root / name / "model.onnx").resolve()
@@ -147,6 +159,55 @@ class Machine:
         """The pair that is timed: who was warmed last is the candidate."""
         base, candidate = self._sides
         return base, candidate
+
+
+class Builders:
+    """Nodes of a cluster that build ahead, as `ortune.search.recipe.ahead` uses them.
+
+    Args:
+        count: CPUs that build.
+        task_s: Seconds from an order to its begin, and from the end of a build to its arrival.
+        lost: A build in so many is lost with its node, half made, and made again.
+    """
+
+    arrived = 0
+
+    def __init__(
+        self, table: Table, clock: Clock, count: int, *, task_s: float, lost: int = 0
+    ) -> None:
+        self._table, self._clock, self._task_s, self._lost = table, clock, task_s, lost
+        self._free_from = [0.0] * count
+        self._nodes = [Spent() for _ in range(count)]
+        self._passes, self._begun = passes(table), 0
+        self._arrivals: dict[str, float] = {}
+        self._longest_s = 0.0
+
+    def begin(self, recipes: Iterable[Recipe]) -> None:
+        """Begin builds in this order while nodes are idle."""
+        for recipe in recipes:
+            at = min(range(len(self._free_from)), key=self._free_from.__getitem__)
+            if self._free_from[at] > self._clock.now:
+                return
+            name = spelled(recipe.steps)
+            if not recipe.steps or name in self._arrivals or name not in self._table.cuts:
+                continue
+            whole = [
+                self._table.cuts.get(spelled(recipe.steps[:end])) for end in cuts_of(recipe.steps)
+            ]
+            seconds = sum(self._nodes[at].cut(cut, self._passes) for cut in whole if cut)
+            self._begun += 1
+            seconds *= 1.5 if self._lost and self._begun % self._lost == 0 else 1.0
+            self._free_from[at] = self._clock.now + self._task_s + seconds
+            self._arrivals[name] = self._free_from[at] + self._task_s
+
+    def find_arrival(self, cut: Cut, now: float) -> float | None:
+        """Return when a build is there; None where none is out, or it is not waited for."""
+        arrival = self._arrivals.pop(cut.steps, None)
+        if arrival is None or cut.error or arrival - now > max(WAIT_S, WAIT * self._longest_s):
+            return None
+        self.arrived += 1
+        self._longest_s = max(self._longest_s, cut.seconds)
+        return max(now, arrival)
 
 
 class SimulatedWorker:

@@ -39,6 +39,7 @@ from benchmarks.tables.features import (
     sequences,
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
+from benchmarks.tables.fleet import draw_fleet, fleet
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
@@ -88,6 +89,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "found": ("found", found),
     "attacks": ("attacks", attacks),
     "growth": ("growth", growth),
+    "fleet": ("fleet", fleet),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
     "wrong optimizers": ("wrong_optimizers", wrong_optimizers),
@@ -111,6 +113,7 @@ _TABLED = (
         "fuzzing",
         "gpu",
         "looking",
+        "machines",
         "quantizing",
     ),
     *("peers", "providers", "rewriting", "sequences", "serving", "threat-model"),
@@ -134,8 +137,10 @@ def main() -> int:
             stale.append(page.name)
             if not asked.check:
                 page.write_text(after)
-    for source in find_results("growth"):
-        picture, drawn = ROOT / "docs" / "growth.svg", draw_growth(json.loads(source.read_text()))
+    pictures = {"growth": draw_growth, "fleet": draw_fleet}
+    for name, source in ((k, path) for k in pictures for path in find_results(k)):
+        picture = ROOT / "docs" / f"{name}.svg"
+        drawn = pictures[name](json.loads(source.read_text()))
         if not picture.is_file() or picture.read_text() != drawn:
             stale.append(picture.name)
             if not asked.check:

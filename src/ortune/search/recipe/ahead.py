@@ -31,7 +31,7 @@ from ortune.search.recipe.material import Material
 
 _LOOK_S = 0.5
 """Between two looks at the clock while a build is waited for."""
-_WAIT_S, _WAIT = 5.0, 2.0
+WAIT_S, WAIT = 5.0, 2.0
 """How long a build is waited for before it is made here: so many times the longest so far."""
 
 
@@ -108,7 +108,7 @@ class BuildsAhead:
         reference = self._out.pop(folder, None)
         if reference is None:
             return
-        until = monotonic() + max(_WAIT_S, _WAIT * self.longest_s)
+        until = monotonic() + max(WAIT_S, WAIT * self.longest_s)
         while not ray.wait([reference], timeout=_LOOK_S)[0]:
             time_limit.check_time()
             if monotonic() > until:
