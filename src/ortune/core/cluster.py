@@ -44,6 +44,7 @@ def open_cluster(executor: str) -> Iterator[Any]:
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing out
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside comes first
     try:
         ray.init(
             address=None if executor == "ray" else executor,
@@ -55,7 +56,8 @@ def open_cluster(executor: str) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError) as error:
         raise BadSettings(
             f"no Ray cluster answers at '{executor}': {summarize_error(error)}",
-            fix="start one with `ray start --head`, or write --executor ray",
+            fix="start one with `ray start --head`, with the RAY_AUTH_MODE and token of this "
+            "side, or write --executor ray",
         ) from None
     try:
         with redirect_stdout(sys.stderr):  # Ray reports lost nodes on the standard output
