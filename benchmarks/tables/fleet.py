@@ -24,7 +24,16 @@ def fleet(result: Mapping[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    head = ("builders", "to within 2 % of the best", "waiting for builds", "plans tried", "regret")
+    reached = (
+        f"median of the {result['rows'][0]['reached']} of {len(result['tables'])} that get there"
+    )
+    head = (
+        "builders",
+        f"to within 2 % of the best, {reached}",
+        "waiting for builds",
+        "plans tried",
+        "regret",
+    )
     about, hours = result["fleet"], result["fleet"]["hours"]
     cost = "; ".join(
         f"{count} of each: {one['whole']:.0f} h, or {one['near']:.0f} h to within 2 %"
