@@ -67,7 +67,7 @@ LONG = {
     *("--original", "--portable", "--processes", "--plan", "--rate", "--step"),
     *("--simulate", "--state-dict-key", "--tensorrt-cache", "--threads", "--time"),
     *("--token-file", "--tolerance", "--unconfirmed", "--unsafe-pickle", "--watch"),
-    *("--augment", "--port", "--version", "--executor"),
+    *("--augment", "--end-to-end", "--executor", "--host", "--port", "--version"),
 }
 """Options that no test follows: each needs a run, a server, a GPU or another package first."""
 
