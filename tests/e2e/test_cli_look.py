@@ -160,11 +160,11 @@ def test_run_takes_one_image_file_a_level_and_says_no_p90(
     with np.load(digits / "data" / "digits.npz") as given:
         np.savez(tmp_path / "one.npz", image=given["image"][:1])
     args = ["run", str(digits / "model.onnx"), str(tmp_path / "one.npz"), "--opt-level", "disable"]
-    assert main([*args, "--json", "-o", str(tmp_path / "out")]) == 0
+    assert main([*args, "--json", "-o", str(tmp_path / "out.npz")]) == 0
     found = answer(capsys)
     assert found["backend"] == "cpu(level=disabled)"
     assert found["p90_ns"] is None
-    assert (tmp_path / "out" / "000000.npz").is_file()
+    assert (tmp_path / "out.npz").is_file()
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,11 @@ def test_bad_samples_are_two_lines_and_write_nothing(
     (name, kind), *_ = change.items()
     np.savez(tmp_path / "bad.npz", **{name: arrays[kind]})
     for args in (
-        ["run", str(digits / "model.onnx"), str(tmp_path / "bad.npz"), "-o", "out"],
+        ["run", str(digits / "model.onnx"), str(tmp_path / "bad.npz"), "-o", "out.npz"],
+        ["run", str(digits / "model.onnx"), "--data", str(tmp_path / "bad.npz"), "-o", "out"],
         ["optimize", str(digits / "model.onnx"), "--data", str(tmp_path / "bad.npz"), "-o", "out"],
     ):
-        place = tmp_path / args[0]
+        place = tmp_path / args[-1]
         assert main([*args[:-1], str(place)]) == 2
         what, fix = capsys.readouterr().err.strip().splitlines()[-2:]
         assert what.startswith(f"ortune {args[0]}: ")
