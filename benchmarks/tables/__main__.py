@@ -40,6 +40,7 @@ from benchmarks.tables.features import (
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
 from benchmarks.tables.fleet import draw_fleet, fleet
+from benchmarks.tables.generation import generation, perplexity
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
 from benchmarks.tables.search import found, regions, replayed
@@ -90,6 +91,8 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "attacks": ("attacks", attacks),
     "growth": ("growth", growth),
     "fleet": ("fleet", fleet),
+    "generation": ("generation", generation),
+    "perplexity": ("perplexity", perplexity),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
     "wrong optimizers": ("wrong_optimizers", wrong_optimizers),
@@ -116,7 +119,7 @@ _TABLED = (
         "machines",
         "quantizing",
     ),
-    *("peers", "providers", "rewriting", "sequences", "serving", "threat-model"),
+    *("peers", "providers", "rewriting", "sequences", "serving", "text", "threat-model"),
 )
 PAGES = (
     ROOT / "README.md",

@@ -1,0 +1,56 @@
+"""Tables of text generation: how fast decoders write, and what fewer bits cost them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from benchmarks.tables.markdown import table, where
+
+_BESIDE = "builder int4, onnxruntime-genai"
+"""Row that the others are compared with: the usual way to such a decoder."""
+
+
+def generation(results: Mapping[str, Any]) -> str:
+    """Return a row a decoder: medians over the rounds, and times over the usual way's.
+
+    A ratio is of the same round; beside its median stand the least and the most of the rounds.
+    """
+    rows, asked = results["rows"], results["asked"]
+    cells = []
+    for name, row in rows.items():
+        pairs = zip(row["rounds"], rows[_BESIDE]["rounds"], strict=True)
+        ratios = sorted(ours["token_ns"] / usual["token_ns"] for ours, usual in pairs)
+        span = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        cells.append(
+            [
+                name,
+                f"{row['first_token_ns'] / 1e6:.0f} ms",
+                f"{row['token_ns'] / 1e6:.1f} ms",
+                f"{row['tokens_per_s']:.0f}",
+                f"{row['peak_rss'] / 1e6:.0f}",
+                "1" if name == _BESIDE else span,
+            ]
+        )
+    head = ("decoder", "first token", "a later token", "tokens/s", "MB at most", "over the usual")
+    text = (
+        f"{asked['rounds']} rounds of fresh processes in turns, all threads, prompts of "
+        f"{asked['prompt']} tokens and answers of {asked['tokens']}. {where(results)}"
+    )
+    return f"{table(head, cells)}\n\n{text}"
+
+
+def perplexity(results: Mapping[str, Any]) -> str:
+    """Return a row a file: perplexity on texts that were not trained on, and its change."""
+    cells = []
+    for name, row in results["rows"].items():
+        change = row["change"]
+        span = (
+            change and f"{change['value']:+.2f} ({change['least']:+.2f} to {change['most']:+.2f})"
+        )
+        cells.append([name, f"{row['perplexity']:.1f}", span if name != "untrained" else ""])
+    float32 = next(row["float32"] for row in results["rows"].values())
+    cells.insert(1, ["float32, trained", f"{float32:.1f}", ""])
+    head = ("decoder", "perplexity", "change, 90 %")
+    return f"{table(head, cells)}\n\n{where(results)}"
