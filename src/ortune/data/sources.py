@@ -24,6 +24,8 @@ from ortune.data.sentences import Sentences
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
 ARCHIVES, LINES = frozenset({".npz"}), frozenset({".jsonl", ".ndjson"})
+_OF_ONE_SAMPLE = (images.SUFFIXES, sounds.SUFFIXES)
+"""Kinds of files that are a sample each: they may lie in sub-folders, too."""
 _LINE, _GROWTH = 2**20, 32
 """Characters of a line that are read in any case; bytes in memory that one becomes at most."""
 _KINDS = (
@@ -125,28 +127,26 @@ def _open_folder(
     sentences: Sentences | None,
 ) -> Iterator[NamedArrays]:
     entries = _list_entries(folder)
-    if archives := _select_by_suffix(entries, ARCHIVES):
-        if other_count := len(entries) - len(archives):
+    kind, files = _find_samples(entries)
+    if kind is ARCHIVES:
+        if other_count := len(entries) - len(files):
             note(
-                f"{wording.format_count(len(archives), '.npz file')}; not read: "
+                f"{wording.format_count(len(files), '.npz file')}; not read: "
                 f"{wording.format_count(other_count, 'other')} in the folder"
             )
-        return _open_archives(archives)
+        return _open_archives(files)
     parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
     if parts:
         return _read_per_input(folder, parts, inputs, needed)
-    for files in (entries, _list_nested(entries)):
-        if matches := _select_by_suffix(files, images.SUFFIXES):
-            return images.read_image_blocks(matches, folder, needed, note, pictures, classes)
-        if matches := _select_by_suffix(files, sounds.SUFFIXES):
-            return sounds.read_sound_blocks(matches, folder, needed, note, classes)
-    if matches := _select_by_suffix(entries, rows.PARQUET):
+    if kind is images.SUFFIXES:
+        return images.read_image_blocks(files, folder, needed, note, pictures, classes)
+    if kind is sounds.SUFFIXES:
+        return sounds.read_sound_blocks(files, folder, needed, note, classes)
+    if kind is rows.PARQUET:
         optional = {spec.name for spec in inputs} - {spec.name for spec in needed}
-        return rows.read_parquet_blocks(matches, inputs, note, pictures, optional, sentences)
-    kinds = (LINES, texts.SUFFIXES) if sentences else (LINES,)
-    for suffixes in kinds:
-        if matches := _select_by_suffix(entries, suffixes):
-            return _open_lines(matches, inputs, sentences)
+        return rows.read_parquet_blocks(files, inputs, note, pictures, optional, sentences)
+    if kind is LINES or (kind is texts.SUFFIXES and sentences):
+        return _open_lines(files, inputs, sentences)
     raise _make_empty_error(folder, entries)
 
 
@@ -157,19 +157,27 @@ def list_folder_files(folder: Path) -> list[Path]:
         BadData: There are none, or files that only together make samples: a .npy per input.
     """
     entries = _list_entries(folder)
+    _, files = _find_samples(entries)
+    if not files:
+        raise _make_empty_error(folder, entries)
+    return files
+
+
+def _find_samples(entries: Sequence[Path]) -> tuple[frozenset[str], list[Path]]:
+    """Return the kind of files that a folder is read for, and its files of it; none of none."""
+    for suffixes, files in _list_kinds(entries):
+        if matches := _select_by_suffix(files, suffixes):
+            return suffixes, matches
+    return frozenset(), []
+
+
+def _list_kinds(entries: Sequence[Path]) -> Iterator[tuple[frozenset[str], Sequence[Path]]]:
+    """Yield kinds of files, and where they may lie: sub-folders are looked into late."""
+    yield ARCHIVES, entries
+    yield from ((kind, entries) for kind in _OF_ONE_SAMPLE)
     nested = _list_nested(entries)
-    for suffixes in (
-        ARCHIVES,
-        images.SUFFIXES,
-        sounds.SUFFIXES,
-        rows.PARQUET,
-        LINES,
-        texts.SUFFIXES,
-    ):
-        below = nested if suffixes in (images.SUFFIXES, sounds.SUFFIXES) else ()
-        if files := _select_by_suffix(entries, suffixes) or _select_by_suffix(below, suffixes):
-            return files
-    raise _make_empty_error(folder, entries)
+    yield from ((kind, nested) for kind in _OF_ONE_SAMPLE)
+    yield from ((kind, entries) for kind in (rows.PARQUET, LINES, texts.SUFFIXES))
 
 
 def _list_entries(folder: Path) -> list[Path]:
