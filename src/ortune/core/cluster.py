@@ -18,6 +18,13 @@ def is_ray(executor: str) -> bool:
     return executor.partition("#")[0] == "ray" or executor.startswith("ray://")
 
 
+def list_node_cpus() -> list[int]:
+    """Return the CPUs of every live node of the cluster that is open; a head may have none."""
+    import ray
+
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+
+
 @contextmanager
 def open_cluster(executor: str) -> Iterator[Any]:
     """Give the module `ray`, connected, while the block runs; what was started here ends with it.

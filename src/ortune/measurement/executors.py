@@ -234,10 +234,9 @@ class RayConnection:
 
     def poll(self) -> int | None:
         """Return the exit code, or None while it runs."""
-        if self.returncode is None:
-            code = self.ask("wait", 0.0)
-            self.returncode = LOST if self._shell is None else code
-        return self.returncode
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; raise `subprocess.TimeoutExpired` after so many seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ortune.core.plan_label import label_plan
@@ -191,11 +191,12 @@ class Adaptive:
         return sorted(ranked, key=lambda candidate: -candidate.rate)
 
 
-def list_likely_recipes(view: View, proposal: Proposal) -> list[Recipe]:
-    """Return the recipes of plans that may gain, as if the proposal had come out as expected.
+def list_likely_recipes(view: View, proposal: Proposal) -> Iterator[Recipe]:
+    """Yield the recipes of plans that may gain, as if the proposal had come out as expected.
 
     Those of the families that have no trial are among them. The most likely comes first.
-    What the proposal itself needs is not: that is built here and now.
+    What the proposal itself needs is not: that is built here and now. Nothing is ranked before
+    the first is asked for.
     """
     expected, policy = Expectations(view).estimate_plans([proposal.plan])[0], Adaptive()
     ratio = Interval(*[math.exp(expected.latency.mean)] * 3)
@@ -205,7 +206,7 @@ def list_likely_recipes(view: View, proposal: Proposal) -> list[Recipe]:
     families = _list_first_of_families(view, ranked)
     likely = [option for option in ranked if option.worth >= policy.worth or option in families]
     recipes = dict.fromkeys(option.candidate.plan.recipe for option in likely)
-    return [recipe for recipe in recipes if recipe != proposal.plan.recipe]
+    yield from (recipe for recipe in recipes if recipe != proposal.plan.recipe)
 
 
 def _postpone_settings(

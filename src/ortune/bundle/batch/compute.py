@@ -19,6 +19,7 @@ from ortune.bundle.answers import find_settings
 from ortune.bundle.engine.engine import Engine
 from ortune.bundle.engine.load import load_engine
 from ortune.bundle.engine.manifest import Signature
+from ortune.core.cluster import list_node_cpus
 from ortune.core.errors import BadData, BadModel, OrtuneError, summarize_error
 from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
@@ -218,25 +219,30 @@ def open_computer(path: Path, arguments: Mapping[str, Any]) -> Iterator[Computer
         yield Computer(engine, find_settings(path, folder))
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What a worker on Ray is to compute.
+
+    Attributes:
+        parts: All that there are, by their places.
+        files: A reference to name -> content of all that the model consists of, in a list: Ray
+            would put the content in the place of a reference that stands alone.
+        main: The name of the model's own file.
+        arguments: Of `load_engine`.
+    """
+
+    parts: Sequence[NumberedPart]
+    files: Sequence[Any]
+    main: str
+    arguments: Mapping[str, Any]
+
+
 class _Worker:
     """Computes parts in an actor of Ray. The model comes once to every machine."""
 
-    def __init__(
-        self,
-        parts: Sequence[NumberedPart],
-        files: Sequence[Any],
-        main: str,
-        arguments: Mapping[str, Any],
-    ) -> None:
-        """Do nothing yet: what goes wrong with the model is an answer.
-
-        Args:
-            parts: All that there are, by their places.
-            files: A reference to name -> content of all that the model consists of.
-            main: The name of its own file.
-            arguments: Of `load_engine`.
-        """
-        self._parts, self._files, self._main, self._arguments = parts, files, main, arguments
+    def __init__(self, task: _Task) -> None:
+        """Do nothing yet: what goes wrong with the model is an answer."""
+        self._task = task
 
     @cached_property
     def _computer(self) -> Computer:
@@ -244,15 +250,16 @@ class _Worker:
 
         stack = ExitStack()  # open until the process ends
         folder = stack.enter_context(open_temporary_folder())
-        for name, content in ray.get(self._files[0]).items():
+        for name, content in ray.get(self._task.files[0]).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         self._stack = stack
-        return stack.enter_context(open_computer(folder / self._main, self._arguments))
+        main = folder / self._task.main
+        return stack.enter_context(open_computer(main, self._task.arguments))
 
     def __call__(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Compute one part; an error is two texts."""
-        part = self._parts[int(batch["place"][0])]
+        part = self._task.parts[int(batch["place"][0])]
         try:
             for name, _ in part.slices:
                 if not (path := part.folder / name).exists():
@@ -272,42 +279,32 @@ def _pack(outcome: PartOutcome) -> dict[str, list[Any]]:
 class _Pipeline:
     """Ray Data over the parts: it does those of a lost worker again."""
 
-    def __init__(
-        self,
-        parts: Sequence[NumberedPart],
-        files: Sequence[Any],
-        main: str,
-        arguments: Mapping[str, Any],
-        needs: tuple[int, bool],
-    ) -> None:
+    def __init__(self, task: _Task, cpus: int, gpu: bool) -> None:
         """Plan it; it begins with the first row that is fetched.
 
         Args:
-            parts: As for `_Worker`, and what follows.
-            needs: CPUs of a worker, 0 for those of the smallest machine; and whether it takes a
-                GPU.
+            cpus: Of a worker; 0 for those of the smallest machine.
+            gpu: A worker takes a GPU.
         """
-        import ray
         from ray import data
 
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         context = data.DataContext.get_current()
         context.enable_progress_bars = context.print_on_execution_start = False
-        machines = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-        machines = [count for count in machines if count]
-        cpus = min(needs[0] or max(machines), min(machines))
-        most = max(1, min(len(parts), sum(count // cpus for count in machines)))
+        machines, count = list(filter(None, list_node_cpus())), len(task.parts)
+        cpus = min(cpus or max(machines), min(machines))
+        most = max(1, min(count, sum(machine // cpus for machine in machines)))
         places = data.from_items(
-            [{"place": place} for place in range(len(parts))], override_num_blocks=len(parts)
+            [{"place": place} for place in range(count)], override_num_blocks=count
         )
         self._rows: Iterator[dict[str, Any]] = iter(
             places.map_batches(
                 _Worker,
-                fn_constructor_args=(parts, files, main, arguments),
+                fn_constructor_args=(task,),
                 batch_size=1,
                 compute=data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
                 num_cpus=cpus,
-                num_gpus=1 if needs[1] else None,
+                num_gpus=1 if gpu else None,
             ).iter_rows()
         )
 
@@ -340,13 +337,13 @@ def compute_on_ray(
     """
     content = ray.put({name: file.read_bytes() for name, file in files.items()})
     located = [replace(part, folder=part.folder.absolute()) for part in parts]
-    settings = (located, [content], next(iter(files)), arguments, (cpus, gpu))
+    task = _Task(located, [content], next(iter(files)), arguments)
     try:
         if ray.util.client.ray.is_connected():  # Ray Data does not run in a client
-            actor = ray.remote(num_cpus=0)(_Pipeline).remote(*settings)
+            actor = ray.remote(num_cpus=0)(_Pipeline).remote(task, cpus, gpu)
             rows = iter(lambda: ray.get(actor.fetch.remote()), None)
         else:
-            rows = iter(_Pipeline(*settings).fetch, None)
+            rows = iter(_Pipeline(task, cpus, gpu).fetch, None)
         for row in rows:
             if problem := row.pop("problem"):
                 raise BadData(problem, fix=row["fix"])

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,7 +27,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.graph.io import file
 from ortune.measurement.executors import KIND
 from ortune.search.recipe.build import build_in, is_crossing
-from ortune.search.recipe.built import find_build, steps_key
+from ortune.search.recipe.built import find_build, list_file_names, steps_key
 from ortune.search.recipe.material import Material
 
 _LOOK_S = 0.5
@@ -87,12 +88,9 @@ class BuildsAhead:
         idle = cpus - (len(ray.wait(out, num_returns=len(out), timeout=0)[1]) if out else 0)
         where = {"ray.io/node-id": f"!in({','.join(timing)})"}
         build = ray.remote(_build_on_node).options(num_cpus=1, max_retries=3, label_selector=where)
-        for name, recipe, folder in self._list_lacking(recipes):
-            if idle < 1:
-                return
+        for name, recipe, folder in islice(self._list_lacking(recipes), max(0, int(idle))):
             order, files = self._pack(name, recipe)
             self._out[folder] = build.remote(order, files)
-            idle -= 1
 
     def take(self, name: str, recipe: Recipe) -> None:
         """Wait for a build that was begun, and put it among those of the run.
@@ -211,21 +209,18 @@ def _build_on_node(
     seconds = monotonic() - began
     if not built.changed:
         return {}, seconds
-    names = (f"{source.stem}.onnx.data", f"{source.stem}.onnx", f"{source.stem}.json")
-    paths = (built.path.with_name(name) for name in names)
+    paths = (built.path.with_name(name) for name in list_file_names(source.stem))
     return {path.name: path.read_bytes() for path in paths if path.is_file()}, seconds
 
 
 @cache
 def _open_folder() -> Path:
     """Return the folder of this process, which whoever comes after it removes."""
-    stack = ExitStack()
-    folder = stack.enter_context(open_temporary_folder())
-    _KEPT.append(stack)
-    return folder
+    return _PROCESS.enter_context(open_temporary_folder())
 
 
-_KEPT: list[ExitStack] = []
+_PROCESS = ExitStack()
+"""Open until the process ends."""
 
 
 def _fetch_file(path: Path, reference: list[Any]) -> None:

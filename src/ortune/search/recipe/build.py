@@ -30,6 +30,7 @@ from ortune.search.recipe.built import (
     BuiltModel,
     find_build,
     link_or_copy,
+    list_file_names,
     record_build,
     steps_key,
 )
@@ -80,7 +81,7 @@ def build_in(
         return _build_here(cache, source, recipe, material, sink)
     place = cache / steps_key(recipe.steps, material.compute_key(recipe.steps))
     key = (file.compute_digest(source), place.name)
-    names = (f"{name}.onnx.data", f"{name}.onnx", f"{name}.json")
+    names = list_file_names(name)
     if find_build(cache, name, recipe.steps, material.compute_key(recipe.steps)) is None:
         shared.fetch_files("builds", key, place, names)
     built = _build_here(cache, source, recipe, material, sink)

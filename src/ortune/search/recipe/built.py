@@ -46,6 +46,11 @@ def steps_key(steps: Sequence[Step], material: str = "") -> str:
     return codec.digest([texts, material] if material else texts)
 
 
+def list_file_names(name: str) -> tuple[str, str, str]:
+    """Return how the files of a build are called; last the record, which says that it is whole."""
+    return f"{name}.onnx.data", f"{name}.onnx", f"{name}.json"
+
+
 def find_build(
     cache: Path, name: str, steps: Sequence[Step], material: str = ""
 ) -> BuiltModel | None:

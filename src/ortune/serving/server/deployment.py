@@ -22,7 +22,7 @@ from ortune.bundle.engine import archive
 from ortune.bundle.engine.instances import load_serving, read_serving
 from ortune.core import regular_file
 from ortune.core.backend import Backend
-from ortune.core.cluster import open_cluster
+from ortune.core.cluster import list_node_cpus, open_cluster
 from ortune.core.errors import BadSettings, OrtuneError, summarize_error
 from ortune.core.plugins import spelling
 from ortune.core.wording import format_count
@@ -174,11 +174,7 @@ class _Driver:
             )
         http, grpc_address = self._reserve_ports(access)
         cpus, gpus = find_needs(self._request, sources)
-        cpus, count = divide_cluster(
-            [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]],
-            cpus,
-            self._request.processes,
-        )
+        cpus, count = divide_cluster(list_node_cpus(), cpus, self._request.processes)
         holder, files = self._put_files(sources)
         try:
             with handle_signals(self._stop.set):
