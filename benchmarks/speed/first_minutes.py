@@ -4,7 +4,8 @@
 
 Each interpreter gets a clean environment in ``build/first_minutes`` with the wheel and what the
 user's section names; each user an empty folder with what they have. The torch engineer is played
-by Python 3.11 alone, for which there is a wheel of torch. Results: ``first_minutes.json``.
+by Python 3.11 alone, for which there is a wheel of torch. Results: ``first_minutes.json``, written
+after each user: a failure ends the run and keeps those before it.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def main() -> int:
             found[user][version] = follow(user, home / "work", interpreter)
             print(f"{version} {user}: {found[user][version]}", flush=True)
             shutil.rmtree(home / "venv")
-    write_results(result_file("first_minutes"), {"users": found})
+            write_results(result_file("first_minutes"), {"users": found})
     return int(any(sum(s) > LONGEST_S for user in found.values() for s in user.values()))
 
 

@@ -138,9 +138,9 @@ class Compare(Request):
     """Compare each of FILES with the first, row by row; exit code 1 if one regressed.
 
     FILES are what `bench --json FILE.json` or `loadtest --json FILE.json` wrote. A latency
-    regression is a ratio over the threshold whose 99 % interval excludes 1; the interval holds
-    what differs between two occasions. On another machine ratios to a common first row are
-    compared, or nothing is judged.
+    regression is a ratio whose whole 99 % interval is over the threshold; the interval holds what
+    differs between two occasions. On another machine ratios to a common first row are compared,
+    or nothing is judged.
 
     Example:
         ortune compare main.json branch.json --threshold 10%

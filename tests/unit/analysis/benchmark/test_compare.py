@@ -83,10 +83,21 @@ def test_a_flag_means_over_the_threshold_and_outside_the_noise(
     found = only(ot.compare([one, two], thresholds={"latency": limit}))
     latency = found.latency
     assert latency.low < latency.value < latency.high
-    assert bool(found.regressions) is (latency.value > 1 + limit and latency.low > 1)
+    assert bool(found.regressions) is (latency.low > 1 + limit)
     back = only(ot.compare([two, one])).latency
     assert back.value * latency.value == pytest.approx(1)
     assert back.low * latency.high == pytest.approx(1)
+
+
+def test_a_wide_interval_is_no_regression_because_its_middle_is_over_the_threshold(
+    tmp_path: Path,
+) -> None:
+    one = write(tmp_path / "a.json", [row()])
+    two = write(tmp_path / "b.json", [row(ms=10 * 1.27)])
+    compared = only(ot.compare([one, two], thresholds={"latency": 0.25}))
+    assert 1 < compared.latency.low < 1.25 < compared.latency.value
+    assert not compared.regressions
+    assert compared.verdict == "over the threshold, inside the noise"
 
 
 def test_an_occasion_of_a_percent_is_not_called_a_difference(tmp_path: Path) -> None:
