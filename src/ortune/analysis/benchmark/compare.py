@@ -382,9 +382,10 @@ def run(request: Compare) -> CompareResult:
     """Compare saved runs with the first of them, row by row.
 
     A latency regression is a ratio whose whole 99 % interval is over 1 + threshold: two short runs
-    of one model on a shared machine read 1.397 [1.016, 1.920] apart. On the same machine latencies are compared directly. On another machine no time is judged, unless
-    both runs hold the same first row: then a row's ratio to it is compared, which holds across
-    machines. Nor is a time of a run whose machine was too noisy for a verdict.
+    of one model on a shared machine read 1.397 [1.016, 1.920] apart. On the same machine latencies
+    are compared directly. On another machine no time is judged, unless both runs hold the same
+    first row: then a row's ratio to it is compared, which holds across machines. Nor is a time of
+    a run whose machine was too noisy for a verdict.
     """
     limits, run_paths = {**THRESHOLDS, **request.thresholds}, make_paths(request.files)
     if len(run_paths) < 2:
