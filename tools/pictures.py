@@ -1,35 +1,45 @@
-"""Pictures of a run's report for README and docs: ``python -m tools.pictures REPORT.html``.
+"""Pictures of runs' reports for README and docs: ``python -m tools.pictures REPORT.html [NAME]``.
 
 It takes Debian's chromium and playwright. Written are ``docs/pictures/report.png``, the first
-screen, and ``report-dark-390.png``, the same on a phone.
+screen, and ``report-dark-390.png``, the same on a phone; with a NAME, the first screen of that
+run at both widths, light and dark: ``NAME-1440-light.png`` and its three siblings.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import sync_playwright
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-SIZES = {"report": (1280, 800, "light"), "report-dark-390": (390, 844, "dark")}
+Screen = tuple[int, int, Literal["light", "dark"]]
+FIRST: dict[str, Screen] = {"report": (1280, 800, "light"), "report-dark-390": (390, 844, "dark")}
 """Name of a picture -> width and height in pixels, and the colour scheme."""
+SIZES = ((1440, 900), (390, 844))
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def main() -> None:
     """Draw every picture of the report that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, help="a page that `ortune report` wrote")
-    page_file = parser.parse_args().report.resolve()
+    parser.add_argument("name", nargs="?", help="what its pictures are called")
+    asked = parser.parse_args()
+    screens: dict[str, Screen] = {
+        f"{asked.name}-{size[0]}-{scheme}": (*size, scheme)
+        for size, scheme in product(SIZES, SCHEMES)
+    }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        for name, (width, height, scheme) in SIZES.items():
+        for name, (width, height, scheme) in (screens if asked.name else FIRST).items():
             page = browser.new_page(
-                viewport={"width": width, "height": height},
-                color_scheme="dark" if scheme == "dark" else "light",
+                viewport={"width": width, "height": height}, color_scheme=scheme
             )
-            page.goto(page_file.as_uri())
+            page.goto(asked.report.resolve().as_uri())
             page.wait_for_selector("svg")
             page.screenshot(path=PICTURES / f"{name}.png")
         browser.close()
