@@ -65,7 +65,8 @@ def pack(
     Args:
         study: The run, or its folder; with `target` also a bundle's path.
         path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
-        trial: Start of the key of another trial than the best.
+        trial: Start of the key of another trial than the best. Of a budget with steps it is taken
+            by the strictest that it keeps.
         with_: Starts of the keys of further trials, whose plans are taken where those before them
             do not run.
         per_backend: The best confirmed plan of each backend as well, such as the CPU's beside
@@ -99,6 +100,7 @@ def pack(
     _demand_target(original)
     if not isinstance(study, Study):
         study = read_study(Path(study))
+    study = study if trial is None else study.choose_step(trial)
     trials = select_trials(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):

@@ -47,7 +47,7 @@ def collect_evidence(study: Study, trials: Sequence[Trial]) -> BundleEvidence:
     """Collect the evidence of some trials' plans."""
     keys = {trial.key for trial in trials}
     return BundleEvidence(
-        study.job,
+        replace(study.job, budget=study.budget),
         study.header.facts,
         study.baseline,
         tuple(trial for trial in study.trials if trial.key in keys),

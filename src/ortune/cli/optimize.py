@@ -153,6 +153,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "outlook": study.header.outlook,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
+        "steps": [_serialize_step(step) for step in study.by_step],
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
         "counts": study.counts,
@@ -173,6 +174,19 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "command": study.command,
         "versions": study.job.versions,
         "machine": study.job.machine,
+    }
+
+
+def _serialize_step(study: Study) -> dict[str, object]:
+    """Return the answer for a step of the budget."""
+    best = study.best
+    return {
+        "budget": str(study.budget),
+        "key": best.key,
+        "plan": str(best.plan),
+        "speedup": study.speedup(best),
+        "score": best.score,
+        "size": best.size,
     }
 
 
@@ -234,7 +248,8 @@ def print_study(study: Study, page: Path) -> None:
     from ortune.reporting.terminal import make_renderables
 
     parts = gather_parts(study, terminal=True)
-    more = parts if is_verbose() else [part for part in parts if part.name == "batches"]
+    answers = [part for part in parts if part.name in ("batches", "budgets")]
+    more = parts if is_verbose() else answers
     output.print_items(*make_renderables(more), StudyEnding(study, page))
 
 

@@ -87,6 +87,7 @@ def command(options: _Options) -> int:
     if options.target is not None:
         return _write_package(options, options.target)
     study = read_study(Path(options.run))
+    study = study if options.trial is None else study.choose_step(options.trial)
     path = pack(
         study,
         options.out,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from ortune.core.errors import BadSettings, shorten_text
 from ortune.core.metric import Metric
@@ -20,22 +21,34 @@ _ROUNDING = 1e-9
 """``base-0.01`` in binary is not exactly what two counts differ by."""
 _MARGIN = 1.1
 """Times the miss by which a budget is loosened."""
+_MOST_STEPS = 4
+"""Each step has its part of a search's time and of the error of its proofs."""
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A metric and its limit.
+    """A metric and its limit, or several limits for which one search finds an answer each.
 
     Attributes:
         metric: What is scored.
-        limit: Absolute, or an offset to the baseline's score when `relative`.
+        limit: Absolute, or an offset to the baseline's score when `relative`; the strictest.
         relative: Spelled ``base-0.01`` or ``base+0.01``.
+        looser: Further limits, each looser than the one before.
     """
+
+    added: ClassVar[frozenset[str]] = frozenset({"looser"})
 
     metric: Metric
     limit: float
     relative: bool = False
+    looser: tuple[float, ...] = ()
+
+    @property
+    def steps(self) -> tuple[Self, ...]:
+        """A budget of one limit for each, the strictest first."""
+        limits = (self.limit, *self.looser)
+        return tuple(replace(self, limit=limit, looser=()) for limit in limits)
 
     def bound(self, base: float) -> float:
         """Return the limit in the metric's units, given the baseline's score."""
@@ -62,22 +75,27 @@ class Budget:
         return limit > worst
 
     def loosen_to(self, score: float, base: float) -> Self:
-        """Return the budget that would admit a score, its limit rounded to two digits of the miss.
+        """Return the budget with one more step that admits a score outside all others.
 
-        It reaches a little further, as other samples will not give the very same score.
+        Its limit is rounded to two digits of the miss, and reaches a little further, as other
+        samples will not give the very same score.
         """
-        miss = _MARGIN * abs(self.bound(base) - score)
+        last = self.steps[-1]
+        miss = _MARGIN * abs(last.bound(base) - score)
         digits = 1 - math.floor(math.log10(miss)) if miss > 0 else 0
         step = math.ceil(miss * 10**digits - 1e-6) / 10**digits
         sign = -1 if self.metric.higher_is_better else 1
-        return replace(self, limit=round(self.limit + sign * step, max(0, digits)))
+        limit = round(last.limit + sign * step, max(0, digits))
+        return replace(self, looser=(*self.looser, limit)[-_MOST_STEPS + 1 :])
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read ``top1>=base-0.01``, ``cosine(share=0.9)>=0.999`` or ``FILE.py:NAME>=0.9``.
 
+        Several limits, ``cosine>=0.999|0.998``, are steps, the strictest first.
+
         Raises:
-            BadSettings: The text, the metric or the direction is wrong.
+            BadSettings: The text, the metric or the direction is wrong, or the steps are.
         """
         sign = _SIGN.search(text) if len(text) <= _LONGEST else None
         ends = (sign.start(), sign.end()) if sign else (0, len(text))
@@ -91,11 +109,21 @@ class Budget:
         custom = is_function(name) and not re.search(r"\.py:_*[A-Z]", name)
         spelled = f'function(path="{name}")' if custom else name
         metric = spelling.parse_plugin(Metric, spelled)
-        limit, relative = _parse_limit(limit_text, text)
+        first, *others = [part.strip() for part in limit_text.split("|")]
+        wrong = [part for part in others if not part or _SIGN.search(part)]
+        if wrong:
+            raise BadSettings(
+                f"budget '{shorten_text(text, _SHOWN)}': the step '{wrong[0]}' is no limit",
+                fix=f"write limits of one metric: {name}{sign[0]}{first}|LIMIT",
+            )
+        limits = [_parse_limit(part, text) for part in (first, *others)]
         if (sign[0] == ">=") is not metric.higher_is_better:
             better, right = ("higher", ">=") if metric.higher_is_better else ("lower", "<=")
             raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {right}")
-        return cls(metric, limit, relative)
+        (limit, relative), *looser = limits
+        budget = cls(metric, limit, relative, tuple(limit for limit, _ in looser))
+        _check_steps(budget, [relative for _, relative in limits])
+        return budget
 
     def __repr__(self) -> str:
         return f"Budget({self})"
@@ -104,8 +132,40 @@ class Budget:
         sign = ">=" if self.metric.higher_is_better else "<="
         plain = not getattr(self.metric, "share", 0)
         path = getattr(self.metric, "path", "") if plain else ""
-        limit = f"base{self.limit:+.10g}" if self.relative else f"{self.limit:.10g}"
-        return f"{path or self.metric}{sign}{'base' if limit == 'base+0' else limit}"
+        limits = "|".join(self._spell_limit(step.limit) for step in self.steps)
+        return f"{path or self.metric}{sign}{limits}"
+
+    def _spell_limit(self, limit: float) -> str:
+        if not self.relative:
+            return f"{limit:.10g}"
+        return f"base{limit:+.10g}" if limit else "base"
+
+
+def _check_steps(budget: Budget, relative: Sequence[bool]) -> None:
+    """Refuse steps that are not each looser than the one before, or are of two kinds.
+
+    Raises:
+        BadSettings: They are, or there are too many.
+    """
+    better = budget.metric.higher_is_better
+    limits = [budget.limit, *budget.looser]
+    if len(set(relative)) > 1:
+        raise BadSettings(
+            f"budget '{budget.steps[0]}': some of its steps are relative and others are not",
+            fix="write base in every step, or in none",
+        )
+    if limits != sorted(set(limits), reverse=better):
+        ordered = sorted(set(limits), reverse=better)
+        fixed = replace(budget, limit=ordered[0], looser=tuple(ordered[1:]))
+        raise BadSettings(
+            f"budget '{budget}': each step has to be looser than the one before",
+            fix=f"write {fixed}",
+        )
+    if len(limits) > _MOST_STEPS:
+        raise BadSettings(
+            f"budget '{budget}' has {len(limits)} steps, and a search takes {_MOST_STEPS}",
+            fix="write fewer, or search twice",
+        )
 
 
 def _parse_limit(text: str, whole: str) -> tuple[float, bool]:

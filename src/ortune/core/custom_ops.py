@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
@@ -26,6 +26,9 @@ class BudgetRequest(Request):
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999".
     """
 
+    takes_budget_steps: ClassVar[bool] = False
+    """Whether a budget may be a list of steps."""
+
     _: KW_ONLY
     budget: Annotated[str | None, Option("BUDGET")] = None
 
@@ -39,13 +42,19 @@ class BudgetRequest(Request):
         """Return the budget; None where none is given.
 
         Raises:
-            BadSettings: It cannot be read.
+            BadSettings: It cannot be read, or lists steps where one is asked for.
         """
         if self.budget is None:
             return None
         from ortune.core.budget import Budget  # a request is made without NumPy
 
-        return Budget.parse(self.budget)
+        budget = Budget.parse(self.budget)
+        if budget.looser and not self.takes_budget_steps:
+            raise BadSettings(
+                f"budget '{budget}' lists steps, and only `ortune optimize` answers several",
+                fix=f"give one of them: {budget.steps[0]}",
+            )
+        return budget
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,14 +22,18 @@ class NearMiss:
     """A plan outside the budget that is faster than the winner."""
 
     trial: Trial
-    looser: Budget  # the budget that would admit it
+    looser: Budget  # the budget with one more step, which would admit it
     text: str  # how fast it is, what it scores and what was asked
 
 
 def find_near_miss(
     trials: Iterable[Trial], best: Trial, budget: Budget, baseline: Plan
 ) -> NearMiss | None:
-    """Return the fastest plan a little outside the budget, if it is faster than the winner."""
+    """Return the fastest plan a little outside the budget, if it is faster than the winner.
+
+    Of a budget with steps that is the loosest, by which the trials and the winner are judged.
+    """
+    loosest = budget.steps[-1]
     limit = _WORTH * min(1.0, best.ratio.value if best.ratio else 1.0)
     near = [
         (trial.shown_ratio.value, trial, trial.score)
@@ -38,12 +42,12 @@ def find_near_miss(
         and trial.shown_ratio is not None
         and trial.shown_ratio.value < limit
         and trial.score is not None
-        and _is_near(trial.score, budget)
+        and _is_near(trial.score, loosest)
     ]
     if not near:
         return None
     _, trial, score = min(near, key=lambda entry: entry[0])
-    bound = format_score_value(budget.bound(score.base))
+    bound = format_score_value(loosest.bound(score.base))
     text = (
         f"{label_plan(trial.plan, baseline)} is {describe_speedup(trial.shown_ratio)}, with "
         f"{shorten_groups(score.metric)} {score.value:.4g} where the budget asks for {bound}"

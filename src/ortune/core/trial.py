@@ -201,6 +201,8 @@ class ScoreChange:
 class Score:
     """One metric of one plan over one part of the data."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"looser"})
+
     metric: str  # its spelling
     value: float  # the candidate's score
     base: float  # the baseline's score on the same samples
@@ -230,6 +232,8 @@ class Score:
     plans: int = 1  # how many were looked at: so many times smaller `chance` has to be
     # What the budget limits, on all samples; None where it is not known.
     change: ScoreChange | None = None
+    # The same answers as each looser step of the budget judges them, in order.
+    looser: tuple[Score, ...] = ()
 
     def count_likely_samples(self, plans: int) -> int | None:
         """Return how many samples would make it likely, were all like those behind it.

@@ -131,8 +131,10 @@ def decide_likely(score: Score, plans: int) -> Score:
 
     Each of them may be called likely with an equal part of `LIKELY_ERROR`, whatever they have in
     common (Bonferroni), so that the samples which chose among them count too. What is proved,
-    fails or keeps the budget by construction stays so, as do scores of older runs.
+    fails or keeps the budget by construction stays so, as do scores of older runs. Scores by
+    looser steps of the budget are decided likewise.
     """
+    score = replace(score, looser=tuple(decide_likely(looser, plans) for looser in score.looser))
     if score.chance is None or score.verdict not in (Verdict.LIKELY, Verdict.UNDECIDED):
         return score
     is_likely = score.chance <= LIKELY_ERROR / max(1, plans)

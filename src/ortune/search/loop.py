@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
@@ -12,12 +12,13 @@ from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
+from ortune.core.judgement import judge_by_step
 from ortune.core.near_miss import find_near_miss
 from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial
-from ortune.core.wording import format_count
+from ortune.core.wording import format_count, shorten_groups
 from ortune.measurement.accuracy import is_within_reach
 from ortune.measurement.devices import find_claim
 from ortune.measurement.machine import noise
@@ -136,6 +137,7 @@ class _Loop:
     readings: dict[str, str] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=LeftOut)
     closing: Sequence[Trial] = ()
+    step: int = 0  # of the budget: the one that plans are tried and judged for now
 
     def __post_init__(self) -> None:
         # 4 seconds of a search of three minutes, 1 of a short one.
@@ -159,16 +161,13 @@ class _Loop:
         self.attempts.measure_baseline()
         self._count_set_up()
         space = explore(self.attempts.add_note)
-        finished = self._try_plans(space)
+        finished = self._search_steps(space)
         if self.context.ahead is not None:
             builds = format_count(self.context.ahead.arrived, "build")
             self.attempts.add_note(f"{builds} came from other nodes of the cluster")
-        if finished != "target":
-            finished = self._confirm_finalists(finished)
         self.rejudge_finals()
         if text := conclusion.describe_needed_time(self.trials, self._list_finals()):
             self.attempts.add_note(text)
-        self._tell_near_miss()
         if text := conclusion.describe_interruptions(self._list_trials()):
             self.attempts.add_note(text)
         base, costs_s = self.context.job.baseline, lambda: self._make_reserve().history_row_s
@@ -206,6 +205,26 @@ class _Loop:
 
     # --- stages -----------------------------------------------------------------------------
 
+    def _search_steps(self, space: Space) -> str:
+        """Try and confirm plans for each step of the budget; say how it ended.
+
+        The strictest comes first, so that no trial is lost to another step: it is stopped by a
+        plan that keeps the looser ones too. Each step has an equal part of the time, and what
+        those before it have left.
+        """
+        steps, ends = self.context.budget.steps, []
+        for place, budget in enumerate(steps):
+            self.step = place
+            if len(steps) > 1:
+                shown = shorten_groups(str(budget))
+                self.sink(Note(f"step {place + 1} of {len(steps)}: {shown}"))
+            ends.append(self._try_plans(space))
+            if ends[-1] == "target":
+                break
+            ends[-1] = self._confirm_finalists(ends[-1])
+        self._tell_near_miss()
+        return next((end for end in ("target", "time") if end in ends), "done")
+
     def _try_plans(self, space: Space) -> str:
         """Try what the policy proposes until it has nothing more or the target is reached."""
         if any(self._is_on_target(trial) for trial in self._list_trials()):
@@ -229,6 +248,7 @@ class _Loop:
             trial = self.attempts.try_plan(proposal, stop=stop, build_s=view.build_s)
             if self._is_on_target(trial):
                 return "target"
+            (trial,) = self._judge([trial])
             self._show_first(trial, view)
             view = self._make_view(space)
             self.regions.record_mixtures(view)
@@ -243,7 +263,8 @@ class _Loop:
             )
             self.sink(Note(f"no time for more plans{': ' * bool(late_plans)}{late_plans}"))
         for text in omissions.notes:
-            self.attempts.add_note(text)
+            if text not in self.attempts.notes:  # an earlier step of the budget left it out too
+                self.attempts.add_note(text)
         return "time" if late else "done"
 
     def _show_first(self, trial: Trial, before: View) -> None:
@@ -258,13 +279,15 @@ class _Loop:
 
     def _make_view(self, space: Space) -> View:
         context = self.context
-        trials = [trial for trial in self._list_trials() if trial not in self.closing]
-        remaining_s = self.aim.remaining_s() + sum(trial.seconds for trial in self.closing)
+        closing = {(trial.key, trial.part) for trial in self.closing}
+        trials = [t for t in self._list_trials() if (t.key, t.part) not in closing]
+        remaining_s = self._count_remaining_s() + sum(trial.seconds for trial in self.closing)
         back = self._make_reserve(trials).compute_reserve_s(
             self._list_finalists(), FINALISTS, self.aim.seconds, remaining_s
         )
         return View(
-            *(context.facts, space, trials, remaining_s, self.aim.seconds, context.budget),
+            *(context.facts, space, trials, remaining_s, self.aim.seconds),
+            budget=context.budget.steps[self.step],
             kept_back=back,
             by_operator=context.by_operator,
             goal=self.goal,
@@ -274,10 +297,23 @@ class _Loop:
         )
 
     def _list_trials(self) -> list[Trial]:
-        """Return this job's trials, the original first; where plugins were edited, none of old."""
+        """Return this job's trials as the current step of the budget judges them.
+
+        The original comes first; where plugins were edited, there are none of old.
+        """
         plans = (t for t in self.trials if t.stage != BESIDE)
         current = [t for t in plans if t.key == self.attempts.trial_key(t.plan)]
-        return sorted(current, key=lambda t: t.stage != "baseline")
+        return sorted(self._judge(current), key=lambda t: t.stage != "baseline")
+
+    def _judge(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Return trials as the current step of the budget judges them."""
+        measure = self.context.job.workload.measure
+        return [judge_by_step(t, self.context.budget, self.step, measure) for t in trials]
+
+    def _count_remaining_s(self) -> float:
+        """Return the seconds that are left for the current step of the budget."""
+        steps = len(self.context.budget.steps)
+        return self.aim.remaining_s() - self.aim.seconds * (steps - 1 - self.step) / steps
 
     def _confirm_finalists(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten.
@@ -292,7 +328,7 @@ class _Loop:
                 break
             reserve, leader = self._make_reserve(), self._find_winner()
             needed = reserve.final_s(trial, 0.0) + reserve.closing_s
-            if (index > 1 or leader is not None) and self.aim.remaining_s() < needed:
+            if (index > 1 or leader is not None) and self._count_remaining_s() < needed:
                 late = sum(not self._is_confirmed(finalist) for finalist in chosen[index - 1 :])
                 if not late:
                     break
@@ -303,7 +339,7 @@ class _Loop:
             if leader is None or not is_beaten(leader, trial, self.goal):
                 self.attempts.measure_final(
                     trial,
-                    reserve.seconds_each(trial, self.aim.remaining_s()),
+                    reserve.seconds_each(trial, self._count_remaining_s()),
                     self._make_final_rule(chosen[index:], reserve),
                 )
             if index == FINALISTS and self._find_winner() is None:
@@ -322,7 +358,7 @@ class _Loop:
         needed = sum(reserve.final_s(trial, 0.0) for trial in rivals) + reserve.closing_s
 
         def is_enough(ratio: Interval) -> bool:
-            remaining_s = self.aim.remaining_s()
+            remaining_s = self._count_remaining_s()
             if remaining_s < reserve.closing_s and (
                 ratio.clear or remaining_s < -_OVERRUN * self.aim.seconds
             ):
@@ -380,12 +416,13 @@ class _Loop:
         return has_proved_speedup(self.attempts.measure_final(trial), speedup)
 
     def _find_winner(self) -> Trial | None:
-        finals = (t for t in self.trials if t.part == "final")
+        finals = self._judge(t for t in self.trials if t.part == "final")
         original = self.trials[0]
         return select_winner(finals, original, strict=self.aim.strict, goal=self.goal)
 
     def rejudge_finals(self) -> None:
         """Judge every finalist again: others told since how far pairs differ here, and count."""
+        self.step = 0  # trials are kept as the strictest step judges them
         plans = self.attempts.ledger.count_looked_at()
         for trial in self._list_finals():
             learnt = measure.pool_variance(self.trials, but=trial.key)
@@ -394,7 +431,7 @@ class _Loop:
                 self.attempts.ledger.append(judged)
 
     def _tell_near_miss(self) -> None:
-        """Say which plan a little outside the budget is faster; the report finds it by itself."""
+        """Say which plan a little outside the loosest step is faster; the report finds it too."""
         best, baseline = self._find_winner() or self.trials[0], self.trials[0].plan
         missed = find_near_miss(self._list_trials(), best, self.context.budget, baseline)
         if missed is not None:

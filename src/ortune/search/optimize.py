@@ -15,6 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core import settings
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
+from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.cluster import is_ray
 from ortune.core.custom_ops import add_custom_ops
@@ -118,7 +119,7 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
             on=spell_on(add_custom_ops(request.on, request.custom_ops).strip(), targets),
             goal=request.goal,
             command=request.command,
-            finalists=FINALISTS * (1 if request.target_speedup is None else 2),
+            finalists=FINALISTS * count_rounds(experiment.budget, request.target_speedup),
             by_region=request.regions,
         )
         targets = [target.leave_out(context.agreement) for target in targets]
@@ -226,6 +227,16 @@ def _format_repeat(request: Optimize, baseline: Backend) -> str:
     model = [name if is_function(name) else Path(name) for name in names]
     repeat = replace(request, model=model, baseline=baseline, out=Path(request.out))
     return settings.format_settings(repeat, but=_OF_A_CALL)
+
+
+def count_rounds(budget: Budget | None, target_speedup: float | None) -> int:
+    """Return how many times a search may choose finalists: once for each step of its budget.
+
+    Where a target may end it, some are re-measured on the way too.
+    """
+    if target_speedup is not None:
+        return 2
+    return 1 if budget is None else len(budget.steps)
 
 
 def select_targets(

@@ -36,6 +36,9 @@ class Optimize(ModuleRequest, ExperimentRequest):
         on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; fields that are
             written out stay as they are. auto takes every backend that runs here.
         steps: A step of your own to try too, FILE.py:NAME, or another exact step.
+        budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; derived
+            from the outputs without it. Of steps, such as "cosine>=0.999|0.998", each gets its
+            answer, and that of the first is handed out.
         target_speedup: Stop at the first proved plan that is X times as fast.
         strict: Take only proved accuracy, not likely.
         prefer: By what the result is chosen: speed, or the least size or memory of the plans that
@@ -74,6 +77,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
         "warm_start": "",
         "policy": "",
     }
+    takes_budget_steps: ClassVar[bool] = True
 
     _: KW_ONLY
     on: Annotated[str, Option("BACKENDS")] = "auto"
@@ -106,6 +110,12 @@ class Optimize(ModuleRequest, ExperimentRequest):
             raise BadSettings(
                 "--max-latency chooses among batches, and none are given",
                 fix="give --batches too, such as --batches 1,4,16",
+            )
+        budget = self.read_budget()
+        if self.target_speedup is not None and budget is not None and budget.looser:
+            raise BadSettings(
+                f"--target-speedup stops at one answer, and budget '{budget}' asks for several",
+                fix=f'leave it out, or write --budget "{budget.steps[0]}"',
             )
 
     def make_export(self, out: Path) -> Export | None:

@@ -21,9 +21,6 @@ WORD = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w.:/-]*")
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 """Words that are values of their own."""
 
-_NONE = object()
-"""Equal to no field's value."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Plugin(ABC):
@@ -91,11 +88,10 @@ def encode(value: object) -> Any:
     """Turn a value of the core types into plain JSON data; a plugin is its name and its fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        if not isinstance(value, Plugin):
-            return {name: encode(item) for name, item in fields.items()}
-        defaults = {f.name: f.default for f in dataclasses.fields(value) if f.name in value.added}
-        kept = {name: item for name, item in fields.items() if defaults.get(name, _NONE) != item}
-        tag = {"is": f"{value.folder}/{value.name()}"}
+        added = getattr(type(value), "added", ())
+        defaults = {f.name: f.default for f in dataclasses.fields(value) if f.name in added}
+        kept = {k: item for k, item in fields.items() if k not in defaults or defaults[k] != item}
+        tag = {"is": f"{value.folder}/{value.name()}"} if isinstance(value, Plugin) else {}
         return tag | {name: encode(item) for name, item in kept.items()}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}

@@ -67,7 +67,10 @@ def _propose_commands(study: Study) -> Iterator[tuple[str, str]]:
         yield f"Search on: {label} is expected at about {plan.speedup.value:.2g}x:", on
     elif study.finished in ("time", "interrupted"):
         yield "Search on:", on
-    missed = find_near_miss(study.trials, best, study.budget, study.baseline.plan)
+    loosest = study.by_step[-1]
+    missed = find_near_miss(
+        loosest.trials, loosest.best, study.job.budget, study.baseline.plan
+    )
     if missed is not None:
         looser = shlex.quote(str(missed.looser))
         yield (

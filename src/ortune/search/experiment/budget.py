@@ -148,6 +148,7 @@ def validate_budget(budget: Budget, parts: Sequence[ScoredPart]) -> tuple[str, b
 
 def _require_missable(budget: Budget, base: float | None = None) -> None:
     """Refuse a limit that no score can miss: raise BadSettings, with what was likely meant."""
+    budget = budget.steps[-1]  # whoever can miss the loosest can miss all
     metric, bounds = budget.metric, budget.metric.bounds
     if bounds is None or budget.can_be_missed(base):
         return
@@ -167,6 +168,7 @@ def _doubt_original(
     budget: Budget, base: float, worst: float | None, count: int, labels: Sequence[Any]
 ) -> tuple[str, bool]:
     """Say where original or limit are no better than chance; and whether that ends all proofs."""
+    budget = budget.steps[-1]  # the nearest to chance
     metric = budget.metric
     advice = "check the order of the labels and how classes are numbered"
     score = f"the original itself scores {base:.4g} on {format_count(count, 'sample')}"

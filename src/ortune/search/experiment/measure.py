@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,10 +12,10 @@ from typing import Literal
 
 from ortune.backends.cpu import Cpu
 from ortune.core import wording as say
-from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.errors import Interruption, OrtuneError, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
+from ortune.core.judgement import conclude_trial
 from ortune.core.session import Recorded
 from ortune.core.trial import (
     Burst,
@@ -52,13 +51,9 @@ from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.experiment.ledger import ORIGINAL, write_kernels
 from ortune.search.experiment.scores import score_plan
 
-_ONCE = 1.35
-"""A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
-``benchmarks/results/abandoned.json``."""
 _PROFILED_S, _PROFILED_MOST_S, _OPENINGS = 2.0, 8.0, 3.0
 """What profiling a finalist may take: the first, or so many openings of its session where they are
 longer, but no more than the second; one that takes longer to open is not profiled."""
-NO_FASTER = str(Outcome.LEVEL)
 HOPELESS = 1.05
 """A plan whose interval lies above this is not scored: it has lost already."""
 
@@ -358,17 +353,10 @@ def judge_trial(
         stats.claim_ratio(pairs, learnt) if final else stats.latency_ratio(pairs, learnt=learnt)
     )
     sure = ratio if final else stats.latency_ratio(pairs, stats.SEARCHING, learnt)
-    status, why = decide_status(context, sure, trial.scores)
-    if trial.stopped and not trial.scores:
-        slower = ratio.low > 1 or ratio.value > _ONCE
-        status, why = Status.SLOWER if slower else Status.SCREENED, trial.stopped
-    elif ratio.high == math.inf and status is Status.OK and len(pairs[0].blocks) > 1:
-        why = "; ".join([str(Outcome.DISTURBED), *say.list_failed_outputs(trial.scores)])
-    elif status is Status.SLOWER and ratio.low <= 1:
-        status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.list_failed_outputs(trial.scores)])
     predicted = stats.predict_ratio(pairs, learnt)
     waited = bool(pairs) and stats.count_unusable(pairs) == len(pairs)
-    return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted, waited=waited)
+    trial = replace(trial, ratio=ratio, predicted=predicted, waited=waited)
+    return conclude_trial(trial, context.budget, context.job.workload.measure, sure)
 
 
 def make_measurement(started: StartupTimes, pairs: Sequence[Pair]) -> Measurement:
@@ -376,33 +364,6 @@ def make_measurement(started: StartupTimes, pairs: Sequence[Pair]) -> Measuremen
     return Measurement(
         tuple(pairs), started.load_ns, started.first_ns, started.peak_rss, started.placement
     )
-
-
-def decide_status(
-    context: Context, ratio: Interval, scores: tuple[Score, ...]
-) -> tuple[Status, str]:
-    """Say what became of a measured plan, and why, in one line; outputs that fell are named."""
-    status, why = _status_and_reason(context, ratio, scores)
-    return status, "; ".join([why, *say.list_failed_outputs(scores)])
-
-
-def _status_and_reason(
-    context: Context, ratio: Interval, scores: tuple[Score, ...]
-) -> tuple[Status, str]:
-    if scores and scores[0].verdict is Verdict.FAILS:
-        score = scores[0]
-        if context.budget.admits(score.value, score.base):
-            return Status.FAILS, score.basis
-        bound, metric = context.budget.bound(score.base), say.shorten_groups(score.metric)
-        return Status.FAILS, f"{metric} {score.value:.4g} leaves the budget of {bound:.4g}"
-    measure = context.job.workload.measure
-    if ratio.low > 1:
-        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
-    if not scores:
-        return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
-    if ratio.high >= 1:
-        return Status.OK, NO_FASTER
-    return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
 
 
 def start_worker(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,17 +161,20 @@ def _judge_records(
     exact: bool = False,
     snr_db: float | None = None,
 ) -> Score:
-    """Judge records of all parts; a proof rests on the samples that nothing was chosen by.
+    """Judge records of all parts by the budget, and by each looser step of it.
 
-    Where a search holds some out, what a proof needs is so many in all, as its outlook says.
+    A proof rests on the samples that nothing was chosen by. Where a search holds some out, what a
+    proof needs is so many in all, as its outlook says. Steps need no smaller error: samples that
+    prove one prove every looser one, so that the chance of any false proof is that of the loosest
+    step which the plan misses.
     """
     held_out = len(context.evaluation_parts()) > 1
     starts = np.cumsum([0, *(len(part.indices) for part in parts)]).tolist()
-    score = judge_accuracy(
-        context.budget,
-        rows,
-        stack_records([part.records for part in parts]),
-        _group_names(parts),
+    judge = partial(
+        judge_accuracy,
+        candidate=rows,
+        baseline=stack_records([part.records for part in parts]),
+        groups=_group_names(parts),
         proof=[
             start + at for start, part in zip(starts, parts, strict=False) for at in part.proof
         ],
@@ -186,9 +190,15 @@ def _judge_records(
         snr_db=snr_db,
         provable=context.provable,
     )
-    if score.needed is None or not held_out:
-        return score
-    return replace(score, needed=compute_split_minimum(score.needed))
+    scores = [judge(step) for step in context.budget.steps]
+    if held_out:
+        scores = [
+            score
+            if score.needed is None
+            else replace(score, needed=compute_split_minimum(score.needed))
+            for score in scores
+        ]
+    return replace(scores[0], looser=tuple(scores[1:]))
 
 
 def _group_names(parts: Sequence[ScoredPart]) -> list[str] | None:

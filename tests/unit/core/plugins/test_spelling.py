@@ -10,7 +10,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError, UnknownPlugin
-from ortune.core.plugins import spelling
+from ortune.core.plugins import codec, spelling
 from ortune.core.step import Quantizer
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.observers.percentile import Percentile
@@ -81,6 +81,9 @@ def test_wrong_spellings_say_what_is_wrong(text: str, said: str) -> None:
         ("top1 >= base-0.01", "top1>=base-0.01", 0.79),
         ("max-error<=1e-3", "max-error<=0.001", 0.001),
         ("snr>=base", "snr>=base", 0.8),
+        ("cosine >= 0.999 | 0.99", "cosine>=0.999|0.99", 0.999),
+        ("max-error<=0.1|0.2|1", "max-error<=0.1|0.2|1", 0.1),
+        ("top1>=base|base-0.01", "top1>=base|base-0.01", 0.8),
     ],
 )
 def test_budgets_are_read_and_written(text: str, again: str, bound: float) -> None:
@@ -98,12 +101,34 @@ def test_budgets_are_read_and_written(text: str, again: str, bound: float) -> No
         ("max-error>=0.1", "lower max-error is better"),
         ("cosine>=lots", "cannot read the limit 'lots'"),
         ("cosin>=0.9", "no metric 'cosin'"),
+        ("cosine>=0.99|", "the step '' is no limit"),
+        ("cosine>=0.999|snr>=30", "the step 'snr>=30' is no limit"),
+        ("cosine>=0.99|0.999", "each step has to be looser"),
+        ("cosine>=0.99|0.99", "each step has to be looser"),
+        ("max-error<=0.2|0.1", "each step has to be looser"),
+        ("top1>=base-0.01|0.8", "some of its steps are relative"),
+        ("cosine>=0.99|x", "cannot read the limit 'x'"),
+        ("cosine>=0.9|0.8|0.7|0.6|0.5", "has 5 steps"),
     ],
 )
 def test_wrong_budgets_say_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(OrtuneError) as caught:
         Budget.parse(text)
     assert said in caught.value.what
+
+
+def test_the_fix_of_steps_in_the_wrong_order_works() -> None:
+    with pytest.raises(BadSettings) as caught:
+        Budget.parse("cosine>=0.99|0.999")
+    budget = Budget.parse(caught.value.fix.removeprefix("write "))
+    assert list(map(str, budget.steps)) == ["cosine>=0.999", "cosine>=0.99"]
+
+
+def test_a_budget_of_one_limit_is_stored_as_in_runs_from_before_steps() -> None:
+    budget = Budget.parse("cosine>=0.99")
+    assert "looser" not in codec.encode(budget)
+    steps = Budget.parse("cosine>=0.999|0.99")
+    assert codec.decode(Budget, codec.encode(steps)) == steps
 
 
 def test_a_backend_may_say_where_it_runs() -> None:

@@ -28,6 +28,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome, classify_outcome
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, ignore_event
+from ortune.core.judgement import decide_status
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse_plugin
 from ortune.core.progress import time_limit
@@ -733,13 +734,15 @@ def scored(verdict: Verdict) -> tuple[Score, ...]:
 def test_accuracy_is_judged_before_time(
     attempts: Attempts, ratio: Interval, scores: tuple[Score, ...], status: Status
 ) -> None:
-    assert measure.decide_status(attempts.context, ratio, scores)[0] is status
+    assert decide_status(attempts.context.budget, "latency", ratio, scores)[0] is status
 
 
 def test_a_group_that_does_not_follow_is_named(attempts: Attempts) -> None:
     limit = attempts.context.budget.limit
     score = replace(scored(Verdict.FAILS)[0], value=limit, base=limit, basis="a class is dead")
-    found = measure.decide_status(attempts.context, Interval(0.5, 0.4, 0.6), (score,))
+    found = decide_status(
+        attempts.context.budget, "latency", Interval(0.5, 0.4, 0.6), (score,)
+    )
     assert found == (Status.FAILS, "a class is dead")
 
 
@@ -755,7 +758,8 @@ def test_a_group_that_does_not_follow_is_named(attempts: Attempts) -> None:
 def test_an_interval_that_holds_one_is_no_difference(
     attempts: Attempts, ratio: Interval, says: str
 ) -> None:
-    assert says in measure.decide_status(attempts.context, ratio, scored(Verdict.PROVED))[1]
+    budget = attempts.context.budget
+    assert says in decide_status(budget, "latency", ratio, scored(Verdict.PROVED))[1]
 
 
 def test_a_survey_stands_in_the_journal_of_the_run(

@@ -64,6 +64,7 @@ def test_an_edited_function_or_file_is_another_job(
     [
         ({"budget": "garbage"}, "cannot read budget 'garbage'"),
         ({"budget": "nope>=3"}, "no metric 'nope'"),
+        ({"budget": "cosine>=0.9|0.8", "target_speedup": 2.0}, "asks for several"),
         ({"shapes": ["nope:3"]}, "no input 'nope'"),
     ],
 )

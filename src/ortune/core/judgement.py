@@ -1,0 +1,75 @@
+"""What a measured plan came to: by its time and its scores, under a budget or a step of one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
+from ortune.core.budget import Budget
+from ortune.core.trial import Interval, Score, Status, Trial, Verdict
+
+NO_FASTER = str(Outcome.LEVEL)
+_ONCE = 1.35
+"""A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
+``benchmarks/results/abandoned.json``."""
+
+
+def judge_by_step(trial: Trial, budget: Budget, step: int, measure: str) -> Trial:
+    """Return a trial as a step of its budget judges it; 0 is the strictest, by which it is kept.
+
+    Args:
+        measure: What its workload is timed by, as in `conclude_trial`.
+    """
+    score = trial.score
+    if not step or score is None or len(score.looser) < step or trial.ratio is None:
+        return trial
+    judged = replace(trial, scores=(score.looser[step - 1], *trial.scores[1:]))
+    return conclude_trial(judged, budget.steps[step], measure, trial.ratio)
+
+
+def conclude_trial(trial: Trial, budget: Budget, measure: str, sure: Interval) -> Trial:
+    """Return a measured trial with the status and the reason that follow from ratio and scores.
+
+    Args:
+        measure: What its workload is timed by, such as ``latency``.
+        sure: Its latency ratio with the interval that a search sorts by.
+    """
+    ratio, failed_outputs = trial.ratio or sure, say.list_failed_outputs(trial.scores)
+    pairs = trial.measurement.pairs if trial.measurement else ()
+    status, why = decide_status(budget, measure, sure, trial.scores)
+    if trial.stopped and not trial.scores:
+        slower = ratio.low > 1 or ratio.value > _ONCE
+        status, why = Status.SLOWER if slower else Status.SCREENED, trial.stopped
+    elif pairs and ratio.high == math.inf and status is Status.OK and len(pairs[0].blocks) > 1:
+        why = "; ".join([str(Outcome.DISTURBED), *failed_outputs])
+    elif status is Status.SLOWER and ratio.low <= 1:
+        status, why = Status.LEVEL, "; ".join([NO_FASTER, *failed_outputs])
+    return replace(trial, status=status, why=why)
+
+
+def decide_status(
+    budget: Budget, measure: str, ratio: Interval, scores: tuple[Score, ...]
+) -> tuple[Status, str]:
+    """Say what became of a measured plan, and why, in one line; outputs that fell are named."""
+    status, why = _decide_by_budget(budget, measure, ratio, scores)
+    return status, "; ".join([why, *say.list_failed_outputs(scores)])
+
+
+def _decide_by_budget(
+    budget: Budget, measure: str, ratio: Interval, scores: tuple[Score, ...]
+) -> tuple[Status, str]:
+    if scores and scores[0].verdict is Verdict.FAILS:
+        score = scores[0]
+        if budget.admits(score.value, score.base):
+            return Status.FAILS, score.basis
+        bound, metric = budget.bound(score.base), say.shorten_groups(score.metric)
+        return Status.FAILS, f"{metric} {score.value:.4g} leaves the budget of {bound:.4g}"
+    if ratio.low > 1:
+        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
+    if not scores:
+        return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
+    if ratio.high >= 1:
+        return Status.OK, NO_FASTER
+    return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
