@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ortune.bundle.pack import pack as pack
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
+    from ortune.core.judgement import judge_steps as judge_steps
     from ortune.core.profile import Profile as Profile
     from ortune.core.reading import read_step as _read_step
     from ortune.core.step import Recipe as Recipe
@@ -122,6 +123,7 @@ _HOME = {
     "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
+    "judge_steps": "core.judgement",
     "load": "bundle.engine.load:load_engine",
     "loadtest": "serving.load_testing.loadtest",
     "optimize": "search.optimize",

@@ -30,6 +30,7 @@ from ortune.core import wording
 from ortune.core.atomic_write import open_output_draft
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.judgement import choose_step
 from ortune.core.outputs import check_output_file
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
@@ -65,8 +66,7 @@ def pack(
     Args:
         study: The run, or its folder; with `target` also a bundle's path.
         path: Where it goes, by custom ``NAME.ortune``; with `target` a folder.
-        trial: Start of the key of another trial than the best. Of a budget with steps it is taken
-            by the strictest that it keeps.
+        trial: Start of the key of another trial than the best, also of a looser budget step.
         with_: Starts of the keys of further trials, whose plans are taken where those before them
             do not run.
         per_backend: The best confirmed plan of each backend as well, such as the CPU's beside
@@ -98,9 +98,8 @@ def pack(
             options = {"force": force, "custom_ops": custom_ops, "original": original}
             return package(bundles, path, target, **options).path
     _demand_target(original)
-    if not isinstance(study, Study):
-        study = read_study(Path(study))
-    study = study if trial is None else study.choose_step(trial)
+    study = study if isinstance(study, Study) else read_study(Path(study))
+    study = study if trial is None else choose_step(study, trial)
     trials = select_trials(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):

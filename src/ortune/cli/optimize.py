@@ -129,6 +129,7 @@ def describe_miss(study: Study, target_speedup: float | None) -> str:
 
 def serialize_study(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
+    from ortune.core.judgement import judge_steps
     from ortune.search.batch_rows import rows
 
     best = study.best
@@ -153,7 +154,7 @@ def serialize_study(study: Study, page: Path) -> dict[str, object]:
         "outlook": study.header.outlook,
         "budget": str(study.budget),
         "budget_rule": study.job.budget_rule,
-        "steps": [_serialize_step(step) for step in study.by_step],
+        "steps": [_serialize_step(step) for step in judge_steps(study)],
         "workload": str(study.job.workload),
         "measure": study.job.workload.measure,
         "counts": study.counts,

@@ -82,12 +82,13 @@ def command(options: _Options) -> int:
     """Say what is in the bundle."""
     from ortune.bundle.engine import archive
     from ortune.bundle.pack import pack
+    from ortune.core.judgement import choose_step
     from ortune.search.experiment.ledger import read_study
 
     if options.target is not None:
         return _write_package(options, options.target)
     study = read_study(Path(options.run))
-    study = study if options.trial is None else study.choose_step(options.trial)
+    study = study if options.trial is None else choose_step(study, options.trial)
     path = pack(
         study,
         options.out,

@@ -109,14 +109,14 @@ class Budget:
         custom = is_function(name) and not re.search(r"\.py:_*[A-Z]", name)
         spelled = f'function(path="{name}")' if custom else name
         metric = spelling.parse_plugin(Metric, spelled)
-        first, *others = [part.strip() for part in limit_text.split("|")]
-        wrong = [part for part in others if not part or _SIGN.search(part)]
+        first, *further = [part.strip() for part in limit_text.split("|")]
+        wrong = [part for part in further if not part or _SIGN.search(part)]
         if wrong:
             raise BadSettings(
                 f"budget '{shorten_text(text, _SHOWN)}': the step '{wrong[0]}' is no limit",
                 fix=f"write limits of one metric: {name}{sign[0]}{first}|LIMIT",
             )
-        limits = [_parse_limit(part, text) for part in (first, *others)]
+        limits = [_parse_limit(part, text) for part in (first, *further)]
         if (sign[0] == ">=") is not metric.higher_is_better:
             better, right = ("higher", ">=") if metric.higher_is_better else ("lower", "<=")
             raise BadSettings(f"budget '{text}': {better} {name} is better", fix=f"write {right}")

@@ -8,12 +8,44 @@ from dataclasses import replace
 from ortune.core import wording as say
 from ortune.core.acceptance import Outcome
 from ortune.core.budget import Budget
+from ortune.core.study import Study
 from ortune.core.trial import Interval, Score, Status, Trial, Verdict
 
 NO_FASTER = str(Outcome.LEVEL)
 _ONCE = 1.35
 """A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
 ``benchmarks/results/abandoned.json``."""
+
+
+def judge_steps(study: Study) -> tuple[Study, ...]:
+    """Return a study as each step of its budget judges it, the strictest first.
+
+    Each has its own `best`; that of the first, which is the study itself, is handed out. A study
+    that a looser step judges, or one whose budget is a single limit, is returned alone.
+    """
+    measure, budget = study.job.workload.measure, study.job.budget
+    looser = range(1, len(budget.steps)) if study.step == 0 else ()
+    return study, *(
+        replace(
+            study,
+            step=step,
+            trials=tuple(judge_by_step(trial, budget, step, measure) for trial in study.trials),
+        )
+        for step in looser
+    )
+
+
+def choose_step(study: Study, key: str) -> Study:
+    """Return a study by the strictest step that confirms a plan; itself where none does.
+
+    Args:
+        key: Start of the key of the plan's trial.
+    """
+    for judged in judge_steps(study):
+        trial = judged.find(key)
+        if trial is not None and judged.is_confirmed(trial):
+            return judged
+    return study
 
 
 def judge_by_step(trial: Trial, budget: Budget, step: int, measure: str) -> Trial:

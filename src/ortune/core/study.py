@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ortune.core import acceptance
@@ -13,12 +13,10 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
-from ortune.core.judgement import judge_by_step
 from ortune.core.plan_label import label_plan
 from ortune.core.result import TableResult
 from ortune.core.self_agreement import SelfAgreement
 from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, UntriedPlan
-from ortune.core.wording import format_speedup
 from ortune.core.workload import Workload
 
 AT_WORK = "at work"
@@ -147,11 +145,6 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
             "plans": len({trial.key for trial in self.trials}),
             "finished": f"{self.finished}, too noisy" if self.too_noisy else self.finished,
             "run": self.root,
-            **{
-                f"within {study.budget}": f"{study.label(study.best.plan)}, "
-                f"{format_speedup(study.speedup(study.best))}"
-                for study in self.by_step[1:]
-            },
         }
 
     def records(self) -> Sequence[Mapping[str, object]]:
@@ -231,38 +224,6 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     def budget(self) -> Budget:
         """The budget of the job; where it has steps, the one that trials are judged by."""
         return self.job.budget.steps[self.step]
-
-    @property
-    def by_step(self) -> tuple[Study, ...]:
-        """The study as each step of its budget judges it, this one first.
-
-        Each has its own `best`; that of the strictest is handed out.
-        """
-        measure, budget = self.job.workload.measure, self.job.budget
-        looser = range(1, len(budget.steps)) if self.step == 0 else ()
-        return self, *(
-            replace(
-                self,
-                step=step,
-                trials=tuple(judge_by_step(t, budget, step, measure) for t in self.trials),
-            )
-            for step in looser
-        )
-
-    def choose_step(self, key: str) -> Study:
-        """Return the study by the strictest step that confirms a plan; itself where none does.
-
-        Args:
-            key: Start of the key of the plan's trial.
-        """
-        return next(
-            (
-                study
-                for study in self.by_step
-                if (trial := study.find(key)) is not None and study.is_confirmed(trial)
-            ),
-            self,
-        )
 
     @property
     def baseline(self) -> Trial:

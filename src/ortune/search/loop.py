@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from ortune.core.acceptance import Outcome, select_winner
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
+from ortune.core.event import Event, Note, Sink, TimeLeft, TrialDone, Unconfirmed
 from ortune.core.judgement import judge_by_step
 from ortune.core.near_miss import find_near_miss
 from ortune.core.plan_label import label_plan
@@ -142,7 +142,7 @@ class _Loop:
     def __post_init__(self) -> None:
         # 4 seconds of a search of three minutes, 1 of a short one.
         seconds = min(4.0, max(1.0, self.aim.seconds / 45))
-        self.attempts = Attempts(self.context, seconds, self.sink, self.stack)
+        self.attempts = Attempts(self.context, seconds, self._show_event, self.stack)
         self.regions = RegionSearch(self.context, self.attempts)
         self.goal = self.context.job.wanted
         self.before = noise.take_snapshot()
@@ -212,7 +212,8 @@ class _Loop:
         plan that keeps the looser ones too. Each step has an equal part of the time, and what
         those before it have left.
         """
-        steps, ends = self.context.budget.steps, []
+        steps = self.context.budget.steps
+        ends: list[str] = []
         for place, budget in enumerate(steps):
             self.step = place
             if len(steps) > 1:
@@ -309,6 +310,12 @@ class _Loop:
         """Return trials as the current step of the budget judges them."""
         measure = self.context.job.workload.measure
         return [judge_by_step(t, self.context.budget, self.step, measure) for t in trials]
+
+    def _show_event(self, event: Event) -> None:
+        """Pass an event on; a trial as the current step of the budget judges it."""
+        if isinstance(event, TrialDone):
+            event = replace(event, trial=self._judge([event.trial])[0])
+        self.sink(event)
 
     def _count_remaining_s(self) -> float:
         """Return the seconds that are left for the current step of the budget."""

@@ -15,6 +15,7 @@ from ortune.analysis.verification.requests import Verify
 from ortune.cli.optimize import serialize_study
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings
+from ortune.core.judgement import choose_step, judge_steps
 from ortune.core.section import Table
 from ortune.core.study import Study
 from ortune.core.trial import Status, Verdict
@@ -32,11 +33,11 @@ def study(run: Callable[..., Study]) -> Study:
 
 
 def test_each_step_gets_its_fastest_plan_with_its_verdict(study: Study) -> None:
-    strict, loose = study.by_step
-    assert [str(step.budget) for step in study.by_step] == ["cosine>=0.999", "cosine>=0.99"]
-    assert [step.best.plan for step in study.by_step] == PLANS[:2]
+    strict, loose = judge_steps(study)
+    assert [str(step.budget) for step in judge_steps(study)] == ["cosine>=0.999", "cosine>=0.99"]
+    assert [step.best.plan for step in judge_steps(study)] == PLANS[:2]
     assert strict is study, "the strictest is handed out"
-    verdicts = [step.best.score and step.best.score.verdict for step in study.by_step]
+    verdicts = [step.best.score and step.best.score.verdict for step in judge_steps(study)]
     assert verdicts == [Verdict.PROVED, Verdict.PROVED]
     assert study.find(loose.best.key) is not loose.best
     assert study.find(loose.best.key).status is Status.FAILS  # type: ignore[union-attr]
@@ -49,10 +50,10 @@ def test_no_plan_is_measured_for_a_second_step_again(study: Study) -> None:
 
 
 def test_a_plan_is_taken_by_the_strictest_step_that_it_keeps(study: Study) -> None:
-    strict, loose = study.by_step
-    assert study.choose_step(strict.best.key) is study
-    assert study.choose_step(loose.best.key).budget == loose.budget
-    assert study.choose_step("unknown") is study
+    strict, loose = judge_steps(study)
+    assert choose_step(study, strict.best.key) is study
+    assert choose_step(study, loose.best.key).budget == loose.budget
+    assert choose_step(study, "unknown") is study
 
 
 def test_each_step_has_its_part_of_the_time(run: Callable[..., Study]) -> None:
@@ -71,16 +72,15 @@ def test_the_steps_are_shown(study: Study, tmp_path: Any) -> None:
     (part,) = [part for part in gather_parts(study, terminal=True) if part.name == "budgets"]
     (table,) = [block for block in part.blocks if isinstance(block, Table)]
     assert [row[0] for row in table.rows] == ["cosine>=0.999", "cosine>=0.99"]
-    loose = study.by_step[1].best
+    loose = judge_steps(study)[1].best
     assert any(f"--plan {loose.key[:8]}" in str(block) for block in part.blocks)
     steps: Any = serialize_study(study, tmp_path / "report.html")["steps"]
     assert [step["key"] for step in steps] == [study.best.key, loose.key]
-    assert study.summary()["within cosine>=0.99"] == f"{study.label(loose.plan)}, 2.50x"
 
 
 def test_one_budget_has_one_step(run: Callable[..., Study]) -> None:
     study = run(Script(), PLANS[:1])
-    assert study.by_step == (study,)
+    assert judge_steps(study) == (study,)
     assert not [part for part in gather_parts(study) if part.name == "budgets"]
 
 

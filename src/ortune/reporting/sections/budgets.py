@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ortune.core import wording as say
+from ortune.core.judgement import judge_steps
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 
@@ -20,7 +21,7 @@ class BudgetsSection(Section):
     terminal: ClassVar[bool] = True
 
     def blocks(self, study: Study) -> Iterable[Block]:
-        steps = study.by_step
+        steps = judge_steps(study)
         if len(steps) < 2:
             return
         yield Heading("Steps of the budget")
@@ -30,11 +31,11 @@ class BudgetsSection(Section):
             tuple(_make_row(step) for step in steps),
             tuple("win" if step is study else "" for step in steps),
         )
-        others = [step.best for step in steps if step.best.key != study.best.key]
-        if others:
+        plans = [step.best for step in steps if step.best.key != study.best.key]
+        if plans:
             yield Text("The plan of the first step is handed out. To take that of the loosest:")
             root = shlex.quote(study.root)
-            yield Text(f"ortune pack {root} -o model.ortune --plan {others[-1].key[:8]}", "code")
+            yield Text(f"ortune pack {root} -o model.ortune --plan {plans[-1].key[:8]}", "code")
 
 
 def _make_row(study: Study) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from ortune.core import wording as say
 from ortune.core.fields import Duration
+from ortune.core.judgement import judge_steps
 from ortune.core.near_miss import find_near_miss
 from ortune.core.section import Block, Heading, Section, Text
 from ortune.core.settings import REPEAT
@@ -67,10 +68,8 @@ def _propose_commands(study: Study) -> Iterator[tuple[str, str]]:
         yield f"Search on: {label} is expected at about {plan.speedup.value:.2g}x:", on
     elif study.finished in ("time", "interrupted"):
         yield "Search on:", on
-    loosest = study.by_step[-1]
-    missed = find_near_miss(
-        loosest.trials, loosest.best, study.job.budget, study.baseline.plan
-    )
+    loosest = judge_steps(study)[-1]
+    missed = find_near_miss(loosest.trials, loosest.best, study.job.budget, study.baseline.plan)
     if missed is not None:
         looser = shlex.quote(str(missed.looser))
         yield (

@@ -34,6 +34,7 @@ from ortune.reporting.blocks import gather_parts
 SECTIONS = (
     "answers",
     "batches",
+    "budgets",
     "comparison",
     "front",
     "history",

@@ -740,9 +740,7 @@ def test_accuracy_is_judged_before_time(
 def test_a_group_that_does_not_follow_is_named(attempts: Attempts) -> None:
     limit = attempts.context.budget.limit
     score = replace(scored(Verdict.FAILS)[0], value=limit, base=limit, basis="a class is dead")
-    found = decide_status(
-        attempts.context.budget, "latency", Interval(0.5, 0.4, 0.6), (score,)
-    )
+    found = decide_status(attempts.context.budget, "latency", Interval(0.5, 0.4, 0.6), (score,))
     assert found == (Status.FAILS, "a class is dead")
 
 
