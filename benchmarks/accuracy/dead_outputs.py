@@ -143,6 +143,11 @@ def answer(kind: str, seed: int, error: float = 0.0, dead: str = "") -> Sample:
                 4, 1, 1
             )
             outputs = {"mask": values * (1 + noise(values.shape) / 10)}
+        case "masks":
+            regions = rng.integers(5, size=(4, 4)).repeat(6, 0).repeat(6, 1)
+            values = rng.standard_normal((1, 5, 24, 24))
+            values += 8 * (np.arange(5)[:, None, None] == regions)
+            outputs = {"logits": values + noise(values.shape)}
         case "embedding":
             values = 0.5 + rng.standard_normal((1, 48))
             values += noise(values.shape) / 5
@@ -231,6 +236,8 @@ DEAD: Mapping[str, tuple[str, Change | str]] = {
     "gender, flipped": ("age and gender", swap("fc1", 1, 0, 1)),
     "age": ("age and gender", fill("fc1", 0, 2, value=0.35)),
     "a quiet channel of a map": ("map", fill("mask", 0, 3)),
+    "a class of masks": ("masks", fill("logits", 0, 3)),
+    "two classes of masks, swapped": ("masks", swap("logits", 1, 0, 1)),
     "an embedding": ("embedding", fill("out", ..., value=1 / 48**0.5)),
     "a rare flag": ("flag", fill("fault", ..., value=False)),
     "half of the vocabulary": ("generator", fill("logits", ..., slice(750))),
@@ -249,6 +256,7 @@ DECODED: Mapping[str, Callable[[Sample], NDArray[Any]] | None] = {
     "voice": lambda one: one["prob"] > 0.5,
     "age and gender": lambda one: one["fc1"][:, :2].argmax(-1),
     "map": lambda one: one["mask"].argmax(1),
+    "masks": lambda one: one["logits"].argmax(1),
     "generator": lambda one: one["logits"].argmax(-1),
     "embedding": None,
     "lstm": None,

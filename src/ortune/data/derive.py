@@ -8,20 +8,24 @@ Derived before anything is measured and printed with the rule that fired. The fi
    most one in a hundred may be lost, those won being set against them.
 2. **Every output decides**: integers, booleans, text, or class scores: ``agreement>=0.99``. Of
    inputs with one decision each 99 % must keep it; of inputs with several, 95 % must keep 99 % of
-   theirs.
+   theirs. With class scores no probability may change by more than 0.2, or a decision is not
+   kept: it may be kept by chance where all that stands behind it has changed.
    Class scores are floats of rank 2 or 3 with 2 to 100,000 columns whose rows sum to 1, or whose
    name contains logit or prob (at rank 2 also score or class) and that do not all lie within 0
    and 1: those are probabilities, each by itself.
-3. **Every float output is an embedding**: rank 2 with rows of length 1, rank 3 with a length that
+3. **Masks by class**: floats [inputs, classes, height, width], or with the classes last, whose
+   classes sum to 1 at each place or whose name says scores. They are used by the class that is
+   highest at each place: 95 % of inputs must keep that of 99 % of their places.
+4. **Every float output is an embedding**: rank 2 with rows of length 1, rank 3 with a length that
    differs between inputs or a name that says so (hidden states), or rank 2 as wide as the hidden
    states beside it: ``cosine>=0.999``, which 95 % of inputs must keep.
-4. **Boxes and scores of a detector**, together in one output or each in its own, with at least
+5. **Boxes and scores of a detector**, together in one output or each in its own, with at least
    one detection a sample: ``detections>=0.9``. 95 % of inputs must keep 90 % of what is detected.
-5. **Anything else**: ``parity>=30`` (dB), that is 3 % of error in amplitude of the worst output;
+6. **Anything else**: ``parity>=30`` (dB), that is 3 % of error in amplitude of the worst output;
    95 % of inputs must keep it. Of a state that the model takes at its next step 20 dB are enough:
    what it is for shows in the outputs beside it.
 
-In 2 to 5 every *group* must besides follow the original (`metrics.common.groups`): each column of
+In 2 to 6 every *group* must besides follow the original (`metrics.common.groups`): each column of
 class scores, embeddings and rows, each channel of a map, each place along the axis of a detection
 head that is clearly the shorter one. Where that is not clear, each along either: that is stricter,
 and the rule says so.
@@ -50,10 +54,15 @@ _MOST_GROUPS = 1024
 """Groups along an axis; a longer one is of places, or of a vocabulary's words."""
 _CLEARLY = 4
 """An axis this many times shorter than another is that of the channels."""
+_MOVED = 0.2
+"""What a probability may change by where a class is decided; docs/accuracy.md says why."""
+_IMAGE = 4
+"""Axes of a batch of pictures."""
 _BOX, _DETECTIONS_KEPT = 4, 0.9
 _BOXES = re.compile(r"box|loc|rect|coord", re.IGNORECASE)
 _SCORES = re.compile(r"logit|prob", re.IGNORECASE)
 _FLAT_SCORES = re.compile(r"logit|prob|score|class", re.IGNORECASE)
+_MASKS = re.compile(r"logit|prob|seg|class|semantic", re.IGNORECASE)
 _HIDDEN = re.compile(r"hidden|embed|encod|feature|context", re.IGNORECASE)
 _TOLERANCE = 2e-3
 """For sums and lengths of 1: float16 has 11 bits."""
@@ -93,13 +102,13 @@ def derive_budget(
     shown = ", ".join(f"'{name}' {_format_dims(arrays)}" for name, arrays in outputs.items())
     deciding = {name for name in outputs if _is_deciding(name, outputs[name])}
     if len(deciding) == len(outputs):
-        requirement = "99 % of inputs must keep their decision"
-        if any(_count_decisions(array) > 1 for arrays in outputs.values() for array in arrays):
-            requirement = "95 % of inputs must keep 99 % of their decisions"
-        groups, judged = _choose_groups(outputs, deciding)
-        budget = _make_budget("agreement", 0.99, groups=groups)
-        return budget, f"outputs that decide ({shown}): {requirement}{judged}"
+        return _derive_decisions(outputs, deciding, shown)
     floats = {name: arrays for name, arrays in outputs.items() if not _is_discrete(arrays)}
+    if (axis := _find_mask_axis(floats)) is not None:
+        groups = tuple(f"{axis}:{name}" for name in floats)
+        requirement = "95 % of inputs must keep the class of 99 % of their places"
+        budget = _make_budget("agreement", 0.99, groups=groups, axis=axis)
+        return budget, f"masks of classes ({shown}): {requirement}, and each class must follow"
     hidden = {name for name, arrays in floats.items() if _is_hidden(name, arrays)}
     widths = {outputs[name][0].shape[-1] for name in hidden}
     if all(
@@ -134,6 +143,51 @@ def derive_budget(
         probabilities=probabilities, states=rolled,
     )  # fmt: skip
     return budget, f"outputs of no special kind ({shown}): {requirement}{judged}"
+
+
+def _derive_decisions(
+    outputs: Mapping[str, Arrays], deciding: Collection[str], shown: str
+) -> tuple[Budget, str]:
+    """Return the budget and the rule where every output decides."""
+    requirement = "99 % of inputs must keep their decision"
+    if any(_count_decisions(array) > 1 for arrays in outputs.values() for array in arrays):
+        requirement = "95 % of inputs must keep 99 % of their decisions"
+    groups, judged = _choose_groups(outputs, deciding)
+    bounded: dict[str, float] = {}
+    if not all(map(_is_discrete, outputs.values())):
+        bounded = {"change": _MOVED}
+        requirement += f", none with a probability that changes by more than {_MOVED:g}"
+    budget = _make_budget("agreement", 0.99, groups=groups, **bounded)
+    return budget, f"outputs that decide ({shown}): {requirement}{judged}"
+
+
+def _find_mask_axis(floats: Mapping[str, Arrays]) -> int | None:
+    """Return the axis of the classes where all float outputs are masks by class, else None.
+
+    Rows of attention sum to 1 along the last axis too, so that classes that come last must be few
+    beside height and width, and named.
+    """
+    for axis in (1, 3):
+        if all(_is_mask(name, arrays, axis) for name, arrays in floats.items()):
+            return axis
+    return None
+
+
+def _is_mask(name: str, arrays: Arrays, axis: int) -> bool:
+    """Say whether an output is a map whose axis holds the scores of the classes of each place."""
+    shapes = {array.shape for array in arrays}
+    if any(len(shape) != _IMAGE for shape in shapes) or len({shape[axis] for shape in shapes}) > 1:
+        return False
+    is_named = bool(_MASKS.search(name))
+    last_is_short = all(_CLEARLY * shape[3] <= min(shape[1:3]) for shape in shapes)
+    if not 2 <= arrays[0].shape[axis] <= _MOST_GROUPS:
+        return False
+    if axis == 3 and not (is_named and last_is_short):
+        return False
+    if all(bool((array >= 0).all() and (array <= 1).all()) for array in arrays):
+        sums = (array.sum(axis, dtype=np.float64) for array in arrays)
+        return all(np.allclose(total, 1, rtol=0, atol=_TOLERANCE) for total in sums)
+    return is_named and last_is_short == (axis == 3)
 
 
 def _find_detections(outputs: Mapping[str, Arrays]) -> Budget | None:

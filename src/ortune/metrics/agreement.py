@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind
+from ortune.core.plugins import bounds
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
 from ortune.metrics.common.outputs import Floats
 
+_TOLERANCE = 2e-3
+"""For sums of 1: float16 has 11 bits."""
+
 
 @dataclass(frozen=True)
 class Agreement(Fidelity):
-    """The share of a sample's positions whose highest score on the last axis is at the same place.
+    """The share of a sample's positions whose highest score is at the same place of an axis.
 
     Integer, boolean and text outputs agree where they are equal. Of several outputs the one that
-    agrees least counts; float outputs whose last axis has one element decide nothing and are left
-    out. Where every sample holds one decision, it is how many samples decide the same, and `share`
-    says nothing.
+    agrees least counts; float outputs whose axis has one element decide nothing and are left out.
+    Where every sample holds one decision, it is how many samples decide the same, and `share` says
+    nothing.
+
+    Attributes:
+        axis: On which the scores of one position lie: -1 for the last, 1 for the classes of a
+            segmentation map [inputs, classes, height, width].
+        change: What a probability may change by: where one changes by more the position does not
+            agree. 1 allows everything. Scores that do not sum to 1 are taken for logits.
     """
 
+    added: ClassVar[frozenset[str]] = Fidelity.added | {"axis", "change"}
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    axis: Annotated[int, bounds.Bounds(low=-1, high=7)] = -1
+    change: Annotated[float, bounds.SHARE] = 1.0
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> tuple[float, float]:
         """Return the share of agreeing positions, and how many decisions there are.
@@ -36,16 +51,22 @@ class Agreement(Fidelity):
         names = self.select_outputs(expected)
         if outputs.has_broken_values(expected, actual, names):
             return float("nan"), float("nan")
-        deciding = [name for name in names if _is_deciding(expected, name)]
+        deciding = [name for name in names if self._is_deciding(expected[name])]
         if not deciding:
+            where = "its last axis" if self.axis == -1 else f"axis {self.axis}"
             raise BadData(
-                f"agreement: no output of {', '.join(names)} has classes along its last axis",
+                f"agreement: no output of {', '.join(names)} has classes along {where}",
                 fix="use snr or cosine",
             )
         arrays = [expected[name] for name in deciding]
-        rows = [1 if outputs.is_exact(array) else max(1, array.shape[-1]) for array in arrays]
+        rows = [
+            1 if outputs.is_exact(array) else max(1, array.shape[self.axis]) for array in arrays
+        ]
         count = max(array.size // row for array, row in zip(arrays, rows, strict=True))
-        return min(compute_agreement(expected, actual, name) for name in deciding), count
+        least = min(
+            compute_agreement(expected, actual, name, self.axis, self.change) for name in deciding
+        )
+        return least, count
 
     def kind(self, baseline: Floats | None = None) -> Kind:
         """Return right where every sample holds one decision."""
@@ -54,17 +75,23 @@ class Agreement(Fidelity):
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         return frozenset(
-            name for name in self.select_outputs(outputs) if _is_deciding(outputs, name)
+            name for name in self.select_outputs(outputs) if self._is_deciding(outputs[name])
         )
 
+    def _is_deciding(self, array: NDArray[Any]) -> bool:
+        has_axis = array.ndim > max(0, self.axis)
+        return outputs.is_exact(array) or (has_axis and array.shape[self.axis] != 1)
 
-def _is_deciding(expected: Tensors, name: str) -> bool:
-    array = expected[name]
-    return outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
 
+def compute_agreement(
+    expected: Tensors, actual: Tensors, name: str, axis: int = -1, change: float = 1.0
+) -> float:
+    """Return the share of an output's positions that decide alike; 0 where its shape changed.
 
-def compute_agreement(expected: Tensors, actual: Tensors, name: str) -> float:
-    """Return the share of an output's positions that decide alike; 0 where its shape changed."""
+    Args:
+        axis: On which the scores of one position lie.
+        change: What a probability may change by at most where the decision is the same.
+    """
     reference, candidate = expected[name], actual.get(name)
     if candidate is None or candidate.shape != reference.shape:
         return 0.0
@@ -74,5 +101,16 @@ def compute_agreement(expected: Tensors, actual: Tensors, name: str) -> float:
         return 1 - outputs.count_mismatches(reference, candidate) / reference.size
     if reference.dtype.kind == "c":
         reference, candidate = abs(reference), abs(candidate)
-    same = reference.astype(np.float64).argmax(-1) == candidate.astype(np.float64).argmax(-1)
+    sides = [np.moveaxis(side.astype(np.float64), axis, -1) for side in (reference, candidate)]
+    same = sides[0].argmax(-1) == sides[1].argmax(-1)
+    if change < 1:
+        same &= ~(_compute_change(*sides) > change)
     return float(np.mean(same))
+
+
+def _compute_change(reference: Floats, candidate: Floats) -> Floats:
+    """Return by how much the probability changes that changes most, along the last axis."""
+    shares = (reference >= 0).all() and np.allclose(reference.sum(-1), 1, rtol=0, atol=_TOLERANCE)
+    if not shares:
+        reference, candidate = map(outputs.compute_softmax, (reference, candidate))
+    return np.asarray(np.abs(reference - candidate).max(-1), np.float64)

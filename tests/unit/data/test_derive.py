@@ -43,12 +43,15 @@ def best(arrays: list[np.ndarray]) -> list[object]:
 
 
 def spelled(outputs: dict[str, list[np.ndarray]], labels: list[object] | None = None) -> str:
-    """Spell the budget without its groups."""
+    """Spell the budget without its groups and without what probabilities may change by."""
     budget, rule = derive_budget(outputs, labels)
     assert len(rule.splitlines()) == 1
     assert Budget.parse(str(budget)) == budget
     if isinstance(budget.metric, Fidelity):
-        budget = replace(budget, metric=replace(budget.metric, groups=()))
+        metric = replace(budget.metric, groups=())
+        budget = replace(
+            budget, metric=replace(metric, change=1.0) if isinstance(metric, Agreement) else metric
+        )
     return str(budget)
 
 
@@ -174,7 +177,8 @@ def test_the_rule_says_what_is_claimed() -> None:
     assert "95 % of inputs must keep 99 % of their decisions, and" in derive_budget(tokens)[1]
     answers = {"logits": [np.eye(1, 4, k, np.float32) for k in range(3)]}
     assert derive_budget(answers)[1].endswith(
-        "99 % of inputs must keep their decision, and each group must follow the original"
+        "99 % of inputs must keep their decision, none with a probability that changes by more "
+        "than 0.2, and each group must follow the original"
     )
     assert (
         "95 % of inputs must keep 30 dB, and"
@@ -234,3 +238,48 @@ def test_a_text_generator_is_judged_by_its_likeliest_tokens(tmp_path: Path) -> N
     assert "text-generation" in rule
     assert Perplexity() in list_shown_metrics(budget)
     assert Agreement("logits") in list_shown_metrics(Budget.parse("perplexity<=base+1"))
+
+
+def masks(*shape: int, axis: int = 1) -> list[np.ndarray]:
+    """Draw maps whose channels on an axis sum to 1 at each place."""
+    scores = np.exp(4 * RNG.standard_normal((N, *shape)))
+    return list((scores / scores.sum(1 + axis, keepdims=True)).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "budget", "groups"),
+    [
+        ({"out": masks(1, 5, 9, 7)}, "agreement(axis=1)>=0.99", ("1:out",)),
+        ({"logits": [9 * mask for mask in masks(1, 12, 8, 8)]}, "agreement(axis=1)>=0.99",
+         ("1:logits",)),
+        ({"seg": [9 * mask for mask in masks(1, 32, 24, 3, axis=3)]}, "agreement(axis=3)>=0.99",
+         ("3:seg",)),
+        ({"seg_probs": masks(1, 32, 24, 3, axis=3)}, "agreement(axis=3)>=0.99", ("3:seg_probs",)),
+        ({"out": masks(1, 5, 9, 7), "aux": masks(1, 5, 9, 7)}, "agreement(axis=1)>=0.99",
+         ("1:out", "1:aux")),
+    ],
+)  # fmt: skip
+def test_masks_by_class(
+    outputs: dict[str, list[np.ndarray]], budget: str, groups: tuple[str, ...]
+) -> None:
+    assert spelled(outputs) == budget
+    assert grouped(outputs) == groups
+    assert "keep the class of 99 % of their places" in derive_budget(outputs)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays"),
+    [
+        ("image", [9 * mask for mask in masks(1, 3, 8, 8)]),
+        ("attention_probs", masks(1, 4, 9, 9, axis=3)),
+        ("class_map", [RNG.random((1, 3, 8, 8)) for _ in range(4)]),  # each by itself
+        ("logits", [RNG.standard_normal((1, 1, 8, 8)) for _ in range(4)]),
+    ],
+)
+def test_maps_that_are_no_masks(name: str, arrays: list[np.ndarray]) -> None:
+    assert spelled({name: arrays}).startswith("parity")
+
+
+def test_probabilities_of_classes_are_bounded_and_those_of_integers_are_not() -> None:
+    assert "change=0.2" in str(derive_budget({"logits": logits()})[0])
+    assert "change" not in str(derive_budget({"ids": [np.array([[1, 2, 3]])] * N})[0])

@@ -237,6 +237,34 @@ def test_agreement_counts_the_decisions_of_a_sample() -> None:
     assert Agreement().kind(records[:0]) is Agreement().kind() is Kind.SHARE
 
 
+def test_agreement_on_another_axis_reads_masks() -> None:
+    scores = np.random.default_rng(0).standard_normal((1, 3, 4, 5))
+    other = scores.copy()
+    other[0, :, 0, 0] = np.roll(scores[0, :, 0, 0], 1)
+    one, two = {"y": scores}, {"y": other}
+    assert Agreement(axis=1).record(one, two, None) == (pytest.approx(19 / 20), 20)
+    with pytest.raises(BadData, match="has classes along axis 4"):
+        Agreement(axis=4).record(one, two, None)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "kept"),
+    [
+        ([0.9, 0.1], [0.8, 0.2], 1.0),
+        ([0.9, 0.1], [0.6, 0.4], 0.0),
+        ([9.0, 0.0], [4.0, 0.0], 1.0),  # logits: from 0.9999 to 0.98
+        ([3.0, 0.0], [0.5, 0.0], 0.0),  # from 0.95 to 0.62
+        ([3.0, -np.inf], [1.0, -np.inf], 1.0),
+    ],
+)
+def test_a_decision_is_not_kept_where_its_probability_changes(
+    expected: list[float], actual: list[float], kept: float
+) -> None:
+    one, two = {"y": np.array([expected])}, {"y": np.array([actual])}
+    assert Agreement(change=0.2).record(one, two, None) == (kept, 1)
+    assert Agreement().record(one, two, None) == (1.0, 1)
+
+
 def test_a_silent_output_of_another_shape_is_all_noise() -> None:
     expected = {"y": np.zeros((2, 3), np.float32)}
     record = Snr().record(expected, {"y": np.zeros((3, 2), np.float32)}, None)
