@@ -89,3 +89,26 @@ def train_decoder(folder: Path, articles: list[str], steps: int, length: int = 1
         losses.append(float(loss.detach()))
     model.eval().save_pretrained(folder)
     return sum(losses[-20:]) / len(losses[-20:])
+
+
+def make_encoder_decoder(folder: Path, kind: str) -> Path:
+    """Write an encoder-decoder of random weights: ``t5`` with a tokenizer, or ``whisper``."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    shared = {"vocab_size": 600, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 2}
+    if kind == "t5":
+        _train_tokenizer(600).save_pretrained(folder)
+        sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4}
+        config = transformers.T5Config(**shared, **sizes)
+        model = transformers.T5ForConditionalGeneration(config)
+    else:
+        sizes = {"d_model": 64, "num_mel_bins": 16, "max_source_positions": 50}
+        sizes |= {f"{half}_layers": 2 for half in ("encoder", "decoder")}
+        sizes |= {f"{half}_attention_heads": 4 for half in ("encoder", "decoder")}
+        sizes |= {f"{half}_ffn_dim": 128 for half in ("encoder", "decoder")}
+        config = transformers.WhisperConfig(**shared, bos_token_id=1, **sizes)
+        model = transformers.WhisperForConditionalGeneration(config)
+    model.save_pretrained(folder)
+    return folder

@@ -57,7 +57,6 @@ class Limits:
         default_factory=lambda: {
             "ortune.cli.terminal.progress": "what a terminal shows while a verb works",
             "ortune.search.from_torch": "a search that starts from a module of torch",
-            "ortune.measurement.worker.exports": "tasks that import torch, and no other does",
             "ortune.search.abandon": "when a trial is stopped: a rule with its table of evidence",
             "ortune.search.conclusion": "what a search concludes of the machine, not of its plans",
         }

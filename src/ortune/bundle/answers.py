@@ -23,7 +23,12 @@ from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.checks import IDS
 from ortune.data.sentences import TEXT, Sentences, load_tokenizer, open_sentences
-from ortune.data.sequences.generation import CachedDecoder, generate_tokens
+from ortune.data.sequences.generation import (
+    CachedDecoder,
+    generate_tokens,
+    open_decoder,
+    write_answer,
+)
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.rolling import Run
 from ortune.metrics.common.outputs import compute_softmax
@@ -87,6 +92,26 @@ def continue_text(
         return None
     tokens = list(generate_tokens(CachedDecoder(run, inputs), inputs[IDS], count, settings.ends))
     return {"text": load_tokenizer(settings).decode(tokens), "tokens": tokens}
+
+
+def answer_sample(
+    settings: HubFolder, encode: Run, decode: Run, inputs: Tensors, count: int
+) -> Mapping[str, Any]:
+    """Return what an encoder-decoder writes for one sample, as `continue_text` does.
+
+    Args:
+        settings: The model's folder.
+        encode: Runs the encoder once.
+        decode: Runs the decoder once.
+        inputs: Of the encoder.
+        count: Tokens at most.
+    """
+    decoder = open_decoder(encode, decode, inputs)
+    written = write_answer(decoder, settings.start, count, settings.ends)
+    tokens = [token for token in written if token not in settings.ends]
+    has_words = (settings.folder / hub.TOKENIZER).is_file()
+    words = {"text": load_tokenizer(settings).decode(tokens)} if has_words else {}
+    return {**words, "tokens": tokens}
 
 
 class TextCall(Call):

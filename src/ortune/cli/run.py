@@ -133,7 +133,8 @@ def _run_inputs(options: _Options) -> None:
     with engine, open_temporary_folder() as folder:
         outcome = _run_samples(engine, options, Path(folder), find_settings(path, Path(folder)))
         results = Stream(outcome.outputs)
-        written = None if out is None else _write_outputs(out, results, engine.signature)
+        signature = engine[engine.models[0]].signature
+        written = None if out is None else _write_outputs(out, results, signature)
         latencies_ns = outcome.latencies_ns
         result = {
             "path": path,
@@ -244,15 +245,17 @@ def _run_samples(
     engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
 ) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
-    from ortune.bundle.answers import continue_text, state_answer
+    from ortune.bundle.answers import answer_sample, continue_text, state_answer
     from ortune.data import feeds, stream
 
     answers: list[Mapping[str, Any] | None] = []
 
     def run_once(fed: Tensors) -> dict[str, NDArray[Any]]:
-        return engine(**fed)
+        return main(**fed)
 
-    specs, shown = engine.signature.inputs, engine[engine.models[0]].pictures
+    is_pair = set(engine.models) == {"encoder", "decoder"}
+    main = engine["encoder"] if is_pair else engine
+    specs, shown = main.signature.inputs, engine[engine.models[0]].pictures
     first: dict[str, NDArray[Any]] = {}
     latencies_ns = array("q")
     with stream.open_writer(folder / "outputs.stream") as add:
@@ -266,14 +269,19 @@ def _run_samples(
                 sink=options.sink,
             )
             samples = stream.Stream(fed.stream)
-            first = first or engine(**samples[0])
+            first = first or run_once(samples[0])
             for place in range(fed.count):
                 options.sink(Progress("running samples", place, fed.count))
                 tensors = samples[place]
                 start = time.perf_counter_ns()
-                outputs = engine(**tensors)
+                outputs = run_once(tensors)
                 latencies_ns.append(time.perf_counter_ns() - start)
-                if settings is not None:
+                if settings is not None and is_pair:
+                    decode = engine["decoder"].run
+                    answers.append(
+                        answer_sample(settings, run_once, decode, tensors, options.tokens)
+                    )
+                elif settings is not None:
                     text = continue_text(settings, run_once, tensors, options.tokens)
                     answers.append(text or state_answer(settings, tensors, outputs))
                 if options.out is not None:

@@ -46,6 +46,7 @@ _TASKS = {
     "ForImageClassification": "image-classification",
     "ForCausalLM": GENERATION,
     "LMHeadModel": GENERATION,
+    "WhisperForConditionalGeneration": "automatic-speech-recognition",
     "ForConditionalGeneration": "text2text-generation",
 }
 """End of an architecture's name -> what the hub calls its task."""
@@ -134,6 +135,14 @@ class HubFolder:
         value = generation.get("eos_token_id", self.config.get("eos_token_id"))
         numbers = value if isinstance(value, list) else [value]
         return frozenset(number for number in numbers if isinstance(number, int))
+
+    @property
+    def start(self) -> int:
+        """Number of the token that the answers of an encoder-decoder begin behind."""
+        generation = _read_optional(self.folder / "generation_config.json")
+        keys = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+        numbers = (settings.get(key) for key in keys for settings in (self.config, generation))
+        return next((number for number in numbers if isinstance(number, int)), 0)
 
     @property
     def cache_sizes(self) -> tuple[int, int] | None:

@@ -131,6 +131,7 @@ def module_source(request: Export) -> ModuleSource:
         request.state_dict_key,
         request.strip_prefix,
         request.unsafe_pickle,
+        request.part,
     )
 
 
@@ -144,7 +145,7 @@ def export_to_folder(request: Export, work: Path, name: str) -> ExportedModel:
     """
     if importlib.util.find_spec("torch") is None:
         raise BackendMissing("PyTorch is not installed", fix="pip install torch==2.13.0")
-    names = list_exporters(request.source)
+    names = list_exporters(request.source, request.part)
     if request.exporter not in ("all", *names):
         raise BadSettings(
             f"--exporter {request.exporter} takes folders of transformers alone",
@@ -219,7 +220,8 @@ class _Run:
         accepted: list[int] = answers["taken"]
         state = self._work / "state.pt"
         if not self._module.source.endswith((*SCRIPTS, ".pt2")):
-            self._module = ModuleSource(self._module.source, str(state))
+            part = self._module.part
+            self._module = ModuleSource(self._module.source, str(state), part=part)
         self._interface = Interface(inputs.names, tuple(answers["outputs"]), inputs.axes)
         self._sizes, self._feeds = [tried[k] for k in accepted], [feeds[k] for k in accepted]
         self._expected = [stream.Stream(self._work / f"{place}.stream") for place in accepted]

@@ -138,6 +138,7 @@ class Export(ModuleRequest, WorkerRequest):
     Attributes:
         source: The module.
         ranges: Values of an input, such as ids:0..30521.
+        part: Of an encoder-decoder's folder the encoder, or the decoder with its cache.
         exporter: Try this one alone.
         opset: Opset of the result; the exporter's own choice if not given.
         samples: How many inputs are compared at each size.
@@ -154,6 +155,7 @@ class Export(ModuleRequest, WorkerRequest):
     source: str
     _: KW_ONLY
     ranges: InputRanges = InputRanges(None, Option("INPUT:LO..HI", "--range", low=float("-inf")))
+    part: Literal["all", "encoder", "decoder"] = "all"
     exporter: Literal["all", "dynamo", "torchscript", "transformers"] = "all"
     opset: Annotated[int | None, Option("N", low=7, high=26)] = None
     samples: Annotated[int, Option("N", low=1, high=1000)] = 2

@@ -1,18 +1,29 @@
-"""A search that begins at a PyTorch module: its export first, its own speed at the end."""
+"""A search that begins at a PyTorch module: its answers first, its own speed at the end."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.torch.module import ModuleSource
 from ortune.backends.torch import Torch
+from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
-from ortune.core.errors import summarize_error
-from ortune.core.event import Note, Sink
+from ortune.core.errors import BadModel, summarize_error
+from ortune.core.event import Note, Progress, Sink
+from ortune.core.hub import HubFolder
+from ortune.core.plugins import codec
 from ortune.core.step import Recipe
 from ortune.core.trial import BESIDE, Plan, Proposal
-from ortune.measurement.process import WorkerFailed
+from ortune.data.feeds import Feeds
+from ortune.data.sequences.generation import ANSWERS
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.evaluate import Attempts
 
@@ -60,3 +71,70 @@ def compare_module(context: Context, rows: tuple[Backend, ...], sink: Sink) -> N
             except KeyboardInterrupt:
                 sink(Note("interrupted: PyTorch was not timed", warning=True))
                 return
+
+
+_TOKENS = 32
+"""Of an answer, at most."""
+_TIMEOUT_S = 1800.0
+_FUNCTION = '''"""Score an encoder and its decoder by the answers that PyTorch gave ({key})."""
+
+from pathlib import Path
+
+from ortune.data.sequences.generation import score_answers
+
+
+def evaluate(run):
+    return score_answers(run, Path(__file__).parent)
+'''
+
+
+def write_answers(
+    parts: Sequence[ModuleSource],
+    settings: HubFolder,
+    feeds: Feeds,
+    work: Path,
+    *,
+    memory_limit: int | None,
+    sink: Sink,
+) -> str:
+    """Have PyTorch answer every sample; return the function that scores a plan by the answers.
+
+    Args:
+        parts: The encoder and the decoder of a folder.
+        settings: Of the folder: where an answer begins and ends.
+        feeds: Samples of the encoder.
+        work: Folder for answers and function; answers that are there to the same samples stay.
+        memory_limit: Bytes that PyTorch may take.
+        sink: Receives how far it is.
+
+    Raises:
+        BadModel: PyTorch does not answer.
+    """
+    exports = [Path(part.weights).with_name("export.json").read_text() for part in parts]
+    key = codec.digest([feeds.digests, _TOKENS, *(json.loads(text)["key"] for text in exports)])
+    answers = work / ANSWERS
+    if not answers.is_file() or json.loads(answers.read_text(encoding="utf-8"))["key"] != key:
+        sink(Progress("writing answers by PyTorch"))
+        job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
+        try:
+            with Worker(job, timeout_s=_TIMEOUT_S, memory_limit=memory_limit, sink=sink) as worker:
+                written = worker.ask(
+                    "write_answers",
+                    parts=[codec.encode(part) for part in parts],
+                    feeds=str(feeds.stream),
+                    start=settings.start,
+                    ends=sorted(settings.ends),
+                    count=_TOKENS,
+                )
+        except WorkerFailed as error:
+            failure = error.failure
+            raise BadModel(
+                f"PyTorch does not answer: {failure.reason}",
+                fix=failure.fix or f"to see it alone: {failure.reproduce}",
+            ) from None
+        finally:
+            shutil.rmtree(work / "workers", ignore_errors=True)
+        kept = {"key": key, "start": settings.start, "groups": feeds.groups}
+        write_text(answers, json.dumps({**kept, "tokens": written["answers"]}))
+    write_text(work / "evaluate.py", _FUNCTION.format(key=key))
+    return f"{work / 'evaluate.py'}:evaluate"

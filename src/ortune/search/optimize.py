@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -9,10 +10,12 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic
+from typing import Literal
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
-from ortune.core import settings
+from ortune.backends.runtimes.torch.module import ModuleSource
+from ortune.core import hub, settings
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
@@ -29,6 +32,8 @@ from ortune.core.request import make_verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.core.wording import format_count, format_duration
+from ortune.data.feeds import load_feeds
+from ortune.data.sequences.generation import SAMPLES
 from ortune.exporters.export import export_once
 from ortune.graph.analysis import facts as model_facts
 from ortune.graph.io import file
@@ -82,6 +87,7 @@ def _run(request: Optimize, again: bool) -> Study:
 
 
 def _run_in(environment: str, request: Optimize, again: bool) -> Study:
+    request = _split_folder(request)
     export = request.make_export(Path(request.out).absolute() / "export" / "model.onnx")
     experiment = request.read_experiment()
     if request.strict and experiment.budget is not None:
@@ -148,6 +154,45 @@ def _run_in(environment: str, request: Optimize, again: bool) -> Study:
 
 
 optimize = make_verb(Optimize, run)
+
+
+def _split_folder(request: Optimize) -> Optimize:
+    """Return the request for the two files of an encoder-decoder's folder; others as they are.
+
+    Both parts are exported into ``OUT/export``. PyTorch answers every sample, and the score is
+    the share of its tokens that a plan finds likeliest behind those before them.
+
+    Raises:
+        BadSettings: There are no samples.
+        OrtuneError: The folder cannot be exported, or its samples not be read.
+    """
+    paths = make_paths(request.model)
+    folder = hub.find_folder(paths[0]) if len(paths) == 1 and Path(paths[0]).is_dir() else None
+    if folder is None or request.evaluate or not folder.config.get("is_encoder_decoder"):
+        return request
+    if request.data is None:
+        raise BadSettings(
+            f"{paths[0]} has an encoder and a decoder, whose answers are compared: no data",
+            fix="give --data SOURCE: texts, or what the encoder takes",
+        )
+    make_folder(Path(request.out))
+    work = Path(request.out).absolute() / "export"
+    files, sources = list[Path](), list[ModuleSource]()
+    parts: tuple[Literal["encoder", "decoder"], ...] = ("encoder", "decoder")
+    for part in parts:
+        export = request.make_export(work / part / f"{part}.onnx")
+        assert export is not None, "a folder without ONNX is a module"
+        state = export_once(replace(export, part=part))
+        files.append(Path(export.out))
+        sources.append(ModuleSource(export.source, str(state), part=part))
+    shutil.rmtree(work / SAMPLES, ignore_errors=True)
+    inputs = model_facts.read_facts(file.load(files[0])).inputs
+    samples = load_feeds(request.data, inputs, work / SAMPLES, settings=folder, sink=request.sink)
+    limit = request.memory_limit
+    function = from_torch.write_answers(
+        sources, folder, samples, work, memory_limit=limit, sink=request.sink
+    )
+    return replace(request, model=files, data=None, evaluate=function, weights=None)
 
 
 def _search(

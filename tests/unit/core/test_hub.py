@@ -59,6 +59,8 @@ def write_model(path: Path, *, external: bool = False) -> None:
         ("BertForQuestionAnswering", "question-answering"),
         ("ViTForImageClassification", "image-classification"),
         ("GPT2LMHeadModel", "text-generation"),
+        ("T5ForConditionalGeneration", "text2text-generation"),
+        ("WhisperForConditionalGeneration", "automatic-speech-recognition"),
     ],
 )
 def test_task(tmp_path: Path, architecture: str, task: str) -> None:
@@ -193,5 +195,8 @@ def test_a_folder_of_onnxruntime_genai(tmp_path: Path) -> None:
 def test_tokens_that_end_a_text(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, "GPT2LMHeadModel", eos_token_id=7, n_embd=12, n_head=3)
     assert (folder.ends, folder.cache_sizes) == ({7}, (3, 4))
-    write_json(tmp_path / "generation_config.json", {"eos_token_id": [1, 2]})
+    write_json(
+        tmp_path / "generation_config.json", {"eos_token_id": [1, 2], "decoder_start_token_id": 3}
+    )
     assert folder.ends == {1, 2}
+    assert folder.start == 3

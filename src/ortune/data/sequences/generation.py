@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +15,7 @@ from ortune.core.session import Tensors
 from ortune.data.checks import IDS, MASK, PLACES
 from ortune.data.sequences.pairs import match_states
 from ortune.data.sequences.rolling import Run
+from ortune.data.stream import Stream
 
 _FIX = "give a decoder that takes past_key_values.* and gives present.*"
 
@@ -59,12 +62,13 @@ class Generation:
     """Tokens without end, each the likeliest after those before it.
 
     Attributes:
+        tokens: Fed at the next step, [rows, length].
         past: Positions in the cache.
     """
 
     def __init__(self, decoder: CachedDecoder, prompt: NDArray[Any]) -> None:
         """Begin after a prompt of token numbers [rows, length]."""
-        self._decoder, self._tokens, self.past = decoder, prompt, 0
+        self._decoder, self.tokens, self.past = decoder, prompt, 0
         self._states = decoder.empty
 
     @property
@@ -77,7 +81,7 @@ class Generation:
 
     def __next__(self) -> NDArray[Any]:
         """Return the next token of every row, int64 [rows]."""
-        decoder, tokens = self._decoder, self._tokens
+        decoder, tokens = self._decoder, self.tokens
         rows, new = tokens.shape
         step = {**decoder.inputs, IDS: tokens, **self._states}
         if MASK in step:
@@ -90,7 +94,7 @@ class Generation:
         chosen: NDArray[Any] = logits[:, -1].argmax(-1)
         self.past += new
         self._states = {pair.input: outputs[pair.output] for pair in decoder.pairs}
-        self._tokens = chosen[:, None].astype(tokens.dtype)
+        self.tokens = chosen[:, None].astype(tokens.dtype)
         return chosen
 
 
@@ -102,3 +106,64 @@ def generate_tokens(
         if int(token[0]) in ends:
             return
         yield int(token[0])
+
+
+ANSWERS, SAMPLES = "answers.json", "samples"
+"""Beside the parts of an encoder-decoder: what it wrote, and the folder of what it read."""
+
+
+def open_decoder(encode: Run, decode: Run, sample: Tensors) -> CachedDecoder:
+    """Return the decoder of an encoder-decoder, which looks up one sample.
+
+    Args:
+        encode: Runs the encoder once, of which ``present.LAYER.encoder.PART`` is looked up.
+        decode: Runs the decoder once, which takes that as ``past_key_values.LAYER.encoder.PART``.
+        sample: What the encoder takes.
+    """
+    looked_up = encode(sample)
+    step = {"encoder_attention_mask": sample[MASK]} if MASK in sample else {}
+    for name, array in looked_up.items():
+        input_name = name.replace("present", "past_key_values", 1)
+        step |= {input_name: array, input_name.replace(".encoder.", ".decoder."): array[:, :, :0]}
+    rows = len(next(iter(looked_up.values())))
+    return CachedDecoder(decode, {IDS: np.zeros((rows, 1), np.int64), **step})
+
+
+def write_answer(
+    decoder: CachedDecoder, start: int, count: int, ends: frozenset[int]
+) -> list[int]:
+    """Return at most `count` tokens behind a first one; one that ends the text is the last."""
+    tokens: list[int] = []
+    for token, _ in zip(Generation(decoder, np.array([[start]])), range(count), strict=False):
+        tokens.append(int(token[0]))
+        if tokens[-1] in ends:
+            break
+    return tokens
+
+
+def compare_answer(decoder: CachedDecoder, start: int, tokens: list[int]) -> float:
+    """Return the share of an answer's tokens that are the likeliest behind those before them."""
+    generation, right = Generation(decoder, np.array([[start]])), 0
+    for token in tokens:
+        right += int(next(generation)[0]) == token
+        generation.tokens = np.array([[token]])
+    return right / len(tokens)
+
+
+def score_answers(
+    run: Mapping[str, Callable[..., Any]], folder: Path
+) -> Iterator[tuple[float, str | None]]:
+    """Yield for every sample how much of its answer an encoder-decoder gives, and its group.
+
+    Args:
+        run: ``encoder`` and ``decoder`` -> what runs it once, by keywords.
+        folder: With samples and their answers.
+    """
+    kept = json.loads((folder / ANSWERS).read_text(encoding="utf-8"))
+    samples = Stream(folder / SAMPLES / "feeds.stream")
+    groups = kept["groups"] or [None] * len(kept["tokens"])
+    for place, (tokens, group) in enumerate(zip(kept["tokens"], groups, strict=True)):
+        decoder = open_decoder(
+            lambda fed: run["encoder"](**fed), lambda fed: run["decoder"](**fed), samples[place]
+        )
+        yield compare_answer(decoder, kept["start"], tokens), group

@@ -19,7 +19,10 @@ from ortune.backends.runtimes.torch.module import (
 from ortune.core.errors import BadModel, summarize_error
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, user_function
+from ortune.core.session import Tensors
 from ortune.data import stream
+from ortune.data.sequences import generation
+from ortune.data.sequences.rolling import Run
 from ortune.measurement.worker.workbench import Workbench
 
 
@@ -128,3 +131,38 @@ def export_module(
     sample = stream.Stream(Path(feeds))[0]
     export.run_exporter(exporter, source, signature, sample, Path(out), opset)
     return {}
+
+
+def write_answers(
+    bench: Workbench,
+    parts: Sequence[Mapping[str, Any]],
+    *,
+    feeds: str,
+    start: int,
+    ends: Sequence[int],
+    count: int,
+) -> dict[str, Any]:
+    """Have the encoder and the decoder of a folder write the likeliest tokens for every sample."""
+    import torch
+
+    torch.set_num_threads(effective_cpus())
+    encode, decode = (_make_run(codec.decode(ModuleSource, dict(part))) for part in parts)
+    answers: list[list[int]] = []
+    samples = stream.Stream(Path(feeds))
+    for sample in samples:
+        decoder = generation.open_decoder(encode, decode, sample)
+        answers.append(generation.write_answer(decoder, start, count, frozenset(ends)))
+        bench.report_progress("writing answers by PyTorch", len(answers), len(samples))
+    return {"answers": answers}
+
+
+def _make_run(source: ModuleSource) -> Run:
+    """Return what runs a part of a folder once."""
+    module, keywords = load_module(source)
+    names = [spec.name for spec in folder_inputs(module)]
+
+    def run(fed: Tensors) -> dict[str, Any]:
+        answer = export.run_eagerly(module, keywords, names, fed)
+        return {name: value.numpy() for name, value in answer}
+
+    return run

@@ -36,7 +36,12 @@ from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.counters import LIVE, read_cpu_seconds
 from ortune.measurement.machine.machine import describe_machine, package_versions
-from ortune.measurement.worker.exports import answer_module, describe_module, export_module
+from ortune.measurement.worker.exports import (
+    answer_module,
+    describe_module,
+    export_module,
+    write_answers,
+)
 from ortune.measurement.worker.observers import extents, observe, roll
 from ortune.measurement.worker.self_agreement import compare_with_itself, explain_failure
 from ortune.measurement.worker.workbench import Workbench, run_for_tensors
@@ -524,7 +529,7 @@ _TASKS = (
         prepare,
         takes,
     ),
-    *(describe_module, answer_module, export_module, compare_with_itself),
+    *(describe_module, answer_module, export_module, write_answers, compare_with_itself),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
 """Name of a command -> its task."""

@@ -163,8 +163,8 @@ def _announce_baseline(baseline: BaselineData, sink: Sink) -> None:
 
 def _keep_side_files(experiment: Experiment, root: Path) -> None:
     """Copy what lies beside images or a hub's model into the run, for its bundles."""
-    model, source = experiment.models.get(MAIN), experiment.data
-    if model is not None and (settings := hub.find_folder(model)) is not None:
+    model, source = next(iter(experiment.models.values())), experiment.data
+    if (settings := hub.find_folder(model)) is not None:
         hub.copy_side_files(settings, root / "hub")
     if not isinstance(source, (str, Path)) or not Path(source).exists():
         return

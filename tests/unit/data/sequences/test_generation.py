@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from tests.stateful import WORDS, write_decoder
 
 import ortune as ot
 from ortune.core.errors import BadData
-from ortune.data.sequences.generation import CachedDecoder, Generation, generate_tokens
+from ortune.data.sequences.generation import (
+    CachedDecoder,
+    Generation,
+    compare_answer,
+    generate_tokens,
+    open_decoder,
+    score_answers,
+    write_answer,
+)
+from ortune.data.stream import write_stream
 
 PROMPT = np.array([[3, 7, 1]], np.int64)
 
@@ -67,3 +77,31 @@ def test_what_has_no_growing_cache_is_refused() -> None:
         CachedDecoder(run, {"input_ids": PROMPT, "h0": np.zeros((1, 4), np.float32)})
     with pytest.raises(BadData, match="no input 'input_ids'"):
         CachedDecoder(run, {"x": PROMPT})
+
+
+def encode(fed: Any) -> Any:
+    return {f"present.0.encoder.{part}": fed["x"] for part in ("key", "value")}
+
+
+def decode(fed: Any) -> Any:
+    """Find the number behind the last one likeliest, and 9 where the encoder's numbers are 0."""
+    past, ids = fed["past_key_values.0.decoder.key"], fed["input_ids"]
+    new = np.repeat(ids[:, None, :, None], 2, axis=3).astype(np.float32)
+    after = ids + 1 if fed["past_key_values.0.encoder.key"].any() else np.full_like(ids, 9)
+    present = np.concatenate([past, new], 2)
+    caches = {f"present.0.decoder.{part}": present for part in ("key", "value")}
+    return {"logits": np.eye(10, dtype=np.float32)[after], **caches}
+
+
+def test_an_encoder_decoder_answers_and_is_scored_by_answers(tmp_path: Path) -> None:
+    samples = [{"x": np.full((1, 1, 3, 2), number, np.float32)} for number in (1, 0)]
+    first, second = (open_decoder(encode, decode, sample) for sample in samples)
+    assert write_answer(first, 0, 9, frozenset([4])) == [1, 2, 3, 4]
+    assert write_answer(first, 3, 2, frozenset()) == [4, 5]
+    assert write_answer(second, 0, 2, frozenset()) == [9, 9]
+    assert compare_answer(first, 0, [1, 2, 5, 6, 7]) == 0.8, "each behind those that are given"
+    write_stream(tmp_path / "samples" / "feeds.stream", samples)
+    kept = {"start": 0, "groups": ["a", "b"], "tokens": [[1, 2], [1, 9]]}
+    (tmp_path / "answers.json").write_text(json.dumps(kept))
+    run = {"encoder": lambda **fed: encode(fed), "decoder": lambda **fed: decode(fed)}
+    assert list(score_answers(run, tmp_path)) == [(1.0, "a"), (0.5, "b")]

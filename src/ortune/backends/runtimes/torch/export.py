@@ -28,10 +28,11 @@ class Interface:
         return {axis: dim for input_name, axis, dim in self.dynamic if input_name == name}
 
 
-def list_exporters(source: str) -> tuple[str, ...]:
-    """Return the names of the exporters that a module may be given to."""
+def list_exporters(source: str, part: str = "all") -> tuple[str, ...]:
+    """Return the names of the exporters that a module, or a part of one, may be given to."""
     folder = hub.find_folder(source) if is_folder(source) else None
-    if folder is None or folder.task == hub.GENERATION:  # that one has no names for a cache
+    # That of transformers has no names for a cache.
+    if folder is None or part != "all" or folder.task == hub.GENERATION:
         return ("dynamo", "torchscript")
     return ("transformers", "dynamo", "torchscript")
 

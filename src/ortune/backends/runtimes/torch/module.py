@@ -35,8 +35,12 @@ def _find_home(source: str) -> Path:
     return Path(source) if settings is None else settings.folder
 
 
-def load_folder(source: str) -> Any:
+def load_folder(source: str, part: str = "all") -> Any:
     """Return the model in float32, its weights from the folder alone.
+
+    Args:
+        source: The folder.
+        part: ``encoder``, ``decoder`` or ``all``.
 
     Raises:
         BackendMissing: transformers is not installed.
@@ -81,7 +85,12 @@ def load_folder(source: str) -> Any:
             f"{summarize_error(user_function.describe_error(error))}",
             fix="give a folder that save_pretrained wrote; code of its own is never run",
         ) from error
-    return _give_cache(model.eval(), transformers) if has_cache(model) else model.eval()
+    model = model.eval()
+    if part != "all" and not getattr(config, "is_encoder_decoder", False):
+        raise BadSettings(f"{source} has no {part} of its own", fix="leave it out")
+    if part != "all":
+        return _take_part(model, part, transformers)
+    return _give_cache(model, transformers) if has_cache(model) else model
 
 
 def has_cache(model: Any) -> bool:
@@ -107,15 +116,65 @@ def _give_cache(model: Any, transformers: Any) -> Any:
                 past_key_values=transformers.DynamicCache(pairs),
                 use_cache=True,
             )
-            outputs = {"logits": answer.logits}
-            for layer, cached in enumerate(answer.past_key_values.layers):
-                outputs[f"present.{layer}.key"] = cached.keys
-                outputs[f"present.{layer}.value"] = cached.values
-            return outputs
+            return {"logits": answer.logits, **_name_cache(answer.past_key_values)}
 
     Cached.__name__ = type(model).__name__
     model.__class__ = Cached
     return model
+
+
+def _take_part(model: Any, part: str, transformers: Any) -> Any:
+    """Return one part of an encoder-decoder; its inputs and outputs are tensors.
+
+    The encoder takes what the model takes, and answers with the keys and values that layers of the
+    decoder look up: ``present.LAYER.encoder.key`` and ``.value``. The decoder takes ids, of texts
+    the mask of the encoder, and of each layer keys and values of earlier ids and the encoder's. It
+    answers with ``logits``, ``present.LAYER.decoder.key`` and ``.value``.
+    """
+    import torch
+
+    whole, empty = type(model), transformers.DynamicCache
+    has_mask = model.main_input_name == "input_ids"
+
+    class Encoder(whole):  # type: ignore[misc, valid-type]
+        def forward(self, *fed: Any) -> dict[str, Any]:
+            hidden = self.get_encoder()(fed[0], attention_mask=fed[1] if has_mask else None)[0]
+            cache = transformers.EncoderDecoderCache(empty(), empty())
+            ids = torch.zeros((hidden.shape[0], 1), dtype=torch.long)
+            self.get_decoder()(
+                input_ids=ids, encoder_hidden_states=hidden, past_key_values=cache, use_cache=True
+            )
+            return _name_cache(cache.cross_attention_cache, "encoder.")
+
+    class Decoder(whole):  # type: ignore[misc, valid-type]
+        def forward(self, ids: Any, *fed: Any) -> dict[str, Any]:
+            mask, past = (fed[0], fed[1:]) if has_mask else (None, fed)
+            pairs = list(zip(past[::2], past[1::2], strict=True))
+            cache = transformers.EncoderDecoderCache(empty(pairs[::2]), empty(pairs[1::2]))
+            size = (*ids.shape[:1], past[2].shape[2], self.config.hidden_size)
+            answer = super().forward(
+                attention_mask=mask,
+                decoder_input_ids=ids,
+                encoder_outputs=(past[2].new_zeros(size),),  # read for its size alone
+                past_key_values=cache,
+                use_cache=True,
+            )
+            present = _name_cache(answer.past_key_values.self_attention_cache, "decoder.")
+            return {"logits": answer.logits, **present}
+
+    kind = Encoder if part == "encoder" else Decoder
+    kind.__name__, kind.part, kind.whole = whole.__name__, part, whole
+    model.__class__ = kind
+    return model
+
+
+def _name_cache(cache: Any, half: str = "") -> dict[str, Any]:
+    """Return the keys and values of every layer by the names that optimum's files have."""
+    return {
+        f"present.{layer}.{half}{name}": tensor
+        for layer, cached in enumerate(cache.layers)
+        for name, tensor in (("key", cached.keys), ("value", cached.values))
+    }
 
 
 def _has_pooling(folder: Path) -> bool:
@@ -141,17 +200,20 @@ def _refuse_pickled_weights(folder: Path) -> None:
 
 def folder_inputs(model: Any) -> list[TensorSpec]:
     """Return what a model of transformers takes, dynamic dimensions by name; empty if unknown."""
-    parameters = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(getattr(model, "whole", type(model)).forward).parameters
+    part = getattr(model, "part", "")
     specs = {spec.name: spec for spec in _list_input_specs(model.config)}
     if has_cache(model):
         return [specs["input_ids"], *_list_cache_specs(model.config)]
+    if part == "decoder":
+        return [specs["input_ids"], *_list_decoder_specs(model)]
     first = getattr(model, "main_input_name", "")
     beside = {
         "input_ids": ("attention_mask", "token_type_ids"),
         "decoder_input_ids": (),
     }
     names = [first, *beside.get(first, ())]
-    if getattr(model.config, "is_encoder_decoder", False):
+    if getattr(model.config, "is_encoder_decoder", False) and not part:
         names.append("decoder_input_ids")
     return [specs[name] for name in names if name in parameters and name in specs]
 
@@ -160,7 +222,7 @@ def folder_sizes(model: Any) -> dict[str, int]:
     """Return dynamic dimension -> the size that an example has."""
     most = getattr(model.config, "max_position_embeddings", None) or _LENGTH
     sizes = {"batch": 2, "sequence": min(_LENGTH, most), "past": _PAST}
-    return {**sizes, "target": _TARGET, "samples": _SECOND}
+    return {**sizes, "source": _LENGTH, "target": _TARGET, "samples": _SECOND}
 
 
 def _list_cache_specs(config: Any) -> Iterator[TensorSpec]:
@@ -173,6 +235,23 @@ def _list_cache_specs(config: Any) -> Iterator[TensorSpec]:
         for part in ("key", "value"):
             name = f"past_key_values.{layer}.{part}"
             yield TensorSpec(name, "float32", ("batch", heads, "past", width))
+
+
+def _list_decoder_specs(model: Any) -> Iterator[TensorSpec]:
+    """Yield what the decoder of an encoder-decoder takes beside ids."""
+    config = model.config
+    length: int | str = getattr(config, "max_source_positions", "source")
+    if model.main_input_name == "input_ids":
+        length = "source"
+        yield TensorSpec("encoder_attention_mask", "int64", ("batch", length))
+    heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    width = getattr(config, "d_kv", None) or config.hidden_size // heads
+    layers = getattr(config, "decoder_layers", None) or config.num_decoder_layers
+    for layer in range(layers):
+        for half, size in (("decoder", "past"), ("encoder", length)):
+            for part in ("key", "value"):
+                name = f"past_key_values.{layer}.{half}.{part}"
+                yield TensorSpec(name, "float32", ("batch", heads, size, width))
 
 
 def _list_input_specs(config: Any) -> Iterator[TensorSpec]:
@@ -189,6 +268,9 @@ def _list_input_specs(config: Any) -> Iterator[TensorSpec]:
         channels = getattr(config, "num_channels", 3)
         yield TensorSpec("pixel_values", "float32", ("batch", channels, high, wide))
     yield TensorSpec("input_values", "float32", ("batch", "samples"))
+    if bands := getattr(config, "num_mel_bins", 0):
+        frames = 2 * config.max_source_positions
+        yield TensorSpec("input_features", "float32", ("batch", bands, frames))
 
 
 SCRIPTS = (".pt", ".pth", ".ts", ".jit")
@@ -208,6 +290,7 @@ class ModuleSource:
     key: str = ""  # where the state dict is in the checkpoint; see `read`
     prefix: str = ""  # taken from the front of every name in it
     unsafe: bool = False  # the checkpoint may run code
+    part: str = "all"  # of a folder's encoder-decoder: ``encoder`` or ``decoder``
 
 
 def is_source(text: str) -> bool:
@@ -239,7 +322,7 @@ def load_module(module_source: ModuleSource) -> tuple[Any, set[str]]:
         _load_weights(module, module_source)
         return module.eval(), set(inspect.signature(module.forward).parameters)
     if is_folder(source):
-        module = load_folder(source)
+        module = load_folder(source, module_source.part)
         _load_weights(module, module_source)
         return module, set(inspect.signature(module.forward).parameters)
     if module_source.weights:
