@@ -51,6 +51,8 @@ SIZES = {
     "max_position_embeddings": 1024,
 }
 WORDS = 8000
+EXACT = ("raise-opset(to=23)", "simplify", "fuse-attention", "fuse-rms-norm", "fuse-silu")
+"""Of what `optimize` does to such a decoder by itself."""
 STEPS = {
     "float32": (),
     "int8": ("int8-weights(form=nbits)",),
@@ -112,7 +114,7 @@ def make_rows(root: Path, sizes: Mapping[str, int], words: int) -> list[tuple[st
     for name, steps in STEPS.items():
         folder = root / f"ours-{name}"
         hub.copy_side_files(settings, folder)
-        ot.apply(source, steps=["simplify", *steps], out=folder / "model.onnx")
+        ot.apply(source, steps=[*EXACT, *steps], out=folder / "model.onnx")
         rows.append((f"ortune {name}", "ortune", folder))
     for precision in ("fp32", "int4"):
         folder = root / f"builder-{precision}"
