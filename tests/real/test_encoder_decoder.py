@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import ortune as ot
+from ortune.bundle.answers import add_texts
+from ortune.bundle.engine.load import load_engine
 from ortune.cli.main import DONE, main
 from tests.real.decoders import make_encoder_decoder, read_news
 
@@ -69,3 +72,8 @@ def test_one_command_takes_a_folder_and_keeps_its_answers(
     (answer,) = json.loads(capsys.readouterr().out)["answers"]
     agreed = sum(a == b for a, b in zip(answer["tokens"], expected, strict=False))
     assert agreed >= 0.5 * len(expected) and ("text" in answer) == (kind == "t5")
+    if kind == "t5":
+        with load_engine(bundle) as engine:
+            add_texts(engine, bundle)
+            (text,) = asyncio.run(engine["text"].submit(text=np.array([words], object)))["text"]
+        assert text.startswith(answer["text"])

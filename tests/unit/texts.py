@@ -75,7 +75,7 @@ def write_reader(root: Path, architecture: str, **config: Any) -> hub.HubFolder:
 
 def write_generator(root: Path) -> hub.HubFolder:
     """Write a folder whose model predicts next tokens and has a cache."""
-    sizes = {"hidden_size": 8, "num_attention_heads": 2}
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 64}
     settings = make_folder(root, architectures=["ToyForCausalLM"], eos_token_id=49, **sizes)
     write_decoder(root / "onnx" / "model.onnx")
     return settings

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +24,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hub import HubFolder
 from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
-from ortune.data.checks import IDS
+from ortune.data.checks import IDS, LABEL
 from ortune.data.sentences import TEXT, Sentences, load_tokenizer, open_sentences
 from ortune.data.sequences.generation import (
     CachedDecoder,
@@ -37,6 +40,8 @@ from ortune.metrics.common.pooling import find_vectors, pool_sentences
 _TOKENS = 3
 MOST_TEXTS, _MOST_CHARS = 64, 1 << 16
 """Texts of a request of `TextCall`, and characters of each, at most."""
+MOST_TOKENS = 64
+"""That are written for a text, at most."""
 
 
 def find_settings(path: Path, folder: Path) -> HubFolder | None:
@@ -77,47 +82,62 @@ def state_answer(
     return {"label": classes[best], "score": round(float(shares[0, best]), 6)}
 
 
-def continue_text(
-    settings: HubFolder, run: Run, inputs: Tensors, count: int
-) -> Mapping[str, Any] | None:
-    """Return what follows a text; None of a model that does not generate with a cache.
+@dataclass(frozen=True)
+class TextWriter:
+    """Writes the likeliest tokens; files of the folder are not needed afterwards."""
 
-    Args:
-        settings: The model's folder.
-        run: Runs the model once.
-        inputs: Of the text.
-        count: Tokens at most; fewer where one ends the text.
-    """
-    if settings.task != hub.GENERATION or not any(StatePair("", name).grows for name in inputs):
-        return None
-    tokens = list(generate_tokens(CachedDecoder(run, inputs), inputs[IDS], count, settings.ends))
-    return {"text": load_tokenizer(settings).decode(tokens), "tokens": tokens}
+    tokenizer: Any  # None where the folder has none: tokens stay numbers
+    start: int  # token that the answers of an encoder-decoder begin behind
+    ends: frozenset[int]  # tokens that end a text
+    longest: int  # tokens of a decoder's text, the prompt among them
+
+    @classmethod
+    def read_folder(cls, settings: HubFolder) -> Self | None:
+        """Read what writing takes; None where the model is not for it.
+
+        Raises:
+            BadData: The package tokenizers is not installed, or does not read the tokenizer.
+        """
+        if settings.task != hub.GENERATION and not settings.config.get("is_encoder_decoder"):
+            return None
+        has_words = (settings.folder / hub.TOKENIZER).is_file()
+        tokenizer = load_tokenizer(settings) if has_words else None
+        return cls(tokenizer, settings.start, settings.ends, settings.longest)
+
+    def write(
+        self, run: Run, decode: Run | None, inputs: Tensors, count: int
+    ) -> Mapping[str, Any] | None:
+        """Return text and tokens for one sample; None of a model without a cache.
+
+        Args:
+            run: Runs a decoder once, or the encoder before one.
+            decode: Runs the decoder behind an encoder.
+            inputs: Of the text.
+            count: Tokens at most; fewer where one ends the text.
+        """
+        if decode is not None:
+            decoder = open_decoder(run, decode, inputs)
+            written = write_answer(decoder, self.start, count, self.ends)
+            tokens = [token for token in written if token not in self.ends]
+        elif any(StatePair("", name).grows for name in inputs):
+            decoder, ids = CachedDecoder(run, inputs), inputs[IDS]
+            most = min(count, max(0, self.longest - ids.shape[1]))
+            tokens = list(generate_tokens(decoder, ids, most, self.ends))
+        else:
+            return None
+        words = {} if self.tokenizer is None else {"text": self.tokenizer.decode(tokens)}
+        return {**words, "tokens": tokens}
 
 
-def answer_sample(
-    settings: HubFolder, encode: Run, decode: Run, inputs: Tensors, count: int
-) -> Mapping[str, Any]:
-    """Return what an encoder-decoder writes for one sample, as `continue_text` does.
-
-    Args:
-        settings: The model's folder.
-        encode: Runs the encoder once.
-        decode: Runs the decoder once.
-        inputs: Of the encoder.
-        count: Tokens at most.
-    """
-    decoder = open_decoder(encode, decode, inputs)
-    written = write_answer(decoder, settings.start, count, settings.ends)
-    tokens = [token for token in written if token not in settings.ends]
-    has_words = (settings.folder / hub.TOKENIZER).is_file()
-    words = {"text": load_tokenizer(settings).decode(tokens)} if has_words else {}
-    return {**words, "tokens": tokens}
+PAIR = frozenset({"encoder", "decoder"})
+"""Names of the two models of an encoder-decoder."""
 
 
 class TextCall(Call):
-    """A model as a function of texts, answered as `state_answer` does.
+    """A model as a function of texts, answered as `state_answer` does, or by what it writes.
 
-    Every text is a request of its own to the model, which joins those of one length.
+    Every text is a request of its own to the model, which joins those of one length; what is
+    written is computed by itself.
     """
 
     def __init__(
@@ -126,9 +146,19 @@ class TextCall(Call):
         settings: HubFolder,
         sentences: Sentences,
         outputs: tuple[TensorSpec, ...],
+        write: Callable[[Tensors], Mapping[str, Any] | None] | None = None,
     ) -> None:
-        """Be ready for texts; files of the folder are not needed afterwards."""
+        """Be ready for texts; files of the folder are not needed afterwards.
+
+        Args:
+            call: The model.
+            settings: Its folder.
+            sentences: Tokenizes.
+            outputs: What a text is answered with.
+            write: Writes the answer to a sample, of a model that does.
+        """
         self.name, self.serving = call.name, call.serving
+        self._write = write
         self._call, self._settings, self._sentences = call, settings, sentences
         _ = settings.task, settings.normalizes  # read, and kept
         self.signature = Signature((TensorSpec(TEXT, "str", ("texts",)),), outputs)
@@ -145,7 +175,13 @@ class TextCall(Call):
                 f"{len(texts)} texts, the longest of {max(map(len, texts), default=0)} characters",
                 fix=f"send 1 to {MOST_TEXTS}, each of {_MOST_CHARS} characters at most",
             )
+        queued_ns = time.perf_counter_ns()
         samples = await asyncio.to_thread(self._tokenize, texts)
+        if (write := self._write) is not None:
+            started_ns = time.perf_counter_ns()
+            written = await asyncio.to_thread(lambda: list(map(write, samples)))
+            outputs = self._gather_outputs(written)
+            return TimedAnswer(outputs, queued_ns, started_ns, time.perf_counter_ns(), len(texts))
         requests = [asyncio.ensure_future(self._call.answered(**sample)) for sample in samples]
         try:
             answers = await asyncio.gather(*requests)
@@ -162,18 +198,26 @@ class TextCall(Call):
 
     def _tokenize(self, texts: Sequence[str]) -> list[Tensors]:
         rows = (block for text in texts for block in self._sentences.make_blocks({TEXT: text}, ""))
-        return [{name: c.read() for name, c in block.columns.items()} for block in rows]
+        return [
+            {name: c.read() for name, c in block.columns.items() if name != LABEL}
+            for block in rows
+        ]
 
     def _state_answers(
         self, samples: Sequence[Tensors], answers: Sequence[TimedAnswer]
     ) -> dict[str, NDArray[Any]]:
         stated = [
-            state_answer(self._settings, sample, answer.outputs) or {}
+            state_answer(self._settings, sample, answer.outputs)
             for sample, answer in zip(samples, answers, strict=True)
         ]
+        return self._gather_outputs(stated)
+
+    def _gather_outputs(
+        self, stated: Sequence[Mapping[str, Any] | None]
+    ) -> dict[str, NDArray[Any]]:
         return {
             spec.name: np.array(
-                [answer[spec.name] for answer in stated],
+                [(answer or {})[spec.name] for answer in stated],
                 object if spec.dtype == "str" else spec.dtype,
             )
             for spec in self.signature.outputs
@@ -195,20 +239,30 @@ class TextCall(Call):
 
 
 def add_texts(engine: Engine, path: Path) -> None:
-    """Let an engine of one model answer texts as model ``text`` too, where its folder knows how.
+    """Let an engine answer texts as model ``text`` too, where its folder knows how.
+
+    It has one model, or an encoder and its decoder.
 
     Raises:
         BadData: The package tokenizers is not installed, or does not read the tokenizer.
     """
     with open_temporary_folder() as folder:
-        settings = find_settings(path, folder) if len(engine.models) == 1 else None
+        is_pair = set(engine.models) == PAIR
+        settings = find_settings(path, folder) if is_pair or len(engine.models) == 1 else None
         if settings is None or not (settings.folder / hub.TOKENIZER).is_file():
             return
-        call = engine[engine.models[0]]
+        call = engine["encoder" if is_pair else engine.models[0]]
         sentences = open_sentences(settings, call.signature.inputs, lambda text: None)
-        outputs = _describe_answers(settings, call.signature.outputs)
+        writer = TextWriter.read_folder(settings)
+        cached = any(StatePair("", spec.name).grows for spec in call.signature.inputs)
+        if writer is not None and (is_pair or cached):
+            decode = engine["decoder"].run if is_pair else None
+            outputs: tuple[TensorSpec, ...] = (TensorSpec(TEXT, "str", ("texts",)),)
+            write = partial(writer.write, call.run, decode, count=MOST_TOKENS)
+        else:
+            outputs, write = _describe_answers(settings, call.signature.outputs), None
         if sentences is not None and outputs:
-            engine.add_call(TEXT, TextCall(call, settings, sentences, outputs))
+            engine.add_call(TEXT, TextCall(call, settings, sentences, outputs, write))
 
 
 def _describe_answers(

@@ -245,7 +245,7 @@ def _run_samples(
     engine: Engine, options: _Options, folder: Path, settings: HubFolder | None
 ) -> _RunResult:
     """Run every sample of every source once; one more run before the first is not timed."""
-    from ortune.bundle.answers import answer_sample, continue_text, state_answer
+    from ortune.bundle.answers import PAIR, TextWriter, state_answer
     from ortune.data import feeds, stream
 
     answers: list[Mapping[str, Any] | None] = []
@@ -253,7 +253,9 @@ def _run_samples(
     def run_once(fed: Tensors) -> dict[str, NDArray[Any]]:
         return main(**fed)
 
-    is_pair = set(engine.models) == {"encoder", "decoder"}
+    is_pair = set(engine.models) == PAIR
+    writer = None if settings is None else TextWriter.read_folder(settings)
+    decode = engine["decoder"].run if is_pair else None
     main = engine["encoder"] if is_pair else engine
     specs, shown = main.signature.inputs, engine[engine.models[0]].pictures
     first: dict[str, NDArray[Any]] = {}
@@ -276,13 +278,8 @@ def _run_samples(
                 start = time.perf_counter_ns()
                 outputs = run_once(tensors)
                 latencies_ns.append(time.perf_counter_ns() - start)
-                if settings is not None and is_pair:
-                    decode = engine["decoder"].run
-                    answers.append(
-                        answer_sample(settings, run_once, decode, tensors, options.tokens)
-                    )
-                elif settings is not None:
-                    text = continue_text(settings, run_once, tensors, options.tokens)
+                text = writer and writer.write(run_once, decode, tensors, options.tokens)
+                if settings is not None:
                     answers.append(text or state_answer(settings, tensors, outputs))
                 if options.out is not None:
                     add(outputs)

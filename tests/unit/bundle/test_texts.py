@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.unit import texts
 
 from ortune.bundle.answers import MOST_TEXTS, add_texts
 from ortune.bundle.engine.load import load_engine
+from ortune.cli.main import DONE, main
 from ortune.core.errors import BadData
 
 pytest.importorskip("tokenizers")
@@ -41,6 +43,19 @@ def test_vectors_of_texts_of_several_lengths(tmp_path: Path) -> None:
     found = answer(tmp_path / "f", ["cat here here", "cat", ""])["vector"]
     assert found.dtype == np.float32 and found.shape == (3, 2)
     np.testing.assert_allclose(found, [[0.6, 0.8], [1, 0], [0, 0]], atol=1e-6)
+
+
+def test_a_decoder_answers_with_what_follows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts.write_generator(tmp_path / "f")
+    sentences = ["a cat sat", "here " * 30]
+    written = answer(tmp_path / "f", sentences)["text"]
+    for text, sentence in zip(written, sentences, strict=True):
+        assert main(["run", str(tmp_path / "f"), sentence, "--json"]) == DONE
+        (shown,) = json.loads(capsys.readouterr().out)["answers"]
+        assert text == shown["text"]
+        assert 0 < len(shown["tokens"]) <= 64 - len(sentence.split())
 
 
 @pytest.mark.parametrize("sentences", [[], ["a"] * (MOST_TEXTS + 1), ["a" * 70_000]])

@@ -15,6 +15,7 @@ from tests.unit.search.scenarios import SCENARIOS
 
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
+from ortune.core.errors import BadSettings
 from ortune.core.study import Study
 from ortune.search import optimize
 from ortune.search.experiment.context import Context
@@ -104,3 +105,12 @@ def test_five_kills_change_no_proposal(name: str, tmp_path: Path) -> None:
         resumed = record(again, tmp_path / str(kept), before=tmp_path / "whole")
         assert resumed["proposals"] == whole["proposals"][kept:], f"killed after {kept}"
         assert (resumed["best"], resumed["finished"]) == (whole["best"], whole["finished"])
+
+
+def test_the_folder_of_an_encoder_decoder_needs_samples(tmp_path: Path) -> None:
+    folder = tmp_path / "t5"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}')
+    with pytest.raises(BadSettings, match="answers are compared: no data"):
+        optimize.run(Optimize(folder, out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
