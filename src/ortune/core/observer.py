@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -70,6 +70,14 @@ class Observer(Plugin):
     @abstractmethod
     def start(self) -> Accumulator:
         """Return a fresh accumulator for one tensor."""
+
+    def fit_centred_grid(self, *, by_sign: bool) -> Self:
+        """Return the observer for grids around zero; itself where its range hangs on no grid.
+
+        Args:
+            by_sign: A grid begins at zero where nothing is negative.
+        """
+        return self
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         """Return about how many bytes the accumulator of a tensor of this shape holds."""

@@ -24,7 +24,7 @@ from ortune.quantizers.common.layers import Layer, note_unbounded_weights
 from ortune.quantizers.common.node_filter import match_nodes
 from ortune.quantizers.common.qdq import qoperators, runtime_rules
 from ortune.quantizers.common.qdq import scope as scopes
-from ortune.quantizers.common.qdq.placement import Placement, place_all
+from ortune.quantizers.common.qdq.placement import Placement, is_absorbed, place_all
 from ortune.quantizers.common.qdq.prepare import (
     PairInserter,
     make_activation_grids,
@@ -217,7 +217,7 @@ class Int8Static(Quantizer):
         for placement in placements:
             smooth = find_smoothable(placement) if self.smooth or self.split else {}
             for value in placement.list_range_tensors():
-                choice = _CHANNELS if value in smooth else self.observer
+                choice = _CHANNELS if value in smooth else self._fit_observer(value)
                 if observers.get(str(value.name)) != _CHANNELS:
                     observers[str(value.name)] = choice
         return [Probe(name, observer) for name, observer in observers.items()]
@@ -295,6 +295,13 @@ class Int8Static(Quantizer):
 
     def _list_ops(self) -> tuple[str, ...]:
         return self.ops or runtime_rules.list_layer_ops(self.target)
+
+    def _fit_observer(self, value: ir.Value) -> Observer:
+        """Return the observer for the kind of grid that a tensor will have."""
+        centred = self.symmetric or runtime_rules.needs_symmetric_s8(self.target)
+        if not centred or (self.target == "cpu" and is_absorbed(value)):
+            return self.observer
+        return self.observer.fit_centred_grid(by_sign=self._choose_kind() == "by-sign")
 
     def _choose_kind(self) -> Literal["u8", "s8", "by-sign"]:
         if runtime_rules.needs_symmetric_s8(self.target):

@@ -14,6 +14,7 @@ from tests.unit.quantizers.test_int8_static import CNN, CNN_WEIGHTS, FRESH, IMAG
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
+from ortune.core.observer import Observer
 from ortune.graph.ir import edit
 from ortune.graph.ir.qdq import is_weight
 from ortune.graph.lint import gpu
@@ -22,6 +23,7 @@ from ortune.quantizers.common.qdq.runtime_rules import Treatment
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
+from ortune.quantizers.observers.mse import Mse
 
 TIED = """<ir_version: 8, opset_import: ["": 17]>
 g (int64[b,s] ids) => (float[b,s,64] y) {
@@ -256,6 +258,30 @@ def test_without_zero_points_the_sign_decides() -> None:
         "r": ir.DataType.UINT8,
     }
     assert not any(zero.numpy().any() for zero in zeros.values())
+
+
+CLIPPING = """<ir_version: 8, opset_import: ["": 17]>
+g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
+  a = Conv(x, w)
+  r = Relu(a)
+  y = Conv(r, w)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("target", "observers"),
+    [
+        ("openvino", {"x": Mse(by_sign=True), "r": Mse(by_sign=True)}),
+        ("cpu", {"x": Mse(symmetric=True), "r": Mse(), "y": Mse(symmetric=True)}),
+        ("tensorrt", dict.fromkeys("xry", Mse(symmetric=True))),
+    ],
+)
+def test_ranges_are_clipped_for_the_grid_that_they_get(
+    target: runtime_rules.Target, observers: dict[str, Observer]
+) -> None:
+    model = model_of(CLIPPING, {"w": normal(4, 4, 1, 1)})
+    step = Int8Static(target=target, observer=Mse(), symmetric=target != "tensorrt")
+    assert {probe.tensor: probe.observer for probe in step.probes(model)} == observers
 
 
 def test_a_file_for_every_cpu_keeps_zero_points() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,21 +111,47 @@ class Histogram:
             self.start = seen.low
 
 
+@dataclass(frozen=True, kw_only=True)
+class Clipping(Observer):
+    """An observer that clips by a histogram of the values.
+
+    Attributes:
+        symmetric: Keep a range around zero, the best for a grid around zero.
+        by_sign: The same, unless the best range holds nothing negative.
+    """
+
+    passes: ClassVar[int] = 2
+
+    symmetric: bool = False
+    by_sign: bool = False
+
+    def fit_centred_grid(self, *, by_sign: bool) -> Self:
+        return replace(self, by_sign=True) if by_sign else replace(self, symmetric=True)
+
+    def choose_range(self, histogram: Histogram) -> Range:
+        """Return the range to keep of all values."""
+        if self.symmetric:
+            return self.clip_range(histogram, centred=True)
+        free = self.clip_range(histogram, centred=False)
+        centred = self.by_sign and free.low < 0
+        return self.clip_range(histogram, centred=True) if centred else free
+
+    @abstractmethod
+    def clip_range(self, histogram: Histogram, *, centred: bool) -> Range:
+        """Return the best range, or the best around zero where `centred`."""
+
+
 @dataclass(frozen=True)
-class Binned(Observer):
+class Binned(Clipping):
     """An observer that clips by a histogram of the values, for a grid of some bits.
 
     Attributes:
         bits: Of the grid that will cover the range.
         bins: Of the histogram; the ends of a range are its edges.
-        symmetric: The best range around zero.
     """
-
-    passes: ClassVar[int] = 2
 
     bits: int = 8
     bins: int = 2048
-    symmetric: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a histogram of fewer than two bins a step of the grid that it shall place."""
@@ -138,20 +164,20 @@ class Binned(Observer):
             )
 
     def start(self) -> Accumulator:
-        return Histogram(self.bins, self._clip_range, around_zero=True)
+        return Histogram(self.bins, self.choose_range, around_zero=True)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * self.bins
 
     @abstractmethod
-    def select_bins(self, histogram: Histogram) -> tuple[int, int]:
-        """Return how many bins to keep below and above zero; two equal ones where symmetric."""
+    def select_bins(self, histogram: Histogram, *, centred: bool) -> tuple[int, int]:
+        """Return how many bins to keep below and above zero; two equal ones where `centred`."""
 
-    def _clip_range(self, histogram: Histogram) -> Range:
-        outer = make_symmetric(histogram.range) if self.symmetric else histogram.range
+    def clip_range(self, histogram: Histogram, *, centred: bool) -> Range:
+        outer = make_symmetric(histogram.range) if centred else histogram.range
         if not histogram.nonzero.any():
             return outer
-        below, above = self.select_bins(histogram)
+        below, above = self.select_bins(histogram, centred=centred)
         low, high = below * histogram.width, above * histogram.width
         return Range(max(outer.low, 0.0 - low), min(outer.high, high))
 

@@ -26,9 +26,9 @@ class Entropy(Binned):
     holds, are left out: behind a Relu they would decide everything.
     """
 
-    def select_bins(self, histogram: Histogram) -> tuple[int, int]:
+    def select_bins(self, histogram: Histogram, *, centred: bool) -> tuple[int, int]:
         counts, zero, levels = histogram.nonzero, histogram.at_zero, 2**self.bits
-        if self.symmetric:
+        if centred:
             counts, zero, levels = fold_counts(counts, zero), 0, levels // 2
         bins = find_threshold(counts, zero, levels)
         return bins, bins

@@ -26,10 +26,10 @@ class Mse(Binned):
 
     bins: Annotated[int, Bounds(2, 2**20)] = 4096
 
-    def select_bins(self, histogram: Histogram) -> tuple[int, int]:
+    def select_bins(self, histogram: Histogram, *, centred: bool) -> tuple[int, int]:
         counts, zero, steps = histogram.nonzero, histogram.at_zero, 2**self.bits - 1
         total = int(counts.sum())
-        if self.symmetric:
+        if centred:
             cut = _compute_clipping_error(fold_counts(counts, zero))
             bins = int(
                 np.argmin(cut + _compute_rounding_error(total, 2 * np.arange(cut.size), steps - 1))

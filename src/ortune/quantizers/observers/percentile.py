@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
-from ortune.core.observer import Accumulator, Observer, Range
+from ortune.core.observer import Accumulator, Range
 from ortune.core.plugins.bounds import Bounds
 from ortune.measurement.statistics.extent import make_symmetric
-from ortune.measurement.statistics.histogram import Histogram, fold_counts
+from ortune.measurement.statistics.histogram import Clipping, Histogram, fold_counts
 
 BINS = 2048
 
 
 @dataclass(frozen=True)
-class Percentile(Observer):
+class Percentile(Clipping):
     """Clips the tails: one pass finds the extent, a second one counts values in 2048 equal bins.
 
     The result lies within one bin of the exact percentile of all values that are counted: all, or
@@ -26,35 +26,35 @@ class Percentile(Observer):
 
     Attributes:
         p: Share of the values to keep, in percent; half of the rest is clipped on either side.
-        symmetric: Keep a range around zero, by the percentile of the magnitudes.
+            Of a range around zero it is the share of the magnitudes.
     """
 
-    passes: ClassVar[int] = 2
-
     p: Annotated[float, Bounds(high=100)] = 99.99
-    symmetric: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.p <= 100:
             raise BadSettings(f"percentile(p={self.p}) keeps nothing", fix="use 0 < p <= 100")
 
     def start(self) -> Accumulator:
-        return Histogram(BINS, self._clip_range, around_zero=self.symmetric)
+        around_zero = self.symmetric or self.by_sign
+        return Histogram(BINS, self.choose_range, around_zero=around_zero)
 
     def state_bytes(self, shape: tuple[int, ...]) -> int:
         return 8 * BINS
 
-    def _clip_range(self, histogram: Histogram) -> Range:
+    def clip_range(self, histogram: Histogram, *, centred: bool) -> Range:
         seen, share = histogram.range, self.p / 100
         if not histogram.counts.any():
-            return make_symmetric(seen) if self.symmetric else seen
-        if self.symmetric:
+            return make_symmetric(seen) if centred else seen
+        if centred:
             counts = fold_counts(histogram.counts, histogram.at_zero)
             edges = np.arange(counts.size + 1) * histogram.width
             top = min(make_symmetric(seen).high, _interpolate_edge(counts, edges, share))
             return Range(0.0 - top, top)
         tail = (1 - share) / 2
-        edges = np.linspace(seen.low, seen.high, BINS + 1)
+        edges = histogram.start + np.arange(histogram.counts.size + 1) * histogram.width
+        edges[-1] = seen.high
+        edges = np.clip(edges, seen.low, seen.high)
         return Range(
             _interpolate_edge(histogram.counts, edges, tail),
             _interpolate_edge(histogram.counts, edges, 1 - tail),

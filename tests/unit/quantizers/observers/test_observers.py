@@ -134,6 +134,16 @@ def least_symmetric_error(found: Range, values: np.ndarray) -> bool:
     return found.low == -found.high and error <= 1.02 * min(tried)
 
 
+def least_error_by_sign(found: Range, values: np.ndarray) -> bool:
+    """As `least_error` where nothing is negative, else as `least_symmetric_error`."""
+    return (least_symmetric_error if values.min() < 0 else least_error)(found, values)
+
+
+def within_a_bin_by_sign(found: Range, values: np.ndarray) -> bool:
+    """As `within_a_bin` where nothing is negative, else as `magnitude_within_a_bin`."""
+    return (magnitude_within_a_bin if values.min() < 0 else within_a_bin)(found, values)
+
+
 def information_lost(
     found: Range, values: np.ndarray, levels: int, bins: int, *, symmetric: bool
 ) -> float:
@@ -203,6 +213,8 @@ CASES = [
     Case(Percentile(99, symmetric=True), magnitude_within_a_bin),
     Case(Mse(), least_error),
     Case(Mse(symmetric=True), least_symmetric_error),
+    Case(Mse(by_sign=True), least_error_by_sign),
+    Case(Percentile(99, by_sign=True), within_a_bin_by_sign),
     Case(Entropy(bits=4, bins=65), least_information),
     Case(Entropy(bits=4, bins=65, symmetric=True), least_symmetric_information),
 ]
@@ -219,6 +231,7 @@ def test_range_is_the_one_defined_and_a_broken_one_is_caught(case: Case, name: s
         assert not case.check(Range(-1, 1), values) or case.check in (
             least_error,
             least_symmetric_error,
+            least_error_by_sign,
         )
         return
     halved = Range(found.low / 2, found.high / 2)
