@@ -55,6 +55,43 @@ BACKEND = '''
             with super().open(path, verbose=verbose) as session:
                 quantized = b"QuantizeLinear" in path.read_bytes()
                 yield Doubled(session) if quantized else session
+
+'''
+MISREADING = '''
+    """onnxruntime, but that a MaxPool gets the double of what a pair hands to it."""
+
+    from contextlib import contextmanager
+    from dataclasses import dataclass
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    import onnx
+
+    from ortune.backends.cpu import Cpu
+
+
+    @dataclass(frozen=True)
+    class Misreading(Cpu):
+        """Doubles what pairs hand to MaxPool."""
+
+        title = "Misreading"
+        automatic = False
+
+        @contextmanager
+        def open(self, path, *, verbose=False):
+            model = onnx.load(path)
+            weights = {weight.name: weight for weight in model.graph.initializer}
+            read = [n.input[0] for n in model.graph.node if n.op_type == "MaxPool"]
+            for node in model.graph.node:
+                if node.op_type == "DequantizeLinear" and node.output[0] in read:
+                    doubled = 2 * onnx.numpy_helper.to_array(weights[node.input[1]])
+                    node.input[1] = f"{node.name}_doubled"
+                    tensor = onnx.numpy_helper.from_array(doubled, node.input[1])
+                    model.graph.initializer.append(tensor)
+            with TemporaryDirectory() as folder:
+                onnx.save(model, Path(folder) / "wrong.onnx")
+                with super().open(Path(folder) / "wrong.onnx", verbose=verbose) as session:
+                    yield session
 '''
 SEARCH = """
 import json
@@ -69,13 +106,41 @@ for least in (20, 90):
 """
 
 
+MENDED = """
+import json
+import ortune as ot
+from ortune.core.plugins.spelling import parse_plugin
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Plan, Proposal
+from ortune.search import optimize
+from ortune.search.expectation.candidates import list_mended_plans
+from tests.picking import Pick
+
+class Mend(Pick):
+    def next(self, view):
+        if len(view.trials) < 2:
+            return super().next(view)
+        for option in list_mended_plans(view):
+            return Proposal(option.plan, option.stage, option.why, "full")
+        return None
+
+optimize.Adaptive = lambda: Mend("int8-static")
+study = ot.optimize("m.onnx", data="data", on="misreading(threads=1)", baseline="cpu(threads=1)",
+                    budget="snr>=20", time=60, out="mended")
+rows = [t for t in study.trials[1:] if t.part == "search"]
+print(json.dumps([(str(t.plan), str(t.score.verdict), dict(t.misreading.pairs) if t.misreading
+                   else None) for t in rows]))
+"""
+
+
 def write_belongings(root: Path) -> None:
     """Write the package of a backend, a model and samples."""
     package, about = root / "site" / "doubling", root / "site" / "doubling-0.dist-info"
     for path, text in (
-        (package / "__init__.py", '"""One backend."""\n'),
+        (package / "__init__.py", '"""Two backends."""\n'),
         (package / "backends" / "__init__.py", '"""Backends."""\n'),
         (package / "backends" / "doubling.py", dedent(BACKEND)),
+        (package / "backends" / "misreading.py", dedent(MISREADING)),
         (about / "METADATA", "Metadata-Version: 2.1\nName: doubling\nVersion: 0\n"),
         (about / "entry_points.txt", "[ortune.plugins]\ndoubling = doubling\n"),
     ):
@@ -86,7 +151,10 @@ def write_belongings(root: Path) -> None:
     g (float[1,32,24,24] x) => (float[1,32,24,24] y) {
       a = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, w)
       r = Relu(a)
-      y = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(r, w)
+      p = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(r)
+      b = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(p, w)
+      q = Relu(b)
+      y = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(q, w)
     }""")
     weight = rng.standard_normal((32, 32, 3, 3)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
@@ -110,6 +178,20 @@ def test_a_file_that_keeps_the_budget_elsewhere_is_said_to(tmp_path: Path) -> No
     assert [row[:2] for row in (*kept, *missed)] == [["doubling(threads=1)", "fails"]] * 2
     assert "Doubling computes another function" in kept[0][2]
     assert "another function" not in missed[0][2]
+
+
+def test_the_pair_that_a_runtime_misreads_is_left_out_and_named(tmp_path: Path) -> None:
+    write_belongings(tmp_path)
+    paths = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", MENDED],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    failed, mended = json.loads(done.stdout.splitlines()[-1])
+    assert failed[1:] == ["fails", {"r": "Relu, uint8 pair, MaxPool"}]
+    assert "drop-pairs(tensors=[r])" in mended[0] and mended[1] != "fails" and mended[2] is None
 
 
 # Verbs name what makes a model disagree with itself, and judge by what the file says.

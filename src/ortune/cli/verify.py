@@ -112,7 +112,12 @@ def _print_bisection(bisection: Bisection) -> None:
     if bisection.step:
         before = "" if bisection.before is None else f" (before it {bisection.before:.6g})"
         print_text(f"first step that leaves the budget: {bisection.step}{before}")
-    if bisection.tensor:
+    if bisection.tensor and not bisection.replaced:
+        print_text(
+            f"what the runtime computes otherwise: {bisection.tensor}, made by "
+            f"{', '.join(bisection.nodes)}, {_format_score(bisection.snr_db)} dB"
+        )
+    elif bisection.tensor:
         print_text(f"first tensor that leaves the budget: {bisection.tensor}")
         rows = [
             ("up to the tensor before", _format_score(bisection.without)),

@@ -264,6 +264,29 @@ class Status(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class Misreading:
+    """Where a runtime computes another function than the file says.
+
+    Attributes:
+        runtime: Its title.
+        version: Of its package; empty where it has none here.
+        pairs: Tensor -> what stands around its quantize / dequantize pair, such as ``Conv, uint8
+            pair, Reshape``: without these pairs the runtime keeps the accuracy budget. Empty where
+            no few pairs are to blame.
+    """
+
+    runtime: str
+    version: str = ""
+    pairs: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        around = "; ".join(dict.fromkeys(self.pairs.values()))
+        where = f" where it finds {around}" if around else ""
+        name = " ".join(filter(None, (self.runtime, self.version)))
+        return f"{name} computes another function than the file says{where}"
+
+
+@dataclass(frozen=True)
 class Trial:
     """One plan and what became of it.
 
@@ -292,6 +315,8 @@ class Trial:
         waited: Too few of its runs did not wait for a CPU: its ratio is one to sort by.
         integers: What became of the layers that a finalist's file gives integers; None where it
             gives none or nobody looked.
+        misreading: The plan misses the budget by its runtime's fault, as its file keeps it
+            elsewhere; None where that is not so or nobody looked.
     """
 
     formerly: ClassVar[Mapping[str, str]] = {"phase": "part"}
@@ -322,6 +347,7 @@ class Trial:
     by_operator: Mapping[str, float] = field(default_factory=dict)
     integers: IntegerUse | None = None
     waited: bool = False
+    misreading: Misreading | None = None
 
     def has_reached(self, effort: Effort) -> bool:
         """Whether it was taken this far, or ended before for good."""

@@ -10,13 +10,17 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import Refused
+from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.graph.ir import edit, qdq
 from ortune.quantizers.common.qdq import runtime_rules
-from ortune.quantizers.common.qdq.dequantize import drop_pair, find_activation_pairs
+from ortune.quantizers.common.qdq.dequantize import (
+    drop_pair,
+    find_activation_pairs,
+    map_activation_pairs,
+)
 
 AROUND = (
     "Conv MatMul Gemm Add AveragePool Concat DepthToSpace Expand Flatten GlobalAveragePool "
@@ -46,6 +50,8 @@ class DropPairs(Quantizer):
         target: Runtime whose kernels count.
         around: Operators whose pairs are worth their cost. Empty: the target's.
         products: Products of two activations (attention) count as worth it.
+        tensors: Names of tensors whose pairs go, and no others: where a runtime computes another
+            function between them. Empty: the pairs that no kernel takes.
     """
 
     needs_opset: ClassVar[int] = 13
@@ -53,6 +59,7 @@ class DropPairs(Quantizer):
     target: runtime_rules.Target = "cpu"
     around: tuple[str, ...] = ()
     products: bool = True
+    tensors: tuple[str, ...] = ()
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
@@ -69,6 +76,8 @@ class DropPairs(Quantizer):
         edit.inline_functions(model)
         if not any(node.op_type == "QuantizeLinear" for node in edit.walk_nodes(model)):
             raise Refused("no quantize / dequantize pair to take out", fix="leave the step out")
+        if self.tensors:
+            return self._drop_named(model)
         count = 0
         for graph in [model.graph, *model.graph.subgraphs()]:
             editor = edit.Editor(graph)
@@ -87,6 +96,17 @@ class DropPairs(Quantizer):
                 fix="leave the step out",
             )
         return count
+
+    def _drop_named(self, model: ir.Model) -> int:
+        pairs = map_activation_pairs(model)
+        for name in self.tensors:
+            if name not in pairs:
+                raise BadSettings(
+                    f"no quantize / dequantize pair stands behind a tensor '{name}'",
+                    fix="see `ortune show` for the names of tensors that QuantizeLinear reads",
+                )
+        nodes = [node for name in dict.fromkeys(self.tensors) for node in pairs[name]]
+        return sum(drop_pair(edit.Editor(model.graph), node) for node in nodes)
 
     @property
     def _writes_float(self) -> bool:

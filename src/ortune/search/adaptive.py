@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from ortune.core.plan_label import label_plan
 from ortune.core.step import Recipe
@@ -16,6 +17,7 @@ from ortune.search.expectation.candidates import (
     Candidate,
     find_obstacle,
     list_candidates,
+    list_mended_plans,
     list_screening_plans,
 )
 from ortune.search.expectation.expectations import Expectation, Expectations
@@ -88,11 +90,11 @@ class Adaptive:
         """Return what to try now."""
         if view.spare <= 0 and len(view.trials) > 1:
             return None
-        for option in list_screening_plans(view):
+        for option in chain(list_screening_plans(view), list_mended_plans(view)):
             if not view.has_trial(option.plan) and not find_obstacle(
                 option.plan, view.list_same_steps(option.plan)
             ):
-                return _make_proposal(option, "screen")
+                return _make_proposal(option, "screen" if option.stage == "screen" else "search")
         # One plan is tried however short the time is: without any there is no finalist.
         room = view.spare if len(view.trials) > 1 else math.inf
         survey_candidates = rank_surveys(view)

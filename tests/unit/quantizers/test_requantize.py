@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, run, snr
 
-from ortune.core.errors import Refused
+from ortune.core.errors import BadSettings, Refused
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.quantizers.float_convs import FloatConvs
 from ortune.quantizers.int8_dynamic import Int8Dynamic
@@ -96,6 +96,16 @@ def test_pairs_that_no_kernel_takes_go_and_what_they_clipped_stays_clipped() -> 
     assert snr(before, after) > 25
     with pytest.raises(Refused):
         DropPairs().apply(model, {})
+
+
+def test_named_pairs_go_and_no_others(cnn: ir.Model) -> None:
+    quantize(cnn, Int8Static(), SAMPLES)
+    before, pairs = run(cnn, X)[0], ops(cnn).count("QuantizeLinear")
+    assert DropPairs(tensors=("p", "a")).apply(cnn, {}) == 2
+    assert ops(cnn).count("QuantizeLinear") == pairs - 2
+    assert snr(before, run(cnn, X)[0]) > 25
+    with pytest.raises(BadSettings, match="no quantize / dequantize pair stands behind"):
+        DropPairs(tensors=("p",)).apply(cnn, {})
 
 
 def test_a_float_model_has_no_pairs_to_drop(cnn: ir.Model) -> None:

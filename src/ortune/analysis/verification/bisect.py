@@ -45,6 +45,9 @@ from ortune.search.recipe.built import SOURCE, STEPS
 
 _OTHER_MEANING_DB = 6.0
 _RECOVERS_DB = 10.0
+_SAME_DB, _SAME_ROUNDED_DB = 60.0, 25.0
+"""Of a tensor in two runtimes that compute the same in float32, and where one of them computes in
+16 bits: no loss counts above it."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +210,7 @@ def bisect_models(
         if plain is None or plain.verdict is Verdict.FAILS:
             value = None if plain is None else plain.value
             note = f"the reference itself fails on {backend}: it is not the file"
-            return Bisection(without=value, judged=1, note=note)
+            return search.find_misread_node(reference, Bisection(without=value, note=note))
         step, good, bad, note = search.find_failing_step(reference, other, plain)
         return search.find_failing_node(step, good, bad, note)
 
@@ -259,6 +262,42 @@ class _Search:
         except OrtuneError as error:
             return "", _Good(reference, plain), other, f"the steps do not repeat: {error.what}"
         return str(steps[high - 1]), good, bad, ""
+
+    def find_misread_node(self, reference: Path, bisection: Bisection) -> Bisection:
+        """Name the node of the reference at which the backend loses most over what it reads."""
+        oracle = Cpu(level="disabled", custom_ops=self._backend.custom_ops)
+        model = file.load(reference)
+        edit.inline_functions(model)
+        infer_shapes(model)
+        computed, indices = _map_node_outputs(model), self._indices[:_LOOKED]
+        try:
+            snr_by_tensor = compute_tensor_snr(
+                (model, model), list(computed), self._samples, indices, (oracle, self._backend)
+            )
+        except (WorkerFailed, OrtuneError) as error:
+            why = f"tensors cannot be compared: {_describe_error(error)}"
+            return replace(_add_note(bisection, why), judged=self._judged)
+
+        same_db = _SAME_ROUNDED_DB if self._backend.lossy else _SAME_DB
+
+        def compute_loss(name: str) -> float:
+            node = computed[name].producer()
+            read = [str(value.name) for value in node.inputs if value is not None] if node else []
+            before = min((snr_by_tensor.get(n, same_db) for n in read), default=same_db)
+            return min(before, same_db) - snr_by_tensor[name]
+
+        worst = max(snr_by_tensor, key=compute_loss, default="")
+        if not worst or compute_loss(worst) < _RECOVERS_DB:
+            why = "no single operator loses accuracy: what each loses adds up"
+            return replace(_add_note(bisection, why), judged=self._judged)
+        node = computed[worst].producer()
+        return replace(
+            bisection,
+            tensor=worst,
+            nodes=(str(node.name),) if node is not None else (),
+            snr_db=snr_by_tensor[worst],
+            judged=self._judged,
+        )
 
     # The first node
 

@@ -12,6 +12,7 @@ from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Status, Trial, Verdict
 from ortune.search.compare import select_leaders
 from ortune.search.expectation.features import backend_precision
+from ortune.search.experiment.misread import mend_plan
 from ortune.search.policy import View
 from ortune.search.recipe.space import Space, join_recipes
 
@@ -65,6 +66,7 @@ def list_candidates(view: View) -> list[Candidate]:
     by_spelling: dict[str, Candidate] = {}
     listed = (Candidate(plan, "search", "") for plan in view.space.all_plans)
     ways = (
+        list_mended_plans,
         _list_rescues,
         _list_model_plans,
         _list_extensions,
@@ -84,6 +86,14 @@ def list_candidates(view: View) -> list[Candidate]:
 def _list_variants(space: Space) -> Iterator[Backend]:
     for target in space.targets:
         yield from space.list_variants(target)
+
+
+def list_mended_plans(view: View) -> Iterator[Candidate]:
+    """Yield plans that fail by their runtime's fault without the pairs that it misreads."""
+    for trial in _list_search_trials(view):
+        plan = mend_plan(trial)
+        if plan is not None and not view.has_trial(plan):
+            yield Candidate(plan, "rescue", str(trial.misreading))
 
 
 def _list_rescues(view: View) -> Iterator[Candidate]:

@@ -21,7 +21,7 @@ from ortune.measurement.accuracy import ERROR, compute_score
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing.pairs import Effort, Stop, claim_effort, time_pair
 from ortune.measurement.timing.turns import wait_until_ready
-from ortune.search.experiment import measure
+from ortune.search.experiment import measure, misread
 from ortune.search.experiment.build import Files, build_all
 from ortune.search.experiment.context import Context
 from ortune.search.experiment.keys import job_key
@@ -168,7 +168,7 @@ class Attempts:
         timing_effort = choose_effort(proposal, self.pair_seconds)
 
         def measure_beside_original() -> Trial:
-            return measure.measure_plan(
+            trial = measure.measure_plan(
                 self.context,
                 key,
                 plan,
@@ -179,6 +179,9 @@ class Attempts:
                 sink=self.sink,
                 scored="always" if always else "unless slower" if proposal.score else "never",
             )
+            known = [t.misreading for t in self.ledger.trials if t.misreading is not None]
+            part = self.context.parts["search"]
+            return misread.judge_file(self.context, trial, files, part, known, build_s)
 
         return self._record_trial(self._repeat_lost(measure_beside_original), proposal)
 

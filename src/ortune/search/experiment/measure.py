@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ortune.backends.cpu import Cpu
 from ortune.core import wording as say
 from ortune.core.backend import Backend
 from ortune.core.errors import Interruption, OrtuneError, find_interruption
@@ -100,44 +99,7 @@ def measure_plan(
         failure = Failure(error.what, worker.reproduce, interruption=find_interruption(error))
         return _fail_trial(blank, failure, began)
     reproduce = worker.reproduce
-    trial = _finish_trial(context, blank, measured, scores, reproduce=reproduce, began=began)
-    return _judge_file(context, trial, files, part)
-
-
-_FILE_SAMPLES, _FILE_S, _SLOWED = 8, 10.0, 5.0
-"""Samples that a file is judged on where its runtime misses the budget, the seconds that this may
-take, and how much slower than the original a quantized file is at level disabled, about."""
-
-
-def _judge_file(context: Context, trial: Trial, files: Files, part: ScoredPart) -> Trial:
-    """Say of a rewritten plan that misses its budget whether its file keeps it elsewhere.
-
-    Then it is the runtime that computes another function: onnxruntime at level disabled runs each
-    node as it is written. A few samples decide, and nothing but the reason of the trial hangs on
-    it. An evaluate function is not asked: it may take no few samples.
-    """
-    missed = trial.status is Status.FAILS and trial.plan.recipe.steps and not context.evaluate
-    if not missed or trial.plan.backend.name() == Cpu.name():
-        return trial
-    few = part.take_first(_FILE_SAMPLES)
-    if _SLOWED * len(few.indices) * context.deadlines.run_ns / 1e9 > _FILE_S:
-        return trial
-    plain = Cpu(level="disabled", custom_ops=trial.plan.backend.custom_ops)
-    try:
-        with start_worker(context, files.paths, plain, "file") as worker:
-            wait_until_ready(worker)
-            plan = replace(trial.plan, backend=plain)
-            score = score_plan(context, worker, plan, few, plans=None)[0]
-    except (OrtuneError, WorkerFailed):  # the reason goes without
-        return trial
-    if score.verdict is Verdict.FAILS:
-        return trial
-    metric = say.shorten_groups(score.metric)
-    added = (
-        f"the file keeps it, {metric} {score.value:.4g} in onnxruntime at level=disabled: "
-        f"{trial.plan.backend.title} computes another function"
-    )
-    return replace(trial, why=f"{trial.why}; {added}")
+    return _finish_trial(context, blank, measured, scores, reproduce=reproduce, began=began)
 
 
 def measure_finalist(

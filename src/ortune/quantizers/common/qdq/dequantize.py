@@ -38,6 +38,15 @@ def find_activation_pairs(graph: edit.Graph) -> list[ir.Node]:
     return quantize_nodes
 
 
+def map_activation_pairs(model: ir.Model) -> dict[str, list[ir.Node]]:
+    """Return tensor -> the QuantizeLinear of its pairs, of all graphs in order."""
+    pairs: dict[str, list[ir.Node]] = {}
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in find_activation_pairs(graph):
+            pairs.setdefault(str(node.inputs[0].name) if node.inputs[0] else "", []).append(node)
+    return pairs
+
+
 def drop_pair(editor: edit.Editor, node: ir.Node) -> bool:
     """Let the readers of a pair read the float tensor before it.
 

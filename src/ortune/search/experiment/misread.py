@@ -1,0 +1,208 @@
+"""Whether a runtime computes another function than a file says, and at which of its pairs.
+
+onnxruntime at level disabled runs each node as it is written. What keeps the accuracy budget there
+and misses it elsewhere is right, and its runtime is wrong. Then quantize / dequantize pairs are
+taken out by halves until few are left without which the runtime keeps the budget too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortune.backends.cpu import Cpu
+from ortune.core import wording as say
+from ortune.core.backend import Backend
+from ortune.core.errors import OrtuneError
+from ortune.core.plugins import catalog, codec
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.temporary_folder import open_temporary_folder
+from ortune.core.trial import Misreading, Plan, Score, Status, Trial, Verdict
+from ortune.graph.io import file
+from ortune.graph.ir import edit, qdq
+from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import wait_until_ready
+from ortune.metrics.snr import Snr
+from ortune.quantizers.common.qdq.dequantize import map_activation_pairs
+from ortune.search.experiment.build import Files
+from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.experiment.measure import start_worker
+from ortune.search.experiment.scores import score_plan
+
+_SAMPLES, _FILE_S, _SLOWED = 8, 10.0, 5.0
+"""Samples that a file is judged on where its runtime misses the budget, the seconds that this may
+take, and how much slower than the original a quantized file is at level disabled, about."""
+_EXACT_TYPES = {"float32", "float64", "int32", "int64", "bool"}
+_SAME_DB = 60.0
+"""What a runtime keeps of a float32 file that it computes as it is written."""
+_BISECT_S, _BISECT_SHARE = 60.0, 1 / 3
+"""Seconds that looking for pairs may take, and their share of what is left to build a plan."""
+_MOST = 6
+"""Pairs, at most, that are left out: more are no fault of a few."""
+
+
+def judge_file(
+    context: Context,
+    trial: Trial,
+    files: Files,
+    part: ScoredPart,
+    known: Sequence[Misreading],
+    seconds: float,
+) -> Trial:
+    """Say of a plan that misses its budget whether its file keeps it elsewhere.
+
+    A plan that computes in fewer bits than its file says is blamed only where pairs are found: it
+    may lose by its bits. An evaluate function is not asked: it may take no few samples.
+
+    Args:
+        known: What was found of earlier plans: their pairs are tried first.
+        seconds: What is left to try a plan.
+    """
+    backend = trial.plan.backend
+    missed = trial.status is Status.FAILS and not context.evaluate
+    few = part.take_first(_SAMPLES)
+    slow = _SLOWED * len(few.indices) * context.deadlines.run_ns / 1e9 > _FILE_S
+    if backend.name() == Cpu.name():
+        return trial
+    if (snr := _find_inexact_db(context, trial)) is not None:
+        fault = Misreading(backend.title, _find_version(context, trial))
+        return replace(trial, why=f"{trial.why}; {snr:.1f} dB in float32: {fault}")
+    if not missed or slow:
+        return trial
+    judge = _Judge(context, trial.plan, few)
+    plain = Cpu(level="disabled", custom_ops=backend.custom_ops)
+    score = judge.score_files(files.paths, plain)
+    if score is None or score.verdict is Verdict.FAILS:
+        return trial
+    pairs: Mapping[str, str] = {}
+    if len(files.paths) == 1:
+        ends = time.monotonic() + min(_BISECT_S, _BISECT_SHARE * seconds)
+        with open_temporary_folder() as folder:
+            search = _PairSearch(files.paths, judge, Path(folder), ends)
+            pairs = search.find_pairs([tuple(entry.pairs) for entry in known if entry.pairs])
+    if backend.lossy and not pairs:
+        return trial
+    misreading = Misreading(backend.title, _find_version(context, trial), pairs)
+    metric = say.shorten_groups(score.metric)
+    added = (
+        f"the file keeps it, {metric} {score.value:.4g} in onnxruntime at level=disabled: "
+        f"{misreading}"
+    )
+    return replace(trial, why=f"{trial.why}; {added}", misreading=misreading)
+
+
+def _find_inexact_db(context: Context, trial: Trial) -> float | None:
+    """Return the SNR of a float32 plan that keeps the budget but not what its file says."""
+    exact = context.facts.precisions.keys() <= _EXACT_TYPES and not trial.plan.lossy
+    if not exact or trial.status is Status.FAILS:
+        return None
+    values = (score.value for score in trial.scores if score.metric.startswith(Snr.name()))
+    return next((value for value in values if value < _SAME_DB), None)
+
+
+def _find_version(context: Context, trial: Trial) -> str:
+    return context.job.versions.get(trial.plan.backend.name(), "")
+
+
+def mend_plan(trial: Trial) -> Plan | None:
+    """Return a plan without the pairs that its runtime misreads; None where none are known."""
+    if trial.misreading is None or not trial.misreading.pairs:
+        return None
+    recipe, step = trial.plan.recipe, _make_step(trial.misreading.pairs)
+    name = f"{recipe.name} + {step}" if recipe.steps else str(step)
+    return Plan(Recipe(name, (*recipe.steps, step)), trial.plan.backend)
+
+
+def _make_step(tensors: Collection[str]) -> Quantizer:
+    kind = catalog.load_plugin(Quantizer, "drop-pairs")
+    return codec.build_dataclass(kind, {"tensors": tuple(tensors)})
+
+
+@dataclass(frozen=True)
+class _Judge:
+    context: Context
+    plan: Plan
+    part: ScoredPart
+
+    def score_files(self, paths: Mapping[str, Path], backend: Backend) -> Score | None:
+        """Score a plan's files by the budget on a few samples; None where they do not run."""
+        plan = replace(self.plan, backend=backend)
+        try:
+            with start_worker(self.context, paths, backend, "file") as worker:
+                wait_until_ready(worker)
+                return score_plan(self.context, worker, plan, self.part, plans=None)[0]
+        except (OrtuneError, WorkerFailed):
+            return None
+
+
+class _PairSearch:
+    """Looks for the pairs without which a plan's runtime keeps the budget."""
+
+    def __init__(
+        self, paths: Mapping[str, Path], judge: _Judge, folder: Path, ends: float
+    ) -> None:
+        ((self._name, self._path),) = paths.items()
+        self._judge, self._draft, self._ends = judge, folder / "without.onnx", ends
+        model = file.load(self._path)
+        edit.inline_functions(model)
+        self._around = {
+            name: _describe_pair(nodes[0]) for name, nodes in map_activation_pairs(model).items()
+        }
+
+    def find_pairs(self, known: Sequence[tuple[str, ...]]) -> dict[str, str]:
+        """Return tensor -> what stands around its pair; empty where no few pairs are to blame."""
+        names = list(self._around)
+        if not names or self._works_without(()):
+            return {}
+        for former in known:
+            if set(former) <= set(names) and self._works_without(former):
+                return {name: self._around[name] for name in former}
+        blamed: list[str] = []
+        if not self._works_without(names):
+            return {}
+        while len(blamed) < _MOST and time.monotonic() < self._ends:
+            last = self._find_last(names, blamed)
+            blamed.append(names[last])
+            names = names[:last]
+            if self._works_without(blamed):
+                return {name: self._around[name] for name in reversed(blamed)}
+        return {}
+
+    def _find_last(self, names: Sequence[str], blamed: Sequence[str]) -> int:
+        """Return the last place of those that have to go beside `blamed`, counted from the input.
+
+        Without all of them the runtime keeps the budget.
+        """
+        low, high = 0, len(names)
+        while high - low > 1 and time.monotonic() < self._ends:
+            middle = (low + high) // 2
+            if self._works_without([*blamed, *names[:middle]]):
+                high = middle
+            else:
+                low = middle
+        return high - 1
+
+    def _works_without(self, names: Sequence[str]) -> bool:
+        path = self._path
+        if names:
+            model = file.load(path)
+            _make_step(names).apply(model, {})
+            path = file.save(model, self._draft, durable=False)
+        score = self._judge.score_files({self._name: path}, self._judge.plan.backend)
+        return score is not None and score.verdict is not Verdict.FAILS
+
+
+def _describe_pair(node: ir.Node) -> str:
+    """Say what makes the tensor of a pair and what reads it."""
+    source, grid = node.inputs[0], qdq.read_grid(node)
+    maker = source.producer() if source is not None else None
+    wide = [late.outputs[0] for late in qdq.list_consumers(node.outputs[0])]
+    readers = dict.fromkeys(n.op_type for value in wide for n in qdq.list_consumers(value))
+    kind = "" if grid is None else f"{grid.zero.dtype} "
+    return ", ".join(
+        [maker.op_type if maker else "an input", f"{kind}pair", " and ".join(readers) or "output"]
+    )
