@@ -274,6 +274,8 @@ class Int8Static(Quantizer):
                 packer.pack_layer(layer, steps[layer.x].scale, smooth.get(layer.x))
         if self.target == "cpu":
             qoperators.separate_products(editor, layers)
+            if {"Add", "Mul"} <= set(self._list_following_ops()):
+                qoperators.write_hard_swish(model, editor)
         tables.store_tables(
             model,
             editor,
@@ -295,6 +297,9 @@ class Int8Static(Quantizer):
 
     def _list_ops(self) -> tuple[str, ...]:
         return self.ops or runtime_rules.list_layer_ops(self.target)
+
+    def _list_following_ops(self) -> tuple[str, ...]:
+        return self.through or runtime_rules.list_following_ops(self.target)
 
     def _fit_observer(self, value: ir.Value) -> Observer:
         """Return the observer for the kind of grid that a tensor will have."""
@@ -326,6 +331,6 @@ class Int8Static(Quantizer):
             head=self.head,
             min_side=self.min_side,
         )
-        through = self.through or runtime_rules.list_following_ops(self.target)
         float_outputs = runtime_rules.writes_float(self.target)
+        through = self._list_following_ops()
         return place_all(scope, through, ranges, float_outputs=float_outputs), scope

@@ -33,14 +33,15 @@ from ortune.search.experiment.context import Context, ScoredPart
 from ortune.search.experiment.measure import start_worker
 from ortune.search.experiment.scores import score_plan
 
-_SAMPLES, _FILE_S, _SLOWED = 8, 10.0, 5.0
-"""Samples that a file is judged on where its runtime misses the budget, the seconds that this may
-take, and how much slower than the original a quantized file is at level disabled, about."""
+_SAMPLES, _FEWEST, _FILE_S, _SLOWED = 8, 2, 10.0, 5.0
+"""Samples that a file is judged on where its runtime misses the budget, at most and at least, the
+seconds that this may take, and how much slower than the original a quantized file is at level
+disabled, about."""
 _EXACT_TYPES = {"float32", "float64", "int32", "int64", "bool"}
 _SAME_DB = 60.0
 """What a runtime keeps of a float32 file that it computes as it is written."""
-_BISECT_S, _BISECT_SHARE = 60.0, 1 / 3
-"""Seconds that looking for pairs may take, and their share of what is left to build a plan."""
+_BISECT_SHARE = 1 / 3
+"""Of the time left to build a plan, what looking for pairs may take."""
 _MOST = 6
 """Pairs, at most, that are left out: more are no fault of a few."""
 
@@ -64,23 +65,23 @@ def judge_file(
     """
     backend = trial.plan.backend
     missed = trial.status is Status.FAILS and not context.evaluate
-    few = part.take_first(_SAMPLES)
-    slow = _SLOWED * len(few.indices) * context.deadlines.run_ns / 1e9 > _FILE_S
+    each_s = max(_SLOWED * context.deadlines.run_ns / 1e9, 1e-9)
+    count = min(_SAMPLES, len(part.indices), int(_FILE_S / each_s))
     if backend.name() == Cpu.name():
         return trial
     if (snr := _find_inexact_db(context, trial)) is not None:
         fault = Misreading(backend.title, _find_version(context, trial))
         return replace(trial, why=f"{trial.why}; {snr:.1f} dB in float32: {fault}")
-    if not missed or slow:
+    if not missed or count < min(_FEWEST, len(part.indices)):
         return trial
-    judge = _Judge(context, trial.plan, few)
+    judge = _Judge(context, trial.plan, part.take_first(count))
     plain = Cpu(level="disabled", custom_ops=backend.custom_ops)
     score = judge.score_files(files.paths, plain)
     if score is None or score.verdict is Verdict.FAILS:
         return trial
     pairs: Mapping[str, str] = {}
     if len(files.paths) == 1:
-        ends = time.monotonic() + min(_BISECT_S, _BISECT_SHARE * seconds)
+        ends = time.monotonic() + _BISECT_SHARE * seconds
         with open_temporary_folder() as folder:
             search = _PairSearch(files.paths, judge, Path(folder), ends)
             pairs = search.find_pairs([tuple(entry.pairs) for entry in known if entry.pairs])

@@ -13,7 +13,13 @@ from ortune.graph.ir import edit, qdq
 from ortune.graph.ir.uses import has_single_use, only_reader
 from ortune.quantizers.common.contrib_ops import transfer_attributes
 from ortune.quantizers.common.layers import Layer
-from ortune.quantizers.common.nodes import add_unary_sum, replace_output
+from ortune.quantizers.common.nodes import (
+    add_constants,
+    add_unary_sum,
+    make_dequantize,
+    replace_output,
+    replace_value,
+)
 from ortune.quantizers.common.qdq.placement import OPSET
 from ortune.quantizers.common.qdq.runtime_rules import MOVING
 from ortune.transforms.common.simplify.clamps import read_clamp
@@ -258,6 +264,91 @@ def separate_products(editor: edit.Editor, layers: Iterable[Layer]) -> int:
             assert home is not None
             replace_output(editor, home, end, whole)
     return len(wrong)
+
+
+def write_hard_swish(model: ir.Model, editor: edit.Editor) -> int:
+    """Write hard-swish between pairs as an Add and a Mul, which onnxruntime computes in integers.
+
+    ``x clip(a x + b, 0, 1)``: the grid of the line's result ends at 0 and 1, so that rounding onto
+    it clips. The same integers with steps `a` times as large stand for ``a x``.
+
+    Returns:
+        How many were.
+    """
+    sites = (_find_hard_swish(node) for node in list(edit.walk_nodes(model)))
+    return sum(_write_line(editor, site) for site in sites if site is not None)
+
+
+@dataclass(frozen=True)
+class _HardSwish:
+    node: ir.Node  # the HardSwish, or the HardSigmoid in front of a Mul
+    late: ir.Node  # the DequantizeLinear of what it reads
+    grid: qdq.ConstantGrid
+    slope: float
+    offset: float
+
+
+def _find_hard_swish(node: ir.Node) -> _HardSwish | None:
+    """Return a hard-swish between pairs; None of any other node."""
+    if node.domain or node.op_type not in ("HardSwish", "HardSigmoid"):
+        return None
+    whole, slope, offset = node.op_type == "HardSwish", 1 / 6, 0.5
+    product = node if whole else only_reader(node.outputs[0])
+    if not whole:
+        slope = float(edit.read_attribute(node, "alpha", 0.2))
+        offset = float(edit.read_attribute(node, "beta", offset))
+    x = node.inputs[0]
+    if product is None or (not whole and (product.op_type != "Mul" or x not in product.inputs)):
+        return None
+    reader = only_reader(product.outputs[0])
+    late = qdq.find_runtime_producer(x, "DequantizeLinear")
+    grid = None if late is None else qdq.read_grid(late)
+    if late is None or grid is None or reader is None or not _is_quantize(reader):
+        return None
+    plain = grid.single and grid.zero.dtype.itemsize == 1 and grid.scale.dtype == np.float32
+    fits = plain and qdq.is_rounded(x) and len(late.inputs) == 3 and slope > 0 and offset > 0
+    return _HardSwish(node, late, grid, slope, offset) if fits else None
+
+
+def _write_line(editor: edit.Editor, site: _HardSwish) -> bool:
+    node, stem, dtype = site.node, str(site.node.outputs[0].name), site.grid.zero.dtype
+    x, integers, zero = node.inputs[0], site.late.inputs[0], site.late.inputs[2]
+    assert x is not None
+    assert integers is not None
+    assert zero is not None
+    slope = np.asarray(site.grid.scale * np.float32(site.slope), np.float32)
+    (steep,) = add_constants(editor, stem, slope=slope)
+    shift = add_constants(
+        editor,
+        f"{stem}_offset",
+        one=np.asarray(1, dtype),
+        scale=np.asarray(site.offset, np.float32),
+        zero=np.asarray(0, dtype),
+    )
+    unit = add_constants(
+        editor,
+        f"{stem}_unit",
+        scale=np.asarray(1 / 255, np.float32),
+        zero=np.asarray(np.iinfo(dtype).min, dtype),
+    )
+    parts = (
+        make_dequantize(editor, f"{stem}_steep", [integers, steep, zero]),
+        make_dequantize(editor, f"{stem}_offset", shift),
+    )
+    line = editor.make_node("Add", [part.outputs[0] for part in parts], name=f"{stem}_line")
+    clip = editor.make_node("QuantizeLinear", [line.outputs[0], *unit], name=f"{stem}_line_q")
+    gate = make_dequantize(editor, f"{stem}_line", [clip.outputs[0], *unit])
+    clip.outputs[0].dtype = unit[1].dtype
+    nodes, end = [*parts, line, clip, gate], gate.outputs[0]
+    if node.op_type == "HardSwish":
+        nodes.append(editor.make_node("Mul", [x, end], name=f"{stem}_gated"))
+        end = nodes[-1].outputs[0]
+    for value in (line.outputs[0], clip.outputs[0], gate.outputs[0]):
+        value.shape = x.shape
+    line.outputs[0].type = x.type
+    edit.insert_before(node, *nodes)
+    replace_value(node.outputs[0], end)
+    return True
 
 
 def _find_product_output(node: ir.Node) -> ir.Value:
