@@ -63,7 +63,7 @@ MISREADING = '''
     from contextlib import contextmanager
     from dataclasses import dataclass
     from pathlib import Path
-    from tempfile import TemporaryDirectory
+    from tempfile import NamedTemporaryFile
 
     import onnx
 
@@ -79,7 +79,7 @@ MISREADING = '''
 
         @contextmanager
         def open(self, path, *, verbose=False):
-            model = onnx.load(path)
+            model = onnx.load(path, load_external_data=False)
             weights = {weight.name: weight for weight in model.graph.initializer}
             read = [n.input[0] for n in model.graph.node if n.op_type == "MaxPool"]
             for node in model.graph.node:
@@ -88,9 +88,9 @@ MISREADING = '''
                     node.input[1] = f"{node.name}_doubled"
                     tensor = onnx.numpy_helper.from_array(doubled, node.input[1])
                     model.graph.initializer.append(tensor)
-            with TemporaryDirectory() as folder:
-                onnx.save(model, Path(folder) / "wrong.onnx")
-                with super().open(Path(folder) / "wrong.onnx", verbose=verbose) as session:
+            with NamedTemporaryFile(dir=path.parent, suffix=".onnx") as wrong:
+                onnx.save(model, wrong.name)
+                with super().open(Path(wrong.name), verbose=verbose) as session:
                     yield session
 '''
 SEARCH = """
@@ -131,6 +131,15 @@ rows = [t for t in study.trials[1:] if t.part == "search"]
 print(json.dumps([(str(t.plan), str(t.score.verdict), dict(t.misreading.pairs) if t.misreading
                    else None) for t in rows]))
 """
+NAMED = """
+import json
+import ortune as ot
+from ortune.analysis.verification.verify import verify
+ot.apply("m.onnx", ["int8-static"], data="data", out="q.onnx")
+judged = verify("q.onnx", "q.onnx", on="misreading(threads=1)", data="data", budget="snr>=60",
+                bisect=True, out="why")
+print(json.dumps([judged.bisection.tensor, judged.bisection.nodes, judged.bisection.snr_db]))
+"""
 
 
 def write_belongings(root: Path) -> None:
@@ -165,31 +174,35 @@ def write_belongings(root: Path) -> None:
         np.savez(root / "data" / f"{index:02}.npz", x=sample)
 
 
-def test_a_file_that_keeps_the_budget_elsewhere_is_said_to(tmp_path: Path) -> None:
-    write_belongings(tmp_path)
-    paths = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
+def run_beside_belongings(code: str, root: Path) -> list[str]:
+    """Run code where the package is found; return the lines that it prints."""
+    paths = os.pathsep.join([str(root / "site"), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, "-c", SEARCH],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
+        [sys.executable, "-c", code],
+        cwd=root, env={**os.environ, "PYTHONPATH": paths},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    kept, missed = map(json.loads, done.stdout.splitlines()[-2:])
+    return done.stdout.splitlines()
+
+
+def test_a_file_that_keeps_the_budget_elsewhere_is_said_to(tmp_path: Path) -> None:
+    write_belongings(tmp_path)
+    kept, missed = map(json.loads, run_beside_belongings(SEARCH, tmp_path)[-2:])
     assert [row[:2] for row in (*kept, *missed)] == [["doubling(threads=1)", "fails"]] * 2
     assert "Doubling computes another function" in kept[0][2]
     assert "another function" not in missed[0][2]
 
 
+def test_verify_names_the_node_that_a_runtime_misreads(tmp_path: Path) -> None:
+    write_belongings(tmp_path)
+    tensor, nodes, snr = json.loads(run_beside_belongings(NAMED, tmp_path)[-1])
+    assert (tensor, nodes) == ("r_dq", ["r_dq"]) and snr < 10
+
+
 def test_the_pair_that_a_runtime_misreads_is_left_out_and_named(tmp_path: Path) -> None:
     write_belongings(tmp_path)
-    paths = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", MENDED],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    failed, mended = json.loads(done.stdout.splitlines()[-1])
+    failed, mended = json.loads(run_beside_belongings(MENDED, tmp_path)[-1])
     assert failed[1:] == ["fails", {"r": "Relu, uint8 pair, MaxPool"}]
     assert "drop-pairs(tensors=[r])" in mended[0] and mended[1] != "fails" and mended[2] is None
 

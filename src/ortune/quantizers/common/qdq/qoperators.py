@@ -338,7 +338,7 @@ def _write_line(editor: edit.Editor, site: _HardSwish) -> bool:
     line = editor.make_node("Add", [part.outputs[0] for part in parts], name=f"{stem}_line")
     clip = editor.make_node("QuantizeLinear", [line.outputs[0], *unit], name=f"{stem}_line_q")
     gate = make_dequantize(editor, f"{stem}_line", [clip.outputs[0], *unit])
-    clip.outputs[0].dtype = unit[1].dtype
+    clip.outputs[0].dtype = ir.DataType.from_numpy(dtype)
     nodes, end = [*parts, line, clip, gate], gate.outputs[0]
     if node.op_type == "HardSwish":
         nodes.append(editor.make_node("Mul", [x, end], name=f"{stem}_gated"))
