@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ortune.core import wording as say
 from ortune.core.backend import Backend
 from ortune.core.errors import Interruption, OrtuneError, find_interruption
 from ortune.core.event import Sink, Timing, ignore_event
@@ -25,7 +24,6 @@ from ortune.core.trial import (
     Score,
     Status,
     Trial,
-    Verdict,
 )
 from ortune.graph.io import file
 from ortune.graph.io.names import make_names_unique
