@@ -179,9 +179,9 @@ class Attempts:
                 sink=self.sink,
                 scored="always" if always else "unless slower" if proposal.score else "never",
             )
-            known = [t.misreading for t in self.ledger.trials if t.misreading is not None]
+            former = [t.misreading for t in self.ledger.trials if t.misreading is not None]
             part = self.context.parts["search"]
-            return misread.judge_file(self.context, trial, files, part, known, build_s)
+            return misread.judge_file(self.context, trial, files, part, former, build_s)
 
         return self._record_trial(self._repeat_lost(measure_beside_original), proposal)
 

@@ -51,7 +51,7 @@ def judge_file(
     trial: Trial,
     files: Files,
     part: ScoredPart,
-    known: Sequence[Misreading],
+    former: Sequence[Misreading],
     seconds: float,
 ) -> Trial:
     """Say of a plan that misses its budget whether its file keeps it elsewhere.
@@ -60,7 +60,7 @@ def judge_file(
     may lose by its bits. An evaluate function is not asked: it may take no few samples.
 
     Args:
-        known: What was found of earlier plans: their pairs are tried first.
+        former: What was found of earlier plans: their pairs are tried first.
         seconds: What is left to try a plan.
     """
     backend = trial.plan.backend
@@ -84,7 +84,7 @@ def judge_file(
         ends = time.monotonic() + _BISECT_SHARE * seconds
         with open_temporary_folder() as folder:
             search = _PairSearch(files.paths, judge, Path(folder), ends)
-            pairs = search.find_pairs([tuple(entry.pairs) for entry in known if entry.pairs])
+            pairs = search.find_pairs([tuple(entry.pairs) for entry in former if entry.pairs])
     if backend.lossy and not pairs:
         return trial
     misreading = Misreading(backend.title, _find_version(context, trial), pairs)
@@ -154,14 +154,14 @@ class _PairSearch:
             name: _describe_pair(nodes[0]) for name, nodes in map_activation_pairs(model).items()
         }
 
-    def find_pairs(self, known: Sequence[tuple[str, ...]]) -> dict[str, str]:
+    def find_pairs(self, former: Sequence[tuple[str, ...]]) -> dict[str, str]:
         """Return tensor -> what stands around its pair; empty where no few pairs are to blame."""
         names = list(self._around)
         if not names or self._works_without(()):
             return {}
-        for former in known:
-            if set(former) <= set(names) and self._works_without(former):
-                return {name: self._around[name] for name in former}
+        for pairs in former:
+            if set(pairs) <= set(names) and self._works_without(pairs):
+                return {name: self._around[name] for name in pairs}
         blamed: list[str] = []
         if not self._works_without(names):
             return {}
