@@ -85,6 +85,9 @@ from ortune.data.sequences.generation import score_answers
 
 def evaluate(run):
     return score_answers(run, Path(__file__).parent)
+
+
+evaluate.bounds = (0, 1)
 '''
 
 
