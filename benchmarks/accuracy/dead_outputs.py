@@ -86,6 +86,10 @@ def draw_decisions(kind: str, rng: np.random.Generator, noise: Callable[..., Any
         case "classifier":
             values = draw_logits(rng, 10)
             return {"logits": values + noise(values.shape)}
+        case "unsure classifier":
+            values = rng.standard_normal((1, 10)) / 2
+            values[0, rng.integers(10)] += 3
+            return {"logits": values + noise(values.shape) / 4}
         case "softmax":
             values = draw_logits(rng, 10)
             return {"out": softmax(values + noise(values.shape))}
@@ -114,7 +118,14 @@ def answer(kind: str, seed: int, error: float = 0.0, dead: str = "") -> Sample:
         return np.asarray(error * draw(shape))
 
     match kind:
-        case "classifier" | "softmax" | "labels" | "tags of words" | "generator":
+        case (
+            "classifier"
+            | "unsure classifier"
+            | "softmax"
+            | "labels"
+            | "tags of words"
+            | "generator"
+        ):
             outputs = draw_decisions(kind, rng, noise)
         case "detector":
             boxes = 320 + 80 * rng.standard_normal((1, 50, 4))
@@ -217,6 +228,11 @@ def swap(name: str, axis: int, first: int, second: int) -> Change:
     return change
 
 
+def scale(name: str, by: float) -> Change:
+    """Multiply an output."""
+    return lambda sample: {**sample, name: sample[name] * np.float32(by)}
+
+
 DEAD: Mapping[str, tuple[str, Change | str]] = {
     "all scores of a detector": ("detector", fill("conf", ...)),
     "one class of a detector": ("detector", fill("conf", ..., 5, value=0.02)),
@@ -230,6 +246,7 @@ DEAD: Mapping[str, tuple[str, Change | str]] = {
     "one of fourteen labels": ("labels", fill("out", 0, 11, value=0.1)),
     "two of fourteen labels, swapped": ("labels", swap("out", 1, 2, 12)),
     "a constant logit": ("classifier", fill("logits", 0, 4)),
+    "confidence, halved": ("unsure classifier", scale("logits", 0.55)),
     "a constant softmax": ("softmax", fill("out", ..., value=0.1)),
     "two classes, swapped": ("classifier", swap("logits", 1, 0, 1)),
     "a tag of words": ("tags of words", fill("logits", ..., 3, value=0.4)),
@@ -248,6 +265,7 @@ DEAD: Mapping[str, tuple[str, Change | str]] = {
 
 DECODED: Mapping[str, Callable[[Sample], NDArray[Any]] | None] = {
     "classifier": lambda one: one["logits"].argmax(-1),
+    "unsure classifier": lambda one: one["logits"].argmax(-1),
     "softmax": lambda one: one["out"].argmax(-1),
     "tags of words": lambda one: one["logits"].argmax(-1),
     "labels": lambda one: one["out"] > 0.5,

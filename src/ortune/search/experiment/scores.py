@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,27 +169,30 @@ def _judge_records(
     """
     held_out = len(context.evaluation_parts()) > 1
     starts = np.cumsum([0, *(len(part.indices) for part in parts)]).tolist()
-    judge = partial(
-        judge_accuracy,
-        candidate=rows,
-        baseline=stack_records([part.records for part in parts]),
-        groups=_group_names(parts),
-        proof=[
-            start + at for start, part in zip(starts, parts, strict=False) for at in part.proof
-        ],
-        counted=[
-            start + at
-            for start, part in zip(starts, parts, strict=False)
-            for at in (range(len(part.indices)) if part.different is None else part.different)
-        ],
-        plans=plans,
-        error=context.error,
-        seed=context.seed,
-        exact=exact,
-        snr_db=snr_db,
-        provable=context.provable,
-    )
-    scores = [judge(step) for step in context.budget.steps]
+    base, groups = stack_records([part.records for part in parts]), _group_names(parts)
+    proof = [start + at for start, part in zip(starts, parts, strict=False) for at in part.proof]
+    counted = [
+        start + at
+        for start, part in zip(starts, parts, strict=False)
+        for at in (range(len(part.indices)) if part.different is None else part.different)
+    ]
+    scores = [
+        judge_accuracy(
+            step,
+            rows,
+            base,
+            groups,
+            proof=proof,
+            counted=counted,
+            plans=plans,
+            error=context.error,
+            seed=context.seed,
+            exact=exact,
+            snr_db=snr_db,
+            provable=context.provable,
+        )
+        for step in context.budget.steps
+    ]
     if held_out:
         scores = [
             score
