@@ -12,6 +12,7 @@ from pathlib import Path
 from ortune.backends.cpu import Cpu
 from ortune.backends.runtimes.torch.module import ModuleSource
 from ortune.backends.torch import Torch
+from ortune.core import regular_file
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, summarize_error
@@ -113,10 +114,12 @@ def write_answers(
     Raises:
         BadModel: PyTorch does not answer.
     """
-    exports = [Path(part.weights).with_name("export.json").read_text() for part in parts]
+    exports = [
+        regular_file.read_text(Path(part.weights).with_name("export.json")) for part in parts
+    ]
     key = codec.digest([feeds.digests, _TOKENS, *(json.loads(text)["key"] for text in exports)])
     answers = work / ANSWERS
-    if not answers.is_file() or json.loads(answers.read_text(encoding="utf-8"))["key"] != key:
+    if not answers.is_file() or json.loads(regular_file.read_text(answers))["key"] != key:
         sink(Progress("writing answers by PyTorch"))
         job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
         try:

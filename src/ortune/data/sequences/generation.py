@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import regular_file
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 from ortune.data.checks import IDS, MASK, PLACES
@@ -159,7 +160,7 @@ def score_answers(
         run: ``encoder`` and ``decoder`` -> what runs it once, by keywords.
         folder: With samples and their answers.
     """
-    kept = json.loads((folder / ANSWERS).read_text(encoding="utf-8"))
+    kept = json.loads(regular_file.read_text(folder / ANSWERS))
     samples = Stream(folder / SAMPLES / "feeds.stream")
     groups = kept["groups"] or [None] * len(kept["tokens"])
     for place, (tokens, group) in enumerate(zip(kept["tokens"], groups, strict=True)):
