@@ -9,12 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks.gpu import __main__ as bench
-from benchmarks.gpu import found, levels
-from benchmarks.gpu import models as gpu_models
-from benchmarks.gpu.steps import Step
-from benchmarks.speed import growth
-from benchmarks.speed import openvino_overhead as overhead
 
 import ortune as ot
 from ortune.backends.openvino import Openvino
@@ -22,6 +16,14 @@ from ortune.backends.runtimes.openvino import native
 from ortune.cli.main import BAD, main
 from ortune.core.backend import VERIFIED
 from ortune.core.hardware import gpu
+
+pytest.importorskip("torch")
+from benchmarks.gpu import __main__ as bench
+from benchmarks.gpu import found, levels
+from benchmarks.gpu import models as gpu_models
+from benchmarks.gpu.steps import Step
+from benchmarks.speed import growth
+from benchmarks.speed import openvino_overhead as overhead
 
 
 def rounds(ratio: float, noise: float = 0.01) -> list[list[tuple[float, float]]]:

@@ -70,7 +70,7 @@ def test_an_open_loop_over_grpc() -> None:
 
 def test_compare_reads_the_file(tmp_path: Path) -> None:
     one = saved(tmp_path / "a.json", 0.002, concurrency=(1, 2))
-    two = saved(tmp_path / "b.json", 0.012, concurrency=(1, 2))
+    two = saved(tmp_path / "b.json", 0.04, concurrency=(1, 2))
     found = ot.compare([one, two])
     assert found.regressions == 2
     assert [row.workload for row in found.rows] == ["http, concurrency 1", "http, concurrency 2"]
