@@ -96,8 +96,9 @@ def _decide_by_budget(
         score = scores[0]
         if budget.admits(score.value, score.base):
             return Status.FAILS, score.basis
-        bound, metric = budget.bound(score.base), say.shorten_groups(score.metric)
-        return Status.FAILS, f"{metric} {score.value:.4g} leaves the budget of {bound:.4g}"
+        value, bound = say.format_apart(score.value, budget.bound(score.base))
+        metric = say.shorten_groups(score.metric)
+        return Status.FAILS, f"{metric} {value} leaves the budget of {bound}"
     if ratio.low > 1:
         return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
     if not scores:

@@ -62,6 +62,12 @@ def format_score_value(value: float | None) -> str:
     return NONE if value is None or math.isnan(value) else f"{value:.5g}"
 
 
+def format_apart(value: float, other: float) -> tuple[str, str]:
+    """Return two numbers with four digits, or with as many as tell them apart."""
+    digits = next((n for n in range(4, 17) if f"{value:.{n}g}" != f"{other:.{n}g}"), 4)
+    return f"{value:.{digits}g}", f"{other:.{digits}g}"
+
+
 def format_score(study: Study, trial: Trial) -> str:
     """Write the score that the budget judges, behind the original's on the same samples."""
     score = trial.score

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import BadSettings, Refused
+from ortune.core.errors import BadSettings, Refused, suggest_names
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
@@ -103,7 +103,7 @@ class DropPairs(Quantizer):
             if name not in pairs:
                 raise BadSettings(
                     f"no quantize / dequantize pair stands behind a tensor '{name}'",
-                    fix="see `ortune show` for the names of tensors that QuantizeLinear reads",
+                    fix=suggest_names(name, pairs),
                 )
         nodes = [node for name in dict.fromkeys(self.tensors) for node in pairs[name]]
         return sum(drop_pair(edit.Editor(model.graph), node) for node in nodes)

@@ -17,7 +17,7 @@ from ortune.core.acceptance import Goal, Outcome, classify_outcome
 from ortune.core.plugins import codec
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, Verdict
-from ortune.core.wording import describe_verdict
+from ortune.core.wording import describe_verdict, format_apart
 
 
 def final(key: str, backend: Cpu, ratio: float) -> Trial:
@@ -298,3 +298,9 @@ def test_a_study_shows_its_winner_and_a_row_a_trial(tmp_path: Path) -> None:
     assert rows[-1]["ratio"] == 0.52
     page = made._repr_html_()
     assert page.count("<tr>") >= 1 + len({trial.key for trial in made.trials})
+
+
+def test_a_score_and_a_bound_that_differ_are_shown_as_different() -> None:
+    assert format_apart(0.91, 0.99) == ("0.91", "0.99")
+    assert format_apart(0.999987, 0.99999) == ("0.999987", "0.99999")
+    assert format_apart(0.5, 0.5) == ("0.5", "0.5")
