@@ -235,6 +235,19 @@ class Score:
     # The same answers as each looser step of the budget judges them, in order.
     looser: tuple[Score, ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Compare field by field; what is not known, NaN, is alike in both."""
+        return isinstance(other, Score) and self._comparable == other._comparable
+
+    def __hash__(self) -> int:
+        """Agree with equality, for which NaN is one value."""
+        return hash(self._comparable)
+
+    @property
+    def _comparable(self) -> tuple[object, ...]:
+        values = (getattr(self, entry.name) for entry in fields(self))
+        return tuple(None if value != value else value for value in values)
+
     def count_likely_samples(self, plans: int) -> int | None:
         """Return how many samples would make it likely, were all like those behind it.
 

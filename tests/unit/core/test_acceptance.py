@@ -477,3 +477,10 @@ def test_an_undecided_finalist_is_not_handed_out_and_what_a_search_saw_may_becom
     assert not any(is_accepted(t, strict=True) for t in (seen, judged, likely))
     assert select_winner([judged], baseline(), strict=False) is None
     assert select_winner([judged, likely], baseline(), strict=False) == likely
+
+
+def test_a_score_that_is_read_again_is_the_same_where_a_figure_is_not_known() -> None:
+    """From Python 3.13 on a dataclass compares field by field, and no NaN is another."""
+    one, two = (Score("snr", 60.0, float("nan"), -math.inf, math.inf, 4) for _ in range(2))
+    assert one == two and hash(one) == hash(two)
+    assert one != replace(one, value=float("nan")) and one != replace(one, base=0.0)
