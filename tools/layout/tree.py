@@ -56,7 +56,6 @@ class Limits:
     small: Mapping[str, str] = field(
         default_factory=lambda: {
             "ortune.cli.terminal.progress": "what a terminal shows while a verb works",
-            "ortune.search.from_torch": "a search that starts from a module of torch",
             "ortune.search.abandon": "when a trial is stopped: a rule with its table of evidence",
             "ortune.search.conclusion": "what a search concludes of the machine, not of its plans",
         }

@@ -15,7 +15,7 @@ from ortune.backends.torch import Torch
 from ortune.core import regular_file
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
-from ortune.core.errors import BadModel, summarize_error
+from ortune.core.errors import BadModel, OrtuneError, summarize_error
 from ortune.core.event import Note, Progress, Sink
 from ortune.core.hub import HubFolder
 from ortune.core.plugins import codec
@@ -119,7 +119,7 @@ def write_answers(
     ]
     key = codec.digest([feeds.digests, _TOKENS, *(json.loads(text)["key"] for text in exports)])
     answers = work / ANSWERS
-    if not answers.is_file() or json.loads(regular_file.read_text(answers))["key"] != key:
+    if _read_key(answers) != key:
         sink(Progress("writing answers by PyTorch"))
         job = WorkerJob({}, Cpu(), {}, worker_folder(work / "workers", "answers"))
         try:
@@ -144,3 +144,12 @@ def write_answers(
         write_text(answers, json.dumps({**kept, "tokens": written["answers"]}))
     write_text(work / "evaluate.py", _FUNCTION.format(key=key))
     return f"{work / 'evaluate.py'}:evaluate"
+
+
+def _read_key(answers: Path) -> str | None:
+    """Return what kept answers were written for; None of a file that is not there or is broken."""
+    try:
+        kept = json.loads(regular_file.read_text(answers))
+        return str(kept["key"])
+    except (OSError, ValueError, LookupError, TypeError, OrtuneError):
+        return None
