@@ -72,7 +72,7 @@ def main() -> int:
         print(f"{left} steps are left: the same command goes on")
     elif not asked.fast:
         kept = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-        RESULTS.write_text(json.dumps(kept | results, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(dict(sorted((kept | results).items())), indent=1) + "\n")
     return int(left > 0 or any(one["failed"] for one in results.values()))
 
 
