@@ -26,12 +26,7 @@ from ortune.core.session import Tensors
 from ortune.core.temporary_folder import open_temporary_folder
 from ortune.data.checks import IDS, LABEL
 from ortune.data.sentences import TEXT, Sentences, load_tokenizer, open_sentences
-from ortune.data.sequences.generation import (
-    CachedDecoder,
-    generate_tokens,
-    open_decoder,
-    write_answer,
-)
+from ortune.data.sequences.generation import CachedDecoder, generate_tokens, open_decoder
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.rolling import Run
 from ortune.metrics.common.outputs import compute_softmax
@@ -116,15 +111,13 @@ class TextWriter:
             count: Tokens at most; fewer where one ends the text.
         """
         if decode is not None:
-            decoder = open_decoder(run, decode, inputs)
-            written = write_answer(decoder, self.start, count, self.ends)
-            tokens = [token for token in written if token not in self.ends]
+            decoder, prompt = open_decoder(run, decode, inputs), np.array([[self.start]])
         elif any(StatePair("", name).grows for name in inputs):
-            decoder, ids = CachedDecoder(run, inputs), inputs[IDS]
-            most = min(count, max(0, self.longest - ids.shape[1]))
-            tokens = list(generate_tokens(decoder, ids, most, self.ends))
+            decoder, prompt = CachedDecoder(run, inputs), inputs[IDS]
+            count = min(count, max(0, self.longest - prompt.shape[1]))
         else:
             return None
+        tokens = list(generate_tokens(decoder, prompt, count, self.ends))
         words = {} if self.tokenizer is None else {"text": self.tokenizer.decode(tokens)}
         return {**words, "tokens": tokens}
 

@@ -14,6 +14,9 @@ from ortune.core.errors import BadData
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.session import Tensors
 
+UNIT_TOLERANCE = 2e-3
+"""For sums and lengths of 1: float16 has 11 bits."""
+
 
 class Kind(enum.StrEnum):
     """What a metric's score is of many samples, and so what samples can prove of it.
@@ -184,3 +187,9 @@ def stack_records(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         stacked[at : at + len(table), : table.shape[1]] = table
         at += len(table)
     return stacked
+
+
+def sums_to_one(scores: NDArray[Any], axis: int = -1) -> bool:
+    """Whether scores sum to 1 along an axis everywhere, to what float16's 11 bits leave of it."""
+    total = scores.sum(axis, dtype=np.float64)
+    return bool(np.allclose(total, 1, rtol=0, atol=UNIT_TOLERANCE))

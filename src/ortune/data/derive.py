@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric
+from ortune.core.metric import UNIT_TOLERANCE, Metric, sums_to_one
 from ortune.core.plugins import catalog, codec
 
 Arrays = Sequence[NDArray[Any]]
@@ -64,8 +64,6 @@ _SCORES = re.compile(r"logit|prob", re.IGNORECASE)
 _FLAT_SCORES = re.compile(r"logit|prob|score|class", re.IGNORECASE)
 _MASKS = re.compile(r"logit|prob|seg|class|semantic", re.IGNORECASE)
 _HIDDEN = re.compile(r"hidden|embed|encod|feature|context", re.IGNORECASE)
-_TOLERANCE = 2e-3
-"""For sums and lengths of 1: float16 has 11 bits."""
 
 
 def derive_budget(
@@ -185,8 +183,7 @@ def _is_mask(name: str, arrays: Arrays, axis: int) -> bool:
     if axis == 3 and not (is_named and last_is_short):
         return False
     if all(bool((array >= 0).all() and (array <= 1).all()) for array in arrays):
-        sums = (array.sum(axis, dtype=np.float64) for array in arrays)
-        return all(np.allclose(total, 1, rtol=0, atol=_TOLERANCE) for total in sums)
+        return all(sums_to_one(array, axis) for array in arrays)
     return is_named and last_is_short == (axis == 3)
 
 
@@ -429,9 +426,8 @@ def _is_score_output(name: str, arrays: Arrays) -> bool:
     rank = arrays[0].ndim
     if not 2 <= _count_columns(arrays) <= _WIDEST or rank not in (2, 3):
         return False
-    rows = [array.astype(np.float64) for array in arrays]
-    if _is_probable(rows):
-        return all(np.allclose(scores.sum(axis=-1), 1, rtol=0, atol=_TOLERANCE) for scores in rows)
+    if _is_probable(arrays):
+        return all(map(sums_to_one, arrays))
     return bool((_FLAT_SCORES if rank == 2 else _SCORES).search(name))
 
 
@@ -440,7 +436,7 @@ def _has_unit_rows(arrays: Arrays) -> bool:
     if arrays[0].shape[-1] < 2:
         return False
     norms = [np.linalg.norm(array.astype(np.float64), axis=-1) for array in arrays]
-    return all(np.allclose(norm, 1, rtol=0, atol=_TOLERANCE) for norm in norms)
+    return all(np.allclose(norm, 1, rtol=0, atol=UNIT_TOLERANCE) for norm in norms)
 
 
 def _format_dims(arrays: Arrays) -> str:

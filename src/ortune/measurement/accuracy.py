@@ -38,7 +38,7 @@ ERROR = 0.05
 """The chance, at most, that what is outside the budget is called proved."""
 EXACT_DB = 80.0
 """Outputs so close are equal: exact steps are proved by it."""
-_SAME_DB = 60.0
+SAME_DB = 60.0
 """Outputs of exact steps that are a thousandth apart differ by rounding, not by a fault."""
 
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def judge_accuracy(
         basis = f"exact steps, outputs equal to {snr_db:.0f} dB"
     elif evidence.proved:
         verdict, needed, units_behind = Verdict.PROVED, None, evidence.units
-    elif exact and not (snr_db is not None and snr_db < _SAME_DB):
+    elif exact and not (snr_db is not None and snr_db < SAME_DB):
         verdict, chance = Verdict.LIKELY, None
     better = metric.higher_is_better
     bound = (min if better else max)(evidence.bound, evidence.value)

@@ -9,15 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
-from ortune.core.metric import Kind
+from ortune.core.metric import Kind, sums_to_one
 from ortune.core.plugins import bounds
 from ortune.core.session import Tensors
 from ortune.metrics.common import outputs
 from ortune.metrics.common.fidelity import Fidelity
 from ortune.metrics.common.outputs import Floats
-
-_TOLERANCE = 2e-3
-"""For sums of 1: float16 has 11 bits."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,6 @@ def compute_agreement(
 
 def _compute_change(reference: Floats, candidate: Floats) -> Floats:
     """Return by how much the probability changes that changes most, along the last axis."""
-    shares = (reference >= 0).all() and np.allclose(reference.sum(-1), 1, rtol=0, atol=_TOLERANCE)
-    if not shares:
+    if not ((reference >= 0).all() and sums_to_one(reference)):
         reference, candidate = map(outputs.compute_softmax, (reference, candidate))
     return np.asarray(np.abs(reference - candidate).max(-1), np.float64)

@@ -38,6 +38,7 @@ from ortune.graph.ir import edit, prune
 from ortune.graph.ir.replace import redirect_uses
 from ortune.graph.parts.extract import extract, find_upstream
 from ortune.graph.shapes.infer import infer_shapes
+from ortune.measurement.accuracy import SAME_DB
 from ortune.measurement.process import WorkerFailed
 from ortune.search.experiment.context import Context
 from ortune.search.recipe.build import build_in
@@ -45,9 +46,9 @@ from ortune.search.recipe.built import SOURCE, STEPS
 
 _OTHER_MEANING_DB = 6.0
 _RECOVERS_DB = 10.0
-_SAME_DB, _SAME_ROUNDED_DB = 60.0, 25.0
-"""Of a tensor in two runtimes that compute the same in float32, and where one of them computes in
-16 bits: no loss counts above it."""
+_SAME_ROUNDED_DB = 25.0
+"""Of a tensor in two runtimes that compute the same, one of them in 16 bits: no loss counts above
+it, nor above `SAME_DB` in float32."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +279,7 @@ class _Search:
             why = f"tensors cannot be compared: {_describe_error(error)}"
             return replace(_add_note(bisection, why), judged=self._judged)
 
-        same_db = _SAME_ROUNDED_DB if self._backend.lossy else _SAME_DB
+        same_db = _SAME_ROUNDED_DB if self._backend.lossy else SAME_DB
 
         def compute_loss(name: str) -> float:
             node = computed[name].producer()

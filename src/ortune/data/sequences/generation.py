@@ -135,9 +135,9 @@ def write_answer(
 ) -> list[int]:
     """Return at most `count` tokens behind a first one; one that ends the text is the last."""
     tokens: list[int] = []
-    for token, _ in zip(Generation(decoder, np.array([[start]])), range(count), strict=False):
-        tokens.append(int(token[0]))
-        if tokens[-1] in ends:
+    for token in generate_tokens(decoder, np.array([[start]]), count):
+        tokens.append(token)
+        if token in ends:
             break
     return tokens
 

@@ -24,6 +24,7 @@ from ortune.core.temporary_folder import open_temporary_folder
 from ortune.core.trial import Misreading, Plan, Score, Status, Trial, Verdict
 from ortune.graph.io import file
 from ortune.graph.ir import edit, qdq
+from ortune.measurement.accuracy import SAME_DB
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import wait_until_ready
 from ortune.metrics.snr import Snr
@@ -38,8 +39,6 @@ _SAMPLES, _FEWEST, _FILE_S, _SLOWED = 8, 2, 10.0, 5.0
 seconds that this may take, and how much slower than the original a quantized file is at level
 disabled, about."""
 _EXACT_TYPES = {"float32", "float64", "int32", "int64", "bool"}
-_SAME_DB = 60.0
-"""What a runtime keeps of a float32 file that it computes as it is written."""
 _BISECT_SHARE = 1 / 3
 """Of the time left to build a plan, what looking for pairs may take."""
 _MOST = 6
@@ -102,7 +101,7 @@ def _find_inexact_db(context: Context, trial: Trial) -> float | None:
     if not exact or trial.status is Status.FAILS:
         return None
     values = (score.value for score in trial.scores if score.metric.startswith(Snr.name()))
-    return next((value for value in values if value < _SAME_DB), None)
+    return next((value for value in values if value < SAME_DB), None)
 
 
 def _find_version(context: Context, trial: Trial) -> str:
