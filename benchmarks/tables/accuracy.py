@@ -58,29 +58,26 @@ def handed_out(results: Results) -> str:
     """Return how often a search hands out a plan where all are outside, and how often proved."""
     mine = [r for r in results["rows"] if r["part"] == "handed out" and r["outside"]]
     found = results["handed out"]
-    head = "every plan is outside: handed out (as proved)"
+    head = "every plan misses the budget"
     rejected = ", ".join(found["cells rejected"]) or "none"
     said = (
-        f"{len(mine)} cells of {min(r['draws'] for r in mine)} to {max(r['draws'] for r in mine)}"
-        f" searches; at most {percent(found['largest share'])} of a cell. Cells in which an exact"
-        f' binomial test rejects "at most {percent(found["error"], 0)}" (Bonferroni): {rejected}.'
+        f"All {len(mine)} cells, with other numbers of samples and plans too, have"
+        f" {min(r['draws'] for r in mine)} to {max(r['draws'] for r in mine)} searches each; the"
+        f" largest share is {percent(found['largest share'])}. Cells in which an exact binomial"
+        f' test (Bonferroni) rejects "at most {percent(found["error"], 0)}": {rejected}.'
     )
-    before = max(row["formerly"] / row["draws"] for row in mine)
-    said += f" By the estimate alone, as formerly, it was up to {percent(before, 0)}."
     return f"{_searches(mine, head, 'handed out', 'proved')}\n\n{said}"
 
 
 def offered(results: Results) -> str:
     """Return how often the fastest plan is handed out where it alone is inside."""
     mine = [r for r in results["rows"] if r["part"] == "handed out" and not r["outside"]]
-    return _searches(
-        mine, "the fastest plan is inside: it is handed out (formerly any)", "fastest", "formerly"
-    )
+    return _searches(mine, "only the fastest plan meets the budget", "fastest")
 
 
-def _searches(rows: Sequence[Results], head: str, key: str, beside: str) -> str:
-    """Return a row a case, with cells of one and of 30 plans for each number of samples."""
-    counts = sorted({row["n"] for row in rows})
+def _searches(rows: Sequence[Results], head: str, key: str, beside: str = "") -> str:
+    """Return a row a case, with cells of one and of 30 plans for two of the numbers of samples."""
+    counts = sorted({row["n"] for row in rows})[2::2]
     ends = min(row["plans"] for row in rows), max(row["plans"] for row in rows)
     by_cell = {(_case(row), row["n"], row["plans"]): row for row in rows}
     lines = []
@@ -89,15 +86,13 @@ def _searches(rows: Sequence[Results], head: str, key: str, beside: str) -> str:
         shares = [
             ""
             if cell is None
-            else " ".join(
-                (percent(cell[key] / cell["draws"], 0),
-                 f"({percent(cell[beside] / cell['draws'], 0)})")
-            )
+            else percent(cell[key] / cell["draws"], 0)
+            + (f" ({percent(cell[beside] / cell['draws'], 0)})" if beside else "")
             for cell in cells
-        ]  # fmt: skip
+        ]
         lines.append([case, *shares])
-    heads = [f"{count:,} samples, {plans}" for plans in ends for count in counts]
-    return table([f"{head}, of plans", *heads], lines)
+    said = [f"{plans} plan{'s' * (plans > 1)}" for plans in ends]
+    return table([head, *(f"{one}, {count:,} samples" for one in said for count in counts)], lines)
 
 
 def _case(row: Results) -> str:
@@ -110,13 +105,13 @@ def dead_outputs(results: Results) -> str:
     for model in dict.fromkeys(row["model"] for row in results["dead"]):
         mine = [row for row in results["dead"] if row["model"] == model]
         cases = ", ".join(f"{row['dead']} {row['group, dB']:.1f}" for row in mine)
-        rows.append([model, cases, str(sum(row["verdict"] != "fails" for row in mine))])
+        rows.append([model, cases])
     passed = sum(row["verdict"] != "fails" for row in results["dead"])
     said = (
         f"{len(results['dead'])} changes, {results['samples']} samples each: {passed} proved,"
         " likely or undecided."
     )
-    return f"{table(['model', 'dead or swapped, dB', 'passed'], rows)}\n\n{said}"
+    return f"{table(['model', 'dead or swapped, dB'], rows)}\n\n{said}"
 
 
 def wrong_optimizers(results: Results) -> str:
@@ -154,7 +149,8 @@ def noisy_outputs(results: Results) -> str:
         cells = [row["model"], f"`{row['budget'].partition('(')[0]}`"]
         for cell in row["cells"]:
             alike = cell["decoded alike"]
-            kept = "" if alike is None else f", {percent(alike / results['samples'], 0)} alike"
+            share = 1 if alike is None else alike / results["samples"]
+            kept = "" if share == 1 else f", {percent(share, 0)} alike"
             cells.append(f"{cell['verdict']}, {cell['group, dB']:.0f} dB{kept}")
         rows.append(cells)
     return table(["model", "budget", *heads], rows)
@@ -166,12 +162,14 @@ def derived_budgets(results: Results) -> str:
     for name, case in results["cases"].items():
         budget = f"`{case['budget'].partition('(')[0]}`"
         said = [
-            f"{plan['plan']}: {plan['verdict']}, {100 * plan['lost']:.1f} points"
+            f"{plan['plan']}: {plan['verdict']}, {100 * plan['lost']:.1f}"
             for plan in case["plans"]
         ]
-        rows.append([name, case["samples"], budget, "; ".join(said) or "none was judged"])
-    head = ["model", "samples", "budget", "plans: verdict, points lost of the score from outside"]
-    return f"{where(results)}\n\n{table(head, rows)}"
+        if said:
+            rows.append([name, case["samples"], budget, "; ".join(said)])
+    none = ", ".join(name for name, case in results["cases"].items() if not case["plans"])
+    head = ["model", "samples", "budget", "plans: verdict, points lost by labels"]
+    return f"{where(results)}\n\n{table(head, rows)}\n\nNo plan was judged: {none or '-'}."
 
 
 def margins(results: Results) -> str:
