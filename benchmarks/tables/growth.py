@@ -14,8 +14,10 @@ _WIDE, _HIGH, _MARGIN = 260, 260, 40
 
 
 def growth(result: Mapping[str, Any]) -> str:
-    """Return a row a kind of graph: its largest size, seconds of each verb, and an exponent.
+    """Return the kinds of graphs that are the worst of all in a column, and how many are not.
 
+    A row has the largest size, the seconds of each verb there, and an exponent; kinds are compared
+    with those of the same largest size.
     The exponent is the largest of the verbs': of the time without the command's start, which the
     smallest size tells, between the two largest sizes; of verbs alone that take longer at the
     smaller than what the start varies by.
@@ -24,6 +26,7 @@ def growth(result: Mapping[str, Any]) -> str:
         "| kind of graph | nodes | `inspect` | `apply simplify` | `diff` | time grows as nodes^ |",
         "|---|---:|---:|---:|---:|---:|",
     ]
+    rows: dict[str, tuple[int, tuple[float, ...], str]] = {}
     for kind, sizes in result["kinds"].items():
         start, *_, few, many = sizes
         cells = [
@@ -37,8 +40,23 @@ def growth(result: Mapping[str, Any]) -> str:
             if sizes[many][verb] is not None and _net(sizes, few, start, verb) >= _LEAST_S
         ]
         shown = f"{max(exponents):.2f}" if exponents else ""
-        lines.append(f"| {kind} | {int(many):,} | {' | '.join(cells)} | {shown} |")
-    return "\n".join(["![Processor time against nodes](growth.svg)", "", *lines])
+        figures = (
+            *(math.inf if sizes[many][verb] is None else sizes[many][verb] for verb in _VERBS),
+            max(exponents, default=0.0),
+        )
+        line = f"| {kind} | {int(many):,} | {' | '.join(cells)} | {shown} |"
+        rows[kind] = (int(many), figures, line)
+    worst = {
+        max(
+            (kind for kind in rows if rows[kind][0] == size),
+            key=lambda kind: rows[kind][1][column],
+        )
+        for size in {size for size, _, _ in rows.values()}
+        for column in range(len(_VERBS) + 1)
+    }
+    lines += [line for kind, (_, _, line) in rows.items() if kind in worst]
+    said = f"The worst of {len(rows)} kinds of graphs in each column."
+    return "\n".join(["![Processor time against nodes](growth.svg)", "", *lines, "", said])
 
 
 def draw_growth(result: Mapping[str, Any]) -> str:
