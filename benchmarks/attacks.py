@@ -187,6 +187,8 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.is_file() else {}
     for name in asked or PROMISES:
         results[name] = attack(PROMISES[name])
+        counts = "{survived} of {tried} survived".format(**results[name])
+        print(f"{name}, attacked by {PROMISES[name].attack}: {counts}")
         write_results(path, {key: results[key] for key in PROMISES if key in results})
 
 

@@ -9,14 +9,13 @@ from benchmarks.tables.markdown import table
 
 
 def attacks(result: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a row a promise: how it is attacked, how often, and how often that was survived."""
+    """Return a row a promise: how many attacks were tried on it and how many were survived."""
     rows = [
         (
             promise.promise,
-            promise.attack,
-            *((result[name]["tried"], result[name]["survived"]) if name in result else ("", "")),
+            "{survived} of {tried}".format(**result[name]) if name in result else "not recorded",
             f"`{name}`",
         )
         for name, promise in PROMISES.items()
     ]
-    return table(("promise", "attacked by", "tried>", "survived>", "NAME"), rows)
+    return table(("promise", "attacks survived", "NAME"), rows)
