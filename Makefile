@@ -110,7 +110,6 @@ check: dev wheel
 	$(PY) -m benchmarks.speed.buckets
 	$(PY) -m benchmarks.speed.main_job
 	$(PY) -m benchmarks.speed.regions
-	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.peers.race
 	$(PY) -m benchmarks.serving.overhead
 	$(PY) -m benchmarks.serving.pinned

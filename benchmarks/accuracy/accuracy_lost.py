@@ -30,7 +30,7 @@ from tests.real.task import Run, Task
 from benchmarks.accuracy.sessions import open_plain_session
 from benchmarks.peers.cases import Case as PeerCase
 from benchmarks.peers.environments import Environment, environment
-from benchmarks.peers.making import RECIPES, make
+from benchmarks.peers.making import make
 from benchmarks.peers.recorded import write as recorded
 from benchmarks.result_files import result_file, write_results
 from ortune.analysis.benchmark.bench import race_contestants
@@ -52,6 +52,7 @@ WORK = HERE.parent / ".cache" / "accuracy_lost"
 MOST = 128
 """Rows that calibrate, evenly taken."""
 RIVAL = "onc"
+RIVALS_RECIPES = ("static", "SmoothQuant")
 NOT_FED = ("label", "group")
 
 Feeds: TypeAlias = dict[str, NDArray[Any]]
@@ -209,8 +210,8 @@ def _ours(model: Path, samples: Path, case: Case, home: Path) -> Iterator[dict[s
 def _theirs(
     name: str, case: Case, model: Path, samples: Path, rival: Environment
 ) -> Iterator[dict[str, Any]]:
-    told = PeerCase(name, lambda _: model.parent, (), transformer=case.recipes is TRANSFORMER)
-    for recipe in RECIPES[RIVAL]:
+    told = PeerCase(name, transformer=case.recipes is TRANSFORMER)
+    for recipe in RIVALS_RECIPES:
         made = make(told, model, samples, rival, recipe)
         row = {"tool": "onnx-neural-compressor", "recipe": recipe}
         yield row | ({"error": made.error} if made.error else {"path": str(made.path(name))})

@@ -1,9 +1,9 @@
-"""The models, their samples, and the budgets that all files are judged by."""
+"""The models of the peers' race, and their samples as all tools get them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.environments import CACHE
-from benchmarks.speed.budgets import SHAPES
 from ortune.core.atomic_write import open_draft
 
 Array: TypeAlias = NDArray[Any]
@@ -24,49 +23,19 @@ class Case:
     """A model.
 
     Attributes:
-        write: Gives its folder: ``model.onnx``, ``data``, ``calibration``.
-        budgets: From the loosest; their metrics are shown. Those of the nine shapes stand in
-            ``benchmarks/speed/shapes.json``.
         transformer: Some tools want to be told.
-        evaluate: Function of the whole task, where single samples do not tell.
     """
 
     name: str
-    write: Callable[[str], Path]
-    budgets: tuple[str, ...]
     transformer: bool = False
-    evaluate: str | None = None
-
-
-def _recorded(name: str) -> Path:
-    from benchmarks.peers.recorded import write
-
-    return write(name)
-
-
-def _listed(name: str, *, transformer: bool = False) -> Case:
-    shape = SHAPES[name]
-    return Case(name, lambda _: shape.write(), (shape.cpu_budget,), transformer)
 
 
 CASES = {
     case.name: case
     for case in (
-        _listed("efficientnet-lite0"),
-        _listed("minilm", transformer=True),
-        _listed("resnet50"),
-        Case(
-            "silero-vad-16k",
-            _recorded,
-            ("score>=base-0.01",),
-            evaluate="tests.real.jobs.silero:evaluate",
-        ),
-        Case(
-            "ppocr-rec",
-            _recorded,
-            ("score>=base-0.01",),
-            evaluate="tests.real.jobs.ppocr_rec:evaluate",
-        ),
+        Case("efficientnet-lite0"),
+        Case("minilm", transformer=True),
+        Case("resnet50"),
     )
 }
 

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,22 +30,6 @@ TOOLS = {
     "quark": "Quark",
     "onc": "onnx-neural-compressor",
 }
-RECIPES: dict[str, tuple[str, ...]] = {
-    "ort": (
-        "static, per channel",
-        "static, per tensor",
-        "dynamic",
-        "MatMulNBits 4 bits",
-        "float16",
-        "transformers.optimizer",
-    ),
-    "olive": ("auto-opt, int8", "OnnxStaticQuantization"),
-    "optimum": ("dynamic, avx512_vnni", "static, avx512_vnni"),
-    "nncf": ("default", "hinted"),
-    "modelopt": ("int8, rest float16", "int8, rest float32"),
-    "quark": ("U8S8_AAWS", "INT8 default"),
-    "onc": ("static", "SmoothQuant"),
-}
 RACED: dict[str, tuple[str, ...]] = {
     "ort": ("static, per channel", "worst layers left out"),
     "olive": ("OnnxStaticQuantization", "search", "auto-opt, int8"),
@@ -56,8 +39,7 @@ RACED: dict[str, tuple[str, ...]] = {
     "quark": ("auto mixed precision", "U8S8_AAWS", "INT8 default"),
     "onc": ("autotune", "static", "SmoothQuant"),
 }
-"""Of the race: what looks at the budget itself, and the tool as it comes."""
-TRANSFORMERS_ONLY = ("transformers.optimizer",)
+"""Tool -> its recipes: those that look at the budget themselves, and the tool's defaults."""
 LIMIT_S = 900
 _QUIET = {"OLIVE_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
@@ -96,13 +78,6 @@ class Made:
     def path(self, case: str) -> Path:
         """Where its file lies."""
         return _folder(case, self.tool, self.recipe, self.kind) / self.file
-
-
-def recipes(tool: str, case: Case) -> Iterable[str]:
-    """Yield the recipes of a tool that fit a kind of model."""
-    for recipe in RECIPES[tool]:
-        if case.transformer or recipe not in TRANSFORMERS_ONLY:
-            yield recipe
 
 
 def make(

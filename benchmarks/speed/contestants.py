@@ -126,7 +126,7 @@ def _nncf(shape: Shape, made: Path, cpu: Backend) -> Iterator[Contestant]:
     env = environment("nncf")
     samples = calibration(shape.name, made)
     transformer = shape.name in ("bert", "minilm", "gpt2", "gptkv")
-    case = Case(shape.name, lambda name: made, (shape.budget,), transformer)
+    case = Case(shape.name, transformer)
     for recipe in _NNCF:
         one = make(case, made / "model.onnx", samples, env, recipe)
         yield Contestant(f"nncf {recipe}", one.path(shape.name), cpu, one.error)

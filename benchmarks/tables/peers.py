@@ -99,9 +99,10 @@ def peers_race(results: Mapping[str, Any]) -> str:
     about = f"A call had {times[0]}, and was stopped after {times[1]}."
     parts = [f"One thread of {where(results)} {about}", _standings(results)]
     for name, case in results["cases"].items():
-        parts.append(f"**{name}**, {budget(case['budget'])}. {_attempts(case)}{_made(case)}")
+        said = [f"**{name}**, {budget(case['budget'])}.", _attempts(case), _made(case)]
+        parts.append(" ".join(filter(None, said)))
         parts.append(_files(case))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, _installed(results)])
 
 
 def peers_readme(results: Mapping[str, Any]) -> str:
@@ -140,11 +141,11 @@ def _standings(results: Mapping[str, Any]) -> str:
                     interval(best["ratio"]) if best else None,
                     str(both) if both else None,
                     place(case, label),
-                    "; ".join(beside(case, label)) or "nothing",
+                    "; ".join(beside(case, label)) or "none",
                 ]
             )
     head = ["model, backends", "ortune", "fastest peer within the budget", "ratio"]
-    head += ["ortune over it", "ortune is", "what peers as fast have more of"]
+    head += ["ortune over it", "ortune is", "peers as fast and more accurate or smaller"]
     return table(head, rows)
 
 
@@ -152,7 +153,7 @@ def _files(case: Case) -> str:
     rows = sorted(_timed(case), key=lambda row: float(row["ratio"]["value"]))
     original = next((row["size"] for row in rows if not row["tool"]), None)
     metrics = list(dict.fromkeys(name for row in rows for name in row["scores"]))
-    head = ["made by", "ratio", *map(_metric, metrics), "MB", "time to result", "within"]
+    head = ["made by", "ratio", *map(_metric, metrics), "MB", "time to result", "keeps the budget"]
     lines: list[list[Any]] = []
     for row in rows:
         share = f" ({percent(row['size'] / original, 0)})" if original and row["tool"] else ""
@@ -175,23 +176,33 @@ def _files(case: Case) -> str:
     return table(head, lines)
 
 
+def _installed(results: Mapping[str, Any]) -> str:
+    """Return each tool's version and the size of its environment."""
+    sizes: dict[str, int] = {}
+    versions: dict[str, str] = {}
+    for case in results["cases"].values():
+        sizes |= {tool: about["bytes"] for tool, about in case.get("tools", {}).items()}
+        versions |= {row["tool"]: row["version"] for row in case["rows"] if row.get("version")}
+    rows = [
+        [TOOLS[tool], versions.get(tool), f"{size / 1e6:,.0f} MB"] for tool, size in sizes.items()
+    ]
+    return table(["tool", "version", "its environment on disk"], rows)
+
+
 def _attempts(case: Case) -> str:
-    """Say how long pairs were, how many races there were, and which were too noisy."""
+    """Say how many races were too noisy, where any was, and whether the last one was."""
     attempts: Sequence[Mapping[str, Any]] = case.get("attempts", [])
     if not attempts:
         return "Not raced."
-    seconds = f"Pairs of {attempts[-1]['seconds_a_pair']:.1f} s"
     bad = sum(bool(one["too_noisy"]) for one in attempts)
-    if not bad:
-        return f"{seconds}, one race."
     last = "**the last one too: no verdict**" if attempts[-1]["too_noisy"] else "the last is shown"
-    return f"{seconds}; {bad} of {len(attempts)} races were too noisy, {last}."
+    return f"{bad} of {len(attempts)} races were too noisy, {last}." if bad else ""
 
 
 def _made(case: Case) -> str:
     """Say how busy the machine was while the slowest file was made, where it was."""
     most = max((float(row.get("others") or 0) for row in case["rows"]), default=0.0)
-    return f" While files were made, others used up to {most:.1f} CPUs." if most >= BUSY else ""
+    return f"While files were made, others used up to {most:.1f} CPUs." if most >= BUSY else ""
 
 
 def who(row: Row) -> str:

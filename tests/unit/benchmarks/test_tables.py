@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.peers.table import fill as peers
-from benchmarks.result_files import find_results
 from benchmarks.speed.budgets import SHAPES
 from benchmarks.tables import __main__ as tables
 from benchmarks.tables.accuracy import lost
@@ -21,11 +19,6 @@ def test_the_pages_hold_what_the_results_say(page: Path) -> None:
     text = page.read_text()
     fix = "run python -m benchmarks.tables"
     assert tables.filled(text, tables.RESULTS) == text, fix
-
-
-def test_pages_that_other_commands_write_hold_their_results_too() -> None:
-    text = (tables.ROOT / "docs" / "peers.md").read_text()
-    assert peers(text, json.loads(find_results("peers")[0].read_text())) == text
 
 
 def test_every_table_stands_on_a_page() -> None:
