@@ -77,7 +77,8 @@ def offered(results: Results) -> str:
 
 def _searches(rows: Sequence[Results], head: str, key: str, beside: str = "") -> str:
     """Return a row a case, with cells of one and of 30 plans for two of the numbers of samples."""
-    counts = sorted({row["n"] for row in rows})[2::2]
+    every = sorted({row["n"] for row in rows})
+    counts = every[2::2] or every
     ends = min(row["plans"] for row in rows), max(row["plans"] for row in rows)
     by_cell = {(_case(row), row["n"], row["plans"]): row for row in rows}
     lines = []
