@@ -126,7 +126,7 @@ def test_too_many_bad_plans_handed_out_reject_a_cell() -> None:
     assert found["handed out"]["cells rejected"] == ["SNR, 1 plans, 100 samples"]
     assert found["handed out"]["cells"] == 3
     text = handed_out(found)
-    assert "| labels | 22 % (4 %) | 8 % (2 %) |" in text and "at most 30.0 % of a cell" in text
+    assert "| labels | 22 % (4 %) | 8 % (2 %) |" in text and "share is 30.0 %" in text
     assert "| half | 70 % |" in offered(summary(rows()))
 
 
