@@ -224,12 +224,9 @@ def divide_samples(budget: str, count: int) -> Division:
 
 
 def hand_out(case: Case, rng: Rng, count: int, plans: int, draws: int) -> dict[str, Any]:
-    """Count the draws in which a plan is handed out, and those in which the fastest is.
-
-    `formerly` counts what would be were it enough that the estimate on all samples is inside.
-    """
+    """Count the draws in which a plan is handed out, and those in which the fastest is."""
     budget, parts = Budget.parse(case.budget), divide_samples(case.budget, count)
-    handed = first = proved = formerly = 0
+    handed = first = proved = 0
     for turn in range(draws):
         records, base = case.draw(rng, count, plans)
         judge = partial(_judge, budget, base, parts, plans, turn)
@@ -240,10 +237,9 @@ def hand_out(case: Case, rng: Rng, count: int, plans: int, draws: int) -> dict[s
         handed += bool(accepted)
         first += 0 in accepted
         proved += any(score.verdict is Verdict.PROVED for score in scores.values())
-        formerly += any(score.verdict is not Verdict.FAILS for score in scores.values())
     return {
         "budget": case.budget, "draws": draws, "plans": plans, "outside": case.outside,
-        "handed out": handed, "fastest": first, "proved": proved, "formerly": formerly,
+        "handed out": handed, "fastest": first, "proved": proved,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ Every cell draws populations of records (`populations.py`) and asks `judge`: tho
 budget may be called proved in 5 % of the draws, and an exact binomial test, Bonferroni over the
 cells, says whether more were; figures without a test must never be. The choice among 30 plans goes
 through the whole selection: the search's samples throw out and choose, the final ones prove, the
-error is divided by the finalists. Honest populations give the power, beside the former rule's.
+error is divided by the finalists. Honest populations give the power.
 What a search hands out is proved or likely (`acceptance.py`): where every plan is outside, 20 % of
 the searches may hand one out. Parts that are not drawn keep their rows. Cells are kept in
 ``build/coverage.jsonl`` as they end. No quiet machine is needed. Results:
@@ -29,7 +29,6 @@ import numpy as np
 
 from benchmarks.accuracy import acceptance
 from benchmarks.accuracy.coverage_cells import Population, honest, never, outside
-from benchmarks.accuracy.former_rule import proved as formerly
 from benchmarks.accuracy.selection import SELECTIONS, chosen
 from benchmarks.speed.fresh import Kept
 from ortune.core.budget import Budget
@@ -163,15 +162,12 @@ def _cell(task: tuple[str, int, int, int]) -> Row:
 def _judged(one: Population, part: str, rng: np.random.Generator, n: int, draws: int) -> Row:
     draws = min(draws, {"never": NEVER_DRAWS, "power": POWER_DRAWS}.get(part, draws))
     budget = Budget.parse(one.budget)
-    hits = before = 0
+    hits = 0
     for turn in range(draws):
         candidate, baseline, groups = one.draw(rng, n)
         found = judge_accuracy(budget, candidate, baseline, groups, seed=turn)
         hits += found.verdict is Verdict.PROVED
-        if part == "power":
-            before += formerly(candidate, baseline, budget.limit, budget.relative)
-    row = {"budget": one.budget, "draws": draws, "proved": hits}
-    return row | ({"formerly": before} if part == "power" else {})
+    return {"budget": one.budget, "draws": draws, "proved": hits}
 
 
 def summary(rows: Sequence[Row]) -> Row:

@@ -12,7 +12,6 @@ from benchmarks.speed.race import direct
 from benchmarks.tables.markdown import interval, table, where
 from benchmarks.tables.speed import budget, rival
 from ortune.core.trial import Interval
-from ortune.core.wording import format_count
 
 Case = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -44,14 +43,14 @@ def _found(results: Mapping[str, Any]) -> str:
         for key, one in (("whole", whole), ("short", early)):
             over[key] += [] if one is None else [one.value]
         walls = [f"{case['searches'][label]['wall']:.0f}" for label in (LABELS[0], SHORT)]
-        cells = [f"{name}: {budget(case['budget'])}", f"`{case['searches'][LABELS[0]]['plan']}`"]
-        cells += [interval(mine["ratio"]) if mine else "", best["name"] if best else ""]
+        cells = [f"{name}: {budget(case['budget'])}", interval(mine["ratio"]) if mine else ""]
+        cells += [best["name"] if best else ""]
         cells += [str(one or "") for one in (whole, early, _over(case, second, mine))]
         rows.append([*cells, ", ".join(walls)])
     means = [f"{np.exp(np.log(one).mean()):.3f}" if one else "" for one in over.values()]
-    rows.append(["geometric mean", "", "", "", *means, "", ""])
-    head = ["job and budget", "found in 3 minutes", "ratio", "best of the table and by hand"]
-    head += ["found over it", "found in 60 s over it", "second run over the first", "seconds"]
+    rows.append(["geometric mean", "", "", *means, "", ""])
+    head = ["model and budget", "found in 3 minutes", "best known plan", "found over it"]
+    head += ["found in 60 s over it", "second run over the first", "seconds"]
     return f"One thread of {where(results)}\n\n{table(head, rows)}"
 
 
@@ -90,25 +89,26 @@ def regions(results: Mapping[str, Any]) -> str:
 
 
 def _regions(results: Mapping[str, Any]) -> str:
-    rows = []
+    rows, alike = [], []
     for name, case in results["cases"].items():
+        model = f"{name.partition(',')[0]}: {budget(case['budget'])}"
+        if not case["surveyed"]["surveys"]:
+            alike.append(model)
+            continue
         plans = [f"`{found['plan']}`" for found in case["searches"].values()]
         own = [found["ratio"] for found in case["searches"].values()]
         ratios = [interval(found) for found in case.get("ratios", {}).values() or own]
-        done = case["surveyed"]
         rows.append(
             [
-                f"{name.partition(',')[0]}: {budget(case['budget'])}",
+                model,
                 *(text for pair in zip(plans, ratios, strict=True) for text in pair),
                 interval(case.get("with over without")) or "the same plan",
-                (
-                    f"{format_count(done['surveys'], 'survey')} in {done['seconds']:.0f} s, "
-                    f"{format_count(done['mixtures'], 'mixture')}, {done['kept']} kept"
-                ),
             ]
         )
     head = ["model and budget", "with regions", "ratio", "without", "ratio", "with over without"]
-    return f"One thread of {where(results)}\n\n{table([*head, 'by region'], rows)}"
+    said = f"These searches measured no region: {', '.join(alike)}." if alike else ""
+    parts = [f"One thread of {where(results)}", table(head, rows), said]
+    return "\n\n".join(filter(None, parts))
 
 
 def replayed(results: Mapping[str, Any]) -> str:
@@ -121,15 +121,15 @@ def replayed(results: Mapping[str, Any]) -> str:
     rows: list[list[str]] = []
     for name, about in results["tables"].items():
         regrets = [f"{one['models'][name]['regret']:.3f}" for _, one in columns]
-        rows.append([name, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
+        rows.append([name, f"{about['ratio']:.3f}", *regrets])
     for label, key in (("geometric mean", "regret"), ("worst", "worst")):
-        rows.append([label, "", "", *(f"{one[key]:.3f}" for _, one in columns)])
+        rows.append([label, "", *(f"{one[key]:.3f}" for _, one in columns)])
     late = [f"{one['wall over its limit']:+.0f} s" for _, one in columns]
-    rows.append(["wall time over the limit, worst", "", "", *late])
+    rows.append(["wall time over the limit, worst", "", *late])
     first = [one["first plan after"] for _, one in columns]
     shown = ["" if seconds is None else f"{seconds:.0f} s" for seconds in first]
-    rows.append(["first plan on the screen, worst", "", "", *shown])
+    rows.append(["first plan on the screen, worst", "", *shown])
     wrongly = [f"{one['wrongly abandoned']} of {one['abandoned']}" for _, one in columns]
-    rows.append(["abandoned wrongly", "", "", *wrongly])
-    head = ["found over the table's best", "best plan", "its ratio", *dict(columns)]
+    rows.append(["given up wrongly", "", *wrongly])
+    head = ["regret", "ratio of the best plan", *dict(columns)]
     return f"{where(results)}\n\n{table(head, rows)}"

@@ -17,17 +17,17 @@ def peers(results: Results) -> str:
     for row in results["rows"]:
         key = row["peer"], row["form"], row["size"]
         cells.setdefault(key, {})[row["concurrency"]] = row
-    levels = sorted({row["concurrency"] for row in results["rows"]})
+    every = sorted({row["concurrency"] for row in results["rows"]})
+    levels = list(dict.fromkeys((every[0], every[-1])))
     rows = []
     for (peer, form, size), found in cells.items():
         cpu = " / ".join(_whole(found, level, "cpu_us") for level in levels)
-        rate = " / ".join(_whole(found, level, "per_second") for level in levels)
         ratio = " / ".join(_ratio(found.get(level, {})) for level in levels)
         memory = max(row["memory_mb"] for row in found.values())
-        rows.append([peer, form, _SIZES[size], cpu, ratio, rate, f"{memory:.0f}"])
+        rows.append([peer, form, _SIZES[size], cpu, ratio, f"{memory:.0f}"])
     at = " / ".join(map(str, levels))
-    head = ["server", "form", "size", f"server CPU us a request at {at} at once"]
-    head += ["ours over it", "requests a second", "MB"]
+    head = ["server", "form", "size", f"server CPU, us a request, at {at} in flight"]
+    head += ["ortune's over it", "MB"]
     said = [f"{name} did not run: {why.splitlines()[-1]}" for name, why in _failed(results)]
     return "\n\n".join([_where(results), table(head, rows), *said])
 
@@ -40,7 +40,7 @@ def overhead(results: Results) -> str:
          f"{row['limit_ns'] / 1e6:g}" if row["limit_ns"] else ""]
         for row in results["rows"]
     ]  # fmt: skip
-    head = ["form", "size", "engine, ms", "the server adds, ms", "may add"]
+    head = ["form", "size", "engine, ms", "the server adds, ms", "limit, ms"]
     return f"{_where(results)}\n\n{table(head, rows)}"
 
 
@@ -51,7 +51,7 @@ def pinned(results: Results) -> str:
          f"{row['served_per_second']:.1f}", interval(row["share"])]
         for row in results["rows"]
     ]  # fmt: skip
-    head = ["model", "rows joined at most", "form", "engine's loop, a second", "served", "share"]
+    head = ["model", "largest batch", "form", "engine's loop, rows a second", "served", "share"]
     return f"{_where(results)}\n\n{table(head, rows)}"
 
 
@@ -61,7 +61,7 @@ def soak(results: Results) -> str:
         [name, *_befell(row), "yes" if row["within"] else "**no**"]
         for name, row in results["phases"].items()
     ]
-    head = ["phase", "answered", "otherwise", "ms", "more", "as it must be"]
+    head = ["phase", "answered", "otherwise", "ms", "more", "meets its limits"]
     return f"{_where(results)}\n\n{table(head, rows)}"
 
 

@@ -134,63 +134,41 @@ def _attempts(results: Mapping[str, Any]) -> list[str]:
 
 def aa_summary(results: Mapping[str, Any]) -> str:
     """Return what all cells say together."""
-    if "cells" not in results:
-        return "\n\n".join(_former_aa(results))
-    both = ", ".join(map(str, results["called faster, called slower"]))
     noisy = f"{results['quiet verdicts too noisy']} of {results['quiet verdicts']}"
     claims = f"{results['claims between equals']} of {results['verdicts']}"
     rows = [
-        ["claims at 99 % between equal models, in disjoint fives", claims],
-        ["of those called faster, called slower", both],
+        ["equal models: claims at 99 % in five pairs", claims],
+        ["equal models: claims in resampled fives, all cells",
+         percent(results["resampled share of claims"], 2)],
+        ["equal models: claims in resampled fives, the worst cell",
+         percent(results["largest of a cell"])],
         ["twins 3 % slower called faster", results["twins called faster"]],
-        ["claims in resampled fives, all cells", percent(results["resampled share of claims"], 2)],
-        ["the same, largest of a cell", percent(results["largest of a cell"])],
-        ["quiet verdicts that are too noisy", noisy],
-    ]
-    return f"{where(results)}\n\n{table(['A/A and twins', ''], rows)}"
-
-
-def _former_aa(results: Mapping[str, Any]) -> list[str]:
-    """Return the table of results that know one model only."""
-    label = next(key for key in results if key not in ("machine", "versions"))
-    one = results[label]
-    found, equal = one["twin comparisons"], one["A/A comparisons"]
-    rows = [
-        ["claims at 99 % between equal models", f"{one['A/A claims at 99 %']} of {equal}"],
-        ["twin 3 % slower called slower; faster",
-         f"{one['twin called slower']} of {found}; {one['twin called faster']}"],
-        ["its mean ratio", one["twin's mean ratio"]],
-        ["half-width of an interval, median", percent(one["median half-width"])],
+        ["quiet machine called too noisy for a verdict", noisy],
     ]  # fmt: skip
-    return [where(results), table([f"digit CNN, one thread, {label}", ""], rows)]
+    return f"{where(results)}\n\n{table(['equal models and twins', ''], rows)}"
 
 
 def aa_cells(results: Mapping[str, Any]) -> str:
-    """Return one row a cell."""
+    """Return one row a cell with twins, which are those of the quiet machine."""
     rows = []
     for cell in results.get("cells", []):
-        name = f"{cell['model']}, {cell['threads']} thread{'s' * (cell['threads'] > 1)}"
-        name += ", beside a neighbour" * cell["beside a neighbour"]
-        said = f"{cell['claims']} of {cell['verdicts']}"
-        rows.append(
-            [name, said, percent(cell["resampled claims"]), cell["too noisy"],
-             percent(cell["half-width"], 2), percent(cell["sd of a pair"], 2),
-             percent(cell.get("twins found in five pairs"), 0), cell.get("seconds for 90%"),
-             cell.get("seconds for 80%"), cell["seconds a pair"]]
-        )  # fmt: skip
-    head = ["cell", "claims", "resampled", "too noisy", "half-width", "spread of a pair"]
-    head += ["twin found in five", "seconds for 90 %", "for 80 %", "seconds a pair"]
-    return table(head, rows)
+        found = cell.get("twins found in five pairs")
+        if found is not None:
+            name = f"{cell['model']}, {cell['threads']} thread{'s' * (cell['threads'] > 1)}"
+            spreads = [percent(cell[key], 2) for key in ("half-width", "sd of a pair")]
+            rows.append([name, *spreads, percent(found, 0)])
+    head = ["quiet machine", "half-width of an interval", "standard deviation of a pair"]
+    return table([*head, "3 % slower twin called slower"], rows)
 
 
 def uninterrupted(results: Mapping[str, Any]) -> str:
     """Return the ratio by turns beside that of uninterrupted loops."""
     rows = [
-        [name, interval(one["turns"]), interval(one["loops"]), f"{100 * one['apart']:+.1f} %",
-         "yes" if one["agree"] else "**no**"]
+        [name.partition(",")[0], interval(one["turns"]), interval(one["loops"]),
+         f"{100 * one['apart']:+.1f} %", "yes" if one["agree"] else "**no**"]
         for name, one in results.items() if name not in ("machine", "versions")
     ]  # fmt: skip
-    head = ["model, plan", "by turns", "uninterrupted loops", "apart", "agree"]
+    head = ["model", "by turns", "uninterrupted loops", "apart", "agree"]
     return f"{where(results)}\n\n{table(head, rows)}"
 
 
@@ -201,10 +179,10 @@ def again(results: Mapping[str, Any]) -> str:
         if name in ("machine", "versions"):
             continue
         rows.append(
-            [name, f"`{one['plan']}`", interval(one["stated ratio"]),
+            [name, interval(one["stated ratio"]),
              "-".join(f"{end:.3f}" for end in one["predicted"]),
              f"{one['inside']} of {one['measured again']} in {one['minutes']:.0f} min",
              f"{one['inside, beside a neighbour']} of {one['beside a neighbour']}"]
         )  # fmt: skip
-    head = ["model", "plan", "stated", "predicted", "measured again inside", "beside a neighbour"]
+    head = ["model", "stated", "predicted", "measured again inside", "beside a neighbour"]
     return f"{where(results)}\n\n{table(head, rows)}"

@@ -10,7 +10,6 @@ from benchmarks.accuracy import operator_cases
 from benchmarks.accuracy.acceptance import Case, divide_samples, hand_out, list_cases
 from benchmarks.accuracy.coverage import PARTS, cells, name, summary, tail
 from benchmarks.accuracy.coverage_cells import Population, honest, outside
-from benchmarks.accuracy.former_rule import proved, wilson
 from benchmarks.accuracy.operators import GOOD, compare_outputs, examine_cases, summarize_rows
 from benchmarks.accuracy.selection import PLANS, SELECTIONS
 from benchmarks.tables.accuracy import coverage, handed_out, offered, power
@@ -77,19 +76,11 @@ def test_the_tail_is_the_exact_binomial() -> None:
     assert tail(1, 10, 0.05) == pytest.approx(1 - 0.95**10)
 
 
-def test_the_former_rule_proved_by_two_samples() -> None:
-    two = np.array([[0.9999], [0.9998]])
-    assert proved(two, np.ones((2, 1)), 0.999, False)
-    assert not proved(np.ones((20, 1)), np.ones((20, 1)), -0.01, True)
-    assert proved(np.ones((2000, 1)), np.ones((2000, 1)), -0.01, True)
-    assert wilson(0.5, 100)[0] == pytest.approx(0.404, abs=1e-3)
-
-
 def searches(name: str, hits: int, outside: bool, plans: int = 1) -> dict[str, Any]:
     """Return a row of 400 searches."""
     return {
         "part": "handed out", "name": f"{name}, {plans} plans", "n": 100, "draws": 400,
-        "plans": plans, "outside": outside, "handed out": hits, "fastest": hits, "formerly": 380,
+        "plans": plans, "outside": outside, "handed out": hits, "fastest": hits,
         "proved": hits // 5,
     }  # fmt: skip
 
@@ -99,7 +90,7 @@ def rows() -> list[dict[str, Any]]:
         return {"part": part, "name": part, "n": 100, "draws": 2000, "proved": hits, **more}
 
     return [
-        one("share", 100), one("right", 200), one("never", 0), one("power", 1500, formerly=1900),
+        one("share", 100), one("right", 200), one("never", 0), one("power", 1500),
         searches("labels", 90, True), searches("labels", 30, True, 30),
         searches("half", 280, False),
     ]  # fmt: skip
@@ -112,8 +103,8 @@ def test_too_many_false_proofs_reject_a_cell() -> None:
     assert found["largest share falsely proved"] == 0.1
     text = coverage(found)
     assert "| a share of the samples | 1 | 100 to 100 | 2,000 | 5.00 % |" in text
-    assert "right, 100 samples" in text and "0 called proved" in text
-    assert "| power | 75 % (95 %) |" in power(found)
+    assert "right, 100 samples" in text and "0 were called proved" in text
+    assert "| power | 75 % |" in power(found)
 
 
 def test_the_bars_are_the_least_numbers_that_prove() -> None:
@@ -152,11 +143,11 @@ def test_samples_are_divided_as_a_search_divides_them() -> None:
     assert len(divide_samples("cosine>=0.999", 50).scored) == 38
 
 
-def test_a_search_hands_out_what_is_proved_or_likely_and_formerly_any_estimate() -> None:
+def test_a_search_hands_out_what_is_proved_or_likely() -> None:
     by_name = {case.name: case for case in list_cases()}
     rng = np.random.default_rng(0)
     bad = hand_out(by_name["labels, 2 points lost"], rng, 200, 30, 40)
-    assert bad["handed out"] == 0 and bad["formerly"] > 25
+    assert bad["handed out"] == 0
     good = hand_out(by_name["labels, a tenth lost"], rng, 1000, 1, 40)
     assert good["handed out"] == good["fastest"] > 35
 

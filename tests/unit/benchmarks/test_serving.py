@@ -71,7 +71,7 @@ ABOUT = {"machine": {"cpu": "a CPU", "effective cpus": 2}, "versions": {"grpcio"
 def test_tables_of_serving() -> None:
     rows = peers.summed([cell("ortune", 0, 100), cell("KServe", 0, 2000)])
     found = peers_table({**ABOUT, "rows": rows, "failed": {"Ray Serve, gRPC": "no\nway"}})
-    assert "| KServe | HTTP, binary | 602 kB | 2,000 | 0.05 | 10 | 100 |" in found
+    assert "| KServe | HTTP, binary | 602 kB | 2,000 | 0.05 | 100 |" in found
     assert "Ray Serve, gRPC did not run: way" in found
     extra = {"value": 250_000, "low": 200_000, "high": 300_000}
     row = {"form": "gRPC", "size": "small", "engine_ns": 5000, "extra_ns": extra}
