@@ -39,7 +39,7 @@ from benchmarks.tables.features import (
     sequences,
 )
 from benchmarks.tables.first_minutes import demos, installed, pythons, users
-from benchmarks.tables.fleet import draw_fleet, fleet
+from benchmarks.tables.fleet import fleet
 from benchmarks.tables.generation import generation, perplexity
 from benchmarks.tables.growth import draw_growth, growth
 from benchmarks.tables.peers import peers_race, peers_readme
@@ -140,7 +140,7 @@ def main() -> int:
             stale.append(page.name)
             if not asked.check:
                 page.write_text(after)
-    pictures = {"growth": draw_growth, "fleet": draw_fleet}
+    pictures = {"growth": draw_growth}
     for name, source in ((k, path) for k in pictures for path in find_results(k)):
         picture = ROOT / "docs" / f"{name}.svg"
         drawn = pictures[name](json.loads(source.read_text()))
