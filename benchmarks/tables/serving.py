@@ -74,10 +74,11 @@ def hostile(results: Results) -> str:
         for row in results["rows"]
     ]  # fmt: skip
     last = results["rows"][-1]
-    ended = f"With all of them there, SIGTERM took {last['seconds']:.1f} s, "
+    ended = f"With all of them connected, SIGTERM took {last['seconds']:.1f} s, "
     ended += f"of which `--drain` is {last['drain']:.0f}."
-    head = ["hostile over", "what it does", "others' p99 alone, ms", "beside it", "most of three",
-            "their errors", "server at first, MB", "at most", "as it must be"]  # fmt: skip
+    head = ["protocol", "hostile client", "p99 of others without it, ms", "with it, ms",
+            "largest ratio", "errors of others", "server at start, MB", "at most, MB",
+            "as required"]  # fmt: skip
     return f"{_where(results)}\n\n{table(head, rows)}\n\n{ended}"
 
 

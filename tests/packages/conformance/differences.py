@@ -32,75 +32,77 @@ class Difference:
 _SERVER = r"GET /v2|gRPC: ServerMetadata|.*get_server_metadata"
 _CONFIG = r".*/config|gRPC: ModelConfig|.*get_model_config"
 DIFFERENCES = (
-    Difference(r".*", r"(.*\.)?error", "the wording of errors; status and code are equal"),
+    Difference(r".*", r"(.*\.)?error", "errors are worded differently; status and code are equal"),
     Difference(
         r".*",
         "type of no answer",
-        "errors and empty answers are `application/json`; Triton says `text/plain` of some",
+        "errors and empty answers are `application/json`; some of Triton's are `text/plain`",
     ),
-    Difference(
-        r".*", "status", "what is wrong with a request is 400, never 500", values=(400, 500)
-    ),
+    Difference(r".*", "status", "a wrong request gets 400, never 500", values=(400, 500)),
     Difference(
         _SERVER,
         r".*\.(name|version|extensions.*)",
-        "the server's own name, version, and what it can: no shared memory, sequences, tracing",
+        "the server metadata has ortune's name, version and extensions",
     ),
     Difference(
         _CONFIG,
         r".*\.(default_model_filename|runtime|optimization.*|.*preferred_batch_size.*|priority_.*"
         r"|default_priority_level|is_non_linear_format_io|host_policy|profile|secondary_devices"
         r"|model_transaction_policy.*)",
-        "settings of Triton's backends that ours has not; preferred sizes as they were asked for",
+        "the model configuration lacks settings of Triton's backends; preferred batch sizes are "
+        "those that were given",
     ),
     Difference(
         r".*index.*",
         r".*reason",
-        "the index tells an empty reason; Triton leaves it out",
+        "the repository index has an empty `reason`; Triton leaves it out",
     ),
     Difference(
         r".*[sS]tat.*",
         "status|code",
-        "statistics of a model that is not there: not found, as its metadata; Triton: 400",
+        "statistics of an unknown model: not found, as for its metadata; Triton: 400",
     ),
     Difference(
         r".*version.*(x|no number)",
         "status",
-        "a version that is no number is a wrong request; Triton: 404",
+        "a version that is not a number: 400; Triton: 404",
         values=(400, 404),
     ),
     Difference(
-        r".*emory.*", "status|code", "shared memory is not offered: 501, or 400 where it is named"
+        r".*emory.*", "status|code", "shared memory is not supported: 501, or 400 in a request"
     ),
-    Difference("HEAD", "status", "HEAD is answered where GET is", values=(200, 405)),
+    Difference("HEAD", "status", "HEAD works wherever GET does; Triton: 405", values=(200, 405)),
     Difference(
         r".*outputs in another order",
         r".*outputs?.*",
-        "outputs come in the order asked for; in Triton the backend decides",
+        "outputs come in the requested order; in Triton the backend decides",
     ),
     Difference(
         r"binary out, but not of one|classes, binary",
         ".*",
-        "`binary_data_output` is the default of all outputs, as its extension says; in Triton "
-        "of requests alone that name none",
+        "`binary_data_output` is the default for all outputs, as the extension says; in Triton "
+        "only for requests that name no outputs",
     ),
     Difference(
         r".*(too large|too small)",
         "outcome",
-        "a number out of the datatype's range is refused; Triton wraps it around",
+        "a number outside the range of its datatype is refused; Triton wraps it around",
     ),
     Difference(
         "JSON FP32, too large",
         r"json\..*",
-        "infinity is `null`, as JSON has no word for it; Triton writes `Infinity`",
+        "infinity in JSON is `null`; Triton writes `Infinity`",
     ),
-    Difference("data not a number", "outcome", "`NaN` is no JSON"),
-    Difference("binary BOOL of other bytes", "tensors.0", "a BOOL is 0 or 1"),
+    Difference("data not a number", "outcome", "`NaN` in JSON is refused"),
+    Difference("binary BOOL of other bytes", "tensors.0", "a BOOL is always 0 or 1"),
     Difference(
-        "gRPC: raw, one too many", "outcome", "a tensor that belongs to no input is refused"
+        "gRPC: raw, one too many", "outcome", "raw data that belongs to no input is refused"
     ),
     Difference(
-        "an unknown encoding", "status", "an encoding that is not known is 415", values=(415, 501)
+        "an unknown encoding",
+        "status",
+        "an unknown encoding gets 415; Triton: 501",
+        values=(415, 501),
     ),
 )
 
@@ -173,8 +175,4 @@ def said(error: Any) -> bool:
 
 def table() -> str:
     """Return the list as the documentation shows it."""
-    lines = ["| fields | of requests | why |", "|---|---|---|"]
-    for one in DIFFERENCES:
-        cells = (f"`{one.fields}`", f"`{one.cases}`", one.reason)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    return "\n".join(f"- {one.reason}" for one in DIFFERENCES)
