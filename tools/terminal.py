@@ -39,18 +39,11 @@ _RUN = HOME / "tests" / "fixtures" / "before_rooms" / "runs" / "padded"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEAD = """# On a terminal
 
-What verbs end with, recorded by `python -m tools.terminal`: rows fit the width of the terminal and
-never wrap into prose, and in a pipe cells stand between tabs (shown as `→`). With `NO_COLOR` the
-text is the same, without colours. `-v` adds the rest, `--json` is for scripts.
-"""
-_BAR = """## The bar of a search
-
-Recorded of searches of the digits on a machine that others kept busy: the share of the time that
-had passed when the bar was drawn, in percent, and what the bar said. It never runs backwards; a
-search that overruns its time, as these did, waits at its end.
-
+What verbs print, recorded by `python -m tools.terminal` at several widths and in a pipe, where
+tabs separate the cells (shown as `→`). With `NO_COLOR` the text is the same, without colours.
 """
 RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
+"""What the bars of searches said: a test reads that they never run backwards."""
 
 
 class Terminal(io.StringIO):
@@ -157,17 +150,6 @@ def _fence(title: str, text: str) -> str:
     return f"{title}:\n\n```text\n{text.strip(chr(10))}\n```\n"
 
 
-def describe_bars() -> str:
-    """Return the recorded histories of the bar, every few seconds."""
-    lines = []
-    for record in json.loads(RECORDED.read_text()):
-        history = record["history"]
-        shown = " ".join(f"{passed}:{bar}" for passed, bar in history[:: len(history) // 14 or 1])
-        title = f"`--time {record['time']}`, {record['took_s']} s in all"
-        lines.append(f"{title}:\n\n```text\n{shown}\n```\n")
-    return _BAR + "\n".join(lines)
-
-
 def measure() -> str:
     """Return the part of the page that has answers of this machine."""
     on = "cpu(threads=1),cpu(threads=2)"
@@ -177,7 +159,7 @@ def measure() -> str:
     try:
         for words in (bench, ["doctor"]):
             text = _ESCAPES.sub("", capture(partial(run_ortune, words), 80))
-            title = "80 columns, of the machine that wrote this page"
+            title = "80 columns"
             parts.append(f"## {words[0]}\n\n{_fence(title, text)}")
     finally:
         os.chdir(here)
@@ -193,7 +175,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="run bench and doctor, too")
     former = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     measured = measure() if parser.parse_args().measure else former.partition(_MEASURED)[2]
-    text = f"{_HEAD}\n{describe_answers()}\n{describe_bars()}\n{_MEASURED}{measured}"
+    text = f"{_HEAD}\n{describe_answers()}\n{_MEASURED}{measured}"
     PAGE.write_text(text, encoding="utf-8")
 
 

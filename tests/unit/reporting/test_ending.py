@@ -105,4 +105,3 @@ def test_the_recorded_page_is_of_today() -> None:
     recorded = terminal.PAGE.read_text(encoding="utf-8")
     fix = "run: python -m tools.terminal"
     assert terminal.describe_answers() in recorded, fix
-    assert terminal.describe_bars() in recorded, fix
