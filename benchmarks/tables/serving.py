@@ -75,8 +75,8 @@ def hostile(results: Results) -> str:
     ]  # fmt: skip
     last = results["rows"][-1]
     errors = sum(sum(row["errors"].values()) for row in results["rows"])
-    ended = f"The normal clients got {errors} errors. With all hostile clients connected, SIGTERM took "
-    ended += f"{last['seconds']:.1f} s, of which `--drain` is {last['drain']:.0f}."
+    ended = f"The normal clients got {errors} errors. With all hostile clients connected, "
+    ended += f"SIGTERM took {last['seconds']:.1f} s, of which `--drain` is {last['drain']:.0f}."
     head = ["protocol", "hostile client", "p99 of others without it, ms", "with it, ms",
             "largest ratio", "server's memory grows by, MB", "as required"]  # fmt: skip
     return f"{_where(results)}\n\n{table(head, rows)}\n\n{ended}"
