@@ -23,7 +23,6 @@ from benchmarks.tables.accuracy import (
     detector,
     handed_out,
     lost,
-    margins,
     noisy_outputs,
     offered,
     operators,
@@ -77,7 +76,6 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "dead outputs": ("dead_outputs", dead_outputs),
     "derived budgets": ("derived_budgets", derived_budgets),
     "detector": ("detector", detector),
-    "margins": ("margins", margins),
     "noisy outputs": ("dead_outputs", noisy_outputs),
     "operators": ("operators", operators),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
@@ -123,7 +121,6 @@ _TABLED = (
 )
 PAGES = (
     ROOT / "README.md",
-    ROOT / "docs" / "decisions" / "0024-likely-has-an-error.md",
     *(ROOT / "docs" / f"{name}.md" for name in _TABLED),
 )
 

@@ -174,25 +174,6 @@ def derived_budgets(results: Results) -> str:
     return f"{where(results)}\n\n{table(head, rows)}\n\nNo plan was judged: {none or '-'}."
 
 
-def margins(results: Results) -> str:
-    """Return how often searches accept by labels, and by labels and margins, by cell."""
-    rows = []
-    for outside in (True, False):
-        mine = [row for row in results["rows"] if row["outside"] is outside]
-        for name in dict.fromkeys(row["name"] for row in mine):
-            cells = [
-                f"{percent(row['labels'] / results['draws'], 0)}, "
-                f"{percent(row['margins'] / results['draws'], 0)}"
-                for plans in sorted({row["plans"] for row in mine})
-                for row in mine
-                if row["name"] == name and row["plans"] == plans
-            ]
-            rows.append(["outside" if outside else "inside", name, *cells])
-    columns = sorted({(row["plans"], row["n"]) for row in results["rows"]})
-    heads = [f"{count:,} samples, {plans}" for plans, count in columns]
-    return table(["", "accepted by labels, with margins; of plans", *heads], rows)
-
-
 def lost(results: Results) -> str:
     """Return what int8 loses: of each tool the first recipe and the one that scores best."""
     rows = []
