@@ -113,7 +113,7 @@ class Budget:
         wrong = [part for part in further if not part or _SIGN.search(part)]
         if wrong:
             raise BadSettings(
-                f"budget '{shorten_text(text, _SHOWN)}': the step '{wrong[0]}' is no limit",
+                f"budget '{shorten_text(text, _SHOWN)}': '{wrong[0]}' is not a limit",
                 fix=f"write limits of one metric: {name}{sign[0]}{first}|LIMIT",
             )
         limits = [_parse_limit(part, text) for part in (first, *further)]
@@ -151,20 +151,20 @@ def _check_steps(budget: Budget, relative: Sequence[bool]) -> None:
     limits = [budget.limit, *budget.looser]
     if len(set(relative)) > 1:
         raise BadSettings(
-            f"budget '{budget.steps[0]}': some of its steps are relative and others are not",
-            fix="write base in every step, or in none",
+            f"budget '{budget.steps[0]}': some of its limits are relative and others are not",
+            fix="write base in every limit, or in none",
         )
     if limits != sorted(set(limits), reverse=better):
         ordered = sorted(set(limits), reverse=better)
         fixed = replace(budget, limit=ordered[0], looser=tuple(ordered[1:]))
         raise BadSettings(
-            f"budget '{budget}': each step has to be looser than the one before",
+            f"budget '{budget}': each limit must be looser than the one before",
             fix=f"write {fixed}",
         )
     if len(limits) > _MOST_STEPS:
         raise BadSettings(
-            f"budget '{budget}' has {len(limits)} steps, and a search takes {_MOST_STEPS}",
-            fix="write fewer, or search twice",
+            f"budget '{budget}' has {len(limits)} limits, at most {_MOST_STEPS} are allowed",
+            fix="write fewer limits, or run two searches",
         )
 
 

@@ -51,7 +51,7 @@ class BudgetRequest(Request):
         budget = Budget.parse(self.budget)
         if budget.looser and not self.takes_budget_steps:
             raise BadSettings(
-                f"budget '{budget}' lists steps, and only `ortune optimize` answers several",
+                f"budget '{budget}' lists several limits, which only `ortune optimize` takes",
                 fix=f"give one of them: {budget.steps[0]}",
             )
         return budget

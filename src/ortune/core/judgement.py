@@ -98,7 +98,7 @@ def _decide_by_budget(
             return Status.FAILS, score.basis
         value, bound = say.format_apart(score.value, budget.bound(score.base))
         metric = say.shorten_groups(score.metric)
-        return Status.FAILS, f"{metric} {value} leaves the budget of {bound}"
+        return Status.FAILS, f"{metric} {value} misses the budget of {bound}"
     if ratio.low > 1:
         return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
     if not scores:

@@ -36,13 +36,14 @@ def read_workload(text: str | Workload, batch: int = 0) -> Workload:
     """Read ``--workload`` and put ``--batch`` into it.
 
     Raises:
-        BadSettings: It cannot be driven here, or says another batch itself.
+        BadSettings: It cannot run here, or says another batch itself.
     """
     workload = text if isinstance(text, Workload) else parse_plugin(Workload, text)
     if reason := workload.missing():
-        raise BadSettings(f"workload '{workload.name()}' cannot be driven here", fix=reason)
+        raise BadSettings(f"workload '{workload.name()}' cannot run here", fix=reason)
     if batch and workload.batch not in (0, batch):
         raise BadSettings(
-            f"--batch {batch} contradicts --workload '{workload}'", fix="say it in one place"
+            f"--batch {batch} contradicts --workload '{workload}'",
+            fix="give the batch in one of the two",
         )
     return replace(workload, batch=batch) if batch else workload

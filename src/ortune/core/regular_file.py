@@ -18,7 +18,7 @@ LARGEST = 1 << 28
 _UNPACK_LIMIT: ContextVar[int | None] = ContextVar("unpack_limit", default=None)
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY"))
 _FREE, _RATIO = 1 << 30, 100
-_FIX = "give a regular file; what a pipe or a device gives may be written into one first"
+_FIX = "give a regular file; write the content of a pipe or a device into one first"
 _KINDS = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -76,8 +76,8 @@ def read_bytes(path: str | Path, most: int = LARGEST, error: type[OrtuneError] =
         content = file.read(most + 1)
     if len(content) > most:
         raise error(
-            f"{path} has more than the {most} bytes that are read of such a file",
-            fix="give the file that was meant, or a smaller one",
+            f"{path} is larger than {most} bytes, the most that is read of such a file",
+            fix="check the path, or give a smaller file",
         )
     return content
 
@@ -121,8 +121,8 @@ def require_unpacked(unpacked: int, packed: int, path: Path) -> None:
     if unpacked > most:
         raise BadData(
             f"{path} would be unpacked to {unpacked / 2**30:.1f} GiB with the samples before it, "
-            f"from {packed / 2**20:.1f} MiB: at most {most / 2**30:.1f} GiB are unpacked",
-            fix=f"where it is right, allow it: --unpack-limit {-(-unpacked // 2**30)}G",
+            f"from {packed / 2**20:.1f} MiB; the limit is {most / 2**30:.1f} GiB",
+            fix=f"if you trust the file: --unpack-limit {-(-unpacked // 2**30)}G",
         )
 
 
@@ -132,4 +132,4 @@ def _require_regular(path: str | Path, mode: int, error: type[OrtuneError]) -> N
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     kind = next((name for matches, name in _KINDS if matches(mode)), "something else")
-    raise error(f"{path} is {kind}, no regular file", fix=_FIX)
+    raise error(f"{path} is {kind}, not a regular file", fix=_FIX)

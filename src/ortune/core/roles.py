@@ -16,14 +16,14 @@ class Role(Enum):
     """Declared by a plugin as its class variable ``role``."""
 
     STATIC = "integer arithmetic with calibrated activation ranges"
-    DYNAMIC = "integer arithmetic with activation ranges found at run time"
+    DYNAMIC = "integer arithmetic with activation ranges computed at run time"
     WEIGHTS = "integer weights, float arithmetic"
-    HALVES = "floats of 16 bits"
-    EQUALIZES = "prepares weights: ranges of neighbouring layers' channels alike"
-    SMOOTHS = "prepares weights: activation outliers moved into them"
-    ROUNDS = "prepares weights: rounded for the least change of outputs"
-    CORRECTS = "prepares weights: biases take up the mean error of rounding"
-    CLIPS = "prepares weights: largest values clipped for finer steps"
+    HALVES = "16-bit floats"
+    EQUALIZES = "prepares weights: equalizes channel ranges of neighbouring layers"
+    SMOOTHS = "prepares weights: moves activation outliers into them"
+    ROUNDS = "prepares weights: rounds them to change layer outputs least"
+    CORRECTS = "prepares weights: corrects biases by the mean rounding error"
+    CLIPS = "prepares weights: clips the largest values for a smaller scale"
 
 
 PREPARES = frozenset({Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS})

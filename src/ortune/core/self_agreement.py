@@ -58,7 +58,7 @@ class SelfAgreement:
         outputs = ", ".join(f"'{name}'" for name in random)
         text = (
             f"{model} does not agree with itself: two runs on the same sample differ in "
-            f"{outputs}, as of a model that draws random numbers, so that this cannot be "
+            f"{outputs}, as in a model that draws random numbers, so its outputs cannot be "
             "compared. Make the noise an input, or feed 0 as its scale (a seed in the file holds "
             "for the first run alone)"
         )

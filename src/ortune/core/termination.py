@@ -83,7 +83,10 @@ def find_termination() -> Termination | None:
 
 
 def _make_error() -> RunTerminated:
-    return RunTerminated("the run was told to end", fix="allow it more time, or give it less work")
+    return RunTerminated(
+        "the process got a signal to end",
+        fix="run the same command again, with more time or less work",
+    )
 
 
 def end_soon(code: int) -> None:

@@ -72,7 +72,7 @@ def build_dataclass(
         except BadSettings as error:
             raise BadSettings(f"{label}({key}=...): {error.what}", fix=error.fix) from None
     if missing := [name for name in _list_required(dataclass) if name not in checked]:
-        raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give every field of it")
+        raise BadSettings(f"{label} lacks '{', '.join(missing)}'", fix="give these fields too")
     instance = kind(**checked)
     check_numbers(instance, checked)
     return instance
@@ -159,7 +159,8 @@ def _build_plugin(
     if bases and not any(isinstance(base, type) and issubclass(cls, base) for base in bases):
         base = next((base.__name__ for base in bases if isinstance(base, type)), "value")
         raise BadSettings(
-            f"'{data['is']}' is no {base.lower()}", fix=f"name a {base.lower()} in its place"
+            f"'{data['is']}' is not {with_article(base.lower())}",
+            fix=f"name a {base.lower()} in its place",
         )
     return build_dataclass(cls, fields, known_only=known_only)
 

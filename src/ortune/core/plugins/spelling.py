@@ -143,7 +143,10 @@ def _resolve_calls(hint: Any, value: Any) -> Any:
         return _build_plugin(base, value)
     if value.bare:
         return value.name
-    raise BadSettings(f"'{value.name}(...)' is given where a plain value belongs", fix="drop ( )")
+    raise BadSettings(
+        f"'{value.name}(...)' is given where a plain value is expected",
+        fix=f"write {value.name} without parentheses",
+    )
 
 
 def _plugin_base(hint: Any) -> type[Plugin] | None:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from ortune.core.errors import BadSettings, shorten_text
+from ortune.core.errors import BadSettings, shorten_text, with_article
 from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin
 
@@ -207,7 +207,7 @@ def demand_fields(data: Mapping[str, Any], kind: type[Any], where: str) -> None:
         if rule is None:
             field_names = ", ".join(allowed)
             raise BadSettings(
-                f"{where}: '{_shorten_value(name)}' is none of {field_names}", fix=DISTRUST
+                f"{where}: '{_shorten_value(name)}' is not one of {field_names}", fix=DISTRUST
             )
         if why := _find_fault(rule, value):
             raise BadSettings(f"{where}: {name}: {why}", fix=DISTRUST)
@@ -303,7 +303,7 @@ def _find_violation(setting: Mapping[str, Any]) -> str:
     limits, foreign = _find_rules(path)
     name = path.partition("/")[2]
     if foreign and not re.fullmatch(r"[\w-]+", name):
-        return f"'{_shorten_value(name)}' is no backend that is installed"
+        return f"'{_shorten_value(name)}' is not an installed backend"
     for field, value in setting.items():
         rule = limits.get(field) or (
             _find_foreign_rule(value) if foreign and field != "is" else None
@@ -328,25 +328,25 @@ def _find_fault(rule: FieldRule, value: Any) -> str:
             wrong, why = value not in rule["of"], f"is not allowed; {', '.join(rule['of'])} are"
         case "text":
             if not isinstance(value, str) or len(value) > rule["most"]:
-                return f"{_show_value(value)} is no text of at most {rule['most']} characters"
+                return f"{_show_value(value)} is not a text of at most {rule['most']} characters"
             wrong = not re.fullmatch(rule["pattern"], value)
-            why = "is not of the form that it may have"
+            why = "has a form that is not allowed"
         case "list":
             return _find_list_fault(rule, value)
         case "either":
             wrong = all(_find_fault(part, value) for part in rule["of"])
-            why = "is not what it may be"
+            why = "is not an allowed value"
         case "pairs":
             wrong = not isinstance(value, list) or not all(isinstance(part, str) for part in value)
-            why = "is no list of key=value"
+            why = "is not a list of key=value"
             if not wrong:
                 return next((bad for text in value if (bad := _fault_of_pair(rule, text))), "")
         case "nothing":
-            wrong, why = bool(value), "is what no file may set"
+            wrong, why = bool(value), "must not be set by a file"
         case "code":
             names = value if isinstance(value, list) else [value]
             wrong = not all(isinstance(part, str) for part in names)
-            why = "is no list of names"
+            why = "is not a list of names"
         case _:
             return ""
     return f"{_show_value(value)} {why}" if wrong else ""
@@ -355,7 +355,7 @@ def _find_fault(rule: FieldRule, value: Any) -> str:
 def _find_number_fault(rule: FieldRule, value: Any) -> str:
     kinds = (int,) if rule["rule"] == "integer" else (int, float)
     if not isinstance(value, kinds) or isinstance(value, bool):
-        return f"{_show_value(value)} is no {rule['rule']}"
+        return f"{_show_value(value)} is not {with_article(rule['rule'])}"
     if rule["least"] <= value <= rule["most"]:
         return ""
     return f"{_show_value(value)} is not between {rule['least']} and {rule['most']}"
@@ -363,7 +363,7 @@ def _find_number_fault(rule: FieldRule, value: Any) -> str:
 
 def _find_list_fault(rule: FieldRule, value: Any) -> str:
     if not isinstance(value, list) or len(value) > rule["most"]:
-        return f"{_show_value(value)} is no list of at most {rule['most']}"
+        return f"{_show_value(value)} is not a list of at most {rule['most']}"
     each = ((rule.get("of") or _find_foreign_rule(item), item) for item in value)
     return next((bad for part, item in each if part and (bad := _find_fault(part, item))), "")
 
@@ -372,7 +372,7 @@ def _fault_of_pair(rule: FieldRule, text: str) -> str:
     key, _, value_text = (part.strip() for part in text.partition("="))
     of_key = rule["keys"].get(key)
     if of_key is None:
-        return f"'{_shorten_value(key)}' is no setting that a file from elsewhere may make"
+        return f"'{_shorten_value(key)}' is a setting that a file must not change"
     value: float | str = value_text
     if "least" in of_key and re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", value_text):
         value = float(value_text) if "." in value_text else int(value_text)

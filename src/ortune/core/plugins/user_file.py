@@ -86,7 +86,7 @@ def stand_in(base: type[P], text: str, fields: Iterable[str]) -> type[P]:
 
     def apply(step: Plugin, *_: object) -> int:
         raise Refused(
-            f"{text} was read from a file of results: its code is not run, or is gone",
+            f"{text} comes from a stored result; its code is missing, or is not run for safety",
             fix="name the step on the command line, or load it by its spelling",
         )
 
