@@ -1,4 +1,4 @@
-"""Time models on backends side by side, noise told apart."""
+"""Time models on backends side by side, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -96,11 +96,15 @@ def print_rows(result: BenchResult, *, wide: bool) -> None:
     lines = []
     if len(rows) > 1:
         of = "the first row of the same batch" if several else "the first row"
-        lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
-        lines.append("ms: the median of the first row, of the others that times the ratio")
+        lines.append(
+            f"ratio: {rows[0]['measure']} divided by that of {of}, with its 99 % interval"
+        )
+        lines.append(
+            "ms: the median of the first row; for the others, that median times the ratio"
+        )
         # Count the rows by how they stand to the first.
         tally = ", ".join(f"{number} {kind}" for kind, number in result.counts.items() if number)
-        lines += [f"beside the first row: {tally}"] if tally else []
+        lines += [f"against the first row: {tally}"] if tally else []
     if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
         most = max(each for row in rows for each in row["runs_each"])
         text = (
@@ -321,10 +325,10 @@ def _describe_self_check(check: SelfCheck | None) -> list[str]:
     text = format_interval(check.ratio)
     if check.equal:
         apart = 100 * (check.ratio.high / check.ratio.value - 1)
-        verdict = f"self-check: equal is called equal here: the first row is {text} of itself"
+        verdict = f"self-check passed: the first row is {text} of itself"
         return [f"{verdict}; less than {apart:.1f} % cannot be distinguished"]
     return [
-        f"self-check failed: the first row is {text} of itself; the intervals have that in them",
+        f"self-check failed: the first row is {text} of itself; the intervals include this error",
         "measure again on a quieter machine, or for longer with --time",
     ]
 
@@ -342,7 +346,7 @@ def _describe_winner(
         return [f"{where}fastest: {model}{describe_placement(row)}"]
     if result.judgement.too_noisy:
         return [f"{where}no winner: this machine is too noisy for a verdict"]
-    return [f"{where}no winner: the difference is inside the noise"]
+    return [f"{where}no winner: the difference is within noise"]
 
 
 def _print_frames(result: BenchResult) -> None:
@@ -369,15 +373,13 @@ def _print_frames(result: BenchResult) -> None:
         ],
         f"around the model: {result.rows[0]['workload']}",
     )
-    output.print_text(
-        "model: the calls that a frame makes of the engine, without the rest of the frame"
-    )
+    output.print_text("model: the engine calls within a frame, without the rest of the frame")
     for line in () if result.judgement.too_noisy else _describe_gains(result):
         output.print_text(line)
     for advice in result.judgement.advice:
         output.print_text(f"note: {advice.what}; to change that: {advice.change}")
     if result.judgement.too_noisy:
-        output.print_text("nothing is claimed: this machine is too noisy for a verdict")
+        output.print_text("no verdict: this machine is too noisy")
 
 
 def _describe_gains(result: BenchResult) -> Iterator[str]:

@@ -73,15 +73,15 @@ class _Options(CompareObservers):
             BadSettings: An option is about --compare.
         """
         names = ("budget", "labels", "calibration", "on")
-        refuse_options(names, "is about --compare", "add --compare, or leave it out")
+        refuse_options(names, "needs --compare", "add --compare, or leave it out")
         if len(self.observers) > 1:
             raise BadSettings(
                 f"observers given: {len(self.observers)}", fix="choose one, or add --compare"
             )
         if is_given("tensorrt_version") and self.tensorrt_cache is None:
             raise BadSettings(
-                "--tensorrt-version is about --tensorrt-cache",
-                fix="give --tensorrt-cache FILE too",
+                "--tensorrt-version needs --tensorrt-cache",
+                fix="add --tensorrt-cache FILE",
             )
         shared = "samples augment sequence state shapes out tensorrt_cache tensorrt_version"
         return Calibrate(
@@ -98,7 +98,11 @@ def command(options: _Options) -> int:
     """Show the ranges, or the ranking of observers."""
     if options.compare:
         names = ("out", "tensorrt_cache")
-        refuse_options(names, "needs one observer", "leave it out, and calibrate with the best")
+        refuse_options(
+            names,
+            "cannot be combined with --compare",
+            "leave it out, then calibrate with the best observer",
+        )
         from ortune.analysis.calibration_quality import compare_observers
 
         ranking = compare_observers.run(
@@ -176,7 +180,7 @@ def _print_calibration(
         print_text(f"channels that were 0 on every sample: {_join_names(texts)}")
     print_text(str(calibration.stability))
     if calibration.stability.enough is False:
-        print_text("this is said of ranges; `--compare` measures what they cost in accuracy")
+        print_text("this judges the ranges alone; `--compare` measures their effect on accuracy")
     for path, label in ((out, "ranges"), (cache, "TensorRT cache")):
         if path is not None:
             print_text(f"{label}: {path}")
@@ -210,14 +214,14 @@ def _print_ranking(ranking: ObserverRanking) -> None:
     budget = wording.shorten_groups(str(ranking.budget))
     print_text(
         f"the float model: {metric} {base:.4g}; budget {budget}; "
-        f"{wording.format_count(ranking.calibrated, 'sample')} calibrated on, {ranking.scored} "
-        "scored"
+        f"calibrated on {wording.format_count(ranking.calibrated, 'sample')}, scored on "
+        f"{ranking.scored}"
     )
     if ranking.overlap:
-        print_text("the scored samples are those that were calibrated on: scores are optimistic")
+        print_text("the scored samples were also calibrated on: scores are optimistic")
     equal = [_format_observer(row) for row in ranking.rows if row.standing == "not worse"]
     if ranking.best:
-        print_text(f"best: {ranking.best}, by {ranking.by}, by more than the noise (95 %)")
+        print_text(f"best: {ranking.best}, by {ranking.by}, beyond noise (95 %)")
     elif len(equal) > 1:
         print_text(f"no clear best: {_join_names(equal)} are tied (within noise)")
 

@@ -1,4 +1,4 @@
-"""Convert a model to a precision, as told, and check it."""
+"""Convert a model to a given precision, and check it."""
 
 from __future__ import annotations
 

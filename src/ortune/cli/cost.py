@@ -120,7 +120,7 @@ def _print_costs(costs: Costs, gpus: bool) -> None:
     work = (
         f"at {terms.load_per_s:g} samples per second"
         if terms.load_per_s is not None
-        else f"for the work that {terms.devices[0]} {machine} of the first row does"
+        else f"for the throughput of {terms.devices[0]} {machine} running the first row"
     )
     print_text(f"  per month: {terms.month_hours:g} hours (30.4 days), {work}")
     for text in costs.assumptions:

@@ -1,4 +1,4 @@
-"""Run the main job on a real model with real data."""
+"""Optimize a sample model, from data to bundle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEXT: Final = (
 
 @request
 class _Options(WorkerRequest):
-    """Run the main job on a real model with real data: model, data, run, report and bundle.
+    """Optimize a sample model, from data to bundle: model, data, run, report and bundle.
 
     Run twice it resumes: what was measured is not measured again.
 
@@ -103,7 +103,10 @@ def command(options: _Options) -> int:
             *(f"  {line}" for line in NEXT),
         ]
         if study.best is study.baseline:
-            lines.insert(1, "no speed-up to show here: `ortune doctor` says if the machine is fit")
+            lines.insert(
+                1,
+                "no speed-up on this machine; `ortune doctor` checks whether it is fit to measure",
+            )
         print_text("\n".join(lines))
 
     print_result(serialize_study(study, page) | {"bundle": bundle}, ending)

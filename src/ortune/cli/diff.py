@@ -1,4 +1,4 @@
-"""Say which nodes and weights of one model became which."""
+"""Show which nodes and weights two models share, and what changed."""
 
 from __future__ import annotations
 

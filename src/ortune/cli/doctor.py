@@ -1,4 +1,4 @@
-"""Say what runs here, and how fit this machine is."""
+"""Check which backends run here, and how noisy this machine is."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Options(WorkerRequest):
     process of its own, and every environment is asked what it offers.
 
     `env` is about the environments alone: other releases of the runtimes, each in a Python of its
-    own. They lie below the cache folder and are made of a fixed table of versions by pip. `add`
+    own. pip makes them in the cache folder, from a fixed table of versions. `add`
     takes PACKAGE==VERSION of that table or a word of it (cuda, tensorrt, openvino, rtx), `check`
     (which runs a small model) and `remove` take a name, `list` nothing.
 
@@ -97,8 +97,8 @@ class _Options(WorkerRequest):
         subject: The environments alone.
         action: What to do with them; list if not given.
         environment: A release to add, or the name of an environment.
-        name: With add: what to call it; ort-1.24.4 and the like without.
-        executor: Say instead what devices offer: ssh:FILE.toml of an inventory, or ray.
+        name: With add: name of the environment; ort-1.24.4 and the like if not given.
+        executor: Show instead what devices offer: ssh:FILE.toml of an inventory, or ray.
     """
 
     subject: Annotated[Literal["env"] | None, Option("[env]")] = None
@@ -117,7 +117,7 @@ def command(options: _Options) -> int:
     if options.subject == "env":
         return _manage_environments(options)
     if options.name:
-        raise BadSettings("--name is about `ortune doctor env add`", fix="leave it out")
+        raise BadSettings("--name works only with `ortune doctor env add`", fix="leave it out")
     if options.executor != "local":
         return _examine_devices(options.executor)
     _examine_machine()
@@ -358,7 +358,7 @@ def describe_gpus(boards: Sequence[Gpu], driver: Mapping[str, str]) -> str:
         for board in boards
     ]
     versions = [f"{name} {version}" for name, version in driver.items()]
-    return ", ".join([*(names or ["none that an NVIDIA driver tells of"]), *versions])
+    return ", ".join([*(names or ["none reported by an NVIDIA driver"]), *versions])
 
 
 def diagnose_problems(
@@ -397,7 +397,7 @@ def _manage_environments(options: _Options) -> int:
             fix=f"write `ortune doctor env {action} {example}`; `ortune doctor env` lists them",
         )
     if options.name and action != "add":
-        raise BadSettings("--name is about add", fix="leave it out")
+        raise BadSettings("--name works only with add", fix="leave it out")
     if action == "list":
         return _list_environments()
     if action == "remove":
@@ -430,8 +430,8 @@ def _list_environments() -> int:
             ]
             print_table(("environment", "release", "folder"), rows)
         else:
-            print_text("no environment yet; `ortune doctor env add cuda` makes one")
-        print_text(f"there are releases: {', '.join(offered)}")
+            print_text("no environment yet; make one with `ortune doctor env add cuda`")
+        print_text(f"available releases: {', '.join(offered)}")
 
     print_result({"environments": environments, "releases": offered}, show)
     return DONE

@@ -1,4 +1,4 @@
-"""Say why a search came to its answer."""
+"""Explain why a search chose its winner."""
 
 from __future__ import annotations
 

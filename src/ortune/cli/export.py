@@ -1,4 +1,4 @@
-"""Write a PyTorch module as ONNX, proved to answer alike."""
+"""Export a PyTorch module to ONNX, and compare their outputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _print_attempts(result: ExportedModel) -> None:
     print_text(
         f"{result.path}: by {result.exporter}, within {result.error:.2g} of PyTorch's answers "
         f"({result.tolerance:.2g} allowed), {samples} each at "
-        f"{sizes or 'the shapes given: nothing is --dynamic'}"
+        f"{sizes or 'the shapes given: no --dynamic dimension'}"
     )
     for text in result.refused:
         write_remark(f"PyTorch itself does not run {text}")

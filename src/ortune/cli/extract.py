@@ -31,7 +31,8 @@ def _print_extracted(extracted: ExtractedPart) -> None:
     print_specs("output", extracted.outputs)
     if extracted.added:
         print_text(
-            f"also takes {', '.join(extracted.added)}: paths around the named tensors lead there"
+            f"also needs the inputs {', '.join(extracted.added)}: paths around the named tensors "
+            "start there"
         )
         words = " ".join(f"--from {name}" for name in extracted.ways[:_WAYS])
         if extracted.ways:

@@ -1,4 +1,4 @@
-"""Say what a model is made of, and what is odd about it."""
+"""Show what a model consists of, and what is wrong with it."""
 
 from __future__ import annotations
 

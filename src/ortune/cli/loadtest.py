@@ -93,7 +93,7 @@ def _print_levels(result: LoadTestResult) -> None:
         for word, number in row["errors"].items():
             example = row["examples"].get(word, "")
             print_text(
-                f"{row['workload']}: {number:,} times {word}{f': {example}' if example else ''}"
+                f"{row['workload']}: {number:,} x {word}{f': {example}' if example else ''}"
             )
     for text in result.notes:
         print_text(f"note: {text}")
@@ -102,7 +102,8 @@ def _print_levels(result: LoadTestResult) -> None:
     if missing := [row for row in result.rows if row["answered"] and row.get("p99_ns") is None]:
         least = min(row["answered"] for row in missing)
         print_text(
-            f"a percentile needs 10 answers beyond it: p99 takes 1,000; the fewest are {least:,}"
+            f"a percentile needs 10 answers beyond it, so p99 needs 1,000; a level here has only "
+            f"{least:,}"
         )
     print_text(f"latency: {result.clock}")
     if result.checked is not None:

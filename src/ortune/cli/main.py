@@ -180,7 +180,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, requested: bool) 
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Show it, with the commit.",
+    help="Show the version and the commit.",
 )
 @click.pass_context
 def root(ctx: click.Context) -> None:
@@ -240,7 +240,9 @@ def _run_command(args: list[str]) -> int:
             DONE  # help that nobody reads: click puts a stream of its own there, and ends with 1
         )
     except MemoryError:
-        return _print_error(name, "out of memory", "free some, or give less at once")
+        return _print_error(
+            name, "out of memory", "close other programs, or use smaller or fewer samples"
+        )
     except Exception as error:
         # Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first.
         if {"-v", "--verbose"} & set(args):

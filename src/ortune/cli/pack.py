@@ -41,17 +41,17 @@ class _Options(Request):
             and run the package again; docs/packages.md has the targets and their options.
         plans: Plans to pack, in the order in which they are tried where it runs: "winner", or
             the first characters of a key. Without it the winner alone.
-        per_backend: The best confirmed plan of each backend as well, in one file.
-        unconfirmed: Pack also what no fresh pairs have confirmed.
+        per_backend: Pack the best confirmed plan of each backend too, in one file.
+        unconfirmed: Pack also plans that were not re-measured.
         licence: Licence of the model, as an SPDX expression such as Apache-2.0.
-        sign: Sign it with this private key: NAME.ortune.sig beside it.
-        preprocess: A preprocess.toml, by which the engine takes pictures; without it the one that
-            lay beside the run's images.
+        sign: Sign the bundle with this private key, in NAME.ortune.sig beside it.
+        preprocess: A preprocess.toml that says how pictures become inputs; default: the one beside
+            the run's images.
         compiled: Store what the providers compile for this device too: the bundle then opens at
             once here.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
-        original: With --for, take the model as it came where no faster plan can run there.
+        original: With --for, pack the original model where no faster plan can run there.
     """
 
     formerly: ClassVar[dict[str, str]] = {"trial": "plans"}
@@ -181,9 +181,9 @@ def _write_package(options: _Options, target: str) -> int:
     total_bytes = sum(entry.stat().st_size for entry in written.path.rglob("*") if entry.is_file())
     size = format_size(total_bytes)
     lines = [f"package: {written.path} ({size}) for {written.target}, {written.plan.plan}"]
-    lines += [f"passed over: {entry.plan}: {entry.why}" for entry in written.passed_over]
+    lines += [f"skipped: {entry.plan}: {entry.why}" for entry in written.passed_over]
     if (replay := written.replay) is not None:
-        lines.append(f"run again: {replay.by}: {_format_agreement(replay.difference_db)}")
+        lines.append(f"checked by {replay.by}: {_format_agreement(replay.difference_db)}")
         if replay.overhead is not None:
             value, low, high = replay.overhead
             lines[-1] += f", {value:.2f} [{low:.2f}, {high:.2f}] of the bundle's time"
@@ -198,4 +198,4 @@ def _write_package(options: _Options, target: str) -> int:
 
 
 def _format_agreement(decibels: float) -> str:
-    return "equal answers" if decibels == float("inf") else f"answers {decibels:.0f} dB apart"
+    return "equal answers" if decibels == float("inf") else f"outputs agree to {decibels:.0f} dB"

@@ -1,4 +1,4 @@
-"""Say where the time of a run goes, node by node."""
+"""Show where the time of a run goes, node by node."""
 
 from __future__ import annotations
 

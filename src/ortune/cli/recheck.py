@@ -1,4 +1,4 @@
-"""Say whether a bundle answers and performs as packed."""
+"""Check whether a bundle's outputs and speed are still as packed."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def command(options: _Options) -> None:
     run, study = Path(options.run), watch_study(Path(options.run))
     other = None if options.other is None else watch_study(Path(options.other))
     if other is not None and options.out is None:
-        raise BadSettings("the page of two runs has no place of its own", fix="give -o PAGE.html")
+        raise BadSettings("a page of two runs needs -o", fix="give -o PAGE.html")
     path = report(
         study,
         options.out or run / "report.html",

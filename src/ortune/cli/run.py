@@ -50,10 +50,9 @@ _FOR_P90 = 20
 class _Options(CustomOpsRequest, UnpackRequest):
     """Run PATH, a bundle or a model, on INPUT: an image, a folder, .npz or .jsonl files, a text.
 
-    A model's folder from the hub, and a bundle of one, take texts and answer with classes, with
-    the vector of a sentence, or with the text that follows. INPUT is run one by one and timed;
-    --data is many rows, computed in batches into the parts of a folder: the same command goes on
-    where it ended.
+    A model's folder from the hub, and a bundle of one, take texts and answer with classes, a
+    sentence vector, or generated text. INPUT is run one by one and timed; --data is many rows,
+    computed in batches into the parts of a folder: the same command goes on where it ended.
 
     Example:
         ortune run minilm "A man plays a guitar."
@@ -72,7 +71,7 @@ class _Options(CustomOpsRequest, UnpackRequest):
         opt_level: How far the runtime may rewrite a plain model when it loads it.
         out: Outputs of INPUT: NAME.npz; of --data: a folder.
         force: Overwrite an existing output; of --data the parts that were made of other input.
-        tokens: What a model that generates writes at most.
+        tokens: Most tokens that a generating model writes.
     """
 
     path: Model
@@ -113,10 +112,11 @@ def _run_inputs(options: _Options) -> None:
 
     path, out = Path(options.path), None if options.out is None else Path(options.out)
     if options.executor != "local":
-        raise BadSettings("--executor is for --data", fix="give --data SOURCE -o FOLDER")
+        raise BadSettings("--executor needs --data", fix="give --data SOURCE -o FOLDER")
     if out is not None and out.suffix != ".npz":
         raise BadSettings(
-            f"{out} is no NAME.npz", fix="give one; outputs in a folder are of --data SOURCE"
+            f"{out} does not end in .npz",
+            fix="name it NAME.npz; --data SOURCE writes into a folder",
         )
     if out is not None:
         check_output_file(out, options.force, path)

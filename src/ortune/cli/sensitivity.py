@@ -1,4 +1,4 @@
-"""Measure what each region costs in accuracy, and saves."""
+"""Measure the accuracy cost and time saved of each region."""
 
 from __future__ import annotations
 

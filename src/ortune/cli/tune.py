@@ -37,7 +37,7 @@ def _print_attempts(result: TuneResult) -> None:
         ],
     )
     counts = ", ".join(f"{number} {kind}" for kind, number in result.counts.items() if number)
-    late = ": time is up" if result.finished == "time" else ""
+    late = ": out of time" if result.finished == "time" else ""
     print_text(f"values: {counts or 'none to try'}{late}")
     for text in result.advice:
         print_text(f"note: {text}")
@@ -60,7 +60,7 @@ def _print_attempts(result: TuneResult) -> None:
         print_text(f"CPU time per inference, spinning included: {cpu.value:.2f} times")
     if result.lossy:
         budget = shorten_groups(str(result.budget))
-        print_text(f"these settings change numbers; within the budget {budget}")
+        print_text(f"these settings change the outputs, within the budget {budget}")
     print_text(f"use: --on {quote_backend(result.best)}")
 
 

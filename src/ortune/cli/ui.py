@@ -1,4 +1,4 @@
-"""Watch searches in a browser, and pack what they find."""
+"""Watch searches in a browser, and pack their plans."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _PORTS = 65535
 class _Options(Request):
     """Show the report of each RUN in a browser of this machine, live while its search goes on.
 
-    Without RUN it shows every run in the current folder, those that begin later too. Several have
-    a start page, and any is compared with the first. A button packs a plan into a bundle. Only
-    who has the printed address gets an answer; Ctrl-C ends it. A browser takes CPU time from a
-    search on the same machine: from another one, forward the port (`ssh -L`).
+    Without RUN it shows every run in the current folder, those that begin later too. Several runs
+    get a start page, where each can be compared with the first. A button packs a plan into a
+    bundle. Only the printed address, which holds a secret token, is answered; Ctrl-C ends it. A
+    browser takes CPU time from a search on the same machine: from another one, forward the port
+    (`ssh -L`).
 
     Example:
         ortune ui run

@@ -1,4 +1,4 @@
-"""Judge a model against a reference by a budget."""
+"""Check a model's accuracy against a reference."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def print_comparison(comparison: Comparison, *, bisect: bool = False) -> None:
             f"{wording.format_count(len(comparison.simulated.layers), 'integer layer')}{more}"
         )
         if hit:
-            print_text("quantized with reduce_range (7-bit weights) they do not")
+            print_text("with reduce_range (7-bit weights) none would saturate")
         if comparison.simulated.left:
             print_text(
                 f"{comparison.simulated.left} LSTM or Attention layers in integers are not "
@@ -105,20 +105,20 @@ def print_comparison(comparison: Comparison, *, bisect: bool = False) -> None:
     if comparison.bisection is not None:
         _print_bisection(comparison.bisection)
     elif bisect:
-        print_text("nothing to look for: no metric leaves its budget")
+        print_text("nothing to bisect: every metric is within its budget")
 
 
 def _print_bisection(bisection: Bisection) -> None:
     if bisection.step:
         before = "" if bisection.before is None else f" (before it {bisection.before:.6g})"
-        print_text(f"first step that leaves the budget: {bisection.step}{before}")
+        print_text(f"first step that misses the budget: {bisection.step}{before}")
     if bisection.tensor and not bisection.replaced:
         print_text(
-            f"what the runtime computes otherwise: {bisection.tensor}, made by "
+            f"first tensor that the runtime computes wrongly: {bisection.tensor}, made by "
             f"{', '.join(bisection.nodes)}, {_format_score(bisection.snr_db)} dB"
         )
     elif bisection.tensor:
-        print_text(f"first tensor that leaves the budget: {bisection.tensor}")
+        print_text(f"first tensor that misses the budget: {bisection.tensor}")
         rows = [
             ("up to the tensor before", _format_score(bisection.without)),
             ("up to this tensor", _format_score(bisection.score)),
@@ -130,7 +130,9 @@ def _print_bisection(bisection: Bisection) -> None:
             more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
             print_text(f"{title}: {', '.join(nodes[:_SHOWN])}{more}")
         if bisection.fails_alone is False:
-            print_text("alone these nodes stay within the budget: errors of several add up")
+            print_text(
+                "these nodes alone stay within the budget: the errors of several nodes add up"
+            )
     if bisection.folder is not None:
         agreement = (
             "" if bisection.piece_db is None else f", {bisection.piece_db:.1f} dB between them"

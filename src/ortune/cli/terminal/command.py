@@ -32,7 +32,7 @@ from ortune.core.request import (
 )
 
 _ALONE = "ortune's wheel by `pip install --no-deps`, with numpy and onnxruntime, opens bundles"
-_AFRESH = "leave it out: a search begins afresh and leaves no record behind"
+_AFRESH = "leave it out: searches no longer use records of earlier runs"
 RETIRED: Mapping[str, str] = {
     "buckets": "write `ortune optimize MODEL --data SOURCE --buckets`, with the options as before",
     "env": "write `ortune doctor env`, with the words as before",
@@ -63,7 +63,7 @@ def refuse_retired(verb: str, option: str = "") -> None:
     """
     word = f"{verb} {option}".strip()
     if word in RETIRED:
-        raise OrtuneError(f"`{word}` is no more", fix=RETIRED[word])
+        raise OrtuneError(f"`{word}` was removed", fix=RETIRED[word])
 
 
 R = TypeVar("R", bound=Request)
@@ -167,11 +167,13 @@ def read_request(
             item.name or "" for item in ctx.command.params if isinstance(item, click.Option)
         }
         foreign = options - {*fields, flag, *_OF_EVERY_FORM}
-        refuse_options(foreign, f"does not go with {_spell_flag(flag)}", "leave one of them out")
+        refuse_options(
+            foreign, f"cannot be combined with {_spell_flag(flag)}", "leave one of them out"
+        )
     for word, other in forms.items() if not flag else ():
         foreign = {field.name for field in list_request_fields(other)} - fields.keys()
         fix = f"add {_spell_flag(word)}, or leave it out"
-        refuse_options(foreign, f"is about {_spell_flag(word)}", fix)
+        refuse_options(foreign, f"needs {_spell_flag(word)}", fix)
     words = {name: value for name, value in values.items() if is_given(name)}
     if flag:
         for place, field in zip(_list_arguments(kind), _list_arguments(form), strict=False):
@@ -404,7 +406,7 @@ def _spell_words(value: Any) -> Iterable[str]:
 
 def _make_common_options() -> list[click.Parameter]:
     return [
-        click.Option(["-v", "--verbose", "more"], is_flag=True, help="Say more on stderr."),
+        click.Option(["-v", "--verbose", "more"], is_flag=True, help="Log more to stderr."),
         click.Option(
             ["--json", "json_to"],
             metavar="[FILE.json]",

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 import click
 
 COMMON: Mapping[str, str] = {
-    "-v, --verbose": "Say more on stderr.",
+    "-v, --verbose": "Log more to stderr.",
     "--json [FILE.json]": "Print one JSON object and nothing else, or write it to FILE.json and "
     "print the tables too.",
     "--force": "Overwrite an existing output.",
-    "--custom-ops LIB": "Custom operators: a shared library, or a Python module that gives one. "
-    "It is run.",
-    "--memory-limit SIZE": "What all processes of ortune may take together, such as 4G. Without "
-    "it, most of what is free.",
-    "--unpack-limit SIZE": "What .npz and .parquet files may be unpacked to, such as 8G. Without "
-    "it, 1 GiB or a hundred times the files.",
+    "--custom-ops LIB": "Library of custom operators, or a Python module that provides one. Its "
+    "code is run.",
+    "--memory-limit SIZE": "Most memory that all processes of ortune may use together, such as "
+    "4G. Default: most of the free memory.",
+    "--unpack-limit SIZE": "Most that .npz and .parquet files may decompress to, such as 8G. "
+    "Default: 1 GiB, or 100 times their size if that is more.",
 }
 """Options that many verbs take, as `ortune --help` explains them; a verb only names them."""
 _WORDS = {
@@ -76,7 +76,7 @@ def write_panels(
             formatter.write_dl(rows, col_max=width)
     words = {word for param in ctx.command.params for word in param.opts}
     names = [text for text in COMMON if _find_word(text) in words]
-    with formatter.section("Of every verb, explained by `ortune --help`"):
+    with formatter.section("Common options, explained by `ortune --help`"):
         # An option and its value stay on one line.
         text = ", ".join(name.replace(" ", "\0") for name in [*names, "--help"])
         for line in textwrap.wrap(text, formatter.width - 4, break_on_hyphens=False):
