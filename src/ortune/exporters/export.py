@@ -298,7 +298,7 @@ class _Run:
             failure = error.failure
             raise BadModel(
                 f"{self._request.source}: {failure.reason}",
-                fix=failure.fix or f"to see it alone: {failure.reproduce}",
+                fix=failure.fix or f"to run it alone: {failure.reproduce}",
             ) from None
 
     def _open_worker(self, label: str) -> Worker:

@@ -107,7 +107,7 @@ class ModuleRequest(Request):
         weights: Checkpoint of the module: .safetensors, or what torch.save wrote.
         state_dict_key: Where the state dict is in the checkpoint, such as ema.model.
         strip_prefix: Taken from the front of every name in the state dict, such as module.
-        unsafe_pickle: Read a checkpoint that is more than tensors: it may run code.
+        unsafe_pickle: Allow a checkpoint that holds more than tensors: reading it may run code.
         inputs: An input, such as image=1x3x224x224:f32, in the module's order.
         dynamic: A dimension that varies, such as image:0=batch.
     """
@@ -128,7 +128,7 @@ class Export(ModuleRequest, WorkerRequest):
     SOURCE is FILE.py:NAME, a program of torch.export (.pt2), TorchScript (.pt) or the
     folder of a transformers model. Each exporter works in a process of its own; what it wrote is
     compared with PyTorch on several inputs and at several sizes of each --dynamic dimension. The
-    first that agrees is kept, and of those tried before it the reason is told.
+    first that agrees is kept; for those tried before it the reason is shown.
 
     Example:
         ortune export nets:Classifier --weights best.pth --input image=1x3x224x224 \
@@ -138,7 +138,7 @@ class Export(ModuleRequest, WorkerRequest):
     Attributes:
         source: The module.
         ranges: Values of an input, such as ids:0..30521.
-        part: Of an encoder-decoder's folder the encoder, or the decoder with its cache.
+        part: Part of an encoder-decoder to export: the encoder, or the decoder with its cache.
         exporter: Try this one alone.
         opset: Opset of the result; the exporter's own choice if not given.
         samples: How many inputs are compared at each size.

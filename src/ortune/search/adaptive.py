@@ -119,15 +119,15 @@ class Adaptive:
                 and not trial.has_reached("search")
                 and trial.seconds - trial.building <= view.spare
             ):
-                why = "tested briefly, and near the best"
+                why = "timed briefly, and close to the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         for untried in _list_first_of_families(view, ranked):
             if untried.expected.seconds <= _MUCH_LONGER * room:
-                why = f"the first of its family; {_describe_expectation(view, untried.expected)}"
+                why = f"first plan of its kind; {_describe_expectation(view, untried.expected)}"
                 return _make_proposal(untried.candidate, "search", why)
         for trial in _list_doubtful(view):
             if trial.seconds - trial.building <= view.spare:
-                why = "stopped early, by runs that waited for a CPU"
+                why = "stopped early while the CPU was busy"
                 return Proposal(trial.plan, "search", why, "full", neighbour_of=trial.neighbour_of)
         return None
 
@@ -155,13 +155,13 @@ class Adaptive:
                 )
             )
         notes = [
-            f"no time left for {label_plan(option.candidate.plan, baseline)}: "
+            f"out of time, not tried: {label_plan(option.candidate.plan, baseline)}: "
             f"{_describe_expectation(view, option.expected)}"
             for option in late[:1]
         ]
         if families:
             names = ", ".join(_name_family(option.candidate.plan) for option in families)
-            notes.append(f"no time was left for a single plan of: {names}")
+            notes.append(f"out of time; no plan was tried of: {names}")
         return LeftOut(tuple(notes), len(late), untried=tuple(untried))
 
     def rank_candidates(

@@ -139,7 +139,8 @@ def validate_batches(
     workload = experiment.workload
     if max_latency is not None and workload.measure != "latency":
         raise BadSettings(
-            f"--max-latency is of one run, and {workload.name()} measures {workload.measure}",
+            f"--max-latency limits single runs, but workload {workload.name()} measures "
+            f"{workload.measure}",
             fix="leave out --max-latency, or use --workload latency",
         )
     try:

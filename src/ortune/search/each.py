@@ -53,8 +53,8 @@ def run(request: Optimize) -> Iterator[ModelSearch]:
     if request.evaluate or request.ranges_from is not None:
         option = "--evaluate" if request.evaluate else "--ranges-from"
         raise BadSettings(
-            f"{option} is of one job, and every model is to be searched by itself",
-            fix="leave it out, or run one command a model",
+            f"{option} fits a single model, and several are searched one by one",
+            fix="leave it out, or run one command per model",
         )
     models = name_apart(make_paths(request.model))
     time = format_duration(request.time)

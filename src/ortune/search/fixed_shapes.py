@@ -86,7 +86,7 @@ def note_fixed_shapes(
     advice = "all samples have one shape: --fixed-shapes makes a model of it that takes no other"
     cost = winner.seconds if winner is not None else 0.0
     if remaining_s <= max(_SHARE * cost, 3 * attempts.pair_seconds):
-        attempts.add_note(f"{advice}; what that brings was not measured, for lack of time")
+        attempts.add_note(f"{advice}; its gain was not measured (out of time)")
         return
     interval = attempts.time_against(space.with_fixed_shapes(plan), plan)
     label = "winner" if winner is not None else "original"

@@ -136,7 +136,7 @@ def write_answers(
             failure = error.failure
             raise BadModel(
                 f"PyTorch does not answer: {failure.reason}",
-                fix=failure.fix or f"to see it alone: {failure.reproduce}",
+                fix=failure.fix or f"to run it alone: {failure.reproduce}",
             ) from None
         finally:
             shutil.rmtree(work / "workers", ignore_errors=True)

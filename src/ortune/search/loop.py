@@ -102,7 +102,7 @@ def run_search(
         except WorkerFailed as error:
             raise OrtuneError(
                 f"the original stopped running: {error.failure.reason}",
-                fix=f"run the same command again; to see it alone: {error.failure.reproduce}",
+                fix=f"run the same command again; to run it alone: {error.failure.reproduce}",
             ) from None
         except KeyboardInterrupt:
             if not loop.trials:

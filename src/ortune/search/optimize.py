@@ -261,7 +261,7 @@ def _require_no_code(experiment: Experiment, backends: Sequence[Backend]) -> Non
     stored_names = stored.list_code_names(codec.encode([backends, experiment.budget]))
     if names := list(filter(None, [experiment.evaluate, *stored_names])):
         raise BadSettings(
-            f"{names[0]} is code of yours, and a device runs none of it",
+            f"{names[0]} is your own code, which does not run on a device",
             fix="leave it out, or leave out --executor",
         )
 
@@ -378,7 +378,7 @@ def _require_free_shapes(root: Path, rules: Sequence[Transform]) -> None:
 def _describe_fixed_shapes(context: Context) -> str:
     """Say what the result will take, or why it stays as it is."""
     try:
-        return f"--fixed-shapes: the result takes one shape alone, by {make_fix_dims(context)}"
+        return f"--fixed-shapes: the result takes one shape only, by {make_fix_dims(context)}"
     except UnfixableSizes as why:
         return f"--fixed-shapes changes nothing: {why}"
 
@@ -433,7 +433,7 @@ def _require_portable(targets: Sequence[SearchTarget]) -> None:
     for target in targets:
         if target.portable and not target.backend.portable:
             raise BadSettings(
-                f"{target.backend} is bound to this machine's CPU, and --portable was asked",
+                f"{target.backend} is bound to this machine's CPU, which --portable forbids",
                 fix="leave out --portable, or these settings of --on",
             )
 

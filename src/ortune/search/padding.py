@@ -162,8 +162,8 @@ def prove(
     except WorkerFailed as error:
         raise Refused(
             f"the model does not run without the padding: {error.failure.reason}",
-            fix="free what is tied to the padded length (ortune apply MODEL free-dims), or leave "
-            "the calls padded",
+            fix="make the padded length dynamic (`ortune apply MODEL free-dims`), or leave the "
+            "calls padded",
         ) from None
     widths, real = ([side[i] for i in chosen] for side in (padding.widths, padding.lengths))
     declared = replace(cut, outputs=_outputs(long, brief, widths, real))
@@ -179,8 +179,8 @@ def prove(
     for name, value in snr_db.items():
         if not value >= least_db:
             raise Refused(
-                f"output '{name}' changes when padding is cut: {value:.1f} dB between them, "
-                f"{least_db:.0f} wanted",
+                f"output '{name}' changes when padding is cut: SNR {value:.1f} dB, "
+                f"at least {least_db:.0f} dB needed",
                 fix="leave the calls padded, or repair the model: it computes with padded "
                 f"positions (a mean over all of them, a mask '{padding.mask}' that does not hide "
                 "them, integer ranges taken at run time)",

@@ -21,11 +21,11 @@ class Optimize(ModuleRequest, ExperimentRequest):
     """Find the fastest version of MODEL that keeps the answers, and prove it.
 
     Several models are searched one by one, each into a folder of its own in --out, and make one
-    table; {model} in --data, --labels or --calibration stands for their names. With --evaluate
-    they are one job (an encoder and its decoder), tuned together. The original is a valid answer:
-    nothing slower and nothing outside the budget is ever handed back. A RUN/ortune.toml in place
-    of MODEL repeats that run. A PyTorch module in its place, as `ortune export` takes it, is
-    exported and verified first, and timed beside the plans.
+    table; {model} in --data, --labels or --calibration is replaced by the model's name. With
+    --evaluate they are one job (an encoder and its decoder), tuned together. The original is a
+    valid answer: nothing slower and nothing outside the budget is ever handed back. A
+    RUN/ortune.toml in place of MODEL repeats that run. A PyTorch module in its place, as `ortune
+    export` takes it, is exported and verified first, and timed beside the plans.
 
     Example:
         ortune optimize model.onnx --data samples/ --budget "top1>=base-0.01" -o run
@@ -33,34 +33,35 @@ class Optimize(ModuleRequest, ExperimentRequest):
         ortune optimize zoo/*.onnx --data "samples/{model}" -o runs
 
     Attributes:
-        on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; fields that are
-            written out stay as they are. auto takes every backend that runs here.
+        on: Where to run: backends by comma, such as "cpu(threads=2),openvino"; settings that are
+            given are not tuned. auto takes every backend that runs here.
         steps: A step of your own to try too, FILE.py:NAME, or another exact step.
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; derived
-            from the outputs without it. Of steps, such as "cosine>=0.999|0.998", each gets its
-            answer, and that of the first is handed out.
+            from the outputs without it. Several limits, such as "cosine>=0.999|0.998", get an
+            answer each; the result is that of the first.
         target_speedup: Stop at the first proved plan that is X times as fast.
-        strict: Take only proved accuracy, not likely.
-        prefer: By what the result is chosen: speed, or the least size or memory of the plans that
-            are not slower than the original beyond the noise.
+        strict: Accept only plans whose accuracy is proved, not those where it is likely.
+        prefer: By what the result is chosen: speed, or the least size or memory among plans that
+            are not slower than the original (within noise).
         max_size: Bound on the result's model file with its external data, such as 100MB.
         max_memory: Bound on the peak memory of a process that runs the result, such as 500MB;
             --memory-limit bounds ortune's own.
         portable: Try nothing that is bound to this machine's CPU.
         batches: After the search, time the leading plans at these batches too, such as 1,4,16, and
-            say which is best where.
-        max_latency: Longest that one run may take, such as 20ms: of --batches, the one with most
-            samples a second within it is named.
+            name the best at each.
+        max_latency: Longest latency of one run, such as 20ms: among --batches, name the one with
+            the highest throughput within it.
         memory_limit: Bound on what all of ortune's processes take together, such as 4G; most of
             what is free if not given. --max-memory bounds the result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
-            other. Without it the report says what it would bring.
+            other. Without it the report says what would be gained.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
         executor: Where plans are timed: local, ssh:FILE.toml#DEVICE, or ray[://HOST:PORT][#KIND].
         cache: Folder or s3://BUCKET/FOLDER in which a team shares builds, ranges and, between
-            like machines, measurements.
-        out: The run's folder; the same command resumes it. Of several models each has one in it.
+            similar machines, measurements.
+        out: The run's folder; the same command resumes it. With several models it holds a folder
+            for each.
         command: The command line to repeat in reports.
 
     Returns:
@@ -133,7 +134,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             options = {"weights": "--weights", "inputs": "--input", "dynamic": "--dynamic"}
             if module_options := [option for name, option in options.items() if shared[name]]:
                 raise BadSettings(
-                    f"{module_options[0]} is of a PyTorch module, and the model is a file",
+                    f"{module_options[0]} needs a PyTorch module, and the model is a file",
                     fix="give FILE.py:NAME in place of the file, or leave it out",
                 )
             return None

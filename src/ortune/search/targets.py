@@ -36,7 +36,7 @@ def read_targets(on: str, device: str = HERE) -> list[SearchTarget]:
         ):
             raise BadSettings(
                 f"{torch_backend} runs a module of its own: no recipe for the file changes it",
-                fix="give it by --baseline, or compare by `ortune bench --on`",
+                fix="give it to --baseline, or compare with `ortune bench --on`",
             )
         placed = [(backend.name(), place) for backend, _, place in details]
         places = dict(placed)

@@ -389,7 +389,10 @@ def run(request: Compare) -> CompareResult:
     """
     limits, run_paths = {**THRESHOLDS, **request.thresholds}, make_paths(request.files)
     if len(run_paths) < 2:
-        raise BadData("one run has nothing to be compared with", fix="give two files or more")
+        raise BadData(
+            "only one file is given: there is nothing to compare it with",
+            fix="give two files or more",
+        )
     for name, limit in limits.items():
         if name not in METRICS:
             raise BadSettings(f"no metric '{name}'", fix=suggest_names(name, METRICS))
@@ -418,7 +421,7 @@ def _compare_runs(
         raise BadData(
             f"no row of {other_run.path} is in {reference_run.path}: {other_run.rows[0]} is not "
             f"{reference_run.rows[0]}",
-            fix="match by less, such as --by backend, or by order with --by order",
+            fix="match rows by fewer fields, such as --by backend, or by position with --by order",
         )
     sides = {
         "machine": (reference_run.machine, other_run.machine),
@@ -442,9 +445,9 @@ def _compare_runs(
         )
         why_not = ""
         if noisy:
-            why_not = "too noisy a machine"
+            why_not = "the machine was too noisy"
         elif bases is None and (request.relative or not alike):
-            why_not = "nothing to relate it to" if alike else "another machine"
+            why_not = "no common first row to compare with" if alike else "another machine"
         judging = _Judging(limits, why_not, times=alike and not noisy)
         rows.append(_compare_rows(first, second, bases, judging))
     return ComparedRun(
@@ -555,7 +558,7 @@ def _describe_verdict(latency: Interval, judging: _Judging, regressions: Sequenc
     if not latency.is_bounded:
         return "not known: too few undisturbed runs for an interval"
     if latency.value > 1 + judging.limits["latency"]:
-        return "over the threshold, inside the noise"
+        return "over the threshold, but within noise"
     if latency.low > 1:
         return "slower, within the threshold"
     return "faster" if latency.high < 1 else "no difference"

@@ -33,7 +33,9 @@ from ortune.measurement.worker.workbench import Round, SessionLane, Workbench
 
 BARE, FRAME, MODEL = "", "frame", "model"
 """What a run is: a call of the engine, a frame, the engine's part of a frame."""
-_TAKES = "it gets (engine, sample): call engine(**inputs) with what it makes of the sample"
+_TAKES = (
+    "the function gets (engine, sample): make the inputs of the sample, then call engine(**inputs)"
+)
 
 Framing: TypeAlias = Callable[[Any, Tensors], object]
 
@@ -172,7 +174,9 @@ def load_frame(path: str) -> Framing:
                 f"{path} fails: {user_function.describe_error(error)}", fix=_TAKES
             ) from error
         if isawaitable(outcome):
-            raise BadData(f"{path} is awaited for", fix="give a plain function: no async")
+            raise BadData(
+                f"{path} is an async function", fix="give a plain function, without async"
+            )
 
     return act
 

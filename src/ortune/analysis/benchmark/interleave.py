@@ -336,7 +336,7 @@ class _Set:
             if index:
                 return None
             contestant = self.rows[0].contestant
-            single = "leave the batch out: the model may take one sample a run"
+            single = "leave --batch out: the model may take only one sample per run"
             fix = error.failure.fix or "check the model, the data and the backend"
             fix = single if contestant.workload.batch > 1 else fix
             raise error.as_bad_model(contestant.model, contestant.backend, fix) from None

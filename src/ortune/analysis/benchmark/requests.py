@@ -24,10 +24,10 @@ class Bench(CustomOpsRequest, DataRequest):
     are to the first row of a batch. A row is called the fastest only if the 99 % intervals of its
     ratios to all others exclude 1. Without --data the inputs are made up.
 
-    Of a bundle every plan is timed, with the settings that it was packed with.
+    Every plan of a bundle is timed, with the settings that it was packed with.
 
-    With --end-to-end a run is a frame of yours, frame(engine, sample), and the model's part of it
-    stands beside it.
+    With --end-to-end a run is one call of your function frame(engine, sample); the model's share
+    of its time is shown beside it.
 
     Exit code 1 if --self-check finds that the first row differs from itself.
 
@@ -46,7 +46,7 @@ class Bench(CustomOpsRequest, DataRequest):
             compared; 0 takes them as they come.
         workload: How runs are driven: "throughput(sessions=2)", "arrivals(rate=50)".
         self_check: Time the first row against itself too (an A/A test).
-        time: Time for timing; more where many rows need it.
+        time: Time to measure; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
         end_to_end: Time FILE.py:NAME, which gets (engine, sample), and the model's part of it.
         environment: Environments to time in, by comma: names of `ortune doctor env list`, and
@@ -79,7 +79,7 @@ class Bench(CustomOpsRequest, DataRequest):
                 if getattr(self, name) not in (0, False, (), "latency"):
                     option = f"--{name.replace('_', '-')}"
                     raise BadSettings(
-                        f"--end-to-end says what is run, and so does {option}",
+                        f"--end-to-end and {option} both say what is run",
                         fix=f"leave {option} out",
                     )
 
@@ -138,9 +138,9 @@ class Compare(Request):
     """Compare each of FILES with the first, row by row; exit code 1 if one regressed.
 
     FILES are what `bench --json FILE.json` or `loadtest --json FILE.json` wrote. A latency
-    regression is a ratio whose whole 99 % interval is over the threshold; the interval holds what
-    differs between two occasions. On another machine ratios to a common first row are compared,
-    or nothing is judged.
+    regression is a ratio whose whole 99 % interval is over the threshold; the interval includes
+    what varies between two occasions. On another machine ratios to a common first row are
+    compared, or nothing is judged.
 
     Example:
         ortune compare main.json branch.json --threshold 10%
@@ -150,7 +150,7 @@ class Compare(Request):
         files: Two or more; the first is the reference.
         thresholds: How much slower is too slow, such as 10% (5% if not given); others are judged
             if named: p99=0.2, memory=10%, size=1%, load=50%.
-        by: What makes two rows the same; "order" pairs them as they come.
+        by: Fields by which rows are matched; "order" matches them by position.
         across_machines: Judge times of different machines too.
         relative: Judge ratios to the first row, not times.
 

@@ -61,7 +61,7 @@ def parse_quantizer(quantizer: str, observer: str | None) -> Quantizer:
     default_observer = getattr(step, "observer", None)
     if not isinstance(default_observer, Observer):
         raise BadSettings(
-            f"{step.name()} asks for no ranges of an observer's choice",
+            f"{step.name()} does not calibrate with an observer",
             fix='use a static quantizer, such as "int8-static"',
         )
     if observer is None:
@@ -85,7 +85,7 @@ def collect_probes(path: Path, step: Quantizer) -> QuantizerProbes:
     probes = tuple(probe for probe in step.probes(model) if not probe.name)
     if not probes:
         raise BadSettings(
-            f"{step} asks for no range in {path.name}: there is nothing that it would quantize",
+            f"{step} needs no range in {path.name}: it would quantize nothing there",
             fix="see `ortune inspect` for its operators, or choose another --step",
         )
     observer: Observer = step.observer  # type: ignore[attr-defined]
@@ -177,7 +177,7 @@ def judge_stability(
     """
     if not subset_ranges:
         few = (
-            f"{wording.format_count(count, 'independent sample')}: too few to say: calibrate on "
+            f"{wording.format_count(count, 'independent sample')}: too few to judge; calibrate on "
             f"{FEWEST} or more"
         )
         return Stability(None, math.nan, math.nan, None, None, few)
@@ -188,15 +188,20 @@ def judge_stability(
     worst = _compute_quantile(halves)
     exponent = _estimate_exponent(whole, subset_ranges, worst)
     if worst <= TOLERANCE:
-        why = f"the two halves of it agree within 10 % on {stable:.0%} of the ranges"
+        why = (
+            f"the ranges of the two halves of the data agree within 10 % for {stable:.0%} of the "
+            "tensors"
+        )
         return Stability(True, stable, worst, exponent, 0, why)
     grow = (worst / TOLERANCE) ** (1 / (exponent or _USUAL))
-    lacking = f"its two halves disagree by more than 10 % on {1 - stable:.0%} of the ranges"
+    lacking = (
+        f"the ranges of the two halves of the data differ by more than 10 % for {1 - stable:.0%} "
+        "of the tensors"
+    )
     if grow > FURTHEST:
         why = (
-            f"{lacking}, and that falls so slowly with their number that more than {FURTHEST} "
-            "times the samples would be needed: these are extremes; see what an observer that "
-            "clips them costs or gains"
+            f"{lacking}; more than {FURTHEST} times the samples would be needed to change that: "
+            "outliers set these ranges. `--compare` measures observers that clip them"
         )
         return Stability(False, stable, worst, exponent, None, why)
     more = _round_up(samples * (grow - 1))
@@ -420,7 +425,9 @@ def _load_samples(request: Calibrate, folder: Path) -> _CalibrationSamples:
         fed = load_feeds(request.source, facts.inputs, folder, settings=settings)
     notes = list(fed.notes)
     if samples > fed.count:
-        notes.append(f"{wording.format_count(samples, 'sample')} asked for, {fed.count} there")
+        notes.append(
+            f"{wording.format_count(samples, 'sample')} requested, the data has {fed.count}"
+        )
     indices = tuple(spread_indices(fed.count, samples or fed.count))
     if ways:
         fed = augmenting.augment_samples(fed, indices, ways, folder)

@@ -34,9 +34,9 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
             FILE.py:NAME.
         step: Quantizer whose tensors are calibrated.
-        samples: Calibrate on so many, spread over the data; on all if not given.
+        samples: Number of samples to calibrate on, spread over the data; all if not given.
         shapes: Shape of a state at the first step of a sequence, such as h:2x1x128.
-        augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
+        augment: Augmented copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
     """
 
@@ -54,7 +54,8 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest, UnpackRequest):
         super().__post_init__()
         if self.shapes and not self.sequence:
             raise BadSettings(
-                f"--shape {next(iter(self.shapes))} is of a state, and there are no sequences",
+                f"--shape {next(iter(self.shapes))} is the shape of a state, and without "
+                "--sequence there is no state",
                 fix="leave it out, or give --sequence too",
             )
 
@@ -84,7 +85,8 @@ class Calibrate(CalibrationRequest):
             needs.
         out: Write the ranges to this JSON file, for --ranges-from.
         tensorrt_cache: Write a TensorRT calibration cache of every float tensor.
-        tensorrt_version: The version that will read the cache; it takes no other's.
+        tensorrt_version: TensorRT version that will read the cache; it refuses a cache of another
+            version.
         force: Overwrite an existing output.
 
     Raises:
@@ -108,7 +110,8 @@ class CompareObservers(CalibrationRequest, BackendRequest, BudgetRequest):
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         calibration: Samples to calibrate with, apart from --data; otherwise a part of them is
             calibrated on and the rest is scored.
-        budget: Names the metric to compare by, such as "top1>=base-0.01" or "cosine>=0.999".
+        budget: Budget whose metric ranks the observers, such as "top1>=base-0.01" or
+            "cosine>=0.999".
         observers: How ranges are read off the data, such as "percentile(p=99.99)".
 
     Raises:

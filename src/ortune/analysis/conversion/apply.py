@@ -61,7 +61,7 @@ def run(request: Apply) -> AppliedSteps:
         ),
     )
     if not steps_to_apply:
-        raise BadSettings("there is no STEP", fix="name one, such as simplify")
+        raise BadSettings("no STEP is given", fix="give one, such as simplify")
     with open_temporary_folder() as folder:
         data = request.read_inputs(model).read_data(folder, sink)
         lossy = any(isinstance(step, Quantizer) for step in steps_to_apply)
@@ -132,7 +132,9 @@ def refuse_broken_answers(request: Apply, path: Path, feeds: Feeds, folder: Path
         return
     if not request.force:
         raise Refused(
-            problem, fix="leave a step out, or nodes by its field `exclude`; --force writes it"
+            problem,
+            fix="leave out the step, or exclude nodes with its field `exclude`; --force "
+            "writes the result anyway",
         )
     request.sink(Note(problem, warning=True))
 
@@ -149,5 +151,5 @@ def _check_ranges(steps: Sequence[Step], options: Mapping[str, object]) -> None:
     for name in [name for name, value in options.items() if value is not None]:
         raise BadSettings(
             f"{name}: no step here calibrates",
-            fix="it is for int8-static and others that ask for ranges; leave it out",
+            fix="leave it out, or add a step that calibrates, such as int8-static",
         )

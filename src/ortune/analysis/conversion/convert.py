@@ -56,14 +56,14 @@ def check_options(request: Convert) -> None:
     ):
         if is_given and request.precision not in precisions:
             raise BadSettings(
-                f"{name} is about {', '.join(precisions)}", fix="add --precision int8"
+                f"{name} needs --precision {' or '.join(precisions)}", fix="add --precision int8"
             )
     steps.refuse_precision(request.precision, request.target, static=request.static)
     steps.refuse_format(request.format, request.precision, static=request.static)
     if request.format == "qoperator" and request.target != "cpu":
         raise BadSettings(
-            "--format qoperator is for CPUs: no GPU provider has kernels of integer operators",
-            fix="leave --format out: pairs of Q/DQ are written",
+            "--format qoperator is for CPUs: no GPU provider has kernels for integer operators",
+            fix="leave --format out: Q/DQ pairs are then written",
         )
     if request.precision != "int8":
         for is_given, name in (
@@ -72,7 +72,7 @@ def check_options(request: Convert) -> None:
             (request.dynamic_conv, "--dynamic-conv"),
         ):
             if is_given:
-                raise BadSettings(f"{name} is about int8", fix="add --precision int8")
+                raise BadSettings(f"{name} needs --precision int8", fix="add --precision int8")
     elif request.dynamic_conv and request.static:
         raise BadSettings(
             "--dynamic-conv is for int8 without data", fix="leave --dynamic-conv or --data out"
@@ -93,8 +93,8 @@ def list_advice(request: Convert) -> Sequence[Note]:
     if request.level == "all" and request.portable:
         notes.append(
             Note(
-                "--opt-level all holds the portable rewrites of extended here; the runtime "
-                "adds what is bound to the hardware when it loads the file"
+                "--opt-level all is written like extended here, with portable rewrites only; "
+                "onnxruntime adds the hardware-specific ones when it loads the file"
             )
         )
     vnni = "int8-vnni" in list_native_units(instruction_sets())
@@ -173,8 +173,8 @@ def judge_scores(
         )
     elif values.get("snr", least) < least:
         problem = (
-            f"the result is far from the source: {values['snr']:.1f} dB, where {least:g} is the "
-            f"least that {request.precision or 'the same precision'} explains"
+            f"the result differs too much from the source: SNR {values['snr']:.1f} dB, where "
+            f"{request.precision or 'the same precision'} should keep {least:g} dB"
         )
     else:
         return
@@ -182,7 +182,7 @@ def judge_scores(
         other = (
             "another --precision" if request.data is not None else "--data or another --precision"
         )
-        raise Refused(problem, fix=f"try {other}; --force writes it all the same")
+        raise Refused(problem, fix=f"try {other}; --force writes it anyway")
     request.sink(Note(problem, warning=True))
 
 
@@ -321,7 +321,7 @@ def rewrite_offline(path: Path, backend: Cpu, out: Path, sink: Sink) -> Path:
         return rewritten
     sink(
         Note(
-            "constants are not computed in advance: the weights would grow from "
+            "constants are not folded: the weights would grow from "
             f"{wording.format_megabytes(before)} to {wording.format_megabytes(after)} MB"
         )
     )
@@ -461,7 +461,8 @@ def run(request: Convert) -> ConvertedModel:
         request.sink(
             Note(
                 "convolutions keep int8 weights in the file and run at float32's speed: "
-                "Cast and Mul widen them once, at load (DequantizeLinear would in every run)"
+                "Cast and Mul convert them to float32 once, at load (DequantizeLinear would do "
+                "so in every run)"
             )
         )
     return ConvertedModel(

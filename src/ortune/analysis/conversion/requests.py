@@ -48,12 +48,13 @@ class ConversionRequest(SequenceRequest, CustomOpsRequest, DataRequest):
 
     Attributes:
         ranges_from: Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.
-        augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
+        augment: Augmented copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
         exclude_from: Leave nodes in float whose region costs more accuracy than --threshold: a
             JSON list of regions with nodes and accuracy_cost.
         threshold: Highest accuracy cost of a region that is quantized.
-        format: How static int8 is written: pairs around float operators, or integer operators.
+        format: How static int8 is written: Q/DQ pairs around float operators, or integer
+            operators.
         fold_preprocess: Put the preprocessing that this file describes into the model, which then
             takes uint8 NHWC pictures.
         picture_size: Size of all pictures, such as 480x640; any size if not given.
@@ -131,11 +132,11 @@ class Convert(ConversionRequest):
     """Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
 
     int8 with --data or --ranges-from is static (QDQ). Without them matrix products and LSTMs are
-    dynamic, and convolutions keep int8 weights in the file and compute in float32. fp16 and bf16
-    learn from --data which nodes must stay float32; int4 rounds weights better with it; fp8 needs
-    it. The result is loaded, compared with MODEL and only then written: one that answers with NaN,
-    or is farther off than the precision explains, by --force alone. Constants are computed in
-    advance as far as the file does not grow by it.
+    dynamic, and convolutions keep int8 weights in the file and compute in float32. With --data,
+    fp16 and bf16 find which nodes must stay float32, and int4 rounds weights better; fp8 needs it.
+    The result is loaded, compared with MODEL and only then written: one with NaN in its outputs,
+    or with a larger error than the precision explains, only with --force. Constants are folded
+    where that does not grow the file.
 
     Example:
         ortune convert model.onnx out.onnx --precision int8 --data samples/
@@ -145,10 +146,10 @@ class Convert(ConversionRequest):
     Attributes:
         model: The model file.
         out: The new model.
-        precision: Precision of weights and arithmetic; as it is if not given.
+        precision: Precision of weights and arithmetic; unchanged if not given.
         target: What will run the file; gpu is any GPU, with int8 as TensorRT takes it.
-        opt_level: How far the graph is rewritten; all binds the file to this hardware.
-        per_channel: int8: one weight step a channel, or one a tensor.
+        opt_level: Level of graph optimization; all binds the file to this hardware.
+        per_channel: int8: one weight scale per channel, or one per tensor.
         reduce_range: int8: 7-bit weights, for CPUs without VNNI.
         dynamic_conv: int8 without data: ConvInteger, slow on CPUs.
 

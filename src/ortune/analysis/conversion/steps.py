@@ -129,7 +129,7 @@ class ConversionInputs:
         except OrtuneError as error:
             if self.data is not None or shapes or ranges:
                 raise
-            sink(Note(f"numbers are not compared: {summarize_error(error.what)}", warning=True))
+            sink(Note(f"outputs are not compared: {summarize_error(error.what)}", warning=True))
             return None
         for text in feeds.notes:
             sink(Note(text))
@@ -176,8 +176,8 @@ def refuse_precision(precision: str | None, target: str, *, static: bool) -> Non
         )
     if precision in ("fp8", "int8") and target == "cuda":
         raise BadSettings(
-            f"onnxruntime's CUDA provider has no kernels for {precision}: pairs of Q/DQ around "
-            "float ones cost time",
+            f"onnxruntime's CUDA provider has no kernels for {precision}: Q/DQ pairs around "
+            "float kernels only cost time",
             fix="use --target tensorrt, or --precision fp16",
         )
     if precision in ("fp8", "bf16") and target == "directml":
@@ -247,7 +247,7 @@ def refuse_format(form: str | None, precision: str | None, *, static: bool) -> N
         return
     precision_name = "int8 without data" if precision == "int8" else precision
     raise BadSettings(
-        f"--format {form} is about static int8, not {precision_name}",
+        f"--format {form} applies to static int8 only, not to {precision_name}",
         fix="give --data with --precision int8, or leave --format out",
     )
 
@@ -307,7 +307,7 @@ def leave_out(
     if file is None:
         if threshold is not None:
             raise BadSettings(
-                f"--threshold {threshold:g} is about --exclude-from",
+                f"--threshold {threshold:g} needs --exclude-from",
                 fix="add --exclude-from FILE, or leave --threshold out",
             )
         return tuple(steps)
@@ -315,7 +315,7 @@ def leave_out(
     if not any(map(_can_exclude, steps)):
         raise BadSettings(
             "--exclude-from: no step here can leave nodes out",
-            fix="it is for int8-static, int8-dynamic and others with a field `exclude`",
+            fix="leave it out, or add a step with a field `exclude`, such as int8-static",
         )
     patterns = tuple(map(escape_pattern, names))
     return tuple(_exclude_nodes(step, patterns) if _can_exclude(step) else step for step in steps)
@@ -398,7 +398,9 @@ def make_fold_steps(
         OrtuneError: The file, the size or a text cannot be read.
     """
     if preprocess_file is None and size is not None:
-        raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
+        raise BadSettings(
+            "--picture-size needs --fold-preprocess", fix="add --fold-preprocess FILE.toml"
+        )
     first: list[Transform] = []
     if preprocess_file is not None:
         first.append(_make_preprocess_step(Path(preprocess_file), size))
@@ -407,12 +409,12 @@ def make_fold_steps(
 
 def _make_preprocess_step(path: Path, size: tuple[int, int] | None) -> Transform:
     if not path.is_file():
-        raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
+        raise BadData(f"no file {path}", fix="give a preprocess.toml, as for --data")
     settings = preprocess.read_preprocess_keys(path)
     field_names = set(codec.encode(preprocess.Preprocess()))
     if unknown := sorted(settings.keys() - field_names):
         raise BadData(
-            f"{path} has a key '{unknown[0]}'",
+            f"{path} has an unknown key '{unknown[0]}'",
             fix=f"its keys are: {', '.join(sorted(field_names))}",
         )
     fields = {key: value for key, value in settings.items() if key != "dtype"}

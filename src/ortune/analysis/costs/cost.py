@@ -34,8 +34,10 @@ _LATENCY = "latency"
 _SERVED = "latency from the intended start"
 """What rows of a load test measure."""
 _ONE = Interval(1.0, 1.0, 1.0)
-_WHOLE = "{} holds whole frames: the work around the model is in the times, and no overhead"
-_NOISY = "{} was measured on a machine too noisy for a verdict: its figures are shown, not claimed"
+_WHOLE = (
+    "{}: times are of whole frames and include the work around the model; --overhead is not added"
+)
+_NOISY = "{} was measured on a machine too noisy for a verdict: its figures are unreliable"
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,10 @@ def of_bench(content: Mapping[str, Any], source: Path) -> PricedSource:
             f"{source} holds no latencies of single runs", fix="bench without --workload"
         )
     if not options:
-        raise BadData(f"no row of {source} ran", fix="see its errors")
+        raise BadData(
+            f"all rows of {source} failed",
+            fix="read the errors in that file, then measure again with `ortune bench`",
+        )
     first = live[0][0]
     return PricedSource(
         tuple(replace(option, confirmed=not noisy) for option in options),
@@ -219,8 +224,8 @@ def of_load_test(content: Mapping[str, Any], source: Path) -> PricedSource:
             fix="write it again with `ortune loadtest --json FILE.json`",
         ) from None
     note = (
-        f"{source}: what its server as a whole answers at '{best['workload']}'; --processes "
-        "counts such servers"
+        f"{source}: throughput of the whole server at '{best['workload']}'; --processes counts "
+        "servers"
     )
     return PricedSource((option,), (str(source), _SERVED), notes=(note,))
 
@@ -243,7 +248,7 @@ def _read_latency(row: Mapping[str, Any]) -> float:
     p50_ns = row.get("p50_ns")
     latency_s = float(p50_ns if p50_ns is not None else median(row["latency_ns"])) / 1e9
     if not 0 < latency_s < math.inf:
-        raise ValueError(f"no latency is {latency_s:g} s")
+        raise ValueError(f"{latency_s:g} s is not a latency")
     return latency_s
 
 
@@ -511,7 +516,7 @@ def _list_assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[s
         )
     if terms.overhead_s:
         sentences.append(
-            "the overhead is taken as given, the same for every row and however many run"
+            "the overhead is taken as given: the same for every row and any number of processes"
         )
     if terms.load_per_s is not None:
         sentences.append("machines are counted at full use; short queues need spare capacity")

@@ -50,10 +50,10 @@ class Terms:
 
     def __post_init__(self) -> None:
         if not 0 < self.hours_per_day <= 24:
-            problem = f"a day has no {self.hours_per_day:g} hours"
+            problem = f"--hours-per-day {self.hours_per_day:g} is not possible"
             raise BadSettings(problem, fix="give 1 to 24")
         if not 0 < self.within_months < math.inf:
-            problem = f"--within {self.within_months:g} is no time"
+            problem = f"--within {self.within_months:g} is not a duration"
             raise BadSettings(problem, fix="give months, such as 6")
 
     @property
@@ -141,7 +141,7 @@ class Cost(Request):
         effort: Work the change takes: 4h@80/h.
         hours_per_day: Hours that machines are paid for; a month has 30.4 days.
         currency: Written behind amounts; what the price is written in if not given, such as EUR.
-        within_months: Latest return of the money for the verdict "do it".
+        within_months: Months within which the cost must pay back for the verdict "do it".
 
     Raises:
         OrtuneError: A word or a source cannot be read.
@@ -176,9 +176,9 @@ class Cost(Request):
 class TimelineRequest(BackendRequest, DataRequest):
     """Time MODEL plain, optimized, quantized and both: once, a session, an inference.
 
-    Files that onnxruntime optimized offline, as ONNX and as .ort, stand beside optimizing at load.
-    Without --data the inputs are made up: the times hold, a quantized model's answers are not
-    judged.
+    Files that onnxruntime optimized offline, as ONNX and as .ort, are compared with optimizing at
+    load. Without --data the inputs are made up: the times hold, a quantized model's answers are
+    not judged.
 
     Example:
         ortune cost model.onnx --timeline --data samples/ -o timeline.html
@@ -186,8 +186,8 @@ class TimelineRequest(BackendRequest, DataRequest):
     Attributes:
         model: The model file.
         step: The quantizer, such as int8-dynamic; the first that a search would try if not given.
-        on: Where to run: cpu with its fields but the level, which is what varies.
-        inferences_per_session: Served by one session before the next is started.
+        on: Where to run: cpu with any setting but level, which is varied.
+        inferences_per_session: Inferences that one session serves before the next starts.
         starts: Fresh processes each.
         time: Time spent on timing inferences; every line takes some seconds at least.
 

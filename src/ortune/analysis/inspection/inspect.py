@@ -344,9 +344,9 @@ def _describe_skipped(size: int, facts: Facts) -> str:
     """Name all that is missing because weights were not read."""
     missing = ["its digest", "findings about weights (NaN, infinity, beyond float16, denormals)"]
     if facts.quantized:
-        missing += ["which integer layers can saturate", "pairs that no integer kernel takes"]
+        missing += ["which integer layers can saturate", "Q/DQ pairs without an integer kernel"]
     how = "reads them all" if size < READ_BELOW else f"reads all {size / 1e9:.1f} GB"
-    return f"not looked at, as weights were not read: {', '.join(missing)}; --read-weights {how}"
+    return f"not checked, as weights were not read: {', '.join(missing)}; --read-weights {how}"
 
 
 def _find_unfused_pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
@@ -368,7 +368,7 @@ def _find_unfused_pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
         "warning",
         "{n} pairs of Q/DQ around operators without an integer kernel",
         gone if count else (),
-        "two more nodes and a rounding each, in every run",
+        "each adds two nodes and a rounding to every run",
         "apply drop-pairs",
     )
     return () if odd is None else (odd,)

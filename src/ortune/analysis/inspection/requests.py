@@ -14,7 +14,7 @@ from ortune.core.request import Request, request
 
 @request
 class Inspect(CustomOpsRequest):
-    """Say what MODEL is made of, what is odd about it, and who would run it.
+    """Show what MODEL consists of, what is wrong with it, and which backends run it.
 
     Nothing is run and, above 500 MB, no weights are read. FLOPs and bytes are of one run;
     dynamic dimensions count as 1 unless --shape says otherwise. --on loads the model in a worker
@@ -51,7 +51,7 @@ class Inspect(CustomOpsRequest):
 
 @request
 class DiffRequest(Request):
-    """Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    """Show which nodes and weights of A are matched, fused, split, changed or gone in B.
 
     Names may differ: nodes are followed by what they compute, by their weights (also scaled,
     transposed, quantized or rounded ones) and by their place. The exit code is 0 where both

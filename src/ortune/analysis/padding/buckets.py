@@ -47,7 +47,11 @@ def run(request: BucketsRequest) -> Buckets:
             judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
             proof = prove(path, judge, padding, fed.stream, folder, least_db=request.least_db)
             proof = replace(proof, cut=proof.cut.wrap_backend(backend))
-            request.sink(Note(f"padding is without effect: {min(proof.snr_db.values()):.0f} dB"))
+            request.sink(
+                Note(
+                    f"padding does not change the outputs: SNR {min(proof.snr_db.values()):.0f} dB"
+                )
+            )
             latency = time_lengths(
                 path,
                 backend,
@@ -66,7 +70,9 @@ def run(request: BucketsRequest) -> Buckets:
     sides = [(path, backend), (path, result.backend)]
     ran = race_contestants(sides, data=data, time=max(0.1, request.seconds), sink=request.sink)
     if ran.ratios[1] is None:
-        raise BadModel(f"{result.backend}: {ran.rows[1]['error']}", fix="run with -v")
+        raise BadModel(
+            f"{result.backend}: {ran.rows[1]['error']}", fix="run again with -v for the log"
+        )
     return replace(result, measured=ran.ratios[1])
 
 

@@ -372,8 +372,8 @@ def _report_qdq_kernels(profile: Profile, model: ir.Model) -> Iterator[Action]:
     if weights:
         yield Action(
             "added",
-            f"weights widened in every run by {len(weights)} DequantizeLinear",
-            "widen them once, when the model loads",
+            f"weights dequantized in every run by {len(weights)} DequantizeLinear",
+            "dequantize them once, when the model loads",
             kernel_names(weights),
             sum_time_ns(weights),
             steps=("dequantize-at-load",),
@@ -444,7 +444,7 @@ def _suggest_denormal_flush(facts: Facts, backend: Backend) -> Iterator[Action]:
         yield Action(
             "denormals",
             f"{facts.denormals:.2g} of the weights are denormal: slow on many CPUs",
-            "take them for 0; this changes numbers below 1.2e-38",
+            "flush them to 0; this changes values below 1.2e-38",
             backend=str(flushed[0]),
         )
 

@@ -369,7 +369,7 @@ def run(request: ProfileRequest) -> Profile:
                 backend = Cpu(threads=backend.threads, custom_ops=backend.custom_ops)
         operands = infer_operands(source, fed.stream, request.batch)
     if request.ceilings:
-        request.sink(Progress("measuring what the machine can do at most"))
+        request.sink(Progress("measuring peak arithmetic rate and bandwidth"))
     measured = _measure_ceilings(backend, notes) if request.ceilings else None
     result = explain_runs(
         path, source, backend, runs, measured, notes, batch=request.batch, operands=operands
@@ -510,8 +510,11 @@ def _list_remarks(runs: Runs, traced: Lineage) -> list[str]:
     if traced.followed:
         remarks.append(
             "assigned to the source nodes behind their predecessors: "
-            f"{wording.format_count(len(traced.followed), 'kernel')} that no name identifies"
+            f"{wording.format_count(len(traced.followed), 'kernel')} without a matching name"
         )
     if not recorded.graph:
-        remarks.append("the runtime does not show the graph that it executes: nodes go by name")
+        remarks.append(
+            "the runtime does not export the graph that it executes: kernels are "
+            "matched to nodes by name"
+        )
     return remarks

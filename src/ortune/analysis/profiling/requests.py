@@ -13,10 +13,10 @@ from ortune.core.request import DataRequest, request
 
 @request
 class ProfileRequest(CustomOpsRequest, DataRequest):
-    """Say where the time of a run of MODEL goes: by operator, by node and by region.
+    """Show where the time of a run of MODEL goes: by operator, by node and by region.
 
     Kernels are mapped back through fusions to the nodes of the file. Profiled and plain runs take
-    turns, so that the profiler's own cost is known and taken off.
+    turns, so that the profiler's overhead is measured and subtracted.
 
     Example:
         ortune profile model.onnx --on "cpu(threads=2)" --data samples/
@@ -28,7 +28,7 @@ class ProfileRequest(CustomOpsRequest, DataRequest):
         batch: Samples stacked into one run; 0 takes them as they come.
         time: Time for counted runs.
         runs: Profiled runs; 0 takes what fits the time.
-        ceilings: Measure what this machine can do at most, for verdicts by roofline.
+        ceilings: Measure peak arithmetic rate and bandwidth, for the roofline model.
         allow_fallback: Go on with the CPU provider when the one asked for takes no node.
 
     Raises:

@@ -117,7 +117,7 @@ class KernelRoofline:
         where = (
             f"at {self.share:.0%} of roofline ({self.ideal_ns / 1e6:.3g} ms there, {gain} less)"
         )
-        far = ": held back by its own code" if self.share < _FAR else ""
+        far = ": limited by its implementation" if self.share < _FAR else ""
         return f"{self.bound} bound, {where}{far}"
 
 

@@ -168,7 +168,7 @@ def run(request: Recheck) -> RecheckResult:
         reason = ", ".join(dict.fromkeys(str(row.verdict) for row in replays))
     else:
         oldest = len(replays) > 1 and changed is replays[0]
-        already = ", the oldest that was tried, already" if oldest else ""
+        already = " (the oldest release tried)" if oldest else ""
         differs = f" ({changed.differs})" if changed.differs else ""
         reason = f"{changed.verdict} with {changed.runtime}{already}: {changed.why}{differs}"
     return RecheckResult(
@@ -265,7 +265,8 @@ def judge_times(
     """
     if not answers_db >= TOLERANCE_DB:
         return ReplayVerdict.CHANGED, (
-            f"an answer is {answers_db:.0f} dB from the packed one; {TOLERANCE_DB:.0f} are needed"
+            f"outputs differ from the packed ones: SNR {answers_db:.0f} dB, at least "
+            f"{TOLERANCE_DB:.0f} dB needed"
         )
     ratio, beside = retimed.ratio, retimed.beside
     if beside is not None and beside.value > 1 + SLOWER and beside.low > 1:
@@ -274,14 +275,15 @@ def judge_times(
         return ReplayVerdict.UNTIMED, ""
     if not ratio.is_bounded:
         return ReplayVerdict.UNTIMED, (
-            "too many runs waited for a CPU: stop what else runs, then run recheck again"
+            "CPU was busy: too many timed runs had to wait; close other programs and run recheck "
+            "again"
         )
-    foreseen = f"[{predicted.low:.3f}, {predicted.high:.3f}] was predicted"
+    foreseen = f"predicted was [{predicted.low:.3f}, {predicted.high:.3f}]"
     if ratio.low > predicted.high:
         return ReplayVerdict.SLOWER, f"it takes {ratio} of the original's time; {foreseen}"
     if ratio.value > predicted.high:
         return ReplayVerdict.UNCLEAR, (
-            f"it takes {ratio} of the original's time; {foreseen}, which is inside the noise"
+            f"it takes {ratio} of the original's time; {foreseen}; the difference is within noise"
         )
     return ReplayVerdict.SAME, ""
 

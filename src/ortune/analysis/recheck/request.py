@@ -16,9 +16,9 @@ from ortune.core.request import WorkerRequest, request
 class Recheck(WorkerRequest):
     """Run a bundle's golden samples and its benchmark again: is it as it was packed?
 
-    Its answers must be within 40 dB of the packed ones. Its plan and the original are timed in
-    turns, in fresh processes, on the golden samples: the ratio must not lie above where a new
-    measurement was predicted to fall when the bundle was packed. Exit code 1 says that one of
+    Its outputs must agree with the packed ones to 40 dB SNR. Its plan and the original are timed
+    in turns, in fresh processes, on the golden samples: the ratio must not exceed the range that
+    was predicted for a new measurement when the bundle was packed. Exit code 1 says that one of
     them changed, with the reason and with what differs: machine and versions.
 
     Example:

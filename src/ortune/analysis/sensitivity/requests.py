@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     """Measure what each region of MODEL costs in accuracy and saves in time, one by one.
 
-    A region is a layer with what runtimes fuse with it; --step says its lower precision. Its
+    A region is a layer with what runtimes fuse with it; --step sets its lower precision. Its
     accuracy cost is what the metric loses with this region alone at that precision; the time that
-    it saves is its part of the profile, as much faster as the plan is. Both have intervals. What
-    is worth giving back comes first. Results are kept in the user's cache folder under all that
-    they depend on.
+    it saves is its share of the profile, scaled by the plan's speed-up. Both have intervals. The
+    regions most worth keeping in float come first. Results are cached; --fresh measures again.
 
     Example:
         ortune sensitivity model.onnx --data samples/ --budget "top1>=base-0.01"
@@ -35,17 +34,17 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
         model: The model file.
         data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
             FILE.py:NAME.
-        by: What is taken at a time: a region, a single node, or all layers of an operator.
+        by: What is quantized at a time: a region, a single node, or all layers of an operator.
         steps: The steps, the last of which decides the precision; repeat it. The automatic
             rewrites go before them, as in a search.
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv).
         calibration: Samples to calibrate with, apart from --data.
         metric: What is lost, such as top1, cosine or snr; by default that of the budget.
         budget: The worst score allowed, such as "top1>=base-0.01"; derived from the outputs
-            without it. Its metric is what is lost.
+            without it. Accuracy costs are losses of its metric.
         time: When to stop; what was not reached is named.
         plot: Draw cost against time saved: a file that ends in .svg, .png or .html.
-        fresh: Measure again, in place of taking kept results.
+        fresh: Measure again instead of using cached results.
         force: Overwrite an existing plot.
 
     Raises:
@@ -90,7 +89,7 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
         super().__post_init__()
         if self.metric is not None and self.budget is not None:
             raise BadSettings(
-                f"--metric {self.metric} and --budget {self.budget} both say what is lost",
+                f"--metric {self.metric} and --budget {self.budget} both set the metric",
                 fix="give one of them",
             )
 

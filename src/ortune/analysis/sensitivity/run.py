@@ -182,7 +182,7 @@ def run(request: SensitivityRequest) -> Sensitivity:
         if not survey_result.regions:
             raise BadModel(
                 f"{Path(request.model).name} has no layer with weights",
-                fix="nothing of it can change precision",
+                fix="give a model with Conv, MatMul or Gemm weights",
             )
         result = _make_result(request, context, plan, survey_result, notes)
     store_result(key, result)
@@ -200,7 +200,7 @@ def _read_steps(texts: Sequence[str]) -> tuple[Step, ...]:
     if find_deciding_step(steps) is None:
         recipe = ", ".join(texts) or "nothing"
         raise BadSettings(
-            f"--step {recipe}: no step of it decides a precision",
+            f"--step {recipe}: none of its steps sets a precision",
             fix="end it in a quantizer, such as int8-static or int8-weights",
         )
     return steps

@@ -30,8 +30,8 @@ class Tune(BackendRequest, DataRequest, BudgetRequest):
             settings that change numbers.
         workload: How it will be used, such as "throughput(sessions=2)".
         batch: Samples stacked into one run; 0 takes them as they come.
-        time: Time for the search, starts of processes included.
-        beside_load: Keep one core busy meanwhile, or so many.
+        time: Time for the search, including process starts.
+        beside_load: Keep one core busy during the measurements, or N.
         out: Write the settings and all that was measured to this JSON file.
         force: Overwrite an existing output.
 

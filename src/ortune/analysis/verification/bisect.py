@@ -210,7 +210,7 @@ def bisect_models(
         plain = search.judge_model(reference)
         if plain is None or plain.verdict is Verdict.FAILS:
             value = None if plain is None else plain.value
-            note = f"the reference itself fails on {backend}: it is not the file"
+            note = f"the reference itself fails on {backend}: the runtime is the cause, not OTHER"
             return search.find_misread_node(reference, Bisection(without=value, note=note))
         step, good, bad, note = search.find_failing_step(reference, other, plain)
         return search.find_failing_node(step, good, bad, note)
@@ -261,7 +261,12 @@ class _Search:
                 else:
                     low, good = middle, _Good(built, score)
         except OrtuneError as error:
-            return "", _Good(reference, plain), other, f"the steps do not repeat: {error.what}"
+            return (
+                "",
+                _Good(reference, plain),
+                other,
+                f"the steps cannot be repeated: {error.what}",
+            )
         return str(steps[high - 1]), good, bad, ""
 
     def find_misread_node(self, reference: Path, bisection: Bisection) -> Bisection:
@@ -396,7 +401,7 @@ def _read_steps(reference: Path, other: Path) -> tuple[tuple[Step, ...], str]:
     if STEPS not in kept:
         return (), "the file does not say which steps made it"
     if kept.get(SOURCE) != file.compute_digest(reference):
-        return (), "it was made of another file than the reference"
+        return (), "it was made from another file than the reference"
     try:
         return codec.decode(tuple[Step, ...], json.loads(kept[STEPS])), ""
     except (OrtuneError, ValueError, RecursionError) as error:

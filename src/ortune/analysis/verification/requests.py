@@ -33,14 +33,14 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         ignore_output: Output whose values may change: the budget does not read it. Repeat it for
             several.
-        evaluate: Function of yours that scores: NAME(run) calls run(**inputs) and returns a record
-            a sample.
-        simulate: Answer as a CPU without VNNI would, where sums of 8-bit products saturate.
-        bisect: Where OTHER fails, name the first step and node that do it, and write a small
-            model.
+        evaluate: Your own scoring function: NAME(run) calls run(**inputs) and returns one record
+            per sample.
+        simulate: Run OTHER as a CPU without VNNI would, where sums of 8-bit products saturate.
+        bisect: Where OTHER fails, find the first step and node that cause it, and write a small
+            model that shows it.
         out: Folder of the small model that --bisect writes; ortune-bisect by default.
         force: Overwrite an existing output.
-        strict: A verdict that is not proved is a no, too.
+        strict: Exit code 1 unless the accuracy is proved.
         environment: Run OTHER in one of `ortune doctor env list`; REFERENCE runs here.
 
     Raises:
@@ -74,11 +74,11 @@ class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
 class Extract(CustomOpsRequest, UnpackRequest):
     """Cut the part of MODEL between named tensors out into a model of its own.
 
-    What it needs comes along: weights, functions, captured values, and paths that go round
-    --from, up to the model's own inputs. A node stands for what it reads (--from) or makes
-    (--to); where a tensor has the same name, write node:NAME. With --data the whole model runs,
-    on the CPU provider without its fusions, the piece's inputs are recorded into the folder
-    OUT-inputs, and the piece must answer as the whole does.
+    The piece includes all that it needs: weights, functions, captured values, and paths that
+    bypass --from, up to the model's own inputs. A node stands for what it reads (--from) or makes
+    (--to); where a tensor has the same name, write node:NAME. With --data the whole model runs on
+    the CPU provider without fusions, the piece's inputs are recorded into the folder OUT-inputs,
+    and the piece must give the same outputs.
 
     Example:
         ortune extract model.onnx --from /encoder/Add_output_0 --to logits -o piece.onnx

@@ -109,11 +109,13 @@ class Comparison(TableResult):
 def run(request: Verify) -> Comparison:
     """Score the other model on the backend against the reference on ``cpu``, sample by sample."""
     if request.bisect and request.evaluate:
-        problem = "--bisect judges outputs sample by sample, not by a function"
+        problem = "--bisect compares outputs sample by sample, which --evaluate does not allow"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
     # Refuse a folder that nothing is written into, or that is taken.
     if request.out is not None and not request.bisect:
-        raise BadSettings(f"-o {request.out}: verify writes nothing by itself", fix="add --bisect")
+        raise BadSettings(
+            f"-o {request.out}: verify writes no file without --bisect", fix="add --bisect"
+        )
     if (
         request.bisect
         and request.folder.exists()
@@ -218,7 +220,7 @@ def _make_simulated_backend(on: str, isa: str) -> Simulated:
     backend = parse_plugin(Backend, on)
     if not isinstance(backend, Cpu):
         raise BadSettings(
-            f"--simulate {isa} is about onnxruntime's CPU kernels, not '{on}'",
+            f"--simulate {isa} models onnxruntime's CPU kernels, not '{on}'",
             fix="leave --on or --simulate out",
         )
     kept = {"threads": backend.threads, "custom_ops": backend.custom_ops}

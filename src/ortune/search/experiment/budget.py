@@ -55,7 +55,7 @@ def budget_for(
         settings is not None
         and (budget := _derive_from_task(settings, labels, outputs[0])) is not None
     ):
-        return budget, f"a model for {settings.task}, of which {_TASK_RULES[budget.metric.name()]}"
+        return budget, f"model for {settings.task}: {_TASK_RULES[budget.metric.name()]}"
     looked = spread_indices(len(outputs), _LOOKED_AT)
     tensors = {name: [outputs[i][name] for i in looked] for name in outputs[0]}
     chosen = None if labels is None else [labels[i] for i in looked]
@@ -160,7 +160,7 @@ def _require_missable(budget: Budget, base: float | None = None) -> None:
         is_percentage = budget.relative and 1 < abs(budget.limit) < _ONE_POINT / 2
         loss = abs(budget.limit) / _ONE_POINT if is_percentage else 1 / _ONE_POINT
         likely = replace(budget, limit=-loss if metric.higher_is_better else loss, relative=True)
-        fix = f'write "{likely}", which allows a loss of {100 * loss:g} in a hundred'
+        fix = f'write "{likely}", which allows a loss of {100 * loss:g} percentage points'
     raise BadSettings(f"no score can miss the budget {budget}: {reach}", fix=fix)
 
 
@@ -173,17 +173,17 @@ def _doubt_original(
     advice = "check the order of the labels and how classes are numbered"
     score = f"the original itself scores {base:.4g} on {format_count(count, 'sample')}"
     if base == worst:
-        return f"{score}, the worst there is: nothing can be proved against it; {advice}", True
+        return f"{score}, the worst possible score: no loss can be detected; {advice}", True
     if base == 0 and metric.higher_is_better and isinstance(metric, EvaluateScore):
         return f"{score}: that says nothing if 0 is the worst; {advice}", False
     chance = metric.chance(labels) if labels or not metric.needs_labels else None
     if chance is None:
         return "", False
-    same = f"one same answer to all of them scores {chance:.4g}"
+    same = f"a constant answer scores {chance:.4g}"
     if base <= chance:
-        return f"{score}, and {same}: nothing can be proved against it; {advice}", True
+        return f"{score}, and {same}: no loss can be proved; {advice}", True
     if (limit := budget.bound(base)) <= chance:
-        return f"{score}, the budget {budget} allows {limit:.4g}, and {same}: no proof", True
+        return f"{score}, the budget {budget} allows {limit:.4g}, but {same}: no proof", True
     if base - chance > _NEAR_CHANCE * (1 - chance):
         return "", False
     return f"{score}, hardly above chance: {same}; {advice}", False

@@ -30,7 +30,7 @@ from ortune.search.experiment.surveys import RegionJournal, survey_plan
 from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.recipe.space import trial_key
 
-SHARED = "measured on a like machine (--cache)"
+SHARED = "measured on a similar machine (--cache)"
 
 
 @dataclass
@@ -199,7 +199,7 @@ class Attempts:
             if trial.interruption is not Interruption.LINK:
                 return trial
         self._end_baseline()
-        self.add_note(f"{Interruption.LINK}: the trial is made again")
+        self.add_note(f"{Interruption.LINK}: the trial is repeated")
         return measure_trial()
 
     def _take_shared(self, key: str, proposal: Proposal) -> Trial | None:

@@ -120,7 +120,7 @@ def name_models(
         return {MAIN: paths[0]}
     if ranges_from is not None:
         raise BadSettings(
-            f"--ranges-from is of one model, and {len(paths)} are given",
+            f"--ranges-from fits a single model, and {len(paths)} are given",
             fix="leave it out: they are calibrated on the calls that --evaluate makes",
         )
     if not evaluate:

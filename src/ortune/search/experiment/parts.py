@@ -266,8 +266,8 @@ class Original:
             assert stored is not None
             self.sink(
                 Note(
-                    "the samples stay divided as when this run began: by what the budget needs "
-                    "they would be divided otherwise now, which another -o folder does"
+                    "the samples stay split as when this run began; the budget would now need "
+                    "another split: use another -o folder for that"
                 )
             )
             return stored
@@ -295,7 +295,8 @@ class Original:
         function = self.experiment.evaluate
         if self.experiment.ignored:
             raise BadSettings(
-                "--ignore-output is about outputs, and --evaluate scores what it likes of them",
+                "--ignore-output has no effect with --evaluate, whose function chooses what it "
+                "scores",
                 fix="leave it out",
             )
         answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)

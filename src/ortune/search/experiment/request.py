@@ -27,10 +27,10 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
         labels: Labels in the samples' order (.npy, .csv) or by file name (.csv, COCO .json).
         calibration: Samples to calibrate with, apart from --data.
         ranges_from: Ranges from `ortune calibrate -o`, or a TensorRT calibration cache.
-        augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
+        augment: Augmented copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
-        evaluate: Function of yours that scores: NAME(run) calls run(**inputs) and returns a record
-            a sample.
+        evaluate: Your own scoring function: NAME(run) calls run(**inputs) and returns one record
+            per sample.
         budget: The worst score allowed, such as "top1>=base-0.01" or "cosine>=0.999"; derived
             from the outputs without it.
         ignore_output: Output whose values may change: the budget does not read it. Repeat it for

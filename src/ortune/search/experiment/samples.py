@@ -149,7 +149,7 @@ def load_samples(
         sample_feeds = synthetic.generate_feeds(
             inputs, folder, shapes=experiment.shapes, ranges=experiment.ranges
         )
-        sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
+        sink(Note("no data: samples are made up, and only exact plans are tried", warning=True))
     else:
         at = (folder, earlier)
         sample_feeds = load(experiment.data, *at, labels=experiment.labels, batch=batch, sink=sink)

@@ -302,11 +302,11 @@ class _Survey:
     ) -> None:
         if list(context.models) != [MAIN]:
             raise Refused(
-                "regions of several models together are not measured", fix="search one alone"
+                "regions cannot be measured for several models together", fix="search one alone"
             )
         at = find_deciding_step(plan.recipe.steps)
         if at is None:
-            raise Refused(f"no step of {plan.recipe.name} decides a precision", fix="add one")
+            raise Refused(f"no step of {plan.recipe.name} sets a precision", fix="add one")
         step = plan.recipe.steps[at]
         assert isinstance(step, Quantizer)
         self._context, self._plan, self._progress = context, plan, progress

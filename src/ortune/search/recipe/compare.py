@@ -95,7 +95,7 @@ def describe_odd_outputs(model: ir.Model) -> str | None:
     """Say that an output is no tensor, so that it cannot be compared; else None."""
     odd = (ir.SequenceType, ir.OptionalType)
     names = [str(value.name) for value in model.graph.outputs if isinstance(value.type, odd)]
-    return f"numbers are not compared: output '{names[0]}' is no tensor" if names else None
+    return f"outputs are not compared: output '{names[0]}' is not a tensor" if names else None
 
 
 def describe_memory_lack(model: Path, available: int | None = None) -> str | None:
@@ -112,7 +112,7 @@ def describe_memory_lack(model: Path, available: int | None = None) -> str | Non
     if needed <= free_bytes:
         return None
     return (
-        f"numbers are not compared: running the model may take {needed / 1e9:.1f} GB, "
+        f"outputs are not compared: running the model may take {needed / 1e9:.1f} GB, "
         f"and {free_bytes / 1e9:.1f} GB are free"
     )
 

@@ -125,7 +125,8 @@ class EditSession:
         bridge, origin = step.bridge(self.model), self.model.clone()
         edit = self._apply_step(step)
         if edit.count:
-            feeds, note = self.material.feeds, "numbers are not compared: no samples cross it"
+            feeds, note = self.material.feeds, "outputs are not compared: the step changes the "
+            "inputs, and samples cannot be converted"
             after = self._save_state(self.model, "behind")
             if feeds is None or bridge is None:
                 self.material = replace(self.material, feeds=None, calibration=())
@@ -146,7 +147,7 @@ class EditSession:
                         f"{step}: {why}", fix="put it before other steps, or leave it out"
                     )
                 note = (
-                    "it runs, and nothing to compare with"
+                    "it runs; there is nothing to compare with"
                     if decibels != decibels
                     else f"{decibels:.0f} dB"
                 )

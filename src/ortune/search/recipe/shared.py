@@ -105,7 +105,7 @@ class SharedCache:
                 system.get_file(f"{root}/blobs/{digest}", str(draft))
                 if _digest_file(draft) != digest:
                     self._refused.add(digest)
-                    raise ValueError(f"blob {digest[:12]} is not what it is called: refused")
+                    raise ValueError(f"blob {digest[:12]} does not match its digest: refused")
         return True
 
     def _store_blobs(
@@ -132,7 +132,7 @@ class SharedCache:
             return None
         entry = json.loads(content)
         if entry["digest"] != _digest_text(entry["body"]):
-            raise ValueError(f"entry {place} is not what its digest says: refused")
+            raise ValueError(f"entry {place} does not match its digest: refused")
         return entry["body"]
 
     def _write_entry(self, kind: str, key: Sequence[str], body: Mapping[str, Any]) -> None:
