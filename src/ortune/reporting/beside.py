@@ -140,7 +140,9 @@ def _compare_operators(
             {name: share * (latency or 0) / 1e6 for name, share in timing.items()}
             for timing, latency in zip(shares, latencies, strict=False)
         ]
-        source = "Shares of the time in kernels, of a few profiled runs, times the latency."
+        source = (
+            "Estimate: latency times each operator's share of kernel time in a few profiled runs."
+        )
         source += "" if len(shares) > 1 else " The winner was not profiled."
     else:
         return

@@ -127,7 +127,7 @@ def _describe_speed(study: Study) -> tuple[str, str, str]:
     note += "" if measure == "latency" else f" of the {measure}"
     repeat = study.predict_speedup(best)
     if repeat is not None and math.isfinite(repeat.value):
-        note += f"; a repeat: {repeat.low:.1f}-{repeat.high:.1f}x"
+        note += f"; repeats: {repeat.low:.1f}-{repeat.high:.1f}x"
     return f"{say.format_speedup(speed)} {faster}", f"{before} -> {after} ms", f"{note})"
 
 
@@ -172,7 +172,7 @@ def list_warnings(study: Study) -> list[str]:
     """Return what a reader must know of the answer, the gravest first, a sentence or two each."""
     warnings = []
     if over := study.job.wanted.describe_excess(study.best):
-        warnings.append(f"It does not keep what was asked: {over}.")
+        warnings.append(f"It misses a limit: {over}.")
     if study.header.doubt:
         warnings.append(f"{study.header.doubt}.")
     if study.best.key != study.baseline.key:  # else noise is why it stays, and is said there

@@ -78,8 +78,8 @@ def _build_compared(result: CompareResult) -> Page:
         for row in timed
         if row.latency is not None
     )
-    legend = (("win", "faster"), ("", "no slower than allowed"), ("lose", "regressed"))
-    plot: list[Block] = [Heading("Latency beside the reference, which is 1")]
+    legend = (("win", "faster"), ("", "not slower than allowed"), ("lose", "regressed"))
+    plot: list[Block] = [Heading("Latency relative to the reference (1)")]
     plot.append(Intervals("row", "latency, 99 %", rows, legend))
     comparisons, _ = build_comparison_parts(result)
     names = " and ".join(Path(file.path).name for file in result.files)
@@ -135,6 +135,7 @@ def _build_verified(comparison: Comparison) -> Page:
 
 def _build_costs(costs: Costs) -> Page:
     terms, verdict, first = costs.terms, costs.verdict, costs.rows[0]
+    money = terms.currency or "cost"
     tones = {"do it": "good", "consider": "warn"}
     answer = ": ".join(filter(None, (verdict.answer, verdict.option)))
     best = next((row for row in costs.rows if row.option.name == verdict.option), None)
@@ -145,8 +146,8 @@ def _build_costs(costs: Costs) -> Page:
     )
     months = best.months.value
     tiles = [
-        Tile("a million inferences", million[1], f"was {million[0]}"),
-        Tile("a month", month[1], f"was {month[0]}"),
+        Tile("per million inferences", million[1], f"was {million[0]}"),
+        Tile("per month", month[1], f"was {month[0]}"),
         Tile("paid once", terms.format_money(costs.one_time_cost), "effort and tuning"),
         Tile("paid back", f"{months:.2g} months" if math.isfinite(months) else "never"),
     ]
@@ -159,7 +160,14 @@ def _build_costs(costs: Costs) -> Page:
         )
         for row in costs.rows
     )
-    columns = ("", "inference ms", "samples/s a process", "a million", "a month", "paid back")
+    columns = (
+        "",
+        "inference ms",
+        "samples/s per process",
+        f"{money} per million",
+        f"{money} per month",
+        "paid back",
+    )
     cells = tuple(
         (
             row.option.name,
@@ -172,8 +180,8 @@ def _build_costs(costs: Costs) -> Page:
         for row in costs.rows
     )
     blocks: tuple[Block, ...] = (
-        Heading("Cost a month"),
-        Bars(f"{terms.currency or 'cost'} a month", bars),
+        Heading("Cost per month"),
+        Bars(f"{money} per month", bars),
         Table(columns, cells),
         Text(f"{verdict.why}. Rule: {verdict.rule}."),
         *(Text(f"Assumed: {text}.") for text in costs.assumptions),

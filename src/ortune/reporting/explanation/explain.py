@@ -208,7 +208,7 @@ def run(request: Explain) -> Explanation:
     root = Path(request.run)
     if root.is_file() and archive.is_bundle(root):
         raise BadData(
-            f"{root} is a bundle, which holds its own plans alone",
+            f"{root} is a bundle, which lacks the record of the search",
             fix="give the run's folder that it was packed from",
         )
     study = read_study(root)

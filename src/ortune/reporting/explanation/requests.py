@@ -13,11 +13,11 @@ from ortune.core.request import Request, request
 
 @request
 class Explain(Request):
-    """Say why the search of RUN, a folder made by `ortune optimize`, came to its answer.
+    """Explain why the search of RUN, a folder of `ortune optimize`, chose its winner.
 
-    The winner and each change on the way to it, what every region of the network was tried at and
-    what that gave, and which plans were not tried. Nothing is measured again; a search that is
-    not finished is explained as far as it is.
+    It shows the winner and each change that led to it, what a lower precision costs and saves in
+    each region of the network, and which plans were not tried. Nothing is measured again; a search
+    that is not finished is explained as far as it is.
 
     Example:
         ortune explain run
@@ -26,8 +26,8 @@ class Explain(Request):
 
     Attributes:
         run: The run's folder.
-        node: Tell all that is known of this node of the model.
-        plan: Tell the whole record of a plan: its number in the list, its name, or the start of
+        node: Show all that is known about this node of the model.
+        plan: Show the whole record of a plan: its number in the list, its name, or the start of
             its key.
 
     Raises:
@@ -43,4 +43,6 @@ class Explain(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.node is not None and self.plan is not None:
-            raise BadSettings("--node and --plan are two questions", fix="ask one after the other")
+            raise BadSettings(
+                "--node and --plan cannot be combined", fix="give one of them at a time"
+            )

@@ -60,7 +60,7 @@ def _build_answer(explanation: Explanation) -> Iterator[Block]:
         if best.proposed:
             yield Text(f"Why it was tried: {best.proposed}.")
         if best.integers:
-            yield Text(f"What its runtime made of it: {best.integers}.")
+            yield Text(f"In the runtime: {best.integers}.")
     if explanation.accuracy:
         yield Text(f"Accuracy {explanation.accuracy}.")
     ending = _ENDINGS.get(explanation.finished, explanation.finished)

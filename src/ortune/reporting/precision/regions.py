@@ -242,13 +242,13 @@ def summarize_sensitivity(sensitivity: Sensitivity) -> Part:
     if sensitivity.finished != "done":
         pills.append(Pill(f"{len(sensitivity.not_reached)} not reached in time", "warn"))
     tiles = [
-        Tile("all together lose", f"{sensitivity.whole_cost:.3g}", unit),
+        Tile("all together cost", f"{sensitivity.whole_cost:.3g}", unit),
         Tile("measured", str(len(measured)), f"{sensitivity.by}s", f"on {sensitivity.on}"),
         Tile("samples", f"{sensitivity.samples:,}", sensitivity.budget),
     ]
     if worst is not None:
         figure = f"{worst.accuracy_cost.value:.3g}"
-        tiles.insert(1, Tile("the dearest alone", figure, unit, worst.region))
+        tiles.insert(1, Tile("most costly region", figure, unit, worst.region))
     return summarize(pills, tiles)
 
 
@@ -281,11 +281,7 @@ def _describe_total(sensitivity: Sensitivity) -> str:
         "node": counted.replace("region", "node"),
         "op": counted.replace("region", "operator"),
     }
-    kept = (
-        "kept from an earlier call"
-        if sensitivity.kept
-        else f"measured in {sensitivity.seconds:.0f} s"
-    )
+    kept = "from the cache" if sensitivity.kept else f"measured in {sensitivity.seconds:.0f} s"
     return (
         f"{labels.get(sensitivity.by, counted)}, {kept}, on "
         f"{format_count(sensitivity.samples, 'sample')}. All "

@@ -18,8 +18,8 @@ from ortune.reporting.profile import build_profile_parts, summarize_profile
 from ortune.reporting.python.requests import ProfilePage
 
 _FOOT = (
-    "Kernel times are the runtime's own, less what its profiler costs; what a kernel would gain "
-    "is the most that the machine allows, not a promise."
+    "Kernel times are the runtime's own, minus the profiler's overhead; gains are upper bounds "
+    "by the roofline model, not predictions."
 )
 
 

@@ -44,11 +44,13 @@ def build_recheck_parts(result: rechecking.RecheckResult) -> tuple[Part, Part]:
     blocks: list[Block] = [Text(_describe_packed(result)), Table((*columns, "verdict"), rows)]
     blocks += [Text(f"{row.runtime}: {row.why}") for row in result.replays if row.why]
     differing = {row.differs: row.runtime for row in reversed(result.replays) if row.differs}
-    blocks += [Text(f"not as packed, {name}: {text}") for text, name in differing.items()]
+    blocks += [
+        Text(f"differs from the packed state, {name}: {text}") for text, name in differing.items()
+    ]
     if result.timed_why_not:
         blocks.append(Text(f"not timed: {result.timed_why_not}"))
     if len(result.replays) > 1 and result.changes:
-        blocks.append(Text(f"changed with {'; then with '.join(result.changes)}"))
+        blocks.append(Text(f"results changed with {'; then with '.join(result.changes)}"))
     total = Text(result.reason, "good" if result.good else "warn")
     return Part("replays", tuple(blocks)), Part("total", (total,))
 
@@ -61,8 +63,7 @@ def _describe_packed(result: rechecking.RecheckResult) -> str:
         return f"{headline}, {result.packed} of the original's time when packed"
     low, high = result.predicted.low, result.predicted.high
     return (
-        f"{headline}, {result.packed} of the original's time when packed; a new measurement "
-        "falls in "
+        f"{headline}, {result.packed} of the original's time when packed; repeat measurements: "
         f"{low:.3f}-{high:.3f} (95 %)"
     )
 

@@ -54,7 +54,7 @@ class ProfilePage(ProfileRequest):
     """A profile to take, with what can be done about it and a page.
 
     Attributes:
-        trying: Do what can be done about the bottlenecks and time it against the model as it is.
+        trying: Apply the suggested changes and time each against the model as it is.
         out: Folder for profile.html, trace.json (Perfetto), kernels.csv, profile.json and
             node_data.json (Model Explorer).
     """

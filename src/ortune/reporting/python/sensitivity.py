@@ -18,8 +18,8 @@ from ortune.reporting.precision.regions import (
 )
 
 _FOOT = (
-    "Accuracy costs are of a region alone, all others in float; the time saved is its part of the "
-    "original's profile, as much faster as the plan is."
+    "Accuracy cost: with this region alone at the lower precision, all others in float. Time "
+    "saved: the region's share of the original's profile, scaled by the plan's speed-up."
 )
 
 

@@ -75,13 +75,14 @@ def build_timeline_blocks(result: Timeline) -> tuple[Block, ...]:
         Text(
             f"A session serves {result.per_session:g} inferences. Importing the runtime takes "
             f"{format_seconds(median(result.import_ns) / 1e9)} more in every process, whatever "
-            "it loads. Latency ratios: a saved file to what it was saved from; with rewrites, and "
-            "optimized + quantized, to graph optimization; all others to the model as exported. "
+            "it loads. Latency ratios compare a saved file with the variant it was saved from, "
+            "`with rewrites` and `optimized + quantized` with graph optimization, and all others "
+            "with the model as exported. "
             "Rows within noise of each other show the same figure."
         ),
         Heading("The cheapest"),
         _make_ranges_table(result),
-        Heading("Break-even, in inferences"),
+        Heading("Break-even (number of inferences)"),
         _make_break_even_table(result),
         *(Text(text) for text in list_timeline_remarks(result)),
         *([Heading("Notes")] if result.notes else []),

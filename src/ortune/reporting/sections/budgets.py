@@ -24,7 +24,7 @@ class BudgetsSection(Section):
         steps = judge_steps(study)
         if len(steps) < 2:
             return
-        yield Heading("Steps of the budget")
+        yield Heading("Limits of the budget")
         metric = say.shorten_metric(str(study.budget.metric))
         yield Table(
             ("budget", "plan", "speed-up", "99 % interval", metric, "accuracy", "MB", "key"),
@@ -33,7 +33,9 @@ class BudgetsSection(Section):
         )
         plans = [step.best for step in steps if step.best.key != study.best.key]
         if plans:
-            yield Text("The plan of the first step is handed out. To take that of the loosest:")
+            yield Text(
+                "The result is the plan for the first limit. To pack the plan for the loosest:"
+            )
             root = shlex.quote(study.root)
             yield Text(f"ortune pack {root} -o model.ortune --plan {plans[-1].key[:8]}", "code")
 

@@ -52,7 +52,7 @@ class FrontSection(Section):
             f"Change on the same samples; {better} is better. Bars: 99 % intervals (speed), what "
             "the verdict rests on (accuracy). Dashes join the Pareto front."
         )
-        yield Heading("Pareto front: ahead by more than these errors", folded=True)
+        yield Heading("Pareto front: plans that are better beyond these errors", folded=True)
         yield Table(
             ("plan", "speed-up", "99 % interval", metric, "MB", "verdict"),
             tuple(_make_row(study, trial) for trial in front),

@@ -44,7 +44,7 @@ class NextStepsSection(Section):
             if not any(line in doubt for doubt in doubts)
         ]
         if doubts:
-            yield Heading("Why not surer")
+            yield Heading("Why the result is not more certain")
             yield from (Text(line, "warn") for line in dict.fromkeys(doubts[:_MOST]))
 
 
@@ -62,18 +62,18 @@ def _propose_commands(study: Study) -> Iterator[tuple[str, str]]:
     longer = Duration("60s").spell(2 * max(60.0, study.header.seconds))
     on = f"ortune optimize {settings} --time {longer}"
     if study.unconfirmed:
-        yield "Measure again what looked faster:", on
+        yield "Re-measure the plans that looked faster:", on
     elif (plan := _select_untried(study)) is not None and plan.speedup is not None:
         label = plan.label or plan.plan
-        yield f"Search on: {label} is expected at about {plan.speedup.value:.2g}x:", on
+        yield f"Continue the search: {label} is expected at about {plan.speedup.value:.2g}x:", on
     elif study.finished in ("time", "interrupted"):
-        yield "Search on:", on
+        yield "Continue the search:", on
     loosest = judge_steps(study)[-1]
     missed = find_near_miss(loosest.trials, loosest.best, study.job.budget, study.baseline.plan)
     if missed is not None:
         looser = shlex.quote(str(missed.looser))
         yield (
-            f"Allow more: {missed.text}:",
+            f"Allow a larger loss: {missed.text}:",
             f"ortune optimize {settings} --budget {looser} -o another-run",
         )
     judged = study.undecided[0] if study.undecided else best

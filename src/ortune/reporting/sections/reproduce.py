@@ -21,14 +21,14 @@ class ReproduceSection(Section):
     def blocks(self, study: Study) -> Iterable[Block]:
         yield Heading("Reproduce", folded=True)
         if study.command:
-            yield Text("The whole search (in the same folder it goes on where it stopped):")
+            yield Text("The whole search (in the same folder it continues where it stopped):")
             yield Text(study.command, "code")
         if study.job.budget_rule:
-            yield Text("The budget that was derived, to be given to other models by `--budget`:")
+            yield Text("The derived budget, to use for other models with `--budget`:")
             yield Text(shlex.quote(str(study.budget)), "code")
         yield Text("Pack the winner into a bundle:")
         yield Text(f"ortune pack {shlex.quote(study.root)} -o model.ortune", "code")
-        yield Text("All plans in full, to copy, and what `ortune pack --plan` takes:")
+        yield Text("All plans in full, with the keys that `ortune pack --plan` takes:")
         latest = say.list_latest_trials(study)
         rows = tuple((study.label(t.plan), str(t.plan), t.key[:8]) for t in latest)
         yield Table(("plan", "in full", "trial"), rows)

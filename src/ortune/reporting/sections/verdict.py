@@ -79,7 +79,7 @@ class VerdictSection(Section):
         )
         if made_up:
             yield Text(
-                "No data was given, so nothing was quantized: with --data SAMPLES plans of less "
+                "No data was given, so nothing was quantized: with --data SAMPLES plans of lower "
                 "precision are tried too, which are often much faster.",
                 "warn",
             )
@@ -112,7 +112,7 @@ def _describe_best(study: Study) -> str:
     best = study.best
     if best.key == study.baseline.key:
         if over := study.job.wanted.describe_excess(best):
-            return f"the original stays, but does not keep what was asked: {over}"
+            return f"the original stays, but misses a limit: {over}"
         if len(say.list_latest_trials(study)) == 1:
             return "the original stays: no plan was tried"
         return f"the original stays: {explain_no_plan(study)}"
@@ -170,7 +170,7 @@ def _describe_needs(trial: Trial, prefer: str) -> str:
 def explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
     if study.too_noisy:
-        return "the machine was too noisy to tell any plan from it"
+        return "the machine was too noisy to tell any plan from the original"
     if study.unconfirmed:
         return "no faster plan was re-measured yet"
     if study.undecided:
@@ -181,10 +181,10 @@ def explain_no_plan(study: Study) -> str:
     prefer = study.job.wanted.prefer
     ended = {trial.key for trial in study.cut_short}
     if ended >= {trial.key for trial in study.trials} - {study.baseline.key}:
-        return "nothing is known of other plans"
+        return "no other plan could be tried to the end"
     other = "no other plan" if ended else "no plan"
     if prefer != "speed":
-        return f"{other} of less {prefer} was within the accuracy budget and no slower"
+        return f"{other} with less {prefer} was within the accuracy budget and no slower"
     return f"{other} within the accuracy budget was faster by more than the noise"
 
 

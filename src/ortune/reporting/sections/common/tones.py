@@ -10,7 +10,7 @@ PLAN_LEGEND = (
     ("win", "winner"),
     ("", "re-measured"),
     ("open", "measured once"),
-    ("rough", "measured for a moment"),
+    ("rough", "measured briefly"),
     ("lose", "slower, failed or over budget"),
     ("original", "original"),
 )
