@@ -63,9 +63,8 @@ class Bucketed(Backend):
             )
         if code_fields := [name for name in self.inner.reads if getattr(self.inner, name)]:
             raise BadSettings(
-                f"bucketed(inner={self.inner.name()}({code_fields[0]}=...)): code of the user's "
-                "must not "
-                "hide in an inner backend",
+                f"bucketed(inner={self.inner.name()}({code_fields[0]}=...)): an inner backend "
+                "must not name your own code",
                 fix="write bucketed(custom_ops=[...])",
             )
         if self.inner.threads:  # one place for them: what asks a backend asks this field

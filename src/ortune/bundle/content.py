@@ -430,7 +430,7 @@ def _compile_model(
     worst = min(map(snr_db, expected, actual), default=TOLERANCE_DB)
     if worst < TOLERANCE_DB:
         raise BadModel(
-            f"{model.name} compiled for '{backend}' answers {worst:.0f} dB from the plan",
+            f"{model.name} compiled for '{backend}' differs from the plan: SNR {worst:.0f} dB",
             fix="leave --compiled out",
         )
     return made_for

@@ -104,7 +104,8 @@ def pack(
     _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):
         raise BadSettings(
-            f"'{licence}' is no licence", fix="write an SPDX expression, such as Apache-2.0"
+            f"'{licence}' is not an SPDX expression",
+            fix="write an SPDX expression, such as Apache-2.0",
         )
     path = Path(path)
     signed = None if sign is None else make_signer(Path(sign))
@@ -215,8 +216,8 @@ def refuse_bundle_options(
     }
     if names := [name for name, value in options.items() if value]:
         raise BadSettings(
-            f"{', '.join(names)} is about a bundle, and a package is asked for",
-            fix="leave it out; of a package the best plan that its target can run is taken",
+            f"{', '.join(names)} applies to bundles only, not to packages (--for)",
+            fix="leave it out; a package takes the best plan that its target can run",
         )
 
 
@@ -224,7 +225,7 @@ def _demand_target(original: bool) -> None:
     """Refuse what is about a package where a bundle is written: raise BadSettings."""
     if original:
         raise BadSettings(
-            "--original is about a package, and a bundle has the original anyhow",
+            "--original needs --for: a bundle always holds the original",
             fix="add --for TARGET, or leave it out",
         )
 
@@ -272,9 +273,9 @@ def select_trials(
     doubtful = [candidate for candidate in trials if not study.is_confirmed(candidate)]
     if doubtful and not unconfirmed:
         raise OrtuneError(
-            f"trial {doubtful[0].key[:8]} ({doubtful[0].plan}) is not confirmed: no finalist that "
-            "is faster and keeps the budget",
-            fix="give --unconfirmed (unconfirmed=True) to pack it all the same",
+            f"trial {doubtful[0].key[:8]} ({doubtful[0].plan}) is not confirmed as faster and "
+            "within the accuracy budget",
+            fix="give --unconfirmed (unconfirmed=True) to pack it anyway",
         )
     if len(trials) > MOST_PLANS:
         raise BadSettings(

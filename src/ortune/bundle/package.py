@@ -80,7 +80,7 @@ def package(
     """
     word = str(target).partition("(")[0].strip()
     if word in _RETIRED:
-        raise OrtuneError(f"target `{word}` is no more", fix=_RETIRED[word])
+        raise OrtuneError(f"target `{word}` was removed", fix=_RETIRED[word])
     selected_target = (
         target if isinstance(target, Target) else spelling.parse_plugin(Target, target)
     )
@@ -146,7 +146,7 @@ def _require_gain(plan: PackedPlan, passed: Sequence[PassedOver], target: Target
             f"{target.name()} cannot run {passed[0].plan}: {passed[0].why}; all that it can run "
             f"is {plan.plan}, which is no faster than the original",
             fix=f"search for what it can run, `ortune optimize MODEL --on {target.backend}`, and "
-            "pack that run; or pack the model as it came, with --original (original=True)",
+            "pack that run; or pack the original model, with --original (original=True)",
         )
 
 
@@ -164,7 +164,7 @@ def _require_writable(path: Path, force: bool) -> Path:
         )
     if not (path / CONTENTS).is_file():
         raise OrtuneError(
-            f"{path} is no package that pack has written, so it is not replaced",
+            f"{path} was not written by pack, so it is not replaced",
             fix="give another name, or remove it yourself",
         )
     return path
@@ -174,9 +174,9 @@ def _require_equivalence(replay: Replay, target: Target) -> None:
     """Refuse a package that answers otherwise, or that is surely slower than its limit."""
     if not replay.difference_db >= TOLERANCE_DB:
         raise BadModel(
-            f"the package for {target.name()} answers otherwise under {replay.by}: "
-            f"{replay.difference_db:.0f} dB from the bundle's golden answers, "
-            f"{TOLERANCE_DB:.0f} are needed",
+            f"the package for {target.name()} gives other outputs under {replay.by}: "
+            f"SNR {replay.difference_db:.0f} dB against the bundle's golden answers, "
+            f"at least {TOLERANCE_DB:.0f} dB needed",
             fix="pack another trial (--plan KEY), or optimize with this runtime",
         )
     if replay.overhead is not None and replay.overhead[1] > 1 + target.limit:

@@ -20,7 +20,7 @@ _KEYS = ("names", "classes", "class_names", "labels", "id2label", "categories")
 """Of a model's metadata, as exporters write them."""
 _LONGEST = 2**20
 """Characters of metadata that are read."""
-FROM_FOLDERS = "labels from sub-folders"
+FROM_FOLDERS = "labels from sub-folder names"
 """How the note on their numbers begins."""
 _SHOWN = 5
 

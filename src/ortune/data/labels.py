@@ -104,8 +104,8 @@ class NamedLabels:
         unused = [name for at, name in enumerate(self._names) if at not in self._takers]
         if unused:
             raise BadData(
-                f"{self._path} names {wording.format_count(len(unused), 'file')} that no sample "
-                f"is from, '{unused[0]}' first",
+                f"{self._path} names {wording.format_count(len(unused), 'file')} without a "
+                f"sample, '{unused[0]}' first",
                 fix="leave these rows out, or give the folder that has the files",
             )
 

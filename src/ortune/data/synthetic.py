@@ -243,9 +243,7 @@ def _make_draw(
         top = spec.rows or (256 if spec.dtype == "uint8" else _IDS)
         top = min(top, int(np.iinfo(dtype).max) + 1)
         has_range = spec.rows or spec.dtype == "uint8"
-        advice = (
-            "" if has_range else f", a guess: --range {spec.name}:LOW..HIGH says what it takes"
-        )
+        advice = "" if has_range else f", a guess: set it with --range {spec.name}:LOW..HIGH"
         return f"0..{top - 1}{advice}", lambda rng: rng.integers(0, top, shape).astype(dtype)
     return "standard normal", lambda rng: rng.standard_normal(shape).astype(dtype)
 

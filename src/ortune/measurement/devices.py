@@ -117,7 +117,7 @@ class Device:
             )
         except FileNotFoundError:
             raise BadSettings(
-                "there is no OpenSSH client here", fix="install it: apt-get install openssh-client"
+                "no OpenSSH client is installed", fix="install it: apt-get install openssh-client"
             ) from None
 
     def spell_command(self, command: str) -> list[str]:

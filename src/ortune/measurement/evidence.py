@@ -331,7 +331,7 @@ def check_bounds(metric: Metric, records: Floats) -> None:
     if len(wrong):
         raise BadData(
             f"{metric} gave {wrong[0]:g}, outside its bounds {low:g} and {high:g}",
-            fix="declare bounds that every record keeps, or none",
+            fix="declare bounds that hold for every record, or none",
         )
 
 

@@ -83,7 +83,7 @@ def open_executor(executor: str) -> Iterator[str]:
         named = "#" in executor or not is_ray(executor)
         if named and len(devices) > 1:
             raise BadSettings(
-                f"{executor} is {len(devices)} devices, and a search is of one",
+                f"{executor} names {len(devices)} devices, and a search uses one",
                 fix=f"write {executor}#{devices[0].name}",
             )
         with open_device(devices[0] if named else None) as environment:

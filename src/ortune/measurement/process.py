@@ -69,7 +69,7 @@ PROGRAM = ("ortune.measurement.worker",)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGPWR", "SIGXCPU")
 """Signals that no fault of a process's own sends it: the kernel does for want of memory, or a
 person, or the end of a terminal."""
-_LESS_BUSY = "stop what else runs, or give more --time where the command has that option"
+_LESS_BUSY = "close other programs, or give more --time where the command has that option"
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
 
@@ -327,7 +327,7 @@ class Worker:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         tail = f": {summarize_error(lines[-1])}" if lines else ""
         if self._link is not None and code == LOST:
-            reason = f"no connection to the device any more{tail}"
+            reason = f"the connection to the device is lost{tail}"
             return self._make_failure(reason, interruption=Interruption.LINK)
         if self._link is not None and code > 128:  # as a shell tells of a signal
             code = 128 - code

@@ -80,7 +80,7 @@ class StatefulModel:
         for name in self.shapes:
             if name not in states:
                 raise BadData(
-                    f"--shape {name}: it is of what is made up, and the samples are given",
+                    f"--shape {name}: it applies to made-up inputs, and samples are given",
                     fix=f"leave it out, or give it of a state: {', '.join(states)}",
                 )
         return Rolling(facts.inputs, state_pairs, dict(self.shapes))

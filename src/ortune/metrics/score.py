@@ -21,6 +21,6 @@ class EvaluateScore(UserMetric):
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float:
         """Refuse: outputs alone do not make this score."""
         raise BadData(
-            "the metric 'score' needs a function that runs the model",
+            "the metric 'score' needs --evaluate",
             fix="give --evaluate FILE.py:NAME, or a metric of the outputs",
         )

@@ -56,7 +56,7 @@ class AdaptiveRounding(Preparation):
     Attributes:
         sweeps: Times that every weight is looked at; it ends sooner when nothing changes.
         damping: Added to the second moments, as a share of their mean: the less data, the more.
-        widest: Layers with more inputs an output are rounded plainly: memory grows with the
+        widest: Layers with more inputs an output are rounded to nearest: memory grows with the
             square (8 bytes each).
     """
 
@@ -93,7 +93,7 @@ class AdaptiveRounding(Preparation):
                 fix="raise widest, or quantize without this step",
             )
         if done < len(targets):
-            edit.add_note(model, f"rounded plainly: {len(targets) - done} of {all_weights}")
+            edit.add_note(model, f"rounded to nearest: {len(targets) - done} of {all_weights}")
         return done
 
     def _is_narrow_enough(self, rounding: Rounding) -> bool:

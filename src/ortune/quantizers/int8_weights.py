@@ -71,7 +71,7 @@ class Int8Weights(BlockWeights):
         super().__post_init__()
         if self.form == "channel" and (self.method != "rtn" or not self.symmetric):
             raise BadSettings(
-                "int8-weights with one step a channel is symmetric and rounds to the nearest",
+                "int8-weights with one scale per channel is symmetric and rounds to the nearest",
                 fix="add form=nbits or form=qdq, or leave method and symmetric out",
             )
         if self.form != "channel" and self.fold:

@@ -156,7 +156,7 @@ def build_card(
         raise BadModel(f"'{EVIDENCE}' holds no trial", fix="pack the run again")
     trial = trials[-1]  # the final one where there is one
     by = f"by ortune {_escape_line(source.manifest.ortune)} as `{_escape_line(trial.plan)}`"
-    summary = f"An ONNX model, optimized {by} and measured against the original it was made of."
+    summary = f"An ONNX model, optimized {by} and measured against the original."
     if not trial.plan.recipe.steps and trial.plan.backend == evidence.job.baseline:
         summary = f"An ONNX model as it came, packed {by}. Nothing of it was optimized."
     lines = [

@@ -52,12 +52,12 @@ class Kserve(Target):
         self.server  # noqa: B018 (it checks the fields)
         if _URI.fullmatch(self.storage) is None:
             raise BadSettings(
-                f"'{self.storage}' is no storage URI",
+                f"'{self.storage}' is not a storage URI",
                 fix="give one such as pvc://models or s3://bucket/path",
             )
         if self.memory and _MEMORY.fullmatch(self.memory) is None:
             raise BadSettings(
-                f"'{self.memory}' is no amount of memory", fix="give one such as 2Gi"
+                f"'{self.memory}' is not an amount of memory", fix="give one such as 2Gi"
             )
 
     @property

@@ -139,6 +139,4 @@ def read_models(config: Any) -> dict[str, dict[str, Any]]:
 
 
 def _make_error(why: str) -> BadModel:
-    return BadModel(
-        f"config.json is none that OpenVINO Model Server takes: {why}", fix="pack again"
-    )
+    return BadModel(f"OpenVINO Model Server would reject config.json: {why}", fix="pack again")

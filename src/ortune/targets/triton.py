@@ -164,8 +164,8 @@ class Triton(Target):
             )
         if (self.preferred or self.delay_us or self.queue or self.timeout_us) and not self.batch:
             raise BadSettings(
-                "preferred, delay_us, queue and timeout_us are about batches, and calls are left "
-                "as they are",
+                "preferred, delay_us, queue and timeout_us apply to batches only, and batch=0 "
+                "leaves calls unbatched",
                 fix="add batch=N, the most rows of a run",
             )
         if over := [size for size in self.preferred if not 1 <= size <= self.batch]:

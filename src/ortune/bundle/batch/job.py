@@ -92,7 +92,7 @@ def run_batch(batch: BatchJob, sink: Sink = ignore_event) -> BatchResult:
     """
     if batch.executor != "local" and not is_ray(batch.executor):
         raise BadSettings(
-            f"rows are not computed by '{batch.executor}'",
+            f"unknown executor '{batch.executor}'",
             fix="write local, ray or ray://HOST:PORT",
         )
     with ExitStack() as stack:
@@ -272,8 +272,8 @@ def _drop_changed_parts(
             (changed or [JOB])[0] if before["model"] == model else f"{batch.model.name} or --on"
         )
         raise BadData(
-            f"{reason} was changed since {stale[0]} was made of it",
-            fix="give another -o, or --force to do the parts again that are made of it",
+            f"{reason} was changed since {stale[0]} was made from it",
+            fix="give another -o, or --force to compute these parts again",
         )
     for path in stale:
         atomic_write.remove_path(path)

@@ -199,11 +199,11 @@ def list_zip_faults(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[s
         if names.setdefault(name.casefold(), name) != name:
             yield f"has two members that some systems take for one: '{shown}'"
         if entry.create_system == _UNIX and stat.S_IFMT(entry.external_attr >> 16) not in _FILES:
-            yield f"has '{shown}', which is a link or no plain file"
+            yield f"has '{shown}', which is not a regular file"
         if entry.compress_type not in _PACKED:
-            yield f"has '{shown}' compressed as bundles are not"
+            yield f"has '{shown}' compressed by a method that bundles do not use"
         if most is None and entry.file_size > entry.compress_size:
-            yield f"has '{shown}' packed, where bundles have it as it is"
+            yield f"has '{shown}' compressed, where bundles store it uncompressed"
         if most is not None and entry.file_size > most:
             yield f"has '{shown}' of {entry.file_size} bytes: it may have {most}"
         if entry.file_size > max(_FREE, _RATIO * entry.compress_size):

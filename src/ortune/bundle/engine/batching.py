@@ -271,8 +271,8 @@ class Batcher:
             if (depth := self._waiting.depth) >= self._bound:
                 self._refused += 1
                 raise QueueFull(
-                    f"{self._name}: {wording.format_count(depth, 'request')} wait, and no more "
-                    "may",
+                    f"{self._name}: the queue is full: {wording.format_count(depth, 'request')} "
+                    "wait",
                     fix="send fewer at once, or load with more instances",
                 )
             if not self._threads:

@@ -220,7 +220,7 @@ def make_zero_inputs(signature: Signature) -> dict[str, NDArray[Any]]:
         kind = prepare_checks([spec])[spec.name].dtype
         if spec.shape is None or (kind is None and spec.dtype != "str"):
             raise BadData(
-                f"input '{spec.name}' is no array whose shape the file tells",
+                f"input '{spec.name}' is not an array of known shape",
                 fix=_WARM,
             )
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)

@@ -85,7 +85,7 @@ def describe_drift(name: str, distance_db: float, manifest: Manifest) -> str:
         return ""
     here, now = machine.describe_machine(), machine.package_versions()
     other = explain_difference(manifest.machine, manifest.versions, here, now)
-    answer = f"the golden sample's answer is {distance_db:.0f} dB from the packed one"
+    answer = f"the golden sample's outputs differ from the packed ones: SNR {distance_db:.0f} dB"
     if not other:
         raise BadModel(
             f"{name}: {answer}, on the machine it was packed for", fix="pack the run again"

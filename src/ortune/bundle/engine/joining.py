@@ -167,8 +167,8 @@ class Joint:
         self._proved = self._joins = agreement_db >= SAME_DB
         if not self._joins:
             warnings.warn(
-                f"{self._name}: joined with others, samples are answered otherwise than alone "
-                f"({agreement_db:.0f} dB), so each is computed by itself",
+                f"{self._name}: outputs change when samples are batched (SNR {agreement_db:.0f} "
+                "dB), so each sample is computed alone",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -93,7 +93,7 @@ def load_engine(
     if not isinstance(custom_ops, bool):
         raise BadSettings(
             f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
-            fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
+            fix="give custom_ops=True (--allow-custom-ops) if you trust where it comes from",
         )
     with ExitStack() as stack:
         with archive.open_bundle(path) as (file, manifest):

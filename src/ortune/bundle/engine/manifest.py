@@ -268,15 +268,15 @@ def _list_contradictions(manifest: Manifest) -> Iterator[str]:
             name_plan_member(place, SETTINGS),
             name_plan_member(place, RECIPE),
         ):
-            yield f"has settings or recipe of plan {place + 1} in another place than bundles do"
+            yield f"has settings or recipe of plan {place + 1} in an unexpected file"
         if not set(plan.custom_ops) <= set(manifest.custom_ops):
             yield f"lists no library that plan {place + 1} names"
         if plan.ratio is not None and not _is_interval(*plan.ratio):
-            yield f"has a ratio of plan {place + 1} that is no interval"
+            yield f"has an invalid interval for the ratio of plan {place + 1}"
         if not _KEY.fullmatch(plan.key):
-            yield f"has a key of plan {place + 1} that is none"
+            yield f"has an invalid key for plan {place + 1}"
     if not LICENCE.fullmatch(manifest.licence):
-        yield "has a licence that is none"
+        yield "has an invalid licence"
 
 
 def _is_interval(value: float, low: float, high: float) -> bool:

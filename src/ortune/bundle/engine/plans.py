@@ -80,7 +80,8 @@ def load_compiled(name: str, file: zipfile.ZipFile, manifest: Manifest) -> dict[
         )
         if not fits or not inside or len(places) != len(entries):
             raise BadModel(
-                f"{name}: '{COMPILED}' names models or plans that it has not", fix=stored.DISTRUST
+                f"{name}: '{COMPILED}' names models or plans that do not exist",
+                fix=stored.DISTRUST,
             )
     return places
 
@@ -356,7 +357,7 @@ def _open_compiled(
     for member in compiled.models.values():
         parts = list_compiled_nodes(folder / member)
         if not parts or not all(part.embedded for part in parts):
-            problem = "names a file outside itself" if parts else "holds nothing that is compiled"
+            problem = "names a file outside itself" if parts else "holds no compiled model"
             raise BadModel(f"'{member}' {problem}", fix=stored.DISTRUST)
     calls = _open_alike(stack, backend, folder, opened, compiled.models, plan)
     return (None, calls) if isinstance(calls, str) else (calls, "")
@@ -378,7 +379,7 @@ def _open_alike(
         except Exception as error:  # whatever a provider raises, another model is next
             return consent.reason_of(error)
         if worst_db < TOLERANCE_DB:
-            return f"its answer is {worst_db:.0f} dB from the packed one"
+            return f"its outputs differ from the packed ones: SNR {worst_db:.0f} dB"
         stack.enter_context(tried.pop_all())
     return calls
 

@@ -75,7 +75,7 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
         config.verify(path.resolve(), place)
     except Exception as error:  # of many kinds: the file is hostile until it holds
         raise BadModel(
-            f"{path.name}: its signature is not one of this file by '{key}': "
+            f"{path.name}: its signature does not match this file and '{key}': "
             f"{_shorten_reason(error)}",
             fix=_DISTRUST,
         ) from error
@@ -85,7 +85,7 @@ def _require_signature(place: Path, bundle: str) -> None:
     """Refuse a signature that is missing, huge, or that does not say by which key it is."""
     if not place.is_file():
         raise BadModel(
-            f"{bundle} is not signed, and a signature is demanded: there is no {place.name}",
+            f"{bundle} is not signed, and a signature is required: there is no {place.name}",
             fix=_DISTRUST,
         )
     try:
@@ -106,13 +106,9 @@ def _wrap_key_errors(key: Path, half: str, fix: str) -> Iterator[None]:
     except OrtuneError:
         raise
     except Exception as error:
-        why = (
-            "it is of another kind"
-            if isinstance(error, AttributeError)
-            else _shorten_reason(error)
-        )
+        why = "wrong kind of key" if isinstance(error, AttributeError) else _shorten_reason(error)
         raise BadSettings(
-            f"'{key}' is no {half} key that can be used (PEM; P-256, P-384 or P-521): {why}",
+            f"'{key}' is not a usable {half} key (PEM; P-256, P-384 or P-521): {why}",
             fix=fix,
         ) from error
 

@@ -52,7 +52,7 @@ def select_columns(
         required = [spec for spec in inputs if spec.name in available or spec.name not in optional]
         checks.check_input_names(where, [name for name in columns if name in specs], required)
     if unused := [str(name) for name in available if name not in columns]:
-        note(f"{where}: columns that are no inputs are not read: {', '.join(unused[:8])}")
+        note(f"{where}: columns that are not inputs are ignored: {', '.join(unused[:8])}")
     return columns
 
 

@@ -201,7 +201,7 @@ def _read_settings(
     spec = specs[name]
     if spec.dtype in checks.TEXT or parse_dtype(spec.dtype).kind not in "fiu":
         raise BadData(
-            f"input '{name}' takes {spec.dtype}, no sound", fix=f"name another in {path}"
+            f"input '{name}' takes {spec.dtype}, not sound", fix=f"name another in {path}"
         )
     note(f"sound ({SETTINGS if keys else f'no {SETTINGS}, so by default'}): {settings}")
     return settings, spec

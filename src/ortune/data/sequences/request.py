@@ -46,10 +46,10 @@ class SequenceRequest(Request):
     """Samples that are steps of sequences.
 
     Attributes:
-        sequence: Samples are steps in order, and the model's state is rolled through them. What
-            makes a sequence: file, group, or a number of samples.
-        state: Output that is fed to an input at the next step, such as "present.*:past.*"; repeat
-            it. Found by their names if not given.
+        sequence: Samples are consecutive steps, and the model's state is fed from each to the
+            next. One sequence is a file, a group, or a number of samples.
+        state: Output that is fed to an input at the next step, such as "present.*:past.*"; may be
+            repeated. Matched by name if not given.
     """
 
     _: KW_ONLY

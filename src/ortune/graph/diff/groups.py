@@ -323,7 +323,7 @@ class NodeGroups:
             return Group(kind, *ids, first if first == second else f"{first} -> {second}", changes)
         kind = "fused" if len(a) > len(b) else "split" if len(a) < len(b) else "replaced"
         merged = {*a, *b} <= self._repeated
-        changes = ("equal nodes are one",) if merged else ()
+        changes = ("equal nodes merged",) if merged else ()
         return Group(kind, *ids, f"{first} -> {second}", changes)
 
     def _compare_inputs(self, a: int, b: int) -> tuple[str, ...]:

@@ -55,45 +55,45 @@ def _list_refusals(model: ir.Model) -> Iterator[Finding | None]:
     plain = [node for node in pairs if not node.domain]
     yield _make_error(
         "tensorrt-dynamic",
-        "{n} nodes with ranges taken in the run",
+        "{n} nodes that compute ranges in the run",
         (node.name for node in nodes if qualify_operator(node) in _DYNAMIC),
         "TensorRT has no such operator, and CUDA no kernel for it",
     )
     yield _make_error(
         "tensorrt-operators",
-        "{n} nodes multiply integers themselves",
+        "{n} nodes are integer operators",
         (node.name for node in nodes if _INTEGER.fullmatch(qualify_operator(node))),
-        "TensorRT knows pairs of Q/DQ around float operators alone",
+        "TensorRT reads only Q/DQ pairs around float operators",
     )
     yield _make_error(
         "tensorrt-domain",
-        "{n} pairs of com.microsoft",
+        "{n} com.microsoft Q/DQ pairs",
         (node.name for node in pairs if node.domain == MICROSOFT),
-        "TensorRT knows the standard's pairs alone",
+        "TensorRT reads only ONNX's own Q/DQ operators",
     )
     yield _make_error(
         "tensorrt-zero-point",
-        "{n} pairs with another zero point than 0",
+        "{n} Q/DQ pairs with a zero point other than 0",
         (node.name for node in plain if _has_zero_point(node)),
         "TensorRT's integers are symmetric",
     )
     yield _make_error(
         "tensorrt-type",
-        "{n} pairs of a type that TensorRT does not quantize to",
+        "{n} Q/DQ pairs of a type that TensorRT does not support",
         (f"{node.name} ({kind})" for node in plain if (kind := _find_type(node)) not in _TAKEN),
         "the importer refuses the file; a bias belongs there in float",
     )
     yield _make_error(
         "tensorrt-scale",
-        "{n} pairs with a scale that is not positive",
+        "{n} Q/DQ pairs with a scale that is not positive",
         (node.name for node in plain if not _has_positive_scale(node)),
         "the importer refuses the file",
     )
     yield _make_error(
         "tensorrt-channels",
-        "{n} activations with a step a channel",
+        "{n} activations with a scale per channel",
         (node.name for node in plain if _by_channel(node)),
-        "TensorRT takes several steps for weights alone",
+        "TensorRT takes per-channel scales for weights only",
     )
 
 
@@ -166,7 +166,7 @@ def _list_obstacles(model: ir.Model) -> Iterator[Finding | None]:
         "note",
         "{n} inputs without a fixed shape",
         (value.name for value in free),
-        "a CUDA graph is of one shape: it is captured anew for another",
+        "a CUDA graph has one shape: it is captured again for another",
         "apply fix-dims",
     )
     yield make_finding(
@@ -174,7 +174,7 @@ def _list_obstacles(model: ir.Model) -> Iterator[Finding | None]:
         "note",
         "{n} nodes ask for a shape",
         (f"{node.op_type} {node.name}" for node in nodes if node.op_type in SHAPES),
-        "they, and what is computed of them, stay on the CPU: a replay repeats the first answer, "
-        "and where a value is copied back no CUDA graph is made",
+        "shapes, and what is computed from them, stay on the CPU: a replay repeats the first "
+        "answer, and where a value is copied back no CUDA graph is made",
         "apply fix-dims and simplify: they become constants",
     )

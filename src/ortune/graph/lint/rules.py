@@ -148,7 +148,7 @@ def _find_unused(model: ir.Model) -> Iterator[Finding | None]:
         "warning",
         "{n} inputs without a way to an output",
         (v.name for v in graph.inputs if v not in needed and not v.is_initializer()),
-        "callers must give them for nothing",
+        "callers must give them without effect",
         "`ortune extract M -o OUT` leaves them out",
     )
     values = [v for body in (graph, *graph.subgraphs()) for v in body.initializers.values()]
@@ -309,7 +309,7 @@ def _check_versions(model: ir.Model) -> Iterator[Finding | None]:
             "warning" if old else "note",
             f"opset {opset}",
             [f"opset {opset}"],
-            f"no Q/DQ with a scale a channel before {_PER_CHANNEL}"
+            f"no per-channel Q/DQ before {_PER_CHANNEL}"
             + (f"; runtimes fuse little before {_FUSED}" if old else ""),
             "apply raise-opset",
         )

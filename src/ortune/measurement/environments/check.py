@@ -296,7 +296,7 @@ def gpu_problems(
     wanting = {entry.name: cuda_version(entry.distributions) for entry in installed}
     wanting = {name: major for name, major in wanting.items() if major}
     if not boards:
-        problem = "no NVIDIA driver tells of a GPU: CUDA and TensorRT have no device"
+        problem = "no NVIDIA driver reports a GPU: CUDA and TensorRT have no device"
         fix = "install NVIDIA's driver; `nvidia-smi` lists the GPUs that it sees"
         return tuple(GpuProblem(name, problem, fix) for name in wanting)
     if not wanting and "onnxruntime-gpu" not in wheels:

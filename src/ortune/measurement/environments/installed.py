@@ -153,7 +153,8 @@ def _lock_environment(name: str) -> Iterator[None]:
 
 def _foreign_folder_error(name: str, root: Path) -> BadSettings:
     return BadSettings(
-        f"'{root}' is no environment that ortune made", fix=f"move it away, or do without '{name}'"
+        f"'{root}' is not an environment that ortune made",
+        fix="move it away, or choose another name with --name",
     )
 
 
@@ -206,7 +207,7 @@ def _install_release(python: Path, target: Release, name: str) -> None:
     index, distribution = target.family.index, target.family.distribution
     if index and distribution in reason:  # some wheels are on an index of their maker's alone
         fix = (
-            f"its maker keeps {distribution} on an index of its own: "
+            f"{distribution} is on its vendor's package index: "
             f"PIP_EXTRA_INDEX_URL='{index}' ortune doctor env add {target}"
         )
     raise OrtuneError(f"cannot make environment '{name}': pip: {reason}", fix=fix)

@@ -83,7 +83,7 @@ class FirstShapes(Workload):
 
 def _make_notes(times: Sequence[float]) -> list[str]:
     if not times:
-        return ["the data have one shape only: nothing is seen for the first time"]
+        return ["the data has only one shape: no first run at a new shape can be timed"]
     middle = median(times)
     phrase = "costs" if middle >= _COSTLY else "costs hardly more:"
     return [f"the first run at a shape {phrase} {middle:.2f} times a later one (median of shapes)"]

@@ -51,7 +51,10 @@ class Generate(Workload):
         lane = rig.lanes[0]
         calls = lane.calls(span.at)
         if len(calls) != 1:
-            raise BadData("several models are no decoder", fix="give one model, or --evaluate")
+            raise BadData(
+                "the workload needs one decoder, several models are given",
+                fix="give one model, or --evaluate",
+            )
         decoder = CachedDecoder(calls[0][0].run, calls[0][1])
         if span.drop:
             list(islice(Generation(decoder, self._make_prompt(calls[0][1][IDS])), _WARM))

@@ -263,7 +263,7 @@ class _Process:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return OrtuneError(
             "a client process failed: "
-            f"{summarize_error(lines[-1]) if lines else 'without a word'}",
+            f"{summarize_error(lines[-1]) if lines else 'without a message'}",
             fix="give fewer --connections, or report it",
         )
 

@@ -290,8 +290,8 @@ class Search:
             level_s = scores.level_s(ROUGHLY)
             if self._seconds < _LEVELS * level_s:
                 raise BadSettings(
-                    f"p{scores.goal.percentile:g} takes {level_s:.0f} s for each rate that is "
-                    f"asked about here, and {self._seconds:.0f} s are given for all of it",
+                    f"p{scores.goal.percentile:g} needs {level_s:.0f} s for each rate here, and "
+                    f"--time gives {self._seconds:.0f} s for all",
                     fix=f"give --time {math.ceil(_LEVELS * level_s / 60)}m, or a goal on a lower "
                     "percentile",
                 )
@@ -413,11 +413,11 @@ def search_settings(request: LoadTest) -> GoalResult:
     path, goal = Path(request.target), PercentileLimit.parse(request.goal)
     if not archive.is_bundle(path):
         raise BadSettings(
-            f"{path.name} is a plain model, and a choice is written into a bundle",
+            f"{path.name} is a plain model, and --goal writes its settings into a bundle",
             fix="give a file made by pack",
         )
     if len(request.rate) > 1:
-        raise BadSettings("a goal is sought at one rate", fix="give one --rate, or none")
+        raise BadSettings("--goal takes one rate", fix="give one --rate, or none")
     assert request.out is not None  # the request demands it of a goal
     check_output_file(request.out, request.force, path)
     with open_temporary_folder() as folder:

@@ -77,10 +77,11 @@ def run_perf_analyzer(
         report.cpu_s += after.children_system - before.children_system
         if completed.returncode or not (folder / "profile.json").exists():
             lines = (completed.stdout + completed.stderr).strip().splitlines() or [
-                "without a word"
+                "without a message"
             ]
             raise OrtuneError(
-                f"perf_analyzer failed: {summarize_error(lines[-1])}", fix="run it by itself"
+                f"perf_analyzer failed: {summarize_error(lines[-1])}",
+                fix="run perf_analyzer by itself to see why",
             )
         profile = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
     for request in profile["experiments"][0]["requests"]:

@@ -111,7 +111,10 @@ class Rates(Field[tuple[float, ...], Sequence[float] | str | None]):
         except ValueError:
             raise BadSettings(f"cannot read the rates '{value}'", fix="write 50,100") from None
         if not all(0 < rate < math.inf for rate in rates):
-            raise BadSettings(f"a rate of '{value}' is none", fix="give requests a second")
+            raise BadSettings(
+                f"'{value}' holds a rate that is not positive",
+                fix="give requests per second, such as 50,100",
+            )
         return rates
 
     def spell(self, value: tuple[float, ...]) -> str:
@@ -121,12 +124,13 @@ class Rates(Field[tuple[float, ...], Sequence[float] | str | None]):
 
 @request
 class LoadTest(DataRequest):
-    """Put load on TARGET, a server's address or a model to serve; say what it answers.
+    """Put load on TARGET, a server's address or a model to serve; report rates and latencies.
 
     TARGET is http://HOST:PORT or grpc://HOST:PORT of any server of the Open Inference Protocol,
-    or a bundle or model, which `ortune serve` then serves on this machine meanwhile. Callers that
-    wait for their answers (--concurrency) or arrivals at a rate (--rate), one level after another;
-    a latency counts from the intended start of a request. Without --data the inputs are made up.
+    or a bundle or model, which `ortune serve` then serves on this machine meanwhile. The load is
+    callers that wait for their answers (--concurrency) or arrivals at a rate (--rate), one level
+    after another; a latency counts from the intended start of a request. Without --data the inputs
+    are made up.
 
     Exit code 1 if no level keeps --slo, an answer is wrong (--check), or none came.
 
@@ -138,7 +142,8 @@ class LoadTest(DataRequest):
 
     Attributes:
         target: http://HOST:PORT, grpc://HOST:PORT, or a bundle or model to serve.
-        model: Its name on the server, NAME or NAME/VERSION; not needed where there is one alone.
+        model: Name of the model on the server, NAME or NAME/VERSION; not needed where there is
+            only one.
         concurrency: Callers of each level, such as 1,2,4,8, if no rate is given.
         rate: Requests a second of each level: an open loop with Poisson arrivals.
         requests: Requests a level, in place of --time.
@@ -151,16 +156,16 @@ class LoadTest(DataRequest):
         protocol: Protocol by which a model that is served here is asked.
         processes: Server processes for a model that is served here.
         on: Where a plain model that is served here runs, such as "cpu(threads=2)".
-        serve: More words for the `ortune serve` of a model that is served here.
+        serve: More options for the `ortune serve` of a model that is served here.
         clients: Client processes, an event loop each.
         client: What sends the requests: this program, or Triton's perf_analyzer, if installed.
         connections: Requests of a client process that are under way at most.
         timeout: Longest wait for an answer.
         token_file: File with the token that the server asks for.
         ca: File with certificates to trust, for https:// and grpcs://.
-        goal: Choose how many instances, rows, microseconds and threads keep this limit at the
-            highest rate, or with --rate have the lowest percentile at it, by measuring.
-        out: Write a copy of the bundle that is served so to this file.
+        goal: Find by measuring which instances, batch size, queue delay and threads keep this
+            limit at the highest rate, or with --rate have the lowest percentile at that rate.
+        out: Write a copy of the bundle with the settings of --goal to this file.
         force: Overwrite an existing output.
 
     Raises:
@@ -226,7 +231,7 @@ class LoadTest(DataRequest):
             ]
             if refused:
                 raise BadSettings(
-                    f"--{refused[0].replace('_', '-')} is nothing that {self.client} does here",
+                    f"--{refused[0].replace('_', '-')} is not supported with {self.client}",
                     fix="leave out --client: our own does",
                 )
         if bool(self.goal) != (self.out is not None):

@@ -135,8 +135,8 @@ def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     fix = next((line for line in lines if line.startswith("fix: ")), "")
     last = next((line for line in lines[::-1] if line and not line.startswith("fix: ")), "")
     raise OrtuneError(
-        f"the server did not get ready: {summarize_error(last) if last else 'it said nothing'}",
-        fix=fix.removeprefix("fix: ") or "start it by hand with `ortune serve` and look",
+        f"the server did not get ready: {summarize_error(last) if last else 'it printed nothing'}",
+        fix=fix.removeprefix("fix: ") or "start it by hand with `ortune serve` and read its log",
     )
 
 
@@ -182,7 +182,8 @@ class Admin:
         except _Refusal as refusal:
             if refusal.locked:
                 raise BadData(
-                    f"the server lets nobody in: {refusal}", fix="give the token with --token-file"
+                    f"the server requires a token: {refusal}",
+                    fix="give the token with --token-file",
                 ) from None
         if isinstance(index, dict):
             index = index.get("models", ())

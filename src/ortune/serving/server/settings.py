@@ -31,12 +31,12 @@ class InstanceCounts(Field[int | str, int | str]):
 
 @request
 class Serve(Request):
-    """Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
+    """Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until stopped.
 
-    Bundles, plain models, or folders of versions (NAME/1/FILE, NAME/2/FILE), by the file's name or
-    as NAME=PATH. Clients of Triton and KServe work as they are. A bundle runs with the settings
-    that it was measured with. SIGTERM or Ctrl-C: what was accepted is answered, then it ends; a
-    second Ctrl-C ends at once.
+    MODELS are bundles, plain models, or folders of versions (NAME/1/FILE, NAME/2/FILE), served by
+    the file's name or as NAME=PATH. Clients of Triton and KServe work unchanged. A bundle runs
+    with the settings that it was measured with. SIGTERM or Ctrl-C: what was accepted is answered,
+    then it ends; a second Ctrl-C ends at once.
 
     Example:
         ortune serve model.ortune
@@ -60,7 +60,7 @@ class Serve(Request):
         max_queue: Most requests of a model that may wait; the next is refused.
         timeout: How long a request may wait and compute, unless it asks for less.
         max_body: Largest request in bytes, after decompression.
-        executor: Where it serves: local, or the Ray Serve of a cluster: ray or ray://HOST:PORT.
+        executor: Where to serve: local, or the Ray Serve of a cluster: ray or ray://HOST:PORT.
         processes: Processes that share the ports, each with CPUs of its own; replicas on Ray.
         explicit: Let clients load and unload models by name.
         watch: Load a file again when it changes; nothing is dropped meanwhile.

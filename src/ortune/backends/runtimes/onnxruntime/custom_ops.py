@@ -57,7 +57,8 @@ def register(options: Any, libraries: Sequence[str]) -> None:
             reason = summarize_error(str(error).rpartition("failed:")[2].strip() or error)
             raise BadSettings(
                 f"'{text}' does not load as a library of custom operators: {reason}",
-                fix="it must export RegisterCustomOps, and what it is linked to must be there",
+                fix="check that it exports RegisterCustomOps, and that the libraries it links to "
+                "are installed",
             ) from error
 
 
@@ -85,7 +86,7 @@ def demand_loadable(libraries: tuple[str, ...]) -> None:
             how = f"is killed by {signal.Signals(-done.returncode).name}"
         raise BadSettings(
             f"{names}: a process that loads this {how}",
-            fix="repair the library; a newer API version than onnxruntime's has no functions",
+            fix="rebuild the library for an API version that this onnxruntime has",
         )
     if lines := done.stdout.strip().splitlines()[-2:]:
         raise BadSettings(lines[0], fix=lines[-1])

@@ -96,8 +96,8 @@ def demand_session_keys(keys: Iterable[str]) -> None:
     library_paths = list_libraries()
     if not library_paths:
         warnings.warn(
-            f"no library of onnxruntime was found: whether it knows {', '.join(requested_keys)} "
-            "is open",
+            f"onnxruntime's library was not found, so {', '.join(requested_keys)} could not be "
+            "checked",
             stacklevel=2,
         )
         return
@@ -112,7 +112,7 @@ def demand_session_keys(keys: Iterable[str]) -> None:
                 f"onnxruntime {onnxruntime.__version__} has no session key '{key}'",
                 fix=f"use one that it has, such as {', '.join(close)}"
                 if close
-                else "look its name up, or leave it out",
+                else "check its name, or leave it out",
             )
 
 

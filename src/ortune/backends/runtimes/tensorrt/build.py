@@ -58,7 +58,7 @@ def build_engine(path: Path, options: BuildOptions) -> bytes:
     network = builder.create_network(typed)
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(path)):
-        reason = "it does not say why"
+        reason = "no reason given"
         if parser.num_errors:
             error = parser.get_error(0)
             reason = summarize_error(f"node {error.node()}: {error.desc()}")
@@ -114,8 +114,8 @@ def deserialize_engine(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) 
         raise library.make_tensorrt_error(
             f"TensorRT {trt.__version__} does not load the engine",
             log,
-            "an engine runs on the TensorRT and the kind of device that it was built with: "
-            "build it again there",
+            "an engine runs only with the TensorRT version and the kind of device that it was "
+            "built with: build it again for these",
         )
     return engine
 
@@ -133,7 +133,7 @@ def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Prof
     for name in {name for profile in ranges for name in profile}:
         if name not in inputs:
             raise BadSettings(
-                f"'{name}' is no input of the model", fix=f"its inputs are {', '.join(inputs)}"
+                f"the model has no input '{name}'", fix=f"its inputs are {', '.join(inputs)}"
             )
     open_ = [
         name
@@ -144,7 +144,7 @@ def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Prof
         if lacking := next((name for name in open_ if name not in profile), None):
             shape = "x".join(map(str, inputs[lacking].shape))
             raise BadSettings(
-                f"input '{lacking}' is of open size ({shape}) and has no range",
+                f"input '{lacking}' has a dynamic size ({shape}) and no range",
                 fix=f'give it one, such as profiles=["{lacking}:1x3..8x3"]',
             )
         if not profile:

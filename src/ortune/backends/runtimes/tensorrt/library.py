@@ -56,7 +56,7 @@ class CudaDevice:
         if int(error):
             raise BackendMissing(
                 f"CUDA device {self._device} cannot be used: {error.name}",
-                fix="`nvidia-smi` lists the devices; a driver must be has_bindings",
+                fix="`nvidia-smi` lists the devices; install NVIDIA's driver if it is missing",
             )
 
     def create_stream(self) -> int:
@@ -163,7 +163,7 @@ def make_logger(trt: Any) -> Any:
 
 def read_first_error(log: Any) -> str:
     """Return the first error that was logged, in one line; a word where there is none."""
-    return summarize_error(log.errors[0]) if log.errors else "it does not say why"
+    return summarize_error(log.errors[0]) if log.errors else "no reason given"
 
 
 def add_plugins(trt: Any, log: Any, registry: Any, plugins: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from ortune.core.errors import BadSettings
 Numbers: TypeAlias = tuple[int, ...]
 
 _RANGE = re.compile(r"(?P<name>.+)(?P<sign>[:=])(?P<ends>[\dx,]+(?:\.\.[\dx,]+){0,2})", re.DOTALL)
-_FIX = 'write profiles=["image:1x3x224x224..8x3x224x224"]: least, most and, if you like, best'
+_FIX = 'write profiles=["image:1x3x224x224..8x3x224x224"]: least, most and, optionally, best'
 OPEN = -1
 """A size that is left open, as TensorRT writes it."""
 
@@ -80,13 +80,13 @@ def parse_profiles(texts: Iterable[str]) -> tuple[Profile, ...]:
 def _parse_range(text: str) -> ShapeRange:
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX)
+        raise BadSettings(f"'{text}' is not an optimization profile", fix=_FIX)
     values = match["sign"] == "="
     comma = "," if values else "x"
     try:
         ends = [tuple(map(int, part.split(comma))) for part in match["ends"].split("..")]
     except ValueError:
-        raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX) from None
+        raise BadSettings(f"'{text}' is not an optimization profile", fix=_FIX) from None
     least, most, best = ends[0], ends[min(1, len(ends) - 1)], ends[-1]
     ordered = len(least) == len(best) == len(most) and all(
         low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)

@@ -138,7 +138,9 @@ def read_engine_io(trt: Any, engine: Any) -> Io:
         name = engine.get_tensor_name(at)
         kind = engine.get_tensor_dtype(name).name
         if kind not in types:
-            raise BadModel(f"'{name}' is {kind}, which no array holds", fix="cast it in the model")
+            raise BadModel(
+                f"'{name}' is {kind}, which NumPy arrays cannot hold", fix="cast it in the model"
+            )
         mine = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
         mine[name] = types[kind]
 

@@ -463,7 +463,7 @@ def _load_content(path: Path, unsafe: bool) -> Any:
         if unsafe or "weights_only" not in str(error).lower():
             raise _make_read_error(path, error) from error
         raise BadModel(
-            f"{path} holds more than tensors, and reading that would run code of the file",
+            f"{path} holds more than tensors, and reading it would run code from the file",
             fix="save the module's state_dict() alone, or give --unsafe-pickle if you trust it",
         ) from error
     except Exception as error:

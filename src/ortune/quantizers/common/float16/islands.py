@@ -279,12 +279,11 @@ class _Switches:
 def describe_islands(selection: Islands, nodes: Sequence[ir.Node]) -> str:
     """Say which layers went back, each by its first node's name."""
     if not selection.layers:
-        return f"no layer given back to float32: the outputs are at {selection.before:.1f} dB"
+        return f"no layer kept in float32: the output SNR is {selection.before:.1f} dB"
     first = [str(nodes[layer[0]].name) for layer in selection.layers]
     more = f" and {len(first) - MAX_NAMES} more" if len(first) > MAX_NAMES else ""
     return (
-        f"{wording.format_count(len(first), 'layer')} given back to float32 by the error of the "
-        "outputs, "
+        f"{wording.format_count(len(first), 'layer')} kept in float32 to raise the output SNR: "
         f"{selection.before:.1f} dB before and {selection.after:.1f} dB behind: "
         f"{', '.join(first[:MAX_NAMES])}{more}"
     )

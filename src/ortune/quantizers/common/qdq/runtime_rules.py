@@ -23,10 +23,10 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 class Treatment(Enum):
     """What becomes of an operator between pairs."""
 
-    INTEGER = "an integer kernel; input and output have grids of their own"
+    INTEGER = "an integer kernel; input and output have their own scales"
     JOINED = "float inside one kernel that reads and writes integers"
     STORED = "no integer kernel: the weights are small, the arithmetic float"
-    MOVES = "only moves values; input and output must share one grid"
+    MOVES = "only moves values; input and output must share one scale"
     FLOAT = "float between the pairs: leave it out"
     ABSORBED = "becomes a part of the integer kernel in front of it"
     GUARDED = "quantized by the runtime itself if left in float between pairs: keep the pairs away"
@@ -35,7 +35,7 @@ class Treatment(Enum):
     LOSSY = "has an integer kernel, which costs accuracy for little time: leave it out"
     REDUCED = "weights in 7 bits: sums of two 8-bit products overflow 16 bits"
     SIGNED = "int8 activations are the fast pair with int8 weights"
-    PER_TENSOR = "one step for all channels; several are refused or wrong"
+    PER_TENSOR = "one scale per tensor; per-channel scales are refused or wrong"
     SCALAR = "the pair's scale and zero point must have rank 0"
     BEHIND = "look up integers; the DequantizeLinear goes behind"
     FLOAT_BIAS = "the bias stays float: no DequantizeLinear takes 32-bit integers"
@@ -167,7 +167,7 @@ _CASES = (
     Rule(
         "Gather",
         Treatment.FLOAT,
-        f"{_TENSORRT}: a step a channel is for weights alone",
+        f"{_TENSORRT}: per-channel scales are for weights only",
         "tensorrt",
         case="embedding",
     ),
@@ -242,7 +242,7 @@ def reject_unsupported(target: Target, *, wide: bool, tables: bool) -> None:
         )
     if tables and not takes_tables(target):
         raise BadSettings(
-            f"{target} takes no table of integers with a step a channel",
+            f"{target} takes no embedding table of integers with a scale per channel",
             fix="leave `embeddings` out: tables stay float",
         )
 

@@ -92,7 +92,7 @@ def list_roundings(model: ir.Model, before: Quantizer | None) -> list[Rounding]:
     step = before or make_static_int8()
     if not isinstance(step, RoundingTarget):
         raise BadSettings(
-            f"{step.name()} does not store weights on the grid of their largest value",
+            f"{step.name()} does not set weight scales from the largest value",
             fix="give the step that follows, such as before=int8-static(per_channel=false)",
         )
     if getattr(step, "smooth", 0) or getattr(step, "split", 0):

@@ -138,7 +138,7 @@ class ConnectionWatch:
             self._cut = True
             _cut_peers(senders)
             names = ", ".join(sorted({host for host, _ in senders}))
-            self._journal.log_event("warning", f"{names} is cut off: it sent headers without end")
+            self._journal.log_event("warning", f"{names} is disconnected: it sent endless headers")
         return not before or bool(self._beside)
 
 

@@ -99,9 +99,7 @@ class App:
         try:
             allowed = self._access.open or exchange.path in _OPEN
             if not allowed and not self._access.allows(exchange.read_header(b"authorization")):
-                raise RequestRefused(
-                    "a token is wanted, and this is none", RefusalKind.UNAUTHENTICATED
-                )
+                raise RequestRefused("the request has no valid token", RefusalKind.UNAUTHENTICATED)
             methods, answer = self._routes.find_route(exchange)
             if exchange.method not in methods:
                 raise HttpError(405, "Method Not Allowed", (b"allow", ", ".join(methods).encode()))

@@ -60,8 +60,8 @@ class ModelSource:
                 files = [file for file in folder.iterdir() if file.name.endswith(MODEL_SUFFIXES)]
                 if len(files) != 1:
                     raise BadSettings(
-                        f"{folder} holds {format_count(len(files), 'model')}, and a version is "
-                        "one",
+                        f"{folder} holds {format_count(len(files), 'model')}, and a version "
+                        "holds one",
                         fix="leave one .ortune or .onnx file in it",
                     )
                 versions[folder.name] = files[0]

@@ -69,7 +69,7 @@ def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
         return ProbedProvider(
             "not loadable",
             f"{provider} does not run a tiny model within {own_process.LIMIT_S} s",
-            "look whether the driver answers: nvidia-smi",
+            "check the driver with `nvidia-smi`",
         )
     log = messages.RuntimeLog(done.stderr)
     answer = {"error": f"its process ends with exit code {done.returncode}", "driver": True}
@@ -85,7 +85,7 @@ def probe_provider(provider: str, index: int = 0) -> ProbedProvider:
         )
     reason = _find_cause(log) or str(answer["error"])
     if _NO_DEVICE.search(reason):
-        return ProbedProvider("no device", reason, "look which GPUs there are: nvidia-smi")
+        return ProbedProvider("no device", reason, "list the GPUs with `nvidia-smi`")
     return ProbedProvider(
         "not loadable", reason, f"pip install what is missing: {_INSTALL[provider]}"
     )
@@ -164,5 +164,5 @@ def demand_provider_options(provider: str, names: Iterable[str]) -> None:
             keys.has_word(library, name) for library in provider_libraries
         ):
             raise BadSettings(
-                f"{provider} has no option '{name}'", fix="look its name up, or leave it out"
+                f"{provider} has no option '{name}'", fix="check its name, or leave it out"
             )
