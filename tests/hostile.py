@@ -246,8 +246,8 @@ REFUSED: dict[str, tuple[Write, str]] = {
     "half": (_raw(lambda data: data[: len(data) // 2]), "cut off"),
     "no last byte": (_raw(lambda data: data[:-1]), "cut off"),
     "folder": (_folder, "is a folder"),
-    "fifo": (_fifo, "no regular file"),
-    "device": (_link("/dev/zero"), "no regular file"),
+    "fifo": (_fifo, "not a regular file"),
+    "device": (_link("/dev/zero"), "not a regular file"),
     "broken link": (_link("nowhere"), "is not there"),
     "no graph": (_proto(lambda model: model.ClearField("graph")), "no graph"),
     "graph is a number": (

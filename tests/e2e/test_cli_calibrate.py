@@ -188,15 +188,17 @@ def test_wrong_words_are_refused(digits: Path, tmp_path: Path, capsys: CAPSYS) -
     assert "--data is missing" in _refused(capsys, "calibrate", model, "-o", out)
     assert "no observer 'nothing'" in _refused(capsys, *base, "--observer", "nothing", "-o", out)
     assert "keeps nothing" in _refused(capsys, *base, "--observer", "percentile(p=0)", "-o", out)
-    assert "no ranges" in _refused(capsys, *base, "--step", "int8-dynamic", "-o", out)
+    assert "does not calibrate" in _refused(capsys, *base, "--step", "int8-dynamic", "-o", out)
     assert "observers given: 2" in _refused(
         capsys, *base, "--observer", "mse", "--observer", "entropy"
     )
-    assert "-o needs one observer" in _refused(capsys, *base, "--compare", "-o", out)
-    assert "--budget is about" in _refused(capsys, *base, "--budget", "top1>=0.9", "-o", out)
+    assert "-o cannot be combined" in _refused(capsys, *base, "--compare", "-o", out)
+    assert "--budget needs --compare" in _refused(
+        capsys, *base, "--budget", "top1>=0.9", "-o", out
+    )
     assert "no augmentation 'blur'" in _refused(capsys, *base, "--augment", "blur", "-o", out)
     assert "--samples" in _refused(capsys, *base, "--samples", "0", "-o", out)
-    assert "is about --tensorrt-cache" in _refused(capsys, *base, "--tensorrt-version", "8.6")
+    assert "needs --tensorrt-cache" in _refused(capsys, *base, "--tensorrt-version", "8.6")
     cache = tmp_path / "m.cache"
     bad = ("--tensorrt-cache", cache, "--tensorrt-version", "new")
     assert "'new' is not a version" in _refused(capsys, *base, *bad, "-o", out)

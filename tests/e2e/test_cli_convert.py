@@ -126,7 +126,7 @@ def test_dynamic_conv_is_made_and_timed(
     ("options", "said"),
     [
         (("--precision", "int8", "--target", "gpu"), "no GPU kernel"),
-        (("--reduce-range",), "is about int8"),
+        (("--reduce-range",), "needs --precision int8"),
         (("--opt-level", "most"), "most"),
         (("--precision", "int3"), "int3"),
     ],
@@ -268,7 +268,10 @@ def test_fp8_for_a_gpu(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--precision", "fp8", "--data", "data"), "no CPU multiplies float8"),
         (("--precision", "fp8", "--target", "gpu"), "fp8 needs samples"),
-        (("--precision", "fp16", "--ranges-from", "r.json"), "--ranges-from is about fp8, int8"),
+        (
+            ("--precision", "fp16", "--ranges-from", "r.json"),
+            "--ranges-from needs --precision fp8 or int8",
+        ),
     ],
 )
 def test_what_cannot_be_had(

@@ -107,7 +107,7 @@ def test_what_is_not_reached_is_named(
         (["--metric", "nope"], "nope"),
         (["--by", "layer"], "layer"),
         (["--step", "int9"], "no step 'int9'"),
-        (["--step", "simplify"], "no step of it decides a precision"),
+        (["--step", "simplify"], "none of its steps sets a precision"),
         (["--step", "int8-static(exclude=[gone])"], "gone"),
         (["--on", "nope"], "nope"),
         (["--plot", "plot.gif"], "plot.gif"),
@@ -177,7 +177,7 @@ def test_a_torn_last_line_is_left_out(run: Path, capsys: pytest.CaptureFixture[s
         (["--node", "gone"], "no node 'gone'"),
         (["--plan", "gone"], "no plan 'gone'"),
         (["--plan", "99"], "no plan '99'"),
-        (["--node", "plain", "--plan", "1"], "two questions"),
+        (["--node", "plain", "--plan", "1"], "cannot be combined"),
         (["--json", "gone/e.json"], "there is no folder"),
     ],
 )

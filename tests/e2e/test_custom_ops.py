@@ -190,9 +190,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
     [
         ("missing.so", "no library of custom operators", "build it first"),
         ("arm.so", "was built for aarch64", "build it on this machine"),
-        ("text.so", "does not load as a library", "must export RegisterCustomOps"),
+        ("text.so", "does not load as a library", "exports RegisterCustomOps"),
         pytest.param(
-            *("empty.so", "does not load as a library", "must export RegisterCustomOps"),
+            *("empty.so", "does not load as a library", "exports RegisterCustomOps"),
             marks=SLOW,
         ),
         ("crash.so", "is killed by SIGSEGV", "repair the library"),

@@ -85,7 +85,7 @@ def test_a_broken_quantizer_is_rejected_although_it_is_not_slower(
     searching_by(monkeypatch, Pick("broken"))
     (broken,) = search(task, tmp_path / "run").trials[1:]
     assert broken.status is Status.FAILS
-    assert "leaves the budget" in broken.why
+    assert "misses the budget" in broken.why
 
 
 def test_a_plan_five_percent_slower_is_rejected(

@@ -172,7 +172,7 @@ def losers(artefact: str) -> tuple[Trial, ...]:
             status=Status.FAILS,
             verdict=Verdict.FAILS,
             value=0.91,
-            why="cosine 0.91 leaves the budget of 0.999",
+            why="cosine 0.91 misses the budget of 0.999",
         ),
         Trial(
             "dd44" * 4,

@@ -26,7 +26,7 @@ TOLERANCE_DB = 40.0
 """What a bundle must keep on the machine that it was packed for; see `ortune.load`."""
 FALLBACK = "its tuned model cannot run on"
 DOCUMENTED = re.compile(
-    rf"integer layers?|this CPU has no instructions for|golden sample's answer"
+    rf"integer layers?|this CPU has no instructions for|golden sample's outputs"
     rf"|can be used here: it runs with|{FALLBACK}"
 )
 """What `ot.load` may say of a bundle on another machine than it was packed on."""

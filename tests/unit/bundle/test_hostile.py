@@ -119,7 +119,7 @@ class TestSettings:
     def test_no_session_key_writes_a_file(self, bundle: Path, tmp_path: Path, key: str) -> None:
         out = tmp_path / "written"
         forge(bundle, settings(config=[f"{key}={out}"]))
-        refused(bundle, f"'{key}' is no setting")
+        refused(bundle, f"'{key}' is a setting that a file must not change")
         assert not list(tmp_path.glob("written*"))
 
     def test_the_command_line_says_it_in_two_lines(
@@ -129,7 +129,7 @@ class TestSettings:
         np.savez(tmp_path / "x.npz", x=X)
         assert main(["run", str(bundle), str(tmp_path / "x.npz")]) == 2
         what, fix = capsys.readouterr().err.splitlines()
-        assert "no setting that a file from elsewhere may make" in what
+        assert "a setting that a file must not change" in what
         assert fix == "  fix: do not trust this file"
 
     @pytest.mark.parametrize(
@@ -140,20 +140,20 @@ class TestSettings:
             ({"is": 3}, "where a backend belongs"),
             ([], "settings.json.*holds none"),
             ("cpu", "holds none"),
-            ({"is": "backends/evil.py:X"}, "no backend that is installed"),
-            ({"is": "backends/simulated", "report": "/tmp/x"}, "is what no file may set"),
+            ({"is": "backends/evil.py:X"}, "not an installed backend"),
+            ({"is": "backends/simulated", "report": "/tmp/x"}, "must not be set by a file"),
             ({"is": "backends/torch", "source": "os:system"}, "its manifest does not"),
             ({"is": "backends/torch", "weights": "/tmp/w.pt"}, "its manifest does not"),
             ({"is": "backends/cpu", "custom_ops": ["/tmp/x.so"]}, "its manifest does not"),
             ({"is": "backends/openvino", "config": ["CACHE_DIR=/tmp/x"]}, "'CACHE_DIR'"),
-            ({"is": "backends/cpu", "threads": "many"}, "is no integer"),
+            ({"is": "backends/cpu", "threads": "many"}, "is not an integer"),
             ({"is": "backends/bucketed", "inner": {"is": "metrics/top1"}}, "bucketed|backend"),
         ],
     )
     def test_what_is_no_harmless_backend(self, bundle: Path, data: Any, said: str) -> None:
         forge(bundle, {SETTINGS: json.dumps(data).encode()})
         if "bucketed" in said:  # a newer version may know more: the original runs instead
-            with pytest.warns(RuntimeWarning, match="is no backend"):
+            with pytest.warns(RuntimeWarning, match="is not an installed backend"):
                 load_engine(bundle).close()
             return
         refused(bundle, said)
@@ -285,7 +285,7 @@ class TestZip:
                 for _ in range(50):
                     out.write(bytes(8 << 20))
         assert bundle.stat().st_size < 500_000
-        refused(bundle, "packed, where bundles have it as it is")
+        refused(bundle, "compressed, where bundles store it uncompressed")
 
     def test_a_size_that_lies(self, bundle: Path) -> None:
         """The table of contents says less than there is, and the manifest agrees with it."""
@@ -328,7 +328,7 @@ class TestZip:
                 entry = zipfile.ZipInfo(name)
                 entry.external_attr = (kind if name == "models/toy.onnx" else 0o100644) << 16
                 file.writestr(entry, content)
-        refused(bundle, "a link or no plain file")
+        refused(bundle, "not a regular file")
 
 
 class TestModel:

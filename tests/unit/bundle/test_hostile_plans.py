@@ -58,7 +58,7 @@ def test_swapped_entries(bundle: Path) -> None:
     assert len(pairs) > 50
     for one, two in pairs:
         swapped = {**whole, one: whole[two], two: whole[one]}
-        refused(write(bundle, swapped), "was changed|where bundles have it as it is")
+        refused(write(bundle, swapped), "was changed|where bundles store it uncompressed")
 
 
 def test_settings_of_a_later_plan_have_no_more_power(bundle: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_original_in_the_place_of_a_plan_is_asked_for(study: Study, tmp_path
     assert "ortune optimize MODEL --on cpu" in error.value.fix
     assert "--original" in error.value.fix
     assert not (tmp_path / "package").exists()
-    with pytest.raises(BadSettings, match="--original is about a package"):
+    with pytest.raises(BadSettings, match="--original needs --for"):
         pack(study, tmp_path / "a.ortune", original=True)
 
 
@@ -189,7 +189,7 @@ def test_only_packages_are_replaced(bundle: Path, tmp_path: Path) -> None:
         package([bundle], out, Notes())
     package([bundle], out, Notes(), force=True)
     (out / CONTENTS).unlink()
-    with pytest.raises(OrtuneError, match="no package that pack has written"):
+    with pytest.raises(OrtuneError, match="was not written by pack"):
         package([bundle], out, Notes(), force=True)
     with pytest.raises(OrtuneError, match="there is no folder"):
         package([bundle], tmp_path / "a" / "b", Notes())

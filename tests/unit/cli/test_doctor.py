@@ -54,7 +54,7 @@ def test_a_gpu_is_one_line() -> None:
     board = Gpu(0, "NVIDIA L4", "GPU-5e6f", "8.9", memory=24 * 1024**3)
     text = doctor.describe_gpus([board], {"driver": "580.95", "cudnn": "9.19.0.56"})
     assert text == "NVIDIA L4 (25.8 GB), driver 580.95, cudnn 9.19.0.56"
-    assert doctor.describe_gpus([], {}) == "none that an NVIDIA driver tells of"
+    assert doctor.describe_gpus([], {}) == "none reported by an NVIDIA driver"
 
 
 @pytest.mark.parametrize(

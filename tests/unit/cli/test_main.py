@@ -113,7 +113,7 @@ def test_every_verb_has_an_example_and_json(verb: str, capsys: pytest.CaptureFix
         (["doctor", "add", "cuda"], "'add' is not 'env'", "use env"),
         (
             ["recheck", "b", "--signature-only", "--require-signature", "k", "--no-timed"],
-            "--no-timed does not go with --signature-only",
+            "--no-timed cannot be combined with --signature-only",
             "leave one of them out",
         ),
         (["inspect", "m.onnx", "--json", "a.json", "b.onnx"], "unexpected", "ortune inspect"),
@@ -304,7 +304,7 @@ def test_a_retired_word_is_answered_with_the_new_way(
     monkeypatch.setattr(retired_words, "RETIRED", {retired: "write `ortune cost --timeline`"})
     assert cli.main(words) == 2
     what, fix = two_lines(capsys.readouterr().err)
-    assert what == f"{name}: `{retired}` is no more"
+    assert what == f"{name}: `{retired}` was removed"
     assert fix == "  fix: write `ortune cost --timeline`"
 
 
@@ -317,7 +317,7 @@ def test_the_help_of_a_verb_fits_80_columns_and_has_a_heading_for_every_option(
     out = capsys.readouterr().out
     options = re.split(r"^  Example:\n(?:    .*\n)+", out, flags=re.MULTILINE)[1]
     assert max(map(len, options.splitlines())) <= 80
-    options, _, common = options.partition("Of every verb")
+    options, _, common = options.partition("Common options")
     assert "-v, --verbose, --json [FILE.json]" in common and common.count("\n") <= 4
     command = cli.root.get_command(click.Context(cli.root), verb)
     own = panels.list_own(command)
@@ -371,7 +371,7 @@ def test_a_verb_that_went_into_another_names_it(
 ) -> None:
     assert cli.main(old) == 2
     what, fix = two_lines(capsys.readouterr().err)
-    assert what == f"ortune: `{old[0]}` is no more" and new in fix
+    assert what == f"ortune: `{old[0]}` was removed" and new in fix
     words = re.findall(r"`ortune (\S+)([^`]*)`", fix)
     verb = cli.root.get_command(click.Context(cli.root), words[0][0])
     assert verb is not None

@@ -150,7 +150,7 @@ def test_a_settings_file_from_before_the_record_went_is_read(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("word", ["--warm-start", "--no-warm-start"])
 def test_the_option_of_the_record_is_answered_in_two_lines(word: str) -> None:
-    with pytest.raises(OrtuneError, match="is no more") as refused:
+    with pytest.raises(OrtuneError, match="was removed") as refused:
         parsed("m.onnx", word)
     assert refused.value.fix.startswith("leave it out")
 

@@ -35,7 +35,7 @@ def test_outputs_go_to_one_file(folder: Path, capsys) -> None:
     wanted = 2 * np.load("in.npz")["x"]
     assert np.array_equal(np.load("out.npz")["y"], np.concatenate([wanted, wanted]))
     assert main(["run", "toy.onnx", "in.npz", "-o", "out"]) == BAD
-    assert "outputs in a folder are of --data" in capsys.readouterr().err
+    assert "writes into a folder" in capsys.readouterr().err
     assert not (folder / "out").exists()
 
 

@@ -94,7 +94,7 @@ def test_every_reader_refuses_what_is_no_file(tmp_path: Path, name: str, kind: s
     else:
         os.mkfifo(tmp_path / "pipe")
         path.symlink_to("pipe")
-    with pytest.raises(OrtuneError, match="no regular file") as caught:
+    with pytest.raises(OrtuneError, match="not a regular file") as caught:
         READERS[name](path)
     assert caught.value.fix
 

@@ -50,11 +50,11 @@ def test_a_file_of_classes_goes_before_the_models_and_names_before_the_alphabet(
     assert numbered(tmp_path, "dog", "cat")[0] == {"cat": 0, "dog": 1}
     found, said = numbered(tmp_path, "dog", "cat", classes=("ape", "Dog", "cat"))
     assert found == {"dog": 1, "cat": 2}
-    assert said == "labels from sub-folders, by the model's metadata: 1 = dog, 2 = cat"
+    assert said == "labels from sub-folder names, by the model's metadata: 1 = dog, 2 = cat"
     (tmp_path / "classes.txt").write_text("dog\nbird\n\ncat\n")
     found, said = numbered(tmp_path, "dog", "cat", classes=("ape", "dog", "cat"))
     assert found == {"dog": 0, "cat": 3}, "an empty line is a class without a name"
-    assert said == "labels from sub-folders, by classes.txt: 0 = dog, 3 = cat"
+    assert said == "labels from sub-folder names, by classes.txt: 0 = dog, 3 = cat"
 
 
 def test_names_are_compared_as_people_write_them(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_sub_folders_are_classes(tmp_path: Path) -> None:
     (top / "preprocess.toml").write_text("mean = 0.5\n")
     feeds = load_feeds(top, [NCHW], tmp_path / "out")
     assert feeds.labels == (0, 1)
-    numbered = "labels from sub-folders, numbered by name, as there is no classes.txt: "
+    numbered = "labels from sub-folder names, numbered by name, as there is no classes.txt: "
     assert f"{numbered}0 = cat, 1 = dog" in feeds.notes
     for old, new in (("cat", "10"), ("dog", "2")):
         (top / old).rename(top / new)

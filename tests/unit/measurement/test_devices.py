@@ -214,7 +214,7 @@ def test_code_of_the_users_does_not_go_to_a_device(device: Device, tmp_path: Pat
     path.write_text(f'[pi5]\nhost = "pi"\npython = "{device.python}"\nfolder = "{device.folder}"')
     (tmp_path / "mine.py").write_text("def score(run):\n    return [1.0]\n")
     function = f"{tmp_path / 'mine.py'}:score"
-    with pytest.raises(BadSettings, match="a device runs none of it"):
+    with pytest.raises(BadSettings, match="does not run on a device"):
         run(
             Optimize(
                 write_model(tmp_path),

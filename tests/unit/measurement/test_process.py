@@ -264,7 +264,7 @@ def test_a_deadline_missed_for_want_of_a_cpu_is_no_verdict(model: Path) -> None:
     assert late.value.interruption is Interruption.BUSY
     with pytest.raises(CutShort, match="other processes took the CPU") as told:
         late.value.demand_verdict()
-    assert "stop what else runs, or give more --time" in told.value.fix
+    assert "close other programs, or give more --time" in told.value.fix
 
 
 LEAVES = """

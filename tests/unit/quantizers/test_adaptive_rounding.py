@@ -162,7 +162,7 @@ def test_layers_too_wide_are_refused_or_said() -> None:
         quantize(mlp(), AdaptiveRounding(widest=16), rows())
     model = mlp()
     assert quantize(model, AdaptiveRounding(widest=32), rows()) == 1
-    assert edit.take_notes(model) == "rounded plainly: 1 of 2 weights"
+    assert edit.take_notes(model) == "rounded to nearest: 1 of 2 weights"
 
 
 def test_numbers_that_round_nothing_are_refused() -> None:

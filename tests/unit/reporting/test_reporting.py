@@ -124,7 +124,7 @@ def test_the_terminal_keeps_its_width(study: Study, width: int) -> None:
 def test_the_terminal_starts_with_the_answer_and_names_every_plan(study: Study) -> None:
     text = "\n".join(lines(study, 80))
     assert text.startswith("1.92x as fast as the original")
-    for word in ("fp16 ", "leaves the budget", "SIGSEGV", "run/workers/4/job.json"):
+    for word in ("fp16 ", "misses the budget", "SIGSEGV", "run/workers/4/job.json"):
         assert word in text
 
 

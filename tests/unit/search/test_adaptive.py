@@ -177,7 +177,7 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     assert late.late
     assert late.count > 10
     assert all(one.why for one in late.untried)
-    assert "no time left for" in late.notes[0]
+    assert "out of time, not tried:" in late.notes[0]
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expectation) -> View:

@@ -202,7 +202,7 @@ def refuse(facts: Facts, **given: Any) -> None:
         (
             studies.FACTS,
             {"batches": "4", "max_latency": "2ms", "workload": "throughput"},
-            "--max-latency is of one run, and throughput measures time per inference",
+            "--max-latency limits single runs, but workload throughput measures",
             "--workload latency",
         ),
     ],

@@ -116,5 +116,5 @@ def test_a_family_that_takes_far_longer_than_the_time_left_is_said_to() -> None:
     assert Adaptive().next(late) is None
     omissions = Adaptive().explain_untried(late)
     assert omissions.late >= len({plan_family(plan) for plan in late.space.all_plans}) - 3
-    assert "no time was left for a single plan of: " in omissions.notes[-1]
+    assert "out of time; no plan was tried of: " in omissions.notes[-1]
     assert "int8-static on cpu" in omissions.notes[-1]

@@ -105,7 +105,7 @@ def test_on_request_all_recipes_but_the_original_begin_with_it(
     first, *others = space.list_recipes(targets[0], Cpu())
     assert first == AS_IS and others
     assert all((recipe.steps[0] == STEP) == fixed for recipe in others)
-    assert told == [f"--fixed-shapes: the result takes one shape alone, by {STEP}"] * fixed
+    assert told == [f"--fixed-shapes: the result takes one shape only, by {STEP}"] * fixed
 
 
 _PART = SimpleNamespace(indices=(0,))

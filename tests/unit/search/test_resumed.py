@@ -92,7 +92,7 @@ def test_a_search_takes_no_setting_that_its_own_run_could_not_hold(
 ) -> None:
     model = studies.write_model(tmp_path / "m.onnx", studies.MODEL)
     given = {field: 'cpu(config=["session.collect_node_memory_stats_to_file=x"])'}
-    with pytest.raises(BadSettings, match="is no setting that a file") as caught:
+    with pytest.raises(BadSettings, match="is a setting that a file") as caught:
         optimize(model, out=tmp_path / "run", **given)
     assert "ortune bench" in caught.value.fix
     assert not (tmp_path / "run").exists()

@@ -253,7 +253,7 @@ def test_a_plan_that_sets_more_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_an_image_is_written_no_more(tmp_path: Path) -> None:
-    with pytest.raises(OrtuneError, match="target `oci` is no more") as caught:
+    with pytest.raises(OrtuneError, match="target `oci` was removed") as caught:
         package([], tmp_path / "out", "oci(replayed=false)")
     assert "docs/bundles.md" in caught.value.fix
 

@@ -82,7 +82,10 @@ def test_a_service_is_yaml_whatever_its_texts_are() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "what"),
-    [({"storage": "models"}, "no storage URI"), ({"memory": "much"}, "no amount of memory")],
+    [
+        ({"storage": "models"}, "not a storage URI"),
+        ({"memory": "much"}, "not an amount of memory"),
+    ],
 )
 def test_kserve_is_told_what_a_cluster_takes(fields: dict[str, Any], what: str) -> None:
     with pytest.raises(BadSettings, match=what):

@@ -102,9 +102,9 @@ def test_a_library_that_is_not_there_and_a_range_that_is_none(tmp_path: Path) ->
     asked = 'tensorrt-engine(built=false, plugins=["./absent.so"])'
     with pytest.raises(BadModel, match=r"no plug-in library .*absent\.so"):
         package([packaged.bundle(tmp_path)], tmp_path / "out", asked)
-    with pytest.raises(BadSettings, match="no optimization profile"):
+    with pytest.raises(BadSettings, match="not an optimization profile"):
         TensorrtPackage(profiles=("x",))
-    with pytest.raises(BadSettings, match="no optimization profile"):
+    with pytest.raises(BadSettings, match="not an optimization profile"):
         TensorrtEngine(profiles=("x",))
 
 

@@ -254,11 +254,15 @@ def _simplify() -> Any:
 
 
 CLI = [
-    (["--fold-preprocess", "none.toml"], "none.toml is not there", "preprocess.toml"),
+    (["--fold-preprocess", "none.toml"], "no file none.toml", "preprocess.toml"),
     (["--fold-preprocess", "key.toml"], "key 'menn'", "its keys are: channels, crop"),
     (["--fold-preprocess", "type.toml"], "type.toml: fold-preprocess(layout=...)", "use one of"),
     (["--fold-preprocess", "cut.toml"], "cannot read", "write TOML"),
-    (["--picture-size", "3x4"], "--picture-size is of --fold-preprocess", "give that too"),
+    (
+        ["--picture-size", "3x4"],
+        "--picture-size needs --fold-preprocess",
+        "add --fold-preprocess FILE.toml",
+    ),
     (
         ["--fold-preprocess", "ok.toml", "--picture-size", "3"],
         "--picture-size: cannot read the size '3'",
@@ -267,7 +271,7 @@ CLI = [
     (["--fold-postprocess", "topk"], "'topk' is not allowed", "uint8, argmax, top-k"),
     (["--fold-postprocess", "top-k(k=x)"], "'x' is not an integer", "give an integer"),
     (["--fold-postprocess", "top-k(k=9, output=z)"], "no output 'z'", "set output to one of: y"),
-    ([], "there is no STEP", "simplify"),
+    ([], "no STEP is given", "simplify"),
 ]
 
 

@@ -307,7 +307,7 @@ def test_a_failed_self_check_is_told_and_exits_with_1(
     assert asked["workload"] == "throughput" and asked["self_check"]
     said = capsys.readouterr().out
     assert "self-check failed: the first row is 1.200" in said
-    assert "the intervals have that in them" in said and "fastest: " in said
+    assert "the intervals include this error" in said and "fastest: " in said
     assert "energy is not measured: RAPL: hidden" in said
 
 

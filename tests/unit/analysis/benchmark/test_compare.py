@@ -97,7 +97,7 @@ def test_a_wide_interval_is_no_regression_because_its_middle_is_over_the_thresho
     compared = only(ot.compare([one, two], thresholds={"latency": 0.25}))
     assert 1 < compared.latency.low < 1.25 < compared.latency.value
     assert not compared.regressions
-    assert compared.verdict == "over the threshold, inside the noise"
+    assert compared.verdict == "over the threshold, but within noise"
 
 
 def test_an_occasion_of_a_percent_is_not_called_a_difference(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_occasion_of_a_percent_is_not_called_a_difference(tmp_path: Path) -> 
         two = write(tmp_path / "b.json", [row(ms=10 * (1 + 0.02 * (seed % 2)), seed=seed)])
         assert only(ot.compare([one, two], thresholds={"latency": 0})).verdict in (
             "no difference",
-            "over the threshold, inside the noise",
+            "over the threshold, but within noise",
         )
 
 
@@ -189,7 +189,7 @@ def test_relative_cancels_what_slows_all_rows_alike(tmp_path: Path) -> None:
     assert found.regressions == 0 and only(found, 1).how == "relative to base.onnx on cpu"
     other = write(tmp_path / "c.json", [row("base.onnx", digest="x"), row("one.onnx", ms=6.5)])
     lone = only(ot.compare([one, other], relative=True), 1)
-    assert not lone.judged and lone.verdict == "not judged: nothing to relate it to"
+    assert not lone.judged and lone.verdict == "not judged: no common first row to compare with"
 
 
 def test_other_metrics_are_judged_only_when_asked(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_no_time_of_a_machine_too_noisy_is_judged(
     assert main(["compare", str(one), str(slow), "--threshold", "p99=1%"]) == 0
     said = capsys.readouterr().out
     assert "b.json was measured on a machine too noisy" in said
-    assert "not judged: too noisy a machine" in said and "no row was judged" in said
+    assert "not judged: the machine was too noisy" in said and "no row was judged" in said
     assert "no regression" not in said
     found = ot.compare([one, slow], thresholds={"size": 0.5})
     assert only(found).regressions == ("size",), "a file's size is no matter of noise"

@@ -87,7 +87,7 @@ def test_a_frame_that_waits_is_told_from_its_model(
     priced = json.loads(capsys.readouterr().out)
     assert [row["name"].endswith("whole frames") for row in priced["rows"]] == [True, True]
     assert priced["rows"][0]["inference_s"] > 0.004
-    assert any("holds whole frames" in text for text in priced["assumptions"])
+    assert any("times are of whole frames" in text for text in priced["assumptions"])
     assert main(["compare", "frames.json", "frames.json"]) == 0
 
 
@@ -125,7 +125,7 @@ def test_without_data_a_frame_is_given_made_up_inputs(model: Path) -> None:
         ("idle", "camera_of_a_test:idle does not call the engine"),
         ("broken", "camera_of_a_test:broken fails: KeyError: 'photo'"),
         ("changing", "read-only"),
-        ("waiting", "is awaited for"),
+        ("waiting", "is an async function"),
     ],
 )
 def test_frames_that_cannot_be_timed(model: Path, frame: str, said: str) -> None:

@@ -213,7 +213,7 @@ def test_one_tensor_of_ten_may_be_unstable() -> None:
     assert found.enough is False
     assert found.stable == pytest.approx(0.8)
     limit = f"{TOLERANCE / STEPS:.0%}".replace("%", " %")
-    assert f"more than {limit} on 20% of the ranges" in found.why
+    assert f"more than {limit} for 20% of the tensors" in found.why
     # Halves alone do not say how fast it falls: as 1 / sqrt(n).
     assert found.exponent is None
     assert found.add == 1

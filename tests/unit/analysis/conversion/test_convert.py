@@ -36,9 +36,9 @@ FACTS = Facts({"Conv": 1}, 1, 4, 16, {"float32": 16}, 17, 8, (), ())
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (order(reduce_range=True), "--reduce-range is about int8"),
-        (order("fp16", per_channel=False), "--no-per-channel is about int8"),
-        (order("fp32", dynamic_conv=True), "--dynamic-conv is about int8"),
+        (order(reduce_range=True), "--reduce-range needs --precision int8"),
+        (order("fp16", per_channel=False), "--no-per-channel needs --precision int8"),
+        (order("fp32", dynamic_conv=True), "--dynamic-conv needs --precision int8"),
         (order("int8", dynamic_conv=True, data="d"), "int8 without data"),
         (order("int8", "gpu"), "no GPU kernel"),
         (order("int8", "tensorrt"), "no GPU kernel"),
@@ -49,7 +49,7 @@ FACTS = Facts({"Conv": 1}, 1, 4, 16, {"float32": 16}, 17, 8, (), ())
         (order("int8", "tensorrt", data="d", format="qoperator"), "qoperator is for CPUs"),
         (order("fp8", data="d"), "no CPU multiplies float8"),
         (order("fp8", "gpu"), "fp8 needs samples"),
-        (order("fp16", data="d", ranges_from="r"), "--ranges-from is about fp8, int8"),
+        (order("fp16", data="d", ranges_from="r"), "--ranges-from needs --precision fp8 or int8"),
     ],
 )
 def test_what_does_not_go_together_is_refused(asked: Convert, said: str) -> None:
@@ -214,7 +214,7 @@ def test_convert_writes_the_form_that_was_asked_for(asked: Convert, wanted: list
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_a_form_is_about_static_int8(precision: str) -> None:
-    with pytest.raises(BadSettings, match="--format qdq is about static int8") as caught:
+    with pytest.raises(BadSettings, match="--format qdq applies to static int8") as caught:
         convert.check_options(order(precision, format="qdq"))
     assert len(str(caught.value).splitlines()) == 2
 

@@ -333,7 +333,7 @@ def test_lengths_rise(lengths: str) -> None:
 def test_no_code_hides_in_the_inner_backend() -> None:
     """A bundle's settings are read by whoever opens it."""
     hidden = codec.encode(Bucketed()) | {"inner": codec.encode(Cpu(custom_ops=("evil.so",)))}
-    with pytest.raises(BadSettings, match="must not hide"):
+    with pytest.raises(BadSettings, match="must not name your own code"):
         codec.decode(Backend, hidden)
 
 

@@ -128,7 +128,7 @@ def test_a_metric_is_read_as_a_budget(metric: str, budget: str) -> None:
     ("given", "said"),
     [
         ({"metric": "nope"}, "nope"),
-        ({"metric": "top1", "budget": "top1>=0.5"}, "both say what is lost"),
+        ({"metric": "top1", "budget": "top1>=0.5"}, "both set the metric"),
         ({"budget": "top1"}, "cannot read budget"),
         ({"by": "layer"}, "'layer' is not allowed"),
         ({"time": "soon"}, "cannot read the duration"),

@@ -103,7 +103,7 @@ def test_a_signature_that_was_removed(signed: Path, keys: tuple[Path, Path]) -> 
 def test_a_bundle_rewritten_with_digests_that_agree(signed: Path, keys: tuple[Path, Path]) -> None:
     forge(signed, {"models/more.bin": b"other"})
     load_engine(signed).close()
-    refused(signed, keys[1], "its signature is not one of this file")
+    refused(signed, keys[1], "its signature does not match this file")
 
 
 def test_a_changed_byte_and_another_key(
@@ -111,13 +111,13 @@ def test_a_changed_byte_and_another_key(
 ) -> None:
     whole = signed.read_bytes()
     _, other = written(tmp_path, "other", ec.generate_private_key(ec.SECP256R1()))
-    refused(signed, other, "its signature is not one of this file by .*: Key mismatch\n")
+    refused(signed, other, "its signature does not match this file and .*: Key mismatch\n")
     for place in (4, len(whole) // 2, len(whole) - 1):
         signed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(BadModel, match="its signature is not one of this file"):
+        with pytest.raises(BadModel, match="its signature does not match this file"):
             verify_signature(signed, keys[1])
     signed.write_bytes(whole + b"\0")
-    refused(signed, keys[1], "its signature is not one of this file")
+    refused(signed, keys[1], "its signature does not match this file")
 
 
 def test_a_signature_of_another_bundle(
@@ -125,7 +125,7 @@ def test_a_signature_of_another_bundle(
 ) -> None:
     other = pack(study, tmp_path / "other.ortune", trial="ba5e", sign=keys[0])
     shutil.copy(signature_of(other), signature_of(signed))
-    refused(signed, keys[1], "its signature is not one of this file")
+    refused(signed, keys[1], "its signature does not match this file")
 
 
 def test_a_signature_by_another_key_that_claims_to_be_by_this_one(
@@ -138,7 +138,7 @@ def test_a_signature_by_another_key_that_claims_to_be_by_this_one(
     own = json.loads(signature_of(signed).read_text())
     forged["verificationMaterial"] = own["verificationMaterial"]
     signature_of(signed).write_text(json.dumps(forged))
-    refused(signed, keys[1], "its signature is not one of this file")
+    refused(signed, keys[1], "its signature does not match this file")
 
 
 def _without_hint(text: str) -> str:

@@ -174,8 +174,8 @@ def test_a_flag_asks_another_request_with_its_own_defaults() -> None:
 @pytest.mark.parametrize(
     ("words", "what", "fix"),
     [
-        (["a", "--rate", "2", "--starts", "9"], "--starts is about --life", "add --life"),
-        (["a", "--life", "--rate", "2"], "--rate does not go with --life", "leave one"),
+        (["a", "--rate", "2", "--starts", "9"], "--starts needs --life", "add --life"),
+        (["a", "--life", "--rate", "2"], "--rate cannot be combined with --life", "leave one"),
         (["a", "b", "c", "--life"], "--life takes one model, and 3 are given", "leave out b, c"),
     ],
 )

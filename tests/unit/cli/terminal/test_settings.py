@@ -68,7 +68,7 @@ def test_a_person_who_types_it_may(
     model = studies.write_model(tmp_path / "m.onnx", studies.MODEL)
     path = written(tmp_path, f"models = ['{model}']\non = '''{WRITES}'''\n")
     assert main(["bench", str(path), "--time", "0.1"]) == 2
-    assert "is no setting that a file" in capsys.readouterr().err
+    assert "is a setting that a file" in capsys.readouterr().err
     assert not list(tmp_path.glob("written*"))
     np.savez(tmp_path / "in.npz", x=np.ones((1, 4), np.float32))
     assert main(["run", str(model), "in.npz", "--on", WRITES]) == 0

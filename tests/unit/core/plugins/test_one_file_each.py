@@ -406,7 +406,7 @@ def test_backend_and_workload(folder: Path, ends: dict[str, str]) -> None:
 def test_stored_field(ends: dict[str, str]) -> None:
     """The backend's own file says what a run may set of it; the rest is refused."""
     assert ends["refused"].startswith('ortune optimize: steady(config=["steady.log=x"]): ')
-    assert "'steady.log' is no setting that a file from elsewhere may make" in ends["refused"]
+    assert "'steady.log' is a setting that a file must not change" in ends["refused"]
 
 
 def test_metric(folder: Path, ends: dict[str, str]) -> None:
@@ -426,5 +426,5 @@ def test_section(folder: Path, ends: dict[str, str]) -> None:
 def test_target(folder: Path, ends: dict[str, str]) -> None:
     """It is written and run again."""
     assert (folder / "packed" / "plan.txt").read_text() == "as-is @ cpu"
-    assert "run again: reading it: equal answers" in ends["pack"]
+    assert "checked by reading it: equal answers" in ends["pack"]
     assert "cat plan.txt" in ends["pack"]

@@ -169,12 +169,12 @@ def test_a_stored_name_of_an_environment_is_looked_up_and_never_run() -> None:
 @pytest.mark.parametrize("key", POWER)
 def test_session_keys_that_reach_out_are_refused(key: str) -> None:
     held = codec.encode(Cpu()) | {"config": [f"{key}=/tmp/x"]}
-    assert f"'{key}' is no setting" in refused(held).what
+    assert f"'{key}' is a setting" in refused(held).what
 
 
 @pytest.mark.parametrize("key", OPENVINO_POWER)
 def test_properties_that_reach_out_are_refused(key: str) -> None:
-    refused(codec.encode(Openvino()) | {"config": [f"{key}=/tmp/x"]}, "is no setting")
+    refused(codec.encode(Openvino()) | {"config": [f"{key}=/tmp/x"]}, "is a setting")
 
 
 def test_no_key_of_the_installed_runtime_that_names_a_place_is_allowed() -> None:
@@ -257,7 +257,7 @@ def test_a_setting_is_found_at_any_depth() -> None:
 
 
 def test_files_and_code_in_other_fields() -> None:
-    refused(codec.encode(Simulated(report="written.json")), "is what no file may set")
+    refused(codec.encode(Simulated(report="written.json")), "must not be set by a file")
     stored.demand_safe_data(codec.encode(Torch(source="pkg.module:factory")), "a run keeps it")
     backends = [Torch(source="a:b", weights="w.pt"), Cpu(custom_ops=("./x.so", "mod"))]
     assert stored.list_code_names(codec.encode(backends)) == ("a:b", "w.pt", "./x.so", "mod")
@@ -277,7 +277,7 @@ def test_backends_of_other_packages_hold_numbers_and_words(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["evil.py:X", "../evil", "a/b.py:X", "", "a b"])
 def test_a_backend_is_named_not_pathed(name: str) -> None:
-    refused({"is": f"backends/{name}"}, "is no backend that is installed")
+    refused({"is": f"backends/{name}"}, "is not an installed backend")
 
 
 def test_nesting_is_bounded() -> None:
@@ -338,10 +338,10 @@ class TestThreads:
 class TestCodec:
     @pytest.mark.parametrize("name", ["metrics/top1", "quantizers/fp16", "workloads/latency"])
     def test_a_plugin_of_another_kind_is_said(self, name: str) -> None:
-        with pytest.raises(BadSettings, match=f"'{name}' is no backend") as caught:
+        with pytest.raises(BadSettings, match=f"'{name}' is not a backend") as caught:
             codec.decode(Backend, {"is": name})
         assert len(str(caught.value).splitlines()) == 2
-        with pytest.raises(BadSettings, match=r"inner=.*is no backend"):
+        with pytest.raises(BadSettings, match=r"inner=.*is not a backend"):
             codec.decode(Backend, {"is": "backends/bucketed", "inner": {"is": name}})
 
     @pytest.mark.parametrize("data", [{}, {"threads": 1}, [], None, "cpu"])

@@ -352,7 +352,7 @@ m (float[4] x) => (float[4] y)
 """
     found = compared(filled(text), changed(text, ("b = Sigmoid(x)", ""), ("(c, b)", "(c, a)")))
     assert kinds(found) == {"Sigmoid+Sigmoid -> Sigmoid": "fused"}
-    assert _only(found, "fused").changes == ("equal nodes are one",)
+    assert _only(found, "fused").changes == ("equal nodes merged",)
 
 
 def test_folded_constants_and_shapes_stand_apart() -> None:

@@ -236,7 +236,7 @@ def test_a_folder_of_somebody_else_is_neither_used_nor_removed(
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
     for act in (remove_environment, lambda name: add_environment(OLD, name)):
-        with pytest.raises(BadSettings, match="is no environment that ortune made"):
+        with pytest.raises(BadSettings, match="is not an environment that ortune made"):
             act("ort-1.24.4")
     assert kept.read_text() == "mine" and not asked
     with pytest.raises(BadSettings, match=r"no environment 'ort-1\.24\.4' on this machine"):
@@ -286,7 +286,7 @@ def test_what_does_not_work_is_exit_code_1(
         (["list", "old"], "list takes no 'old'"),
         (["add"], "add takes a release"),
         (["check"], "check takes a name"),
-        (["check", "old", "--name", "x"], "--name is about add"),
+        (["check", "old", "--name", "x"], "--name works only with add"),
         (["check", "old"], "no environment 'old'"),
         (["drop", "old"], "'drop' is not one of"),
     ],

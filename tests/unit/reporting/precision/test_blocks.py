@@ -69,7 +69,7 @@ def test_what_was_not_reached_is_named() -> None:
     told = shown(regions.build_sensitivity_parts(found(finished="time", not_reached=names)))
     assert "Not measured, out of time: layer0, " in told
     assert "layer7 and 2 others. Give more --time." in told
-    assert "kept from an earlier call" in shown(regions.build_sensitivity_parts(found(kept=True)))
+    assert "from the cache" in shown(regions.build_sensitivity_parts(found(kept=True)))
 
 
 def test_neighbours_that_lose_the_same_are_named_where_it_is_much() -> None:

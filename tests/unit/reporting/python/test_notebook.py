@@ -31,7 +31,7 @@ def test_a_study_shows_the_answer_every_plan_and_a_plot(
     study._ipython_display_()
     words, plot = shown
     assert "<b>1.92x as fast as the original" in words["text/html"]
-    assert ">fp16<" in words["text/html"] and "leaves the budget" in words["text/html"]
+    assert ">fp16<" in words["text/html"] and "misses the budget" in words["text/html"]
     spec = plot["application/vnd.vegalite.v5+json"]
     assert "win" in {row["tone"] for row in spec["data"]["values"]}
     assert "var(--" not in json.dumps(spec), "a notebook has no style of ours"

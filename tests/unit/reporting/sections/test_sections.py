@@ -253,7 +253,7 @@ def test_ranking_names_every_plan_once_and_why_it_lost(study: Study) -> None:
     ]
     assert found.rows[0][1:3] == ("1.92x", "1.87-1.96")
     assert found.rows[0][-1].startswith("the winner")
-    assert found.rows[2][-1] == "cosine 0.91 leaves the budget of 0.999"
+    assert found.rows[2][-1] == "cosine 0.91 misses the budget of 0.999"
     assert found.rows[4][-1] == "the worker died with signal 11 (SIGSEGV)"
     assert found.marks == ("win", "", "lose", "lose", "lose")
     codes = [b for b in blocks("ranking", study) if isinstance(b, Text) and b.tone == "code"]

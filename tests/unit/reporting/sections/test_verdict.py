@@ -76,7 +76,7 @@ def test_what_could_not_be_tried_is_not_called_slower(study: Study) -> None:
     causes = f"{FULL}, killed from outside"
     everything = judge(*ended)
     assert texts(everything)[0] == (
-        "the original stays: nothing is known of other plans; "
+        "the original stays: no other plan could be tried to the end; "
         f"6 of 6 plans could not be tried to the end: {causes}"
     )
     assert everything.counts[Outcome.CUT_SHORT] == 6 and not everything.counts[Outcome.FAILED]

@@ -79,7 +79,7 @@ def test_a_bound_is_said_and_what_breaks_it_tells_so_in_its_row() -> None:
 def test_where_nothing_keeps_a_bound_it_is_said_that_the_original_does_not_either() -> None:
     made = study(Goal(max_size=1 << 20), QUICK)
     assert describe_answer(made) == (
-        "the original stays, but does not keep what was asked: 5.15 MiB is above --max-size 1 MiB"
+        "the original stays, but misses a limit: 5.15 MiB is above --max-size 1 MiB"
     )
     warned = [text for text, tone in texts(made).items() if tone == "warn"]
     assert warned == [

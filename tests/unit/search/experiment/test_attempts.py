@@ -534,7 +534,7 @@ class TestFinalist:
         assert trial.status is Status.OK, "the search does not see them"
         found = attempts.measure_final(trial)
         assert found.status is Status.FAILS and found.score.verdict is Verdict.FAILS
-        assert "leaves the budget" in found.why
+        assert "misses the budget" in found.why
 
     def test_where_all_parts_share_the_samples_they_count_once(
         self, attempts: Attempts, script: Script

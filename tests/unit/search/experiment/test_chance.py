@@ -127,7 +127,7 @@ def test_a_limit_that_a_constant_answer_keeps_proves_nothing(
 ) -> None:
     code, answer = verify(capsys, "dead.onnx", CLASSES, "top1>=base-0.8")
     assert (code, answer["verdict"]) == (1, "likely")
-    assert "one same answer to all of them scores 0.25" in str(answer["doubt"])
+    assert "a constant answer scores 0.25" in str(answer["doubt"])
 
 
 def test_a_limit_below_the_worst_score_is_refused_once_the_original_is_scored(

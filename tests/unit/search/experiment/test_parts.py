@@ -168,7 +168,7 @@ def test_data_calibrate_and_yields_are_scored(here: Path) -> None:
 
 
 def test_no_output_is_ignored_where_a_function_scores(here: Path) -> None:
-    with pytest.raises(BadSettings, match="--ignore-output is about outputs"):
+    with pytest.raises(BadSettings, match="--ignore-output has no effect"):
         prepared(here, evaluate="functions:alone", ignore_output=("y",))
 
 

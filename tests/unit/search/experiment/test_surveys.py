@@ -275,7 +275,7 @@ def test_a_plan_that_decides_nothing_is_no_survey(tmp_path: Path, script: Script
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
         found = survey_plan(known, Plan(AS_IS, Cpu()), 10, ignore_event, live=live, clock=script)  # type: ignore[arg-type]
-    assert "decides a precision" in found.error
+    assert "sets a precision" in found.error
     assert found.regions == ()
 
 

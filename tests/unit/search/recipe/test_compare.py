@@ -27,7 +27,7 @@ def test_weights_count_twice(tmp_path: Path) -> None:
     needed = 2 * file.count_file_bytes(model) + (256 << 20)
     assert compare.describe_memory_lack(model, needed) is None
     said = compare.describe_memory_lack(model, needed - 1)
-    assert said is not None and "0.3 GB" in said and "numbers are not compared" in said
+    assert said is not None and "0.3 GB" in said and "outputs are not compared" in said
 
 
 @pytest.mark.parametrize(("free", "runs"), [(1 << 40, 2), (1 << 20, 0)])

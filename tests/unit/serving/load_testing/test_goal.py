@@ -119,7 +119,7 @@ def test_the_time_is_kept(seconds: float) -> None:
 
 
 def test_a_search_that_could_only_begin_is_refused() -> None:
-    with pytest.raises(BadSettings, match=r"p99 takes \d+ s for each rate") as no:
+    with pytest.raises(BadSettings, match=r"p99 needs \d+ s for each rate") as no:
         Machine(lambda one: 4.0).found(600)
     assert no.value.fix.startswith("give --time 1") and "lower percentile" in no.value.fix
 

@@ -91,7 +91,7 @@ def test_cost_reads_the_file(tmp_path: Path) -> None:
     twice = json.loads(two.read_text())["rows"][1]
     assert found.rows[1].figures.fps_machine == pytest.approx(2 * twice["requests_per_s"])
     assert found.verdict.answer == "stay", "not timed in turns: no speed-up is claimed"
-    assert any("such servers" in text for text in found.assumptions)
+    assert any("the whole server" in text for text in found.assumptions)
 
 
 def test_cost_takes_the_level_within_the_limit_or_none(tmp_path: Path) -> None:

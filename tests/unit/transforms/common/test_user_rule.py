@@ -220,7 +220,7 @@ def test_stored_steps_run_no_code(here: Path) -> None:
     stored = {"name": "r", "steps": [{"is": "transforms/./loud.py:x"}]}
     found = codec.decode(Recipe, stored).steps[0]
     assert str(found) == "./loud.py:x"
-    with pytest.raises(Refused, match="its code is not run"):
+    with pytest.raises(Refused, match="its code is missing"):
         found.apply(model_of(MODEL))  # type: ignore[call-arg]
     with pytest.raises(BadSettings, match="RuntimeError: run"):
         read_step("./loud.py:x")

@@ -270,7 +270,7 @@ FLOODS = {
         http2.call(at, INFER)[9:] + http2.field(b"x", b"y" * 120) * 100,
         http2.END_HEADERS,
     ),
-    "headers without end": lambda at: (
+    "endless headers": lambda at: (
         http2.call(1, INFER, 0) if at == 1 else http2.frame(http2.CONTINUATION, 1)
     ),
 }
