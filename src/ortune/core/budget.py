@@ -46,7 +46,7 @@ class Budget:
 
     @property
     def steps(self) -> tuple[Self, ...]:
-        """A budget of one limit for each, the strictest first."""
+        """One budget per limit, the strictest first."""
         limits = (self.limit, *self.looser)
         return tuple(replace(self, limit=limit, looser=()) for limit in limits)
 
@@ -75,7 +75,7 @@ class Budget:
         return limit > worst
 
     def loosen_to(self, score: float, base: float) -> Self:
-        """Return the budget with one more step that admits a score outside all others.
+        """Return the budget with one more limit, which admits a score that misses all others.
 
         Its limit is rounded to two digits of the miss, and reaches a little further, as other
         samples will not give the very same score.

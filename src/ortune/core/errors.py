@@ -20,7 +20,7 @@ _REASON = 120
 
 
 class OrtuneError(Exception):
-    """What is wrong with the value given, and what to do next.
+    """Error that names the wrong value and says what to do next.
 
     Names from files come into these lines: what would steer a terminal is spelled out.
 

@@ -18,7 +18,7 @@ _ONCE = 1.35
 
 
 def judge_steps(study: Study) -> tuple[Study, ...]:
-    """Return a study as each step of its budget judges it, the strictest first.
+    """Return a study judged by each limit of its budget, the strictest first.
 
     Each has its own `best`; that of the first, which is the study itself, is handed out. A study
     that a looser step judges, or one whose budget is a single limit, is returned alone.

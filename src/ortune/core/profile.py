@@ -184,7 +184,7 @@ class Profile(TableResult):
 
     @property
     def overhead(self) -> float:
-        """What the profiler costs: profiled over plain time of a call, less 1."""
+        """Overhead of the profiler: profiled time of a call over its plain time, minus 1."""
         return (self.profiled_call_ns or self.profiled_ns) / max(1.0, self.plain_ns) - 1
 
     @property
@@ -194,7 +194,7 @@ class Profile(TableResult):
         return sum(bool(kernel.sources) for kernel in computing) / max(1, len(computing))
 
     def by(self, key: Literal["op_type", "region", "kind", "provider"]) -> dict[str, Share]:
-        """Return what the kernels take together, by one of their attributes, the most first."""
+        """Return the kernels' total time by one of their attributes, the longest first."""
         total = max(1.0, sum(kernel.time_ns for kernel in self.kernels))
         groups: dict[str, list[float]] = {}
         for kernel in self.kernels:

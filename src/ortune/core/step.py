@@ -239,12 +239,12 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """Equal steps, equal key."""
+        """Digest of the steps: equal steps have the same key."""
         return digest(self.steps)
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """The only quantizer, where it is the last step; None for rescues and exact recipes."""
+        """The only quantizer, where it is the last step; else None."""
         quantizers = [step for step in self.steps if isinstance(step, Quantizer)]
         return quantizers[0] if len(quantizers) == 1 and quantizers[0] is self.steps[-1] else None
 
@@ -256,7 +256,7 @@ class Recipe:
         )
 
     def select_for(self, model: str) -> Recipe:
-        """Return what it applies to one of a job's models."""
+        """Return the recipe for one of a job's models."""
         steps = (
             step.inner if isinstance(step, Quantizer) else step
             for step in self.steps
@@ -265,7 +265,7 @@ class Recipe:
         return Recipe(self.name, tuple(steps))
 
     def made_portable(self) -> Recipe | None:
-        """Return it with portable steps alone; None where a quantizer cannot be made one.
+        """Return the recipe with portable steps only; None if a quantizer is not portable.
 
         Transforms that are bound to a CPU are left out; its name follows its steps.
         """

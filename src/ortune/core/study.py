@@ -114,7 +114,7 @@ class Ending:
 
 @dataclass(frozen=True, repr=False)
 class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
-    """Every trial and what follows from them.
+    """All trials of a search, and the results that follow from them.
 
     Attributes:
         root: The run's folder.
@@ -167,12 +167,12 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     @property
     def job(self) -> Job:
-        """What makes two searches the same search."""
+        """What two runs must share to be the same search."""
         return self.header.job
 
     @property
     def command(self) -> str:
-        """The command line that repeats it."""
+        """The command line that repeats the search."""
         return self.header.command
 
     @property
@@ -187,7 +187,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     @property
     def finished(self) -> str:
-        """How it ended; see `Ending`."""
+        """How the search ended; see `Ending`."""
         return self.ending.finished
 
     @property
@@ -245,7 +245,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     @property
     def best(self) -> Trial:
-        """The finalist that is wanted most of those that hold what they claim, or the baseline.
+        """The best accepted finalist by the search's goal; the baseline where there is none.
 
         Nothing that was measured once is handed out, however the search ended.
         """
@@ -267,8 +267,8 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     @property
     def undecided(self) -> tuple[Trial, ...]:
-        """Finalists that are faster than the best, or wanted more, and whose accuracy may be
-        outside the budget as far as samples tell: they are not handed out; best first."""
+        """Finalists that would beat the best, but of which too few samples tell whether their
+        accuracy is within the budget; best first."""
         goal, best = self.job.wanted, self.best
         fit = [
             t
@@ -280,12 +280,12 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     @property
     def unconfirmed(self) -> tuple[Trial, ...]:
-        """Promising plans of a search that was cut off: for lack of time, or by the user."""
+        """Promising plans that were not re-measured: the search ran out of time or was stopped."""
         return self.promising if self.finished in ("time", "interrupted") else ()
 
     @property
     def cut_short(self) -> tuple[Trial, ...]:
-        """Plans, also at a batch, of which nothing is known as something from outside ended them.
+        """Plans, also at a batch, without a result because something from outside ended their run.
 
         The same command tries them again.
         """
@@ -295,7 +295,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     @property
     def counts(self) -> Mapping[Outcome, int]:
-        """How many plans came to what, the original left out."""
+        """Number of plans by outcome, without the original."""
         last = {t.key: t for t in self.trials if t.stage != BESIDE and t.key != self.trials[0].key}
         outcomes = Counter(map(acceptance.classify_outcome, last.values()))
         outcomes[Outcome.UNTRIED] += self.ending.untried

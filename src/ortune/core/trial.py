@@ -301,7 +301,7 @@ class Misreading:
 
 @dataclass(frozen=True)
 class Trial:
-    """One plan and what became of it.
+    """One plan and its results.
 
     Attributes:
         key: Digest of everything the result depends on.
@@ -363,7 +363,7 @@ class Trial:
     misreading: Misreading | None = None
 
     def has_reached(self, effort: Effort) -> bool:
-        """Whether it was taken this far, or ended before for good."""
+        """Whether the trial reached this part of the search, or ended earlier for good."""
         ended = self.status in (Status.FAILED, Status.UNCHANGED)
         return ended or EFFORTS.index(self.effort) >= EFFORTS.index(effort)
 
@@ -377,7 +377,7 @@ class Trial:
 
     @property
     def shown_ratio(self) -> Interval | None:
-        """Its latency ratio as people may see it; None where its runs waited for a CPU.
+        """Latency ratio to show to a user; None where its runs waited for a CPU.
 
         A ratio of runs that waited is one of time slices: a search sorts by it, for want of more.
         """

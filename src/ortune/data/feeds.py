@@ -36,7 +36,7 @@ PROGRESS_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class Feeds:
-    """Samples that fit the model.
+    """Samples that were checked against a model's inputs.
 
     Attributes:
         stream: File that holds them.

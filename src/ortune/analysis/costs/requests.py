@@ -174,7 +174,7 @@ class Cost(Request):
 
 @request
 class TimelineRequest(BackendRequest, DataRequest):
-    """Time MODEL plain, optimized, quantized and both: once, a session, an inference.
+    """Time MODEL as exported, optimized, quantized and both: preparation, sessions, inferences.
 
     Files that onnxruntime optimized offline, as ONNX and as .ort, are compared with optimizing at
     load. Without --data the inputs are made up: the times hold, a quantized model's answers are

@@ -454,7 +454,7 @@ _SAMPLES = 16
 
 
 def suggest(profile: Profile) -> tuple[Action, ...]:
-    """Return the actions for a profile, from the model file that it was taken of.
+    """Suggest changes for the bottlenecks of a profile, from the profiled model file.
 
     Raises:
         OrtuneError: The file is gone or cannot be read.
@@ -476,7 +476,7 @@ def evaluate_suggestions(
     seconds: float = 20,
     sink: Sink = ignore_event,
 ) -> tuple[Action, ...]:
-    """Do each action that names steps or a setting, time all against the model as it is.
+    """Apply each action that names steps or a setting, and time it against the model as it is.
 
     Args:
         profile: Of the model; its batch is timed.

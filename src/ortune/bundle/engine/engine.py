@@ -68,7 +68,7 @@ class Engine(Result):
         self._release = weakref.finalize(self, resources.close)
 
     def summary(self) -> Mapping[str, object]:
-        """Return what runs, on what, and what it takes and gives."""
+        """Return the models, their backend, inputs and outputs."""
         chosen = {"plan": self.plan and self.plan.plan, "fallback": self.fallback}
         calls = {
             f"{name} {side}".lstrip(): ", ".join(map(str, getattr(call.signature, side)))
@@ -96,7 +96,7 @@ class Engine(Result):
             raise BadSettings(f"the engine has no model '{name}'", fix=f"use {choices}") from None
 
     def add_call(self, name: str, call: Call) -> None:
-        """Let it be called in another way too, by a name of its own."""
+        """Add another way to call the engine, under a name of its own."""
         self._calls[name] = call
 
     def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -189,7 +189,7 @@ class Engine(Result):
         return total
 
     def terminate(self) -> None:
-        """Tell all that was submitted to end, without answers where it has none yet."""
+        """Cancel all submitted requests that have no answer yet."""
         for call in self._calls.values():
             call.terminate()
 

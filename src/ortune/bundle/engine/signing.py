@@ -51,7 +51,7 @@ def make_signer(key: Path) -> Callable[[Path, bool], Path]:
 
 
 def verify_signature(path: str | Path, key: str | Path) -> None:
-    """Refuse a bundle that the owner of a key did not sign as it is.
+    """Refuse a bundle that the owner of a key did not sign, or that was changed since.
 
     The signature lies beside it, NAME.ortune.sig. It is of every byte of the file.
 
