@@ -14,7 +14,7 @@
   let seen = "", until = 0;
 
   const bar = make("progress", ""), plan = make("strong", ""), left = make("span", ""), best = make("p", "");
-  bar.setAttribute("aria-label", "share of the time that is behind the search");
+  bar.setAttribute("aria-label", "share of the search time that is used");
   const now = make("section", "now", make("p", "", plan, " ", left), bar, best);
   const late = make("p", "warn");
   late.setAttribute("role", "status");

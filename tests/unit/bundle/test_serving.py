@@ -91,8 +91,8 @@ def test_more_than_this_machine_has_is_lowered(bundle: Path, tmp_path: Path) -> 
         ({"preferred": [0]}, "is not between"),
         ({"preferred": 4}, "is not a list"),
         ({"threads": True}, "is not an integer"),
-        ({"max_queue": 1}, "'max_queue' is none of"),
-        ({"path": "/etc"}, "'path' is none of"),
+        ({"max_queue": 1}, "'max_queue' is not one of"),
+        ({"path": "/etc"}, "'path' is not one of"),
     ],
 )
 def test_what_a_bundle_may_not_say(bundle: Path, told: Any, said: str) -> None:

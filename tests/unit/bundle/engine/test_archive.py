@@ -528,7 +528,7 @@ class TestManifest:
         if good:
             assert read_manifest(made.write_json(), "b") == made
         else:
-            with pytest.raises(BadModel, match="a ratio of plan 1 that is no interval"):
+            with pytest.raises(BadModel, match="an invalid interval for the ratio of plan 1"):
                 read_manifest(made.write_json(), "b")
 
     def test_what_is_nested_deeper_than_bundles_are_is_not_looked_at(self) -> None:
@@ -611,13 +611,16 @@ class TestManifest:
         [
             ({"models": {"": "models/other.onnx"}}, "no digest of 'models/other.onnx'"),
             ({"golden": {"": Golden("golden/inputs", "no")}}, "no digest of 'no'"),
-            ({"settings": "evidence.json"}, "settings or recipe of plan 1 in another place"),
-            ({"recipe": "plans/1/recipe.json"}, "settings or recipe of plan 1 in another place"),
+            ({"settings": "evidence.json"}, "settings or recipe of plan 1 in an unexpected file"),
+            (
+                {"recipe": "plans/1/recipe.json"},
+                "settings or recipe of plan 1 in an unexpected file",
+            ),
             ({"custom_ops": ("other",)}, "lists no library that plan 1 names"),
-            ({"ratio": (0.5, 0.6, 0.7)}, "a ratio of plan 1 that is no interval"),
-            ({"ratio": (float("nan"),) * 3}, "a ratio of plan 1 that is no interval"),
-            ({"ratio": (1.0, -1.0, float("inf"))}, "a ratio of plan 1 that is no interval"),
-            ({"key": "../x"}, "a key of plan 1 that is none"),
+            ({"ratio": (0.5, 0.6, 0.7)}, "an invalid interval for the ratio of plan 1"),
+            ({"ratio": (float("nan"),) * 3}, "an invalid interval for the ratio of plan 1"),
+            ({"ratio": (1.0, -1.0, float("inf"))}, "an invalid interval for the ratio of plan 1"),
+            ({"key": "../x"}, "an invalid key for plan 1"),
         ],
     )
     def test_a_plan_that_does_not_fit_the_rest(self, changed: dict[str, Any], said: str) -> None:

@@ -79,7 +79,7 @@ def test_what_counts_as_equal_depends_on_the_type_that_is_computed_in(
 def test_an_output_that_is_no_tensor_is_named() -> None:
     model = _parse(f"{HEAD} m (float[4] x) => (seq(float[4]) y) {{ y = SequenceConstruct(x, x) }}")
     said = compare.describe_odd_outputs(model)
-    assert said is not None and "'y' is no tensor" in said
+    assert said is not None and "'y' is not a tensor" in said
     plain = _parse(f"{HEAD} m (float[4] x) => (float[4] y) {{ y = Sqrt(x) }}")
     assert compare.describe_odd_outputs(plain) is None
 
