@@ -61,31 +61,31 @@ def _list_refusals(model: ir.Model) -> Iterator[Finding | None]:
     )
     yield _make_error(
         "tensorrt-operators",
-        "{n} nodes are integer operators",
+        "{n} nodes with integer operators",
         (node.name for node in nodes if _INTEGER.fullmatch(qualify_operator(node))),
         "TensorRT reads only Q/DQ pairs around float operators",
     )
     yield _make_error(
         "tensorrt-domain",
-        "{n} com.microsoft Q/DQ pairs",
+        "{n} pairs of com.microsoft's QuantizeLinear and DequantizeLinear",
         (node.name for node in pairs if node.domain == MICROSOFT),
         "TensorRT reads only ONNX's own Q/DQ operators",
     )
     yield _make_error(
         "tensorrt-zero-point",
-        "{n} Q/DQ pairs with a zero point other than 0",
+        "{n} pairs of Q/DQ with a zero point other than 0",
         (node.name for node in plain if _has_zero_point(node)),
         "TensorRT's integers are symmetric",
     )
     yield _make_error(
         "tensorrt-type",
-        "{n} Q/DQ pairs of a type that TensorRT does not support",
+        "{n} pairs of Q/DQ of a type that TensorRT does not support",
         (f"{node.name} ({kind})" for node in plain if (kind := _find_type(node)) not in _TAKEN),
         "the importer refuses the file; a bias belongs there in float",
     )
     yield _make_error(
         "tensorrt-scale",
-        "{n} Q/DQ pairs with a scale that is not positive",
+        "{n} pairs of Q/DQ with a scale that is not positive",
         (node.name for node in plain if not _has_positive_scale(node)),
         "the importer refuses the file",
     )

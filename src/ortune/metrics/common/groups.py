@@ -152,8 +152,8 @@ def find_unlike_group(entries: Sequence[str], records: Floats, least: float = FO
     if decibels >= least:
         return ""
     return (
-        f"{group} does not follow the original: SNR {decibels:.1f} dB, at least {least:g} dB "
-        "needed"
+        f"{group} does not follow the original: SNR {decibels:.1f} dB (of its variation), at "
+        f"least {least:g} dB needed"
     )
 
 

@@ -181,7 +181,7 @@ def _doubt_original(
         return "", False
     same = f"a constant answer scores {chance:.4g}"
     if base <= chance:
-        return f"{score}, and {same}: no loss can be proved; {advice}", True
+        return f"{score}, and {same}: no loss can be detected; {advice}", True
     if (limit := budget.bound(base)) <= chance:
         return f"{score}, the budget {budget} allows {limit:.4g}, but {same}: no proof", True
     if base - chance > _NEAR_CHANCE * (1 - chance):

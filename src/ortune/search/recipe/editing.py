@@ -125,8 +125,8 @@ class EditSession:
         bridge, origin = step.bridge(self.model), self.model.clone()
         edit = self._apply_step(step)
         if edit.count:
-            feeds, note = self.material.feeds, "outputs are not compared: the step changes the "
-            "inputs, and samples cannot be converted"
+            feeds = self.material.feeds
+            note = "outputs are not compared: the step changes what the model takes"
             after = self._save_state(self.model, "behind")
             if feeds is None or bridge is None:
                 self.material = replace(self.material, feeds=None, calibration=())
