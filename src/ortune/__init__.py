@@ -19,16 +19,16 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     extract      Cut the part of MODEL between named tensors out into a model of its own.
     inspect      Show what MODEL consists of, what is wrong with it, and which backends run it.
     load         Open a bundle with exactly the settings it was measured with, or a plain model.
-    loadtest     Put load on TARGET, a server's address or a model to serve; report rates and
-    latencies. optimize     Find the fastest version of MODEL that keeps the answers, and prove it.
+    loadtest     Put load on TARGET, a server or a model to serve; report rates and latencies.
+    optimize     Find the fastest version of MODEL that keeps the answers, and prove it.
     pack         Pack the winner: model, original, settings, recipe, evidence, golden samples.
     profile      Show where the time of a run of MODEL goes: by operator, by node and by region.
     recheck      Run a bundle's golden samples and its benchmark again: is it as it was packed?
     report       Write the report as one offline file: HTML, or Markdown if the name ends in .md.
     sensitivity  Measure what each region of MODEL costs in accuracy and saves in time, one by one.
-    serve        Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until stopped. tune
-    Find the runtime settings that MODEL runs fastest with on one backend. verify       Judge
-    whether OTHER answers like REFERENCE, within the budget.
+    serve        Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until stopped.
+    tune         Find the runtime settings that MODEL runs fastest with on one backend.
+    verify       Judge whether OTHER answers like REFERENCE, within the budget.
 
 ``make docs`` writes a page of all public names.
 """

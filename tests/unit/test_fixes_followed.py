@@ -53,7 +53,16 @@ ELSEWHERE = {"--range", "--shape", "--unpack-limit"}
 LONG = {
     *("--allow-custom-ops", "--allow-fallback", "--baseline", "--budget", "--by", "--calibration"),
     *("--client", "--compare", "--compiled", "--connections", "--dynamic", "--environment"),
-    *("--fixed-shapes", "--for", "--grpc-port", "--help", "--ignore-output", "--input", "--json"),
+    *(
+        "--fixed-shapes",
+        "--fold-preprocess",
+        "--for",
+        "--grpc-port",
+        "--help",
+        "--ignore-output",
+        "--input",
+        "--json",
+    ),
     *(
         "--levels",
         "--licence",

@@ -104,8 +104,7 @@ def pack(
     _demand_portable(*(candidate.plan.backend for candidate in trials))
     if not LICENCE.fullmatch(licence):
         raise BadSettings(
-            f"'{licence}' is not an SPDX expression",
-            fix="write an SPDX expression, such as Apache-2.0",
+            f"'{licence}' is not SPDX", fix="write an SPDX expression, such as Apache-2.0"
         )
     path = Path(path)
     signed = None if sign is None else make_signer(Path(sign))

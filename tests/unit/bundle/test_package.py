@@ -151,8 +151,12 @@ def test_a_bundle_with_no_plan_for_it_is_refused(bundle: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("target", "kind", "what"),
     [
-        (Notes(found=Replay("a test", 39.0)), BadModel, "39 dB from the bundle's golden answers"),
-        (Notes(found=Replay("a test", float("nan"))), BadModel, "answers otherwise"),
+        (
+            Notes(found=Replay("a test", 39.0)),
+            BadModel,
+            "SNR 39 dB against the bundle's golden answers",
+        ),
+        (Notes(found=Replay("a test", float("nan"))), BadModel, "gives other outputs"),
         (Notes(found=Replay("a test", 90.0, (1.3, 1.2, 1.4))), OrtuneError, "limit of 1.10"),
         (Notes(lacks="pip install it"), BackendMissing, "cannot be made here"),
     ],

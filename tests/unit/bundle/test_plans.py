@@ -151,7 +151,7 @@ class TestContent:
         assert manifest.provenance["measured"] == "evidence.json"
         assert manifest.provenance["built by"].startswith("ortune ")
         for wrong in ("a" * 300, "MIT\n", "\x1b[31m", "<b>"):
-            with pytest.raises(BadSettings, match="is not an SPDX expression"):
+            with pytest.raises(BadSettings, match="is not SPDX"):
                 pack(study, tmp_path / "y.ortune", licence=wrong)
 
     def test_unpacking_leaves_other_plans_alone(self, bundle: Path, tmp_path: Path) -> None:
@@ -395,7 +395,9 @@ def test_elsewhere_the_plain_model_runs_with_one_warning(
     assert len(warned) == 1 and "the toy has no device; fix: plug it in" in warned[0]
 
 
-@pytest.mark.parametrize(("harm", "why"), [("closed", "error 7"), ("wrong", "SNR .* dB")])
+@pytest.mark.parametrize(
+    ("harm", "why"), [("closed", "error 7"), ("wrong", "differ from the packed ones")]
+)
 def test_what_does_not_open_or_answers_otherwise_is_left_alone(
     tmp_path: Path, harm: str, why: str
 ) -> None:

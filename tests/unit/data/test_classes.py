@@ -129,7 +129,7 @@ def test_a_table_without_file_names_keeps_the_order(data: Path, table: str) -> N
     [
         ("file,label\n1.npz,1\n2.npz,2\n3.npz,3\n", "has no row for '10.npz'"),
         ("file,label\n1.npz,1\n2.npz,2\n", "has no row for '10.npz'"),
-        ("file,label\n1.npz,1\n2.npz,2\n10.npz,3\n11.npz,4\n", "names 1 file that no sample"),
+        ("file,label\n1.npz,1\n2.npz,2\n10.npz,3\n11.npz,4\n", "names 1 file without a sample"),
         ("file,label\n1.npz,1\n2.npz,2\n2.npz,3\n", "names '2.npz' more than once"),
         ("file,label\na/1.npz,1\nb/1.npz,2\n10.npz,3\n", "may both be '1.npz'"),
         ("id,label\n1,1\n2,2\n", "has no row for '10.npz'"),

@@ -95,7 +95,7 @@ def test_parquet(tmp_path: Path) -> None:
     settings = make_folder(tmp_path / "folder")
     feeds = load_feeds(tmp_path / "rows.parquet", INPUTS, tmp_path, settings=settings)
     assert feeds.count == 2 and feeds.labels == (0.1, 0.9)
-    assert any("not read: id" in note for note in feeds.notes)
+    assert any("ignored: id" in note for note in feeds.notes)
 
 
 def test_a_fixed_length_is_filled_up(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_what_is_no_sound_is_two_lines(tmp_path: Path, data: bytes, what: str) -
         ("length = -1", (MONO,), "length"),
         ("loud = 1", (MONO,), "no field 'loud'"),
         ("", (TensorSpec("x", "int32", (1, None)),), "holds int16, and input 'x' takes int32"),
-        ("", (TensorSpec("x", "str", (1, None)),), "no sound"),
+        ("", (TensorSpec("x", "str", (1, None)),), "not sound"),
         ("x = [", (MONO,), "cannot read"),
     ],
 )

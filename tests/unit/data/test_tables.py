@@ -61,7 +61,7 @@ def test_columns_are_inputs_and_a_row_is_a_sample(tmp_path: Path) -> None:
     assert [one["ids"].tolist() for one in samples] == [[[1, 2]], [[3]], [[4, 5, 6]]]
     np.testing.assert_array_equal(samples[2]["mask"], values[8:].reshape(1, 2, 2))
     assert samples[1]["rate"].tolist() == [8]
-    assert any("not read: text" in note for note in found.notes)
+    assert any("ignored: text" in note for note in found.notes)
 
 
 def test_a_folder_of_parts_and_nested_lists(tmp_path: Path) -> None:

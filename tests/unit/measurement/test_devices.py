@@ -110,10 +110,13 @@ def test_a_broken_connection_says_nothing_of_the_plan(device: Device, tmp_path: 
         while worker.alive:
             time.sleep(0.05)
         for _ in range(2):  # in the middle, and from the beginning
-            with pytest.raises(WorkerFailed, match="no connection") as lost:
+            with pytest.raises(WorkerFailed, match="connection to the device is lost") as lost:
                 worker.ask("first")
             assert lost.value.interruption is Interruption.LINK
-        with Worker(job) as second, pytest.raises(WorkerFailed, match="no connection"):
+        with (
+            Worker(job) as second,
+            pytest.raises(WorkerFailed, match="connection to the device is lost"),
+        ):
             second.ask("load")
         down.unlink()
         with Worker(job) as third:

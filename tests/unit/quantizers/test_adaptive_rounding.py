@@ -149,7 +149,7 @@ def test_a_weight_that_a_table_shares_stays() -> None:
     ("step", "said"),
     [
         (AdaptiveRounding(before=Int8Static(smooth=0.75)), "changes the weights"),
-        (AdaptiveRounding(before=Fp16()), "fp16 does not store"),
+        (AdaptiveRounding(before=Fp16()), "fp16 does not set"),
     ],
 )
 def test_steps_it_cannot_prepare_for_are_refused(step: Quantizer, said: str) -> None:

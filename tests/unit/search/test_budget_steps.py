@@ -85,6 +85,6 @@ def test_one_budget_has_one_step(run: Callable[..., Study]) -> None:
 
 
 def test_a_verb_that_gives_one_answer_takes_one_limit(tmp_path: Any) -> None:
-    with pytest.raises(BadSettings, match="lists steps") as caught:
+    with pytest.raises(BadSettings, match="lists several limits") as caught:
         Verify("a.onnx", "b.onnx", budget="cosine>=0.9|0.8")
     assert caught.value.fix == "give one of them: cosine>=0.9"

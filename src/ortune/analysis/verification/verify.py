@@ -113,9 +113,7 @@ def run(request: Verify) -> Comparison:
         raise BadSettings(problem, fix="give --data in place of --evaluate")
     # Refuse a folder that nothing is written into, or that is taken.
     if request.out is not None and not request.bisect:
-        raise BadSettings(
-            f"-o {request.out}: verify writes no file without --bisect", fix="add --bisect"
-        )
+        raise BadSettings(f"-o {request.out} needs --bisect", fix="add --bisect")
     if (
         request.bisect
         and request.folder.exists()

@@ -193,7 +193,7 @@ def parse_outline(path: Path) -> onnx.ModelProto:
     """
     with report_read_errors(path):
         if not path.is_file():
-            problem, fix = "missing", "give the path of an .onnx file"
+            problem, fix = "not there", "give the path of an .onnx file"
             if path.exists():
                 problem = "a folder" if path.is_dir() else "not a regular file"
             if path.is_dir() and hub.find_folder(path) is not None:

@@ -249,9 +249,7 @@ def _score_watched(
         score = _make_figure(limit.metric, rows, _group_names(parts))
         objection = limit.metric.find_objection(rows)
         fallen = Verdict.FAILS if objection or not limit.admits(score.value, score.value) else None
-        basis = (
-            f"an output that the budget ignores; it is checked against a limit of {limit.limit:g}"
-        )
+        basis = f"an output that the budget ignores; its own limit is {limit.limit:g}"
         basis += f"; {objection}" if objection else ""
         scores.append(replace(score, verdict=fallen, basis=basis))
     return scores

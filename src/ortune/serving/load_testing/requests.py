@@ -124,7 +124,7 @@ class Rates(Field[tuple[float, ...], Sequence[float] | str | None]):
 
 @request
 class LoadTest(DataRequest):
-    """Put load on TARGET, a server's address or a model to serve; report rates and latencies.
+    """Put load on TARGET, a server or a model to serve; report rates and latencies.
 
     TARGET is http://HOST:PORT or grpc://HOST:PORT of any server of the Open Inference Protocol,
     or a bundle or model, which `ortune serve` then serves on this machine meanwhile. The load is

@@ -138,10 +138,10 @@ def test_frames_that_cannot_be_timed(model: Path, frame: str, said: str) -> None
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"batch": 4}, "and so does --batch"),
-        ({"batch": "1,8"}, "and so does --batch"),
-        ({"workload": "throughput"}, "and so does --workload"),
-        ({"self_check": True}, "and so does --self-check"),
+        ({"batch": 4}, "and --batch both say"),
+        ({"batch": "1,8"}, "and --batch both say"),
+        ({"workload": "throughput"}, "and --workload both say"),
+        ({"self_check": True}, "and --self-check both say"),
         ({"end_to_end": "os:system"}, "is not a frame function"),
         ({"end_to_end": "frame"}, "cannot read 'frame'"),
     ],

@@ -64,12 +64,12 @@ def write(folder: Path, text: str) -> Path:
 
 def test_a_result_outside_any_budget_is_written_by_force_alone(tmp_path: Path) -> None:
     model, out = write(tmp_path, OUTLIER), tmp_path / "out.onnx"
-    with pytest.raises(Refused, match="far from the source") as caught:
+    with pytest.raises(Refused, match="differs too much from the source") as caught:
         convert(model, out, precision="int8")
     assert "another --precision" in caught.value.fix and not out.exists()
     notes: list[str] = []
     convert(model, out, precision="int8", force=True, sink=collect_notes(notes, ignore_event))
-    assert any("far from the source" in note for note in notes)
+    assert any("differs too much from the source" in note for note in notes)
 
 
 @pytest.mark.parametrize(

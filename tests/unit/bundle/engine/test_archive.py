@@ -362,7 +362,7 @@ class TestTable:
 
     def test_what_is_no_text_lies_as_it_is_and_has_no_most(self) -> None:
         assert self.said(entry("models/m.onnx", 1 << 29)) == ""
-        said = "has 'models/m.onnx' packed, where bundles store it uncompressed"
+        said = "has 'models/m.onnx' compressed, where bundles store it uncompressed"
         assert self.said(entry("models/m.onnx", 101, 100)) == said
         assert self.said(entry(name_plan_member(16, RECIPE), 101, 100)).endswith(
             "store it uncompressed"

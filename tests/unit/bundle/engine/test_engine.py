@@ -290,7 +290,7 @@ class TestWarmUp:
         text = """<ir_version: 8, opset_import: ["": 17]>
         g (seq(float[N]) s) => (int64 n) { n = SequenceLength(s) }"""
         with load_engine(write_model(tmp_path / "seq.onnx", text)) as engine:
-            with pytest.raises(BadData, match="input 's' is no array") as no:
+            with pytest.raises(BadData, match="input 's' is not an array") as no:
                 engine.warm_up()
             assert "a sample of yours" in no.value.fix
 

@@ -172,7 +172,9 @@ def test_a_first_dimension_that_is_no_batch_is_found_out(
     made = joint(run)
     rng = np.random.default_rng(0)
     samples = [{"x": rng.random((2, 4), np.float32) * scale} for scale in (1, 3, 9)]
-    with pytest.warns(RuntimeWarning, match="m: joined with others") as caught:
+    with pytest.warns(
+        RuntimeWarning, match="m: outputs change when samples are batched"
+    ) as caught:
         answers = made.compute_answers(samples)
     assert len(caught) == 1
     with warnings.catch_warnings():

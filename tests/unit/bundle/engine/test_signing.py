@@ -184,7 +184,7 @@ class TestKeys:
             (tmp_path, "Is a directory"),
             (keys[0], r"[^.:\n]{1,80}"),
         ):
-            said = rf"is no public key that can be used \(PEM; P-256, P-384 or P-521\): {why}\n"
+            said = rf"is not a usable public key \(PEM; P-256, P-384 or P-521\): {why}\n"
             refused(signed, key, said, BadSettings)
 
     @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ class TestKeys:
         self, study: Study, signed: Path, tmp_path: Path, key: Private
     ) -> None:
         private, public = written(tmp_path, "kind", key)
-        refused(signed, public, "is no public key that can be used", BadSettings)
-        with pytest.raises(BadSettings, match="is no private key that can be used") as caught:
+        refused(signed, public, "is not a usable public key", BadSettings)
+        with pytest.raises(BadSettings, match="is not a usable private key") as caught:
             pack(study, tmp_path / "x.ortune", sign=private)
         assert len(str(caught.value).splitlines()) == 2
         assert not (tmp_path / "x.ortune").exists(), "nothing is packed that cannot be signed"

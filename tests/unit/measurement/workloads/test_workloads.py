@@ -278,7 +278,7 @@ def test_one_shape_alone_is_told(folder: Path) -> None:
         answer, results = drive(opened)
     assert len(answer["latency_ns"]) == 1
     assert results["per_shape"] == {}
-    assert "one shape only" in results["notes"][0]
+    assert "only one shape" in results["notes"][0]
 
 
 def test_latency_tells_no_more_than_its_entries(folder: Path) -> None:

@@ -91,7 +91,7 @@ def test_where_nothing_keeps_a_bound_it_is_said_that_the_original_does_not_eithe
 @pytest.mark.parametrize("prefer", ["size", "memory"])
 def test_where_nothing_needs_less_the_original_stays(prefer: str) -> None:
     made = study(Goal("size" if prefer == "size" else "memory"), final("4444", 1.5, MB))
-    said = f"no plan of less {prefer} was within the accuracy budget and no slower"
+    said = f"no plan with less {prefer} was within the accuracy budget and no slower"
     assert describe_answer(made) == f"the original stays: {said}"
 
 

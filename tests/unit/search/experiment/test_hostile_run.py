@@ -84,7 +84,7 @@ def test_settings_with_power_are_refused(
     run: Path, backend: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     retold(run / "ledger.jsonl", lambda line: line["plan"]["backend"].update(backend))
-    refused(run, "no setting|is not|cannot be read|is not an installed backend")
+    refused(run, "a setting that a file|is not|cannot be read|is not an installed backend")
     assert main(["pack", str(run), "-o", str(run.parent / "x.ortune")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
     assert not (run.parent / "x.ortune").exists()

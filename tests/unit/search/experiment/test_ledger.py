@@ -419,6 +419,6 @@ def test_settings_that_a_file_may_not_make_are_refused(tmp_path: Path) -> None:
     backend = {"is": "backends/cpu", "config": ["session.enable_profiling=1"]}
     plan = {**codec.encode(trial("a").plan), "backend": backend}
     (tmp_path / "ledger.jsonl").write_text(stored(plan=plan))
-    with pytest.raises(BadData, match="no setting") as caught:
+    with pytest.raises(BadData, match="a setting that a file") as caught:
         read_trials(tmp_path)
     assert caught.value.fix.endswith("search again without that setting")

@@ -184,7 +184,7 @@ def test_a_token_is_sent(tmp_path: Path) -> None:
     script = Script(token="secret")
     with over_http(script) as url:
         for model in ("double", ""):
-            with pytest.raises(BadData, match="lets nobody in: no token"):
+            with pytest.raises(BadData, match="requires a token: no token"):
                 open_clients(LoadTest(url, model=model)).__enter__()
         token = tmp_path / "token"
         token.write_text("secret\n")

@@ -111,7 +111,7 @@ def test_the_command_shows_rows_and_the_chart() -> None:
     assert done.return_value == 0
     for text in (
         *("requests/s", "p50 ms", "server queue ms", "http, concurrency 2"),
-        *("times 503: ", "refused number 503", "right answers a second"),
+        *("x 503: ", "refused number 503", "right answers a second"),
         *("latency: from the intended start", "a percentile needs 10 answers beyond it"),
     ):
         assert text in done.output

@@ -79,7 +79,7 @@ def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used() -> None:
 
 def test_without_a_library_the_answer_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "list_libraries", tuple)
-    with pytest.warns(UserWarning, match=r"session\.x is open"):
+    with pytest.warns(UserWarning, match=r"session\.x could not be checked"):
         keys.demand_session_keys(["session.x"])
 
 

@@ -109,7 +109,7 @@ def test_an_input_of_open_size_needs_a_range(
     begun = recordings.until("build", "builder.create_opt")
     begun = begun.replace("config.set_memory_pool_limit(MemoryPoolType.WORKSPACE, 268435456)", "")
     recordings.play(monkeypatch, tmp_path, begun, "tensor.shape -> (-1, 4)")
-    with pytest.raises(BadSettings, match=r"'x' is of open size \(-1x4\)") as caught:
+    with pytest.raises(BadSettings, match=r"'x' has a dynamic size \(-1x4\)") as caught:
         build.build_engine(tmp_path / "toy.onnx", BuildOptions())
     assert 'profiles=["x:1x3..8x3"]' in caught.value.fix
     recordings.play(monkeypatch, tmp_path, begun)
