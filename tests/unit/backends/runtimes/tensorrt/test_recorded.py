@@ -113,7 +113,7 @@ def test_an_input_of_open_size_needs_a_range(
         build.build_engine(tmp_path / "toy.onnx", BuildOptions())
     assert 'profiles=["x:1x3..8x3"]' in caught.value.fix
     recordings.play(monkeypatch, tmp_path, begun)
-    with pytest.raises(BadSettings, match="'z' is no input"):
+    with pytest.raises(BadSettings, match="the model has no input 'z'"):
         build.build_engine(tmp_path / "toy.onnx", BuildOptions(profiles=("z:1..2",)))
 
 
