@@ -227,7 +227,7 @@ def test_files_that_do_not_fit_are_refused(
     few.write_text(json.dumps(data))
     assert "was made for another model" in _refused(capsys, *base, few)
     convert = ("convert", model, out, "--ranges-from", digits / "ranges.json")
-    assert "--ranges-from is about" in _refused(capsys, *convert)
+    assert "--ranges-from needs" in _refused(capsys, *convert)
     idle = ("apply", model, "simplify", "int8-dynamic", "-o", out)
     assert "--ranges-from: no step here" in _refused(capsys, *idle, "--ranges-from", few)
     noisy = ("--data", digits / "calibration", "--augment", "noise")
