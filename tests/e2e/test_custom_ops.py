@@ -195,7 +195,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
             *("empty.so", "does not load as a library", "exports RegisterCustomOps"),
             marks=SLOW,
         ),
-        ("crash.so", "is killed by SIGSEGV", "repair the library"),
+        ("crash.so", "is killed by SIGSEGV", "the library"),
         pytest.param(*("none.py", "gives no library", "define get_library_path()"), marks=SLOW),
         pytest.param(
             *("raises.py", "raises.py line 1: ValueError: no", "correct the file"), marks=SLOW
