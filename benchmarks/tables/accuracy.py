@@ -37,8 +37,7 @@ def coverage(results: Results) -> str:
         f" (Bonferroni over {results['cells']} cells): {', '.join(rejected) or 'none'}. Of perfect"
         f" answers by metrics without a test {never} were called proved."
     )
-    bars = ", ".join(f"`{name}`: {verdict}" for name, verdict in results["bars"].items())
-    return f"{table(head, rows)}\n\n{said} Verdicts by budget and samples: {bars}."
+    return f"{table(head, rows)}\n\n{said}"
 
 
 def power(results: Results) -> str:

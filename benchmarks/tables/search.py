@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.main_job import LABELS, OF_TABLE, SECOND, SHORT
+from benchmarks.speed.main_job import LABELS, OF_TABLE, SHORT
 from benchmarks.speed.race import direct
 from benchmarks.tables.markdown import interval, table, where
 from benchmarks.tables.speed import budget, rival
@@ -38,19 +38,19 @@ def _found(results: Mapping[str, Any]) -> str:
     over: dict[str, list[float]] = {"whole": [], "short": []}
     for name, case in results["cases"].items():
         mine, best = _own(case, LABELS[0]), best_known(case)
-        short, second = _own(case, SHORT), _own(case, SECOND)
+        short = _own(case, SHORT)
         whole, early = (_over(case, one, best) for one in (mine, short))
         for key, one in (("whole", whole), ("short", early)):
             over[key] += [] if one is None else [one.value]
         walls = [f"{case['searches'][label]['wall']:.0f}" for label in (LABELS[0], SHORT)]
         cells = [f"{name}: {budget(case['budget'])}", interval(mine["ratio"]) if mine else ""]
         cells += [best["name"] if best else ""]
-        cells += [str(one or "") for one in (whole, early, _over(case, second, mine))]
+        cells += [str(one or "") for one in (whole, early)]
         rows.append([*cells, ", ".join(walls)])
     means = [f"{np.exp(np.log(one).mean()):.3f}" if one else "" for one in over.values()]
-    rows.append(["geometric mean", "", "", *means, "", ""])
+    rows.append(["geometric mean", "", "", *means, ""])
     head = ["model and budget", "found in 3 minutes", "best known plan", "found over it"]
-    head += ["found in 60 s over it", "second run over the first", "seconds"]
+    head += ["found in 60 s over it", "seconds"]
     return f"One thread of {where(results)}\n\n{table(head, rows)}"
 
 
