@@ -85,50 +85,36 @@ def fuzzing(results: Mapping[str, Any]) -> str:
     return table(head, rows)
 
 
-_HELD = {
-    "amx": "AMX, int8 without zero points",
-    "vnni": "VNNI alone, with zero points",
-    "avx2": "AVX2 alone, with zero points and weights in 7 bits",
+_COMPARED = {
+    "bfloat16 with AMX": ("amx", "16 bits"),
+    "NNCF with AMX": ("amx", "NNCF"),
+    "NNCF with VNNI": ("vnni", "NNCF"),
+    "NNCF with AVX2": ("avx2", "NNCF"),
 }
+"""Column -> the instruction set that OpenVINO is held to, and the file beside ours."""
 
 
 def executed_int8(results: Results) -> str:
-    """Return a table an instruction set: each file's time over ours, what ran in integers."""
-    tables = [where(results)]
-    for units, title in _HELD.items():
-        rows: dict[str, dict[str, Any]] = {}
-        for one in results["rows"]:
-            if one["units"] == units:
-                rows.setdefault(one["model"], {})[one["file"]] = one
-        if not rows:
-            continue
-        others = [name for name in ("before", "NNCF", "other grid", "16 bits")
-                  if any(name in files for files in rows.values())]  # fmt: skip
-        cells = [
-            [
-                model,
-                *_describe_ours(files["ours"]),
-                *(_describe_other(files.get(o)) for o in others),
-            ]
-            for model, files in rows.items()
-        ]
-        means = [
-            geometric_mean([files[o]["to ours"][0] for files in rows.values() if o in files])
-            for o in others
-        ]
-        cells.append(["geometric mean", "", "", "", *(f"{mean:.2f}" for mean in means)])
-        head = ["model", "ours, ms", "SNR, of the same file in onnxruntime", "layers in integers"]
-        tables.append(f"{title}:\n\n{table([*head, *others], cells)}")
-    return "\n\n".join(tables)
+    """Return a row a model: each file's time over ours, and the two signal to noise ratios."""
+    files = {(one["model"], one["units"], one["file"]): one for one in results["rows"]}
+    models = dict.fromkeys(one["model"] for one in results["rows"])
+    cells = [
+        [model, *(_describe(files, model, *c) for c in _COMPARED.values())] for model in models
+    ]
+    means = [
+        geometric_mean(
+            [files[model, *column]["to ours"][0] for model in models if (model, *column) in files]
+        )
+        for column in _COMPARED.values()
+    ]
+    cells.append(["geometric mean", *(f"{mean:.2f}" for mean in means)])
+    return f"{where(results)}\n\n{table(['model', *_COMPARED], cells)}"
 
 
-def _describe_ours(one: Mapping[str, Any]) -> list[str]:
-    noise = f"{one['snr']:.1f}, {one['snr in onnxruntime']:.1f} dB"
-    return [f"{one['ms']:.2f}", noise, f"{one['layers'] - one['in float']} of {one['layers']}"]
-
-
-def _describe_other(one: Mapping[str, Any] | None) -> str:
-    if one is None:
+def _describe(files: Mapping[tuple[str, str, str], Any], model: str, units: str, name: str) -> str:
+    other = files.get((model, units, name))
+    if other is None:
         return "-"
-    middle, low, high = one["to ours"]
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}], {one['snr']:.1f} dB"
+    middle, low, high = other["to ours"]
+    ours = files[model, units, "ours"]
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}], {other['snr']:.1f} / {ours['snr']:.1f} dB"

@@ -23,25 +23,23 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 class Treatment(Enum):
     """What becomes of an operator between pairs."""
 
-    INTEGER = "an integer kernel; input and output have their own scales"
+    INTEGER = "integer kernel; input and output have separate scales"
     JOINED = "float inside one kernel that reads and writes integers"
     STORED = "no integer kernel: the weights are small, the arithmetic float"
-    MOVES = "only moves values; input and output must share one scale"
-    FLOAT = "float between the pairs: leave it out"
-    ABSORBED = "becomes a part of the integer kernel in front of it"
-    GUARDED = "quantized by the runtime itself if left in float between pairs: keep the pairs away"
+    MOVES = "only moves values; input and output must share scale and zero point"
+    FLOAT = "computed in float between the pairs, so no pairs are placed"
+    ABSORBED = "fused into the integer kernel before it"
+    GUARDED = "the runtime quantizes it if pairs surround it, so no pairs are placed"
     SYMMETRIC_S8 = "activations must be int8 with zero point 0"
-    SYMMETRIC = "zero point 0 is fast: uint8 where nothing is negative, int8 elsewhere"
+    SYMMETRIC = "zero point 0 is fast: uint8 where no value is negative, else int8"
     LOSSY = "has an integer kernel, which costs accuracy for little time: leave it out"
-    REDUCED = "weights in 7 bits: sums of two 8-bit products overflow 16 bits"
-    SIGNED = "int8 activations are the fast pair with int8 weights"
+    REDUCED = "7-bit weights: the sum of two 8-bit products overflows 16 bits"
+    SIGNED = "int8 activations are fast with int8 weights"
     PER_TENSOR = "one scale per tensor; per-channel scales are refused or wrong"
     SCALAR = "the pair's scale and zero point must have rank 0"
-    BEHIND = "look up integers; the DequantizeLinear goes behind"
+    BEHIND = "integers are looked up; DequantizeLinear stands behind the Gather"
     FLOAT_BIAS = "the bias stays float: no DequantizeLinear takes 32-bit integers"
-    STRAIGHT = (
-        "a weight's integers stand right before their DequantizeLinear, in the layer's order"
-    )
+    STRAIGHT = "integer weights are direct inputs of their DequantizeLinear, in the layer's layout"
     EIGHT_BITS = "16-bit activations are refused"
 
 
@@ -116,14 +114,14 @@ _CASES = (
     Rule(
         "Softmax",
         Treatment.FLOAT,
-        f"{_MEASURED}: fuses, but attention in integers gains no time and loses 2 dB",
+        f"{_MEASURED}: it fuses, but integer attention saves no time and loses 2 dB",
         "cpu",
         case="attention",
     ),
     Rule(
         "MatMul",
         Treatment.PER_TENSOR,
-        f"{_MEASURED}: loads, then fails in the run",
+        f"{_MEASURED}: the model loads, and inference fails",
         "cpu",
         case="weight of three axes and more",
     ),
@@ -133,7 +131,7 @@ _CASES = (
     Rule("*", Treatment.REDUCED, "microsoft/onnxruntime#5849, #14642", "cpu", "no-vnni"),
     Rule("*", Treatment.SIGNED, "microsoft/onnxruntime#6732", "cpu", "arm"),
     Rule("*", Treatment.SYMMETRIC, _EXECUTED, "openvino", "amx"),
-    Rule("*", Treatment.REDUCED, f"{_EXECUTED}: 20 dB, in the same time", "openvino", "no-vnni"),
+    Rule("*", Treatment.REDUCED, f"{_EXECUTED}: 20 dB, at the same speed", "openvino", "no-vnni"),
     Rule("*", Treatment.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
     Rule("*", Treatment.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
     Rule(
@@ -174,7 +172,7 @@ _CASES = (
     Rule(
         "Gather",
         Treatment.BEHIND,
-        "measured: in front of it the whole table is made float in every run (16 % of MiniLM)",
+        "measured: in front of it every run dequantizes the whole table (16 % of MiniLM)",
         case="embedding",
     ),
 )
