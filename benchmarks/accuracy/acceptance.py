@@ -1,14 +1,24 @@
 """What a search hands out: where every plan is outside its budget, and where one loses half of it.
 
 Plans are drawn in the order of their speed and go the way of a search: the samples are divided
-as `optimize` divides them, the search's throw out what fails on them, the fastest that are left
-are judged on all. A plan that is proved or likely is handed out."""
+as `optimize` divides them, the search's throw out what fails on them, some that are left are
+judged on all: the fastest that may be accepted, then by speed. A plan that is proved or likely is
+handed out.
+
+    python -m benchmarks.accuracy.acceptance
+
+counts how often what may be accepted is, and what may not; results:
+``benchmarks/results/reach.json``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -17,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.accuracy.populations import HERE, LIMIT, OUT, Rng
+from benchmarks.result_files import RESULTS, write_results
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
 from ortune.data import split
@@ -41,6 +52,8 @@ PLANS = (1, 30)
 ALIKE = 0.7
 """How often plans that share their losses fail on the same samples."""
 _OBJECTS, _RECALL = 5.0, 0.9
+ACCEPTED = (Verdict.PROVED, Verdict.LIKELY)
+REACH_COUNTS, REACH_PLANS, _AT_ONCE = (100, 200, 500, 1000), (3, 10, 30), 6
 
 
 @dataclass(frozen=True)
@@ -231,9 +244,7 @@ def hand_out(case: Case, rng: Rng, count: int, plans: int, draws: int) -> dict[s
         records, base = case.draw(rng, count, plans)
         judge = partial(_judge, budget, base, parts, plans, turn)
         scores = judge_finalists(budget, records, base, parts, judge)
-        accepted = [
-            at for at, score in scores.items() if score.verdict in (Verdict.PROVED, Verdict.LIKELY)
-        ]
+        accepted = [at for at, score in scores.items() if score.verdict in ACCEPTED]
         handed += bool(accepted)
         first += 0 in accepted
         proved += any(score.verdict is Verdict.PROVED for score in scores.values())
@@ -250,16 +261,41 @@ def judge_finalists(
     candidates = [
         at for at in range(len(records)) if _holds(budget, records[at], base, parts.search)
     ]
+
+    def may_be_accepted(at: int) -> bool:
+        seen = judge(records[at], search=True)
+        return is_within_reach(seen, len(parts.scored), len(records))
+
+    first = next(filter(may_be_accepted, candidates), None)
+    candidates.sort(key=lambda at: at != first)
     scores = {at: judge(records[at]) for at in candidates[:FINALISTS]}
-    accepted = any(s.verdict in (Verdict.PROVED, Verdict.LIKELY) for s in scores.values())
-    unchanged = judge(base, search=True)
-    if not accepted and is_within_reach(unchanged, len(parts.scored), len(records)):
-        for at in candidates[FINALISTS:]:
-            seen = judge(records[at], search=True)
-            if is_within_reach(seen, len(parts.scored), len(records)):
-                scores[at] = judge(records[at])
-                break
+    if not any(score.verdict in ACCEPTED for score in scores.values()):
+        for at in filter(may_be_accepted, candidates[FINALISTS:]):
+            return scores | {at: judge(records[at])}
     return scores
+
+
+def count_within_reach(rng: Rng, draws: int) -> dict[str, Any]:
+    """Count plans that the search's samples leave, by whether all samples would make them likely
+    were all like those, and how many of each are accepted then."""
+    rows: dict[str, dict[int, Counter[str]]] = {}
+    for budget_text, losses in _REACH.items():
+        budget = Budget.parse(budget_text)
+        for draw, count, plans in product(losses, REACH_COUNTS, REACH_PLANS):
+            parts = divide_samples(budget_text, count)
+            counted = rows.setdefault(budget_text, {}).setdefault(count, Counter())
+            for turn in range(draws):
+                records, base = draw(rng, count, _AT_ONCE)
+                judge = partial(_judge, budget, base, parts, plans, turn)
+                for one in records:
+                    if _holds(budget, one, base, parts.search):
+                        seen = judge(one, search=True)
+                        reached = is_within_reach(seen, len(parts.scored), plans)
+                        name = "within reach" if reached else "beyond"
+                        counted[name] += 1
+                        counted[f"{name}, accepted"] += judge(one).verdict in ACCEPTED
+    every = sum((one for counts in rows.values() for one in counts.values()), Counter[str]())
+    return {"all": every, "budgets": rows}
 
 
 def _holds(budget: Budget, records: Floats, base: Floats, rows: NDArray[np.int64]) -> bool:
@@ -281,3 +317,24 @@ def _judge(
         error=ERROR / FINALISTS,
         seed=seed,
     )
+
+
+_REACH: Mapping[str, Sequence[Draw]] = {
+    "top1>=base-0.01": [
+        partial(_answers, lost=(lost, lost)) for lost in (0.0, 0.001, 0.005, 0.009, 0.02)
+    ],
+    "agreement>=0.99": [partial(_decisions, share=0.005)],
+    f"cosine>={LIMIT}": [partial(_shares, share=share) for share in (0.001, 0.01, 0.02, 0.07)],
+}
+"""Budget -> what draws plans that lose so many answers, or break so many samples."""
+
+
+def main() -> None:
+    """Count and write the results."""
+    found = count_within_reach(np.random.default_rng(0), draws=12)
+    write_results(RESULTS / "reach.json", found)
+    print(json.dumps(found["all"]))
+
+
+if __name__ == "__main__":
+    main()

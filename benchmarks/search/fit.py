@@ -102,7 +102,12 @@ def view_of(table: Table) -> View:
     """Return what a search of a table knows before its first trial."""
     first, about = table.rows[0], table.about
     taken = SimpleNamespace(latency_ns=[Paid.of(first, first).run_ns[0]])
-    original = cast(Trial, SimpleNamespace(measurement=taken, size=first.size))
+    original = cast(
+        Trial,
+        SimpleNamespace(
+            measurement=taken, size=first.size, key="", part="search", neighbour_of="", ratio=None
+        ),
+    )
     with pretended(table):
         space = space_of(table)
     budget = Budget.parse(spelled_budget(table))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.search.experiment.scripted import FINAL, LOSSY, Script
+from tests.unit.search.experiment.scripted import FINAL, LOSSY, SEARCH, Script
 from tests.unit.search.given import (
     EXACT,
     PLANS,
@@ -131,6 +131,19 @@ def test_the_order_of_finalists_is_that_of_the_search(run: Callable[..., Study])
     study = run(script)
     assert backends(study, "final") == [1, 2, 3, 4], "and one more that lost nothing"
     assert study.best.plan == PLANS[3]
+
+
+def test_what_may_be_accepted_is_re_measured_before_what_is_faster_and_may_not(
+    run: Callable[..., Study],
+) -> None:
+    script = Script(
+        ratios=ratios(0.5, 0.8, 0.9),
+        noise=lambda at: 3.0 if at in (*SEARCH[:5], *FINAL[:5]) else 0.001,
+        louder={plan.backend: 0.0001 for plan in PLANS[1:3]},
+    )
+    study = run(script, [PLANS[1], PLANS[0]])
+    assert backends(study, "final") == [2, 1], "one of 20 samples is broken by the first"
+    assert study.best.plan == PLANS[1]
 
 
 def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., Study]) -> None:

@@ -171,10 +171,10 @@ def explain_no_plan(study: Study) -> str:
     """Say why no plan is handed out, as weakly as it is known."""
     if study.too_noisy:
         return "the machine was too noisy to tell any plan from the original"
-    if study.unconfirmed:
-        return "no faster plan was re-measured yet"
     if study.undecided:
         return "too few samples show that a faster plan is within the accuracy budget"
+    if study.unconfirmed:
+        return "no faster plan was re-measured yet"
     plans = [trial for trial in study.trials if trial.key != study.baseline.key]
     if study.finished == "time" and not any(plan.ratio for plan in plans):
         return "no plan was measured in the time (--time)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +188,17 @@ def test_what_is_faster_and_undecided_is_named_first_with_its_change_and_what_de
     notes = [one.text for one in NotesSection().blocks(made) if isinstance(one, Text)]
     assert "612 do" not in notes, "another count"
     assert not any("not handed out" in text for text in texts(study))
+
+
+def test_an_undecided_finalist_comes_before_plans_that_were_measured_once(study: Study) -> None:
+    made = undecided(study)
+    rough = replace(
+        made.trials[1], key="f" * 16, effort="screen", ratio=Interval(0.25, 0.0, math.inf)
+    )
+    trials = (*made.trials[:-1], rough, made.trials[-1])
+    cut = studies.changed(made, trials=trials, finished="time")
+    assert cut.unconfirmed and cut.undecided
+    assert "too few samples" in texts(cut)[0]
 
 
 def test_of_a_share_the_interval_is_of_what_is_inside(study: Study) -> None:
