@@ -11,7 +11,7 @@ Results = Mapping[str, Any]
 
 
 def levels(results: Results) -> str:
-    """Return a table a model: every precision, level and way to call."""
+    """Return a table a model: every precision and way to call, at the level `all`."""
     if "levels" not in results:
         return ""
     parts = [describe_card(results)]
@@ -20,21 +20,18 @@ def levels(results: Results) -> str:
         lines = [
             [
                 row["precision"],
-                "CPU" if row["way"] == "cpu" else _name_way(row["way"]),
+                {"cpu": "CPU", "all": "CUDA"}.get(row["way"], row["way"]),
                 row["error"] or f"{row['typical_ns'] / 1e6:.2f}",
                 "" if row["error"] else f"{base / row['typical_ns']:.1f}x",
                 f"{row['device_ns'] / 1e6:.2f}" if row.get("device_ns") else "",
                 f"{row['snr_db']:.0f}" if row.get("snr_db") is not None else "",
             ]
             for row in rows
+            if row["way"] not in ("disabled", "basic", "extended")
         ]
         head = ["precision", "how", "a call, ms", "speed-up", "on the device, ms", "dB"]
         parts.append(f"**{model}**\n\n{table(head, lines)}")
     return "\n\n".join(parts)
-
-
-def _name_way(way: str) -> str:
-    return f"level {way}" if way in ("disabled", "basic", "extended", "all") else way
 
 
 def races(results: Results) -> str:
@@ -83,7 +80,7 @@ def serving(results: Results) -> str:
             f"{step['gpu_memory'] / 1e9:.1f}",
         ]
         for setting, step in results.get("serving", {}).items()
-        if "rows" in step
+        if "rows" in step and "any size" not in setting
         for row in step["rows"]
     ]
     head = ["server", "callers", "requests/s", "p50, ms", "p99, ms", "failed", "GPU, GB"]
