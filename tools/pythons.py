@@ -133,8 +133,8 @@ class Environment:
             "version": self._done.get("demo", {}).get("version"),
             "demo": self._done.get("demo"),
             "unit tests": {key: sum(one[key] for one in tests) for key in ("passed", "skipped")},
-            "failed": [f"{name}: {one['failed']}" for name, one in self._done.items()
-                       if one.get("failed")],
+            "failed": [line for name, one in self._done.items() if one.get("failed")
+                       for line in _list_failures(name, one["failed"])],
         }  # fmt: skip
 
     def _steps(self) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
@@ -220,6 +220,13 @@ def _digest(wheel: Path) -> str:
             if ".dist-info/" not in one.filename and one.filename != "ortune/core/commit.txt"
         ]
     return hashlib.sha256(repr(sorted(members)).encode()).hexdigest()
+
+
+def _list_failures(step: str, said: str) -> list[str]:
+    """Return the tests that pytest calls failed, or what was said where it names none."""
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE) or [
+        f"{step}: {said}"
+    ]
 
 
 def _count(said: str, what: str) -> int:

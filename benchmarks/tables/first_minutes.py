@@ -31,7 +31,8 @@ def pythons(results: Results) -> str:
         [
             one["python"] + minor.removeprefix(minor.partition(" ")[0]),
             _demo(one["demo"]),
-            f"{one['unit tests']['passed']:,} passed",
+            f"{one['unit tests']['passed']:,} passed"
+            + f", {len(one['failed'])} failed" * bool(one["failed"]),
         ]
         for minor, one in results.items()
     ]
