@@ -40,9 +40,10 @@ def test_a_build_finds_the_commit() -> None:
 
 
 def test_the_demo_of_the_wheel_showed_something() -> None:
-    for one in RAN.values():
+    for minor, one in RAN.items():
         assert one["version"].startswith("ortune 0.1.0 (commit ")
-        assert one["demo"]["speedup"]["low"] > 1 or one["demo"]["too noisy"]
+        emulated = " on " in minor  # its times say nothing
+        assert emulated or one["demo"]["speedup"]["low"] > 1 or one["demo"]["too noisy"]
 
 
 def test_every_file_of_the_package_that_is_no_code_is_in_the_wheel() -> None:
