@@ -71,7 +71,7 @@ g (float[n] x) => (float[n] y) { a = Abs(x)  b = Neg(a)  c = Mul(a, b)  y = Sqrt
     onnx.save(onnx.parser.parse_model(text), path)
     assert main(["extract", str(path), "--from", "b", "-o", str(tmp_path / "p.onnx")]) == 0
     out = capsys.readouterr().out
-    assert "also takes x" in out and "to leave them out: --from a\n" in out
+    assert "also needs the inputs x" in out and "to leave them out: --from a\n" in out
     assert run(tmp_path / "p.onnx", {"b": np.float32([-4]), "x": np.float32([4])}, "y")
 
 

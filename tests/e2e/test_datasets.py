@@ -35,7 +35,7 @@ def test_a_dataset_that_was_saved(tmp_path: Path, rows: Any) -> None:
     found, samples = load(f"hf:{tmp_path / 'd'}", tmp_path / "out", IDS)
     assert (found.labels, found.groups) == ((0, 1), ("a", "b"))
     assert [one["ids"].tolist() for one in samples] == [[[1, 2]], [[3]]]
-    assert any("not read: text" in note for note in found.notes)
+    assert any("are ignored: text" in note for note in found.notes)
 
 
 def test_a_split_is_named_where_there_are_several(tmp_path: Path, rows: Any) -> None:

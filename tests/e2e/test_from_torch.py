@@ -63,7 +63,7 @@ def test_options_of_a_module_are_refused_with_a_file(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["optimize", "m.onnx", "--input", "x=2x8", "-o", "run"]) == 2
-    assert "--input is of a PyTorch module" in capfd.readouterr().err
+    assert "--input needs a PyTorch module" in capfd.readouterr().err
     assert not Path("run").exists()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, quantize
@@ -84,4 +83,4 @@ def test_openvino_runs_strides_on_one_tensor_in_integers_only_when_written_once(
     use = count(apart, Openvino(threads=1), tmp_path)
     assert use is not None
     assert len(use.in_float) == 2
-    assert np.all(np.array(list(use.in_float.values())) > 0)
+    assert sum(use.in_float.values()) > 0, "a layer may be shorter than the clock's microsecond"
