@@ -1,7 +1,8 @@
 """What verbs end with on a terminal, as text: ``python -m tools.terminal`` writes the page.
 
 Answers are fixed ones, so that the page only changes with what is printed; a test compares the
-two. ``--measure`` also runs what measures this machine and cannot be compared: bench and doctor.
+two. ``--measure`` also runs what measures this machine and cannot be compared: bench and
+doctor.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import click
 
 from ortune.analysis.verification.verify import Comparison
+from ortune.cli import doctor
 from ortune.cli.main import main as run_ortune
 from ortune.cli.main import root
 from ortune.cli.optimize import print_study
+from ortune.cli.terminal import output
 from ortune.cli.verify import print_comparison
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
@@ -35,6 +38,8 @@ from ortune.search.experiment.ledger import read_study
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "docs" / "terminal.md"
 MODEL = HOME / "src" / "ortune" / "data" / "zoo" / "digit_cnn.onnx"
+RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
+"""What the bars of searches said: a test reads that they never run backwards."""
 _RUN = HOME / "tests" / "fixtures" / "before_rooms" / "runs" / "padded"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEAD = """# On a terminal
@@ -42,8 +47,6 @@ _HEAD = """# On a terminal
 What verbs print, recorded by `python -m tools.terminal` at several widths and in a pipe, where
 tabs separate the cells (shown as `→`). With `NO_COLOR` the text is the same, without colours.
 """
-RECORDED = HOME / "tests" / "fixtures" / "bar_histories.json"
-"""What the bars of searches said: a test reads that they never run backwards."""
 
 
 class Terminal(io.StringIO):
@@ -122,17 +125,24 @@ def _write_bench(folder: Path, name: str, ms: float) -> str:
 
 def describe_answers() -> str:
     """Return the part of the page that has the fixed answers."""
-    parts = []
-    with tempfile.TemporaryDirectory() as folder, click.Context(root) as context:
+    with tempfile.TemporaryDirectory() as folder, _stay_in(Path(folder)):
+        return "\n".join(
+            f"## {name}\n\n{_describe_widths(act)}"
+            for name, act in list_answers(Path(folder)).items()
+        )
+
+
+@contextmanager
+def _stay_in(folder: Path) -> Iterator[None]:
+    """Enter a folder, and a context in which verbs print."""
+    here = Path.cwd()
+    with click.Context(root) as context:
         context.meta["ortune.verbose"], context.meta["ortune.json"] = False, None
-        here = Path.cwd()
         os.chdir(folder)
         try:
-            for name, act in list_answers(Path(folder)).items():
-                parts.append(f"## {name}\n\n{_describe_widths(act)}")
+            yield
         finally:
             os.chdir(here)
-    return "\n".join(parts)
 
 
 def _describe_widths(act: Callable[[], object]) -> str:
@@ -153,17 +163,22 @@ def _fence(title: str, text: str) -> str:
 def measure() -> str:
     """Return the part of the page that has answers of this machine."""
     on = "cpu(threads=1),cpu(threads=2)"
-    bench = ["bench", MODEL.name, "--on", on, "--time", "2", "--sets", "2"]
-    parts, here = [], Path.cwd()
-    os.chdir(MODEL.parent)
-    try:
-        for words in (bench, ["doctor"]):
-            text = _ESCAPES.sub("", capture(partial(run_ortune, words), 80))
-            title = "80 columns"
-            parts.append(f"## {words[0]}\n\n{_fence(title, text)}")
-    finally:
-        os.chdir(here)
+    verbs = [["bench", MODEL.name, "--on", on, "--time", "2", "--sets", "2"], ["doctor"]]
+    with _stay_in(MODEL.parent):
+        parts = [f"## {words[0]}\n\n{_describe_widths(_measure_once(words))}" for words in verbs]
     return "\n".join(parts)
+
+
+def _measure_once(words: list[str]) -> Callable[[], object]:
+    """Run a verb; return what prints its result, as often as it is wanted."""
+    kept: list[Callable[[], object]] = []
+
+    def keep(_: object, show: Callable[[], object]) -> None:
+        kept.append(show)
+
+    with patch.object(output, "print_result", keep), patch.object(doctor, "print_result", keep):
+        run_ortune(words)
+    return kept[0]
 
 
 _MEASURED = "<!-- measured -->\n"
