@@ -1,8 +1,8 @@
 """Pictures of runs' reports for README and docs: ``python -m tools.pictures REPORT.html [NAME]``.
 
-It takes Debian's chromium and playwright. Written are ``docs/pictures/report.png``, the first
-screen, and ``report-dark-390.png``, the same on a phone; with a NAME, the first screen of that
-run at both widths, light and dark: ``NAME-1440-light.png`` and its three siblings.
+It takes Debian's chromium and playwright. Written is ``docs/pictures/report.png``, the first
+screen; with a NAME, the first screen of that run at both widths, light and dark:
+``NAME-1440-light.png`` and its three siblings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 Screen = tuple[int, int, Literal["light", "dark"]]
-FIRST: dict[str, Screen] = {"report": (1280, 800, "light"), "report-dark-390": (390, 844, "dark")}
+FIRST: dict[str, Screen] = {"report": (1280, 800, "light")}
 """Name of a picture -> width and height in pixels, and the colour scheme."""
 SIZES = ((1440, 900), (390, 844))
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

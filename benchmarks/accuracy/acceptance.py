@@ -266,6 +266,9 @@ def judge_finalists(
         seen = judge(records[at], search=True)
         return is_within_reach(seen, len(parts.scored), len(records))
 
+    unchanged = judge(base, search=True)
+    if not is_within_reach(unchanged, len(parts.scored), len(records)):
+        return {at: judge(records[at]) for at in candidates[:FINALISTS]}
     first = next(filter(may_be_accepted, candidates), None)
     candidates.sort(key=lambda at: at != first)
     scores = {at: judge(records[at]) for at in candidates[:FINALISTS]}

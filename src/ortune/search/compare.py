@@ -7,6 +7,7 @@ from itertools import chain
 
 from ortune.core.acceptance import Goal, is_eligible
 from ortune.core.trial import Status, Trial, Verdict
+from ortune.measurement.accuracy import is_within_reach
 from ortune.search.recipe.descent import GAIN
 
 NEAR = 1.05
@@ -41,6 +42,23 @@ def select_finalists(trials: Sequence[Trial], goal: Goal) -> list[Trial]:
             trial for group in _group_leaders(trials, goal) for trial in _diversify_leaders(group)
         ]
     return [trial for group in _group_leaders(trials, goal) for trial in group[:_OF_ONE_SIZE]]
+
+
+def find_acceptable(trials: Sequence[Trial], samples: int, plans: int) -> Trial | None:
+    """Return the first that is accepted if it loses as little on all samples as so far.
+
+    Then 91 % of simulated plans are, else 3 % (`benchmarks.accuracy.acceptance`).
+
+    Args:
+        samples: How many there are in all.
+        plans: Plans whose accuracy was read.
+    """
+    for trial in trials:
+        if not trial.plan.lossy:
+            return trial
+        if trial.score and is_within_reach(trial.score, samples, plans):
+            return trial
+    return None
 
 
 def _diversify_leaders(ordered: Sequence[Trial]) -> list[Trial]:

@@ -19,7 +19,6 @@ from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Interval, Plan, Proposal, Status, Trial
 from ortune.core.wording import format_count, shorten_groups
-from ortune.measurement.accuracy import is_within_reach
 from ortune.measurement.devices import find_claim
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
@@ -27,6 +26,7 @@ from ortune.search import conclusion, fixed_shapes
 from ortune.search.abandon import make_stopping_rule
 from ortune.search.adaptive import list_likely_recipes
 from ortune.search.compare import (
+    find_acceptable,
     has_proved_speedup,
     is_beaten,
     is_estimated_faster,
@@ -377,25 +377,19 @@ class _Loop:
     def _list_safe(self, candidates: Sequence[Trial]) -> list[Trial]:
         """Return the fastest that may be accepted and the fastest that changes no numbers."""
         remaining = [trial for trial in candidates if not self._is_confirmed(trial)]
-        close = next(filter(self._may_be_accepted, remaining), None)
+        close = self._find_acceptable(remaining)
         exact = next((trial for trial in remaining if not trial.plan.lossy), None)
         return [trial for trial in (close, exact if exact is not close else None) if trial]
 
     def _list_finalists(self) -> list[Trial]:
         """Return what may be re-measured: the fastest that may be accepted, then by speed."""
         fit = select_finalists([t for t in self._list_trials() if not self._is_idle(t)], self.goal)
-        first = next(filter(self._may_be_accepted, fit), None)
+        first = self._find_acceptable(fit)
         return sorted(fit, key=lambda trial: trial is not first)
 
-    def _may_be_accepted(self, trial: Trial) -> bool:
-        """Whether a plan is accepted if it loses as little on all samples as on the search's.
-
-        Then 91 % of simulated plans are, else 3 % (`benchmarks.accuracy.acceptance`).
-        """
-        if not (trial.score and trial.plan.lossy):
-            return not trial.plan.lossy
+    def _find_acceptable(self, trials: Sequence[Trial]) -> Trial | None:
         samples = len({i for part in self.context.parts.values() for i in part.indices})
-        return is_within_reach(trial.score, samples, self.attempts.ledger.count_looked_at())
+        return find_acceptable(trials, samples, self.attempts.ledger.count_looked_at())
 
     def _is_confirmed(self, trial: Trial) -> bool:
         """Whether a plan was re-measured."""
